@@ -1,0 +1,36 @@
+# Targets: build test lint demo bench install uninstall clean. See HACKING.md.
+CARGO ?= cargo
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+DESTDIR ?=
+BUILT = $(or $(CARGO_TARGET_DIR),target)/release
+
+.PHONY: build test lint demo bench install uninstall clean help
+
+build: ## Build everything, optimised
+	$(CARGO) build --release --workspace --locked
+	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
+
+test: ## Run every test, on both engines
+	scripts/test.sh
+
+lint: ## Check format, lints, documentation, licences and shell scripts
+	scripts/lint.sh
+
+demo: ## Build, then compare Megapipe with epoll on this machine, in one table and a plot
+	scripts/demo.sh
+
+bench: build ## Run the long suite of measurements into bench-results/
+	scripts/bench.sh
+
+install: build ## Install the program, the C library, man pages and completions below PREFIX
+	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh install
+
+uninstall: ## Remove what install has put below PREFIX
+	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh uninstall
+
+clean: ## Remove what was built
+	$(CARGO) clean
+
+help: ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

@@ -1,0 +1,146 @@
+//! Which CPUs a thread may use, and pinning it to one.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::str::FromStr;
+
+/// A non-empty set of CPU numbers, written as in `taskset -c`: `0,2-3`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuSet(Vec<usize>);
+
+/// Why a text is not a set of CPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseCpuSetError {
+    /// Neither a number nor a range `first-last` with first <= last < 1024.
+    #[error("{0:?} is no CPU list: write numbers below {MAXIMUM} and ranges, such as 0,2-3")]
+    Malformed(String),
+}
+
+impl CpuSet {
+    /// The CPUs in ascending order.
+    pub fn as_slice(&self) -> &[usize] {
+        &self.0
+    }
+
+    /// How many CPUs the set holds; at least one.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The CPUs this process may run on (`sched_getaffinity(2)`).
+    pub fn allowed() -> io::Result<Self> {
+        // SAFETY: all zeroes is a valid, empty cpu_set_t.
+        let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `mask` is a live cpu_set_t of the size given.
+        if unsafe { libc::sched_getaffinity(0, size_of_val(&mask), &mut mask) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: MAXIMUM is the number of bits in cpu_set_t.
+        let cpus = (0..MAXIMUM).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &mask) });
+        Ok(Self(cpus.collect()))
+    }
+
+    /// The members of `self` that `other` lacks, in ascending order.
+    pub fn missing_from(&self, other: &CpuSet) -> Vec<usize> {
+        let lacks = |cpu: &&usize| !other.0.contains(cpu);
+        self.0.iter().filter(lacks).copied().collect()
+    }
+
+    /// The set that holds the lowest CPU of this one.
+    pub fn first(&self) -> Self {
+        Self(vec![self.0[0]])
+    }
+
+    /// The set that holds the highest CPU of this one.
+    pub fn last(&self) -> Self {
+        Self(vec![self.0[self.0.len() - 1]])
+    }
+}
+
+impl FromStr for CpuSet {
+    type Err = ParseCpuSetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let malformed = || ParseCpuSetError::Malformed(text.to_owned());
+        let number = |part: &str| part.trim().parse::<usize>().map_err(|_| malformed());
+        let mut cpus = BTreeSet::new();
+        for part in text.split(',') {
+            let (first, last) = match part.split_once('-') {
+                Some((first, last)) => (number(first)?, number(last)?),
+                None => (number(part)?, number(part)?),
+            };
+            if first > last || last >= MAXIMUM {
+                return Err(malformed());
+            }
+            cpus.extend(first..=last);
+        }
+        Ok(Self(cpus.into_iter().collect()))
+    }
+}
+
+impl fmt::Display for CpuSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, cpu) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            write!(f, "{cpu}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Lets the calling thread run on these CPUs alone (`sched_setaffinity(2)`).
+pub fn pin(cpus: &[usize]) -> io::Result<()> {
+    // SAFETY: all zeroes is a valid, empty cpu_set_t.
+    let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus {
+        if cpu >= MAXIMUM {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // SAFETY: `cpu` is below the number of bits in cpu_set_t.
+        unsafe { libc::CPU_SET(cpu, &mut mask) };
+    }
+    // SAFETY: `mask` is a live cpu_set_t of the size given.
+    match unsafe { libc::sched_setaffinity(0, size_of_val(&mask), &mask) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bits in the kernel's fixed-size `cpu_set_t`.
+const MAXIMUM: usize = libc::CPU_SETSIZE as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges_are_sorted_and_unique() {
+        let set: CpuSet = "3, 0-1,1".parse().unwrap();
+        assert_eq!(set.as_slice(), [0, 1, 3]);
+        assert_eq!(set.to_string(), "0,1,3");
+        assert_eq!(set.first().as_slice(), [0]);
+        assert_eq!(set.last().as_slice(), [3]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in ["", "a", "3-1", "1-", "-1", "0,,1", "1024"] {
+            assert!(text.parse::<CpuSet>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_pinned_thread_is_allowed_one_cpu() {
+        let cpu = CpuSet::allowed().unwrap().last();
+        std::thread::spawn(move || {
+            pin(cpu.as_slice()).unwrap();
+            assert_eq!(CpuSet::allowed().unwrap(), cpu);
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,97 @@
+//! The servers that can be compared, by name.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A server implementation of the RPC benchmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// Megapipe's channel on io_uring, one per thread.
+    MegapipeUring,
+    /// Megapipe's channel on epoll, one per thread.
+    MegapipeEpoll,
+    /// epoll, one listening socket shared by all threads.
+    EpollShared,
+    /// epoll, one SO_REUSEPORT listening socket per thread.
+    EpollReuseport,
+    /// io_uring used directly, one ring and one SO_REUSEPORT listening socket per thread.
+    UringPlain,
+    /// tokio, one single-threaded runtime per CPU.
+    Tokio,
+    /// monoio on io_uring, one runtime per CPU.
+    Monoio,
+    /// compio on io_uring, one runtime per CPU.
+    Compio,
+    /// libevent, one event base per thread; optional at build time.
+    Libevent,
+    /// libuv, one loop per thread; optional at build time.
+    Libuv,
+}
+
+impl Engine {
+    /// All engines, in the order of tables and plots.
+    pub const ALL: &[Engine] = &[
+        Engine::MegapipeUring,
+        Engine::MegapipeEpoll,
+        Engine::EpollShared,
+        Engine::EpollReuseport,
+        Engine::UringPlain,
+        Engine::Tokio,
+        Engine::Monoio,
+        Engine::Compio,
+        Engine::Libevent,
+        Engine::Libuv,
+    ];
+
+    /// The engines whose better one every other is compared with.
+    pub const BASELINES: &[Engine] = &[Engine::EpollShared, Engine::EpollReuseport];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::MegapipeUring => "megapipe-uring",
+            Engine::MegapipeEpoll => "megapipe-epoll",
+            Engine::EpollShared => "epoll-shared",
+            Engine::EpollReuseport => "epoll-reuseport",
+            Engine::UringPlain => "uring-plain",
+            Engine::Tokio => "tokio",
+            Engine::Monoio => "monoio",
+            Engine::Compio => "compio",
+            Engine::Libevent => "libevent",
+            Engine::Libuv => "libuv",
+        }
+    }
+
+    /// The engine of this name.
+    pub fn from_name(name: &str) -> Option<Engine> {
+        Engine::ALL.iter().copied().find(|engine| engine.name() == name)
+    }
+
+    /// Whether all threads accept from one listening socket, rather than each from its own.
+    pub fn shares_listener(self) -> bool {
+        self == Engine::EpollShared
+    }
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_carry_the_names_that_users_write() {
+        for &engine in Engine::ALL {
+            assert_eq!(Engine::from_name(engine.name()), Some(engine));
+            let json = serde_json::to_string(&engine).unwrap();
+            assert_eq!(json, format!("\"{}\"", engine.name()));
+        }
+        assert_eq!(Engine::from_name("select"), None);
+    }
+}

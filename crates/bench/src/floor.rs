@@ -1,0 +1,244 @@
+//! What the kernel's own calls cost on the server's CPU: the floor under every engine.
+//!
+//! The client fills the accept queue with connections in each of which a request waits. The
+//! server, a single-threaded process, then makes all accepts, all receives, all sends, and, once
+//! the client has reset the connections, all closes, and reads its CPU clock between. Nothing ever
+//! waits, so there is no wake-up, no readiness call and no cold start in these figures.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::clock;
+use crate::cpu;
+use crate::record::Floor;
+
+/// The hidden verb under which the program is the server of this measurement.
+pub const FLOOR_VERB: [&str; 2] = ["bench", "floor"];
+
+/// Measures on server CPU `cpu`, with messages of `size` bytes. Takes well under a second.
+pub fn measure(program: &Path, cpu: usize, size: usize, round: u32) -> io::Result<Floor> {
+    let mut server = Server::start(program, cpu, size)?;
+    let [entry_ns] = server.ask("enter", ENTRIES)?;
+    let mut floor = Floor {
+        size,
+        round,
+        accept_ns: 0.0,
+        first_recv_ns: 0.0,
+        first_send_ns: 0.0,
+        recv_ns: 0.0,
+        send_ns: 0.0,
+        close_ns: 0.0,
+        entry_ns,
+    };
+    let each = 1.0 / f64::from(BATCHES);
+    let mut response = vec![0; size];
+    for batch in 0..=BATCHES {
+        let share = if batch == 0 { 0.0 } else { each }; // the first batch warms up
+        let mut clients = (0..BATCH).map(|_| client(server.address)).collect::<io::Result<Vec<_>>>()?;
+        for transaction in 0..TRANSACTIONS {
+            for client in &mut clients {
+                client.write_all(&response)?;
+            }
+            if transaction == 0 {
+                let [accept] = server.ask("accept", BATCH)?;
+                let [recv, send] = server.ask("answer", BATCH)?;
+                floor.accept_ns += accept * share;
+                floor.first_recv_ns += recv * share;
+                floor.first_send_ns += send * share;
+            } else {
+                let [recv, send] = server.ask("answer", BATCH)?;
+                let share = share / f64::from(TRANSACTIONS - 1);
+                floor.recv_ns += recv * share;
+                floor.send_ns += send * share;
+            }
+            for client in &mut clients {
+                client.read_exact(&mut response)?;
+            }
+        }
+        drop(clients); // with RST
+        let [close] = server.ask("close", BATCH)?;
+        floor.close_ns += close * share;
+    }
+    Ok(floor)
+}
+
+/// The server of this measurement: obeys lines on standard input until it closes.
+pub fn serve(cpu: usize, size: usize) -> io::Result<()> {
+    cpu::pin(&[cpu])?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{}", listener.local_addr()?.port())?;
+    let mut connections = Vec::with_capacity(BATCH as usize);
+    let mut buffer = vec![0; size];
+    for line in io::stdin().lock().lines() {
+        match line?.split_once(' ') {
+            Some(("enter", count)) => {
+                let count = parse(count)?;
+                writeln!(stdout, "{}", timed(count, enter)?)?;
+            }
+            Some(("accept", count)) => {
+                let accept = timed(parse(count)?, || {
+                    connections.push(accept(&listener)?);
+                    Ok(())
+                })?;
+                writeln!(stdout, "{accept}")?;
+            }
+            Some(("answer", count)) => {
+                let count = parse(count)?;
+                let mut each = connections.iter();
+                let recv = timed(count, || receive(next(&mut each)?, &mut buffer))?;
+                let mut each = connections.iter();
+                let send = timed(count, || send(next(&mut each)?, &buffer))?;
+                writeln!(stdout, "{recv} {send}")?;
+            }
+            Some(("close", count)) => {
+                let mut each = mem::take(&mut connections).into_iter();
+                let close = timed(parse(count)?, || {
+                    drop(each.next());
+                    Ok(())
+                })?;
+                writeln!(stdout, "{close}")?;
+            }
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+    Ok(())
+}
+
+struct Server {
+    child: Child,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
+        let mut child = Command::new(program)
+            .args(FLOOR_VERB)
+            .args(["--cpu", &cpu.to_string(), "--size", &size.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        let mut server = Self {
+            child,
+            orders,
+            answers: BufReader::new(answers),
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+        };
+        let [port] = server.answer()?;
+        server.address.set_port(port as u16);
+        Ok(server)
+    }
+
+    fn ask<const N: usize>(&mut self, order: &str, count: u32) -> io::Result<[f64; N]> {
+        writeln!(self.orders, "{order} {count}")?;
+        self.answer()
+    }
+
+    fn answer<const N: usize>(&mut self) -> io::Result<[f64; N]> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let numbers = line.split_whitespace().map(parse::<f64>);
+        let numbers = numbers.collect::<io::Result<Vec<_>>>()?;
+        numbers.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn client(address: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    socket.connect(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Nanoseconds of CPU time per call of `call`.
+fn timed(count: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    let before = clock::of_this_thread()?;
+    for _ in 0..count {
+        call()?;
+    }
+    let spent = clock::of_this_thread()? - before;
+    Ok(spent.as_nanos() as f64 / f64::from(count))
+}
+
+/// The cheapest system call.
+fn enter() -> io::Result<()> {
+    // SAFETY: takes no arguments.
+    unsafe { libc::syscall(libc::SYS_getppid) };
+    Ok(())
+}
+
+fn accept(listener: &TcpListener) -> io::Result<OwnedFd> {
+    // SAFETY: accept4 takes null for an address nobody wants; the descriptor is nobody else's.
+    unsafe {
+        match libc::accept4(
+            listener.as_raw_fd(),
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
+        ) {
+            -1 => Err(io::Error::last_os_error()),
+            descriptor => Ok(OwnedFd::from_raw_fd(descriptor)),
+        }
+    }
+}
+
+fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
+    let (address, length) = (buffer.as_mut_ptr().cast(), buffer.len());
+    // SAFETY: the buffer is valid for its length.
+    whole(length, unsafe { libc::recv(connection.as_raw_fd(), address, length, 0) })
+}
+
+fn send(connection: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let (address, length) = (bytes.as_ptr().cast(), bytes.len());
+    // SAFETY: the bytes are valid for their length.
+    whole(length, unsafe { libc::send(connection.as_raw_fd(), address, length, libc::MSG_NOSIGNAL) })
+}
+
+fn whole(expected: usize, result: isize) -> io::Result<()> {
+    match result {
+        -1 => Err(io::Error::last_os_error()),
+        count if count as usize == expected => Ok(()),
+        _ => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn next<'all>(each: &mut std::slice::Iter<'all, OwnedFd>) -> io::Result<&'all OwnedFd> {
+    each.next().ok_or(io::ErrorKind::NotConnected.into())
+}
+
+fn parse<T: std::str::FromStr>(text: &str) -> io::Result<T> {
+    text.parse().map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Connections that wait at once; within the default accept queue of a TcpListener.
+const BATCH: u32 = 100;
+
+/// Batches that count.
+const BATCHES: u32 = 20;
+
+/// Transactions on each connection.
+const TRANSACTIONS: u32 = 8;
+
+/// Calls that the cost of entering the kernel is averaged over.
+const ENTRIES: u32 = 100_000;

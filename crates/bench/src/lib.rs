@@ -1,0 +1,29 @@
+//! The benchmark of Megapipe: scenarios, load, peers, records and plots.
+//!
+//! [`rpc`] is the micro-benchmark of the MegaPipe paper (OSDI 2012, section 5.1). One process is
+//! both the controller and the client ([`client`]); every server is a child process of it that
+//! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
+//! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
+
+mod buffer_ring;
+pub mod client;
+pub mod clock;
+pub mod cpu;
+pub mod engine;
+pub mod floor;
+pub mod peer;
+pub mod plot;
+pub mod record;
+pub mod rpc;
+pub mod server;
+pub mod summary;
+pub mod syscalls;
+pub mod table;
+
+/// An error with its causes, in one line.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) => format!("{error}: {}", with_causes(source)),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,246 @@
+//! The server side: a child process that runs one engine and nothing else.
+//!
+//! The first server CPU is served by the main thread: with one CPU the process has a single
+//! thread, so the kernel takes its cheap path to descriptors (no reference count on each call),
+//! as it would for a good single-threaded server.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use channel::EngineKind;
+
+use crate::cpu::{self, CpuSet};
+use crate::engine::Engine;
+
+mod compio;
+mod epoll;
+#[cfg(any(libevent, libuv))]
+mod foreign;
+mod megapipe;
+mod monoio;
+mod tokio;
+mod uring_plain;
+
+/// What a server process is to do.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The implementation to run.
+    pub engine: Engine,
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Bytes of a request, and of its response.
+    pub size: usize,
+    /// Concurrent connections to expect; tables are sized by it.
+    pub connections: usize,
+    /// One thread is pinned to each of these.
+    pub cpus: CpuSet,
+}
+
+/// Why a server process ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// Its standard input cannot be watched.
+    #[error("cannot watch standard input for its end")]
+    Lifeline(#[source] io::Error),
+    /// The listening sockets cannot be made.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A thread cannot be started or pinned.
+    #[error("cannot pin a thread to CPU {cpu}")]
+    Thread {
+        /// The CPU asked for.
+        cpu: usize,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// The engine's C library was not there when this program was built.
+    #[error("built without it: install libevent-dev or libuv1-dev and build again")]
+    NotBuilt(Engine),
+    /// The engine cannot go on.
+    #[error("{engine} cannot serve")]
+    Engine {
+        /// The engine that failed.
+        engine: Engine,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+}
+
+/// Serves until standard input closes, which ends the process.
+///
+/// Prints `listening PORT` once every thread is ready to serve.
+pub fn serve(options: &Options) -> Result<Infallible, ServeError> {
+    end_with_standard_input().map_err(ServeError::Lifeline)?;
+    let cpus = options.cpus.as_slice();
+    let (port, listeners) =
+        listen(options).map_err(|source| ServeError::Listen { address: options.listen, source })?;
+    let mut workers = listeners
+        .into_iter()
+        .zip(cpus)
+        .map({
+            let waiting = Arc::new(AtomicUsize::new(cpus.len()));
+            move |(listener, &cpu)| Worker {
+                listener,
+                cpu,
+                port,
+                engine: options.engine,
+                size: options.size,
+                connections: options.connections,
+                waiting: waiting.clone(),
+            }
+        })
+        .collect::<Vec<_>>();
+    let first = workers.remove(0);
+    for worker in workers {
+        let cpu = worker.cpu;
+        thread::Builder::new()
+            .spawn(move || {
+                let Err(error) = worker.run();
+                // A server that lost a thread must not be measured as if it were whole.
+                eprintln!("{}", crate::with_causes(&error));
+                std::process::exit(1);
+            })
+            .map_err(|source| ServeError::Thread { cpu, source })?;
+    }
+    first.run()
+}
+
+/// One thread of a server.
+struct Worker {
+    listener: TcpListener,
+    cpu: usize,
+    port: u16,
+    engine: Engine,
+    size: usize,
+    connections: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Worker {
+    fn run(self) -> Result<Infallible, ServeError> {
+        let (cpu, engine) = (self.cpu, self.engine);
+        cpu::pin(&[cpu]).map_err(|source| ServeError::Thread { cpu, source })?;
+        let ended = match engine {
+            Engine::MegapipeUring => megapipe::run(&self, EngineKind::Uring),
+            Engine::MegapipeEpoll => megapipe::run(&self, EngineKind::Epoll),
+            Engine::EpollShared => epoll::run(&self, epoll::Listener::Shared),
+            Engine::EpollReuseport => epoll::run(&self, epoll::Listener::Own),
+            Engine::UringPlain => uring_plain::run(&self),
+            Engine::Tokio => tokio::run(&self),
+            Engine::Monoio => monoio::run(&self),
+            Engine::Compio => compio::run(&self),
+            #[cfg(libevent)]
+            Engine::Libevent => foreign::libevent(&self),
+            #[cfg(libuv)]
+            Engine::Libuv => foreign::libuv(&self),
+            #[allow(unreachable_patterns)] // with all libraries
+            Engine::Libevent | Engine::Libuv => return Err(ServeError::NotBuilt(engine)),
+        };
+        ended.map_err(|source| ServeError::Engine { engine, source })
+    }
+
+    /// Called by the engine once it would serve; the last of all threads announces the port.
+    fn ready(&self) {
+        if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let mut stdout = io::stdout();
+            // A controller that is gone closes standard input too, which ends this process.
+            let _ = writeln!(stdout, "listening {}", self.port);
+            let _ = stdout.flush();
+        }
+    }
+}
+
+/// How much of the current request has arrived on a connection.
+#[derive(Debug, Default, Clone, Copy)]
+struct Arrived(usize);
+
+impl Arrived {
+    /// Adds `bytes` and takes out whole messages of `size` bytes; returns how many.
+    fn whole_messages(&mut self, bytes: usize, size: usize) -> usize {
+        let total = self.0 + bytes;
+        if total < size {
+            self.0 = total;
+            0
+        } else {
+            self.0 = total % size;
+            total / size
+        }
+    }
+}
+
+/// One listening socket per CPU, or one shared by all; and their port.
+fn listen(options: &Options) -> io::Result<(u16, Vec<TcpListener>)> {
+    let threads = options.cpus.len();
+    let mut address = options.listen;
+    let first = listener(address, !options.engine.shares_listener())?;
+    address.set_port(first.local_addr()?.port());
+    let mut listeners = vec![first];
+    while listeners.len() < threads {
+        listeners.push(match options.engine.shares_listener() {
+            true => listeners[0].try_clone()?,
+            false => listener(address, true)?,
+        });
+    }
+    Ok((address.port(), listeners))
+}
+
+fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_port(reuse_port)?;
+    socket.set_tcp_nodelay(true)?; // accepted sockets inherit it
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Lets the kernel end this process when its standard input closes, without a thread that waits.
+///
+/// The end of a pipe raises SIGIO on its reader (`F_SETFL` with `O_ASYNC`, fcntl(2)), and SIGIO
+/// ends a process that does not handle it.
+fn end_with_standard_input() -> io::Result<()> {
+    // SAFETY: plain fcntl calls on descriptor 0 and with this process's own id.
+    unsafe {
+        if libc::fcntl(0, libc::F_SETOWN, libc::getpid()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let flags = libc::fcntl(0, libc::F_GETFL);
+        if flags < 0 || libc::fcntl(0, libc::F_SETFL, flags | libc::O_ASYNC) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    let mut input = libc::pollfd { fd: 0, events: 0, revents: 0 };
+    // SAFETY: `input` is one valid pollfd.
+    unsafe { libc::poll(&mut input, 1, 0) };
+    match input.revents & libc::POLLHUP {
+        0 => Ok(()),
+        _ => Err(io::ErrorKind::BrokenPipe.into()), // closed before it was watched
+    }
+}
+
+/// Every connection of the client may wait at once; the kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 65_535;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_counted_across_reads() {
+        let mut arrived = Arrived::default();
+        assert_eq!(arrived.whole_messages(63, 64), 0);
+        assert_eq!(arrived.whole_messages(1, 64), 1);
+        assert_eq!(arrived.whole_messages(130, 64), 2);
+        assert_eq!(arrived.whole_messages(62, 64), 1);
+    }
+}

@@ -1,0 +1,222 @@
+//! epoll by hand: `epoll-shared` and `epoll-reuseport`.
+//!
+//! Edge-triggered, with no system call that could be left out: a connection is added once and
+//! never modified unless its peer stops reading, a read that comes up short is known to have
+//! emptied the socket, the response is sent at once, and an error event closes directly.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::{Arrived, Worker};
+
+/// Whom the listening socket belongs to.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Listener {
+    /// All threads; EPOLLEXCLUSIVE wakes one of them.
+    Shared,
+    /// This thread, as a member of a SO_REUSEPORT group.
+    Own,
+}
+
+pub(super) fn run(worker: &Worker, listener: Listener) -> io::Result<Infallible> {
+    let listening = worker.listener.as_raw_fd();
+    let mut server = Server {
+        epoll: create()?,
+        listening,
+        size: worker.size,
+        response: vec![0; worker.size],
+        scratch: vec![0; SCRATCH_BYTES],
+        connections: Vec::with_capacity(worker.connections + 64),
+    };
+    let exclusive = match listener {
+        Listener::Shared => libc::EPOLLEXCLUSIVE,
+        Listener::Own => 0,
+    };
+    server.control(libc::EPOLL_CTL_ADD, listening, libc::EPOLLIN | exclusive)?;
+    worker.ready();
+    server.run()
+}
+
+struct Server {
+    epoll: OwnedFd,
+    listening: RawFd,
+    size: usize,
+    response: Vec<u8>,
+    scratch: Vec<u8>,
+    /// Indexed by descriptor number.
+    connections: Vec<Connection>,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Connection {
+    arrived: Arrived,
+    /// Response bytes that the socket did not take yet.
+    unsent: usize,
+    watches_output: bool,
+}
+
+/// What became of a connection after a read or a write.
+#[derive(PartialEq)]
+enum Fate {
+    Open,
+    Closed,
+}
+
+impl Server {
+    fn run(&mut self) -> io::Result<Infallible> {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        loop {
+            // SAFETY: the buffer holds EVENTS entries and lives through the call.
+            let count =
+                unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, -1) };
+            if count < 0 {
+                interrupted_or_error()?;
+                continue;
+            }
+            for event in &events[..count as usize] {
+                let descriptor = event.u64 as RawFd;
+                if descriptor == self.listening {
+                    self.accept_all()?;
+                } else {
+                    self.advance(descriptor, event.events as i32)?;
+                }
+            }
+        }
+    }
+
+    fn accept_all(&mut self) -> io::Result<()> {
+        for _ in 0..EVENTS {
+            // SAFETY: accept4 takes null for an address nobody wants.
+            let descriptor = unsafe {
+                libc::accept4(
+                    self.listening,
+                    std::ptr::null_mut(),
+                    std::ptr::null_mut(),
+                    libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC,
+                )
+            };
+            if descriptor < 0 {
+                let error = io::Error::last_os_error();
+                return match error.raw_os_error() {
+                    Some(libc::EAGAIN) => Ok(()),
+                    Some(libc::EINTR | libc::ECONNABORTED) => continue,
+                    _ => Err(error),
+                };
+            }
+            let index = descriptor as usize;
+            if index >= self.connections.len() {
+                self.connections.resize(index + 64, Connection::default());
+            }
+            self.connections[index] = Connection::default();
+            self.control(libc::EPOLL_CTL_ADD, descriptor, libc::EPOLLIN | libc::EPOLLET)?;
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, descriptor: RawFd, events: i32) -> io::Result<()> {
+        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
+        let writable = events & libc::EPOLLOUT != 0;
+        let readable = events & libc::EPOLLIN != 0;
+        if failed
+            || (writable && self.send(descriptor)? == Fate::Closed)
+            || (readable && self.receive(descriptor)? == Fate::Closed)
+        {
+            // SAFETY: the server owns every descriptor it accepted, and forgets this one here.
+            unsafe { libc::close(descriptor) };
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, descriptor: RawFd) -> io::Result<Fate> {
+        loop {
+            // SAFETY: the scratch buffer is valid for its whole length.
+            let count =
+                unsafe { libc::recv(descriptor, self.scratch.as_mut_ptr().cast(), self.scratch.len(), 0) };
+            match count {
+                0 => return Ok(Fate::Closed),
+                1.. => {}
+                _ => match io::Error::last_os_error().raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(Fate::Open),
+                    Some(libc::EINTR) => continue,
+                    _ => return Ok(Fate::Closed),
+                },
+            }
+            let connection = &mut self.connections[descriptor as usize];
+            let messages = connection.arrived.whole_messages(count as usize, self.size);
+            if messages > 0 {
+                connection.unsent += messages * self.size;
+                if self.send(descriptor)? == Fate::Closed {
+                    return Ok(Fate::Closed);
+                }
+            }
+            if (count as usize) < self.scratch.len() {
+                return Ok(Fate::Open); // short: the socket is empty, its next byte is a new edge
+            }
+        }
+    }
+
+    fn send(&mut self, descriptor: RawFd) -> io::Result<Fate> {
+        while self.connections[descriptor as usize].unsent > 0 {
+            let connection = &mut self.connections[descriptor as usize];
+            // Messages follow each other without a gap, so the rest of a partly sent one is the
+            // last bytes of the response.
+            let rest = (connection.unsent - 1) % self.size + 1;
+            let bytes = &self.response[self.size - rest..];
+            // SAFETY: `bytes` is valid for its length.
+            let count =
+                unsafe { libc::send(descriptor, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+            if count >= 0 {
+                connection.unsent -= count as usize;
+                continue;
+            }
+            match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN) if connection.watches_output => return Ok(Fate::Open),
+                Some(libc::EAGAIN) => {
+                    connection.watches_output = true;
+                    self.control(
+                        libc::EPOLL_CTL_MOD,
+                        descriptor,
+                        libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET,
+                    )?;
+                    return Ok(Fate::Open);
+                }
+                _ => return Ok(Fate::Closed),
+            }
+        }
+        Ok(Fate::Open)
+    }
+
+    fn control(&self, operation: i32, descriptor: RawFd, events: i32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: descriptor as u64 };
+        // SAFETY: `event` is valid for the read.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, descriptor, &mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn create() -> io::Result<OwnedFd> {
+    // SAFETY: epoll_create1 returns a descriptor that nobody else owns.
+    unsafe {
+        match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
+            -1 => Err(io::Error::last_os_error()),
+            descriptor => Ok(OwnedFd::from_raw_fd(descriptor)),
+        }
+    }
+}
+
+fn interrupted_or_error() -> io::Result<()> {
+    match io::Error::last_os_error() {
+        error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// Events fetched, and connections accepted, at once.
+const EVENTS: usize = 512;
+
+/// Holds several of the largest messages, so that a read comes up short when the socket is empty.
+const SCRATCH_BYTES: usize = 64 << 10;

@@ -1,0 +1,229 @@
+//! io_uring by hand: `uring-plain`.
+//!
+//! What its manual pages and examples recommend, and no abstraction: one ring per thread with
+//! deferred task work, multishot accept into direct descriptors, multishot receive from one
+//! provided-buffer ring, whole sends without a completion, one `io_uring_enter` per loop turn.
+
+use std::convert::Infallible;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use io_uring::squeue::{Entry, Flags};
+use io_uring::types::{Fd, Fixed};
+use io_uring::{IoUring, SubmissionQueue, Submitter, cqueue, opcode};
+
+use super::{Arrived, Worker};
+use crate::buffer_ring::{BufferRing, BufferSize};
+
+pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
+    let slots = (worker.connections * 2 + 64) as u32;
+    let mut ring: IoUring = IoUring::builder()
+        .setup_single_issuer()
+        .setup_defer_taskrun()
+        .setup_submit_all()
+        .setup_no_sqarray()
+        .setup_clamp()
+        .setup_cqsize((slots * 4).next_power_of_two().max(SUBMISSIONS * 2))
+        .build(SUBMISSIONS)?;
+    ring.submitter().register_files_sparse(slots)?;
+    let buffers = BufferRing::register(
+        &ring.submitter(),
+        BUFFER_GROUP,
+        BufferSize::of(worker.size, worker.connections),
+    )?;
+    let (submitter, submissions, mut completions) = ring.split();
+    let mut server = Server {
+        submitter,
+        submissions,
+        buffers,
+        listening: Fd(worker.listener.as_raw_fd()),
+        size: worker.size,
+        response: vec![0; worker.size],
+        connections: vec![Connection::default(); slots as usize],
+        accept_paused: false,
+    };
+    server.accept()?;
+    server.submissions.sync();
+    server.submitter.submit()?;
+    worker.ready();
+    loop {
+        server.submissions.sync();
+        match server.submitter.submit_and_wait(1) {
+            Ok(_) => {}
+            // Interrupted, or completions overflowed: those that are there go first.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => {}
+            Err(error) => return Err(error),
+        }
+        completions.sync();
+        for completion in &mut completions {
+            server.complete(&completion)?;
+        }
+        completions.sync(); // or the next wait ends at once, for completions long seen
+        server.buffers.publish();
+    }
+}
+
+struct Server<'ring> {
+    submitter: Submitter<'ring>,
+    submissions: SubmissionQueue<'ring>,
+    buffers: BufferRing,
+    listening: Fd,
+    size: usize,
+    response: Vec<u8>,
+    /// Indexed by direct descriptor.
+    connections: Vec<Connection>,
+    /// The file table was full; accepting goes on when a connection closes.
+    accept_paused: bool,
+}
+
+#[derive(Default, Clone, Copy)]
+struct Connection {
+    arrived: Arrived,
+    /// Counts the connections that had this slot, so that a late completion of an earlier one is
+    /// known as such.
+    generation: u32,
+}
+
+impl Server<'_> {
+    fn complete(&mut self, completion: &cqueue::Entry) -> io::Result<()> {
+        let tag = Tag::from_user_data(completion.user_data());
+        let ended = !cqueue::more(completion.flags());
+        match tag.operation {
+            Operation::Accept => self.accepted(completion.result(), ended),
+            Operation::Receive => {
+                if let Some(buffer) = cqueue::buffer_select(completion.flags()) {
+                    self.buffers.give_back(buffer); // its bytes are only counted
+                }
+                if self.is_current(tag) {
+                    self.received(tag.slot, completion.result(), ended)?;
+                }
+                Ok(())
+            }
+            // Only failures of these complete. A failed send is followed by the end of the receive.
+            Operation::Send if self.is_current(tag) => {
+                let shutdown = opcode::Shutdown::new(Fixed(tag.slot), libc::SHUT_RDWR).build();
+                self.push(shutdown, Operation::Other, tag.slot, Flags::SKIP_SUCCESS)
+            }
+            Operation::Send | Operation::Other => Ok(()),
+        }
+    }
+
+    fn accept(&mut self) -> io::Result<()> {
+        let accept = opcode::AcceptMulti::new(self.listening).allocate_file_index(true).build();
+        self.push(accept, Operation::Accept, 0, Flags::empty())
+    }
+
+    fn accepted(&mut self, result: i32, ended: bool) -> io::Result<()> {
+        if result >= 0 {
+            self.connections[result as usize].arrived = Arrived::default();
+            self.receive(result as u32)?;
+        }
+        if !ended {
+            return Ok(());
+        }
+        match -result {
+            libc::ENFILE => {
+                self.accept_paused = true;
+                Ok(())
+            }
+            error @ (libc::EINVAL | libc::EBADF | libc::EMFILE) => Err(io::Error::from_raw_os_error(error)),
+            _ => self.accept(),
+        }
+    }
+
+    fn receive(&mut self, slot: u32) -> io::Result<()> {
+        let receive = opcode::RecvMulti::new(Fixed(slot), BUFFER_GROUP).build();
+        self.push(receive, Operation::Receive, slot, Flags::empty())
+    }
+
+    fn received(&mut self, slot: u32, result: i32, ended: bool) -> io::Result<()> {
+        if result <= 0 && result != -libc::ENOBUFS {
+            return self.close(slot);
+        }
+        let arrived = &mut self.connections[slot as usize].arrived;
+        for _ in 0..arrived.whole_messages(result.max(0) as usize, self.size) {
+            self.send(slot)?;
+        }
+        match ended {
+            true => self.receive(slot),
+            false => Ok(()),
+        }
+    }
+
+    fn send(&mut self, slot: u32) -> io::Result<()> {
+        let send = opcode::Send::new(Fixed(slot), self.response.as_ptr(), self.size as u32)
+            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+            .build();
+        self.push(send, Operation::Send, slot, Flags::SKIP_SUCCESS)
+    }
+
+    fn close(&mut self, slot: u32) -> io::Result<()> {
+        let connection = &mut self.connections[slot as usize];
+        connection.generation = connection.generation.wrapping_add(1) & Tag::GENERATION_MASK;
+        let close = opcode::Close::new(Fixed(slot)).build();
+        self.push(close, Operation::Other, slot, Flags::SKIP_SUCCESS)?;
+        if std::mem::take(&mut self.accept_paused) {
+            self.accept()?;
+        }
+        Ok(())
+    }
+
+    fn is_current(&self, tag: Tag) -> bool {
+        self.connections[tag.slot as usize].generation == tag.generation
+    }
+
+    fn push(&mut self, entry: Entry, operation: Operation, slot: u32, flags: Flags) -> io::Result<()> {
+        let tag = Tag { operation, generation: self.connections[slot as usize].generation, slot };
+        let entry = entry.user_data(tag.user_data()).flags(flags);
+        // SAFETY: what the entry points to, `response`, lives as long as the server, which never
+        // ends while the process runs, and is never written.
+        while unsafe { self.submissions.push(&entry) }.is_err() {
+            self.submissions.sync();
+            self.submitter.submit()?;
+            self.submissions.sync();
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Tag {
+    operation: Operation,
+    generation: u32,
+    slot: u32,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Operation {
+    Accept = 0,
+    Receive = 1,
+    Send = 2,
+    Other = 3,
+}
+
+impl Tag {
+    const GENERATION_MASK: u32 = (1 << 30) - 1;
+
+    fn user_data(self) -> u64 {
+        (self.operation as u64) << 62 | u64::from(self.generation) << 32 | u64::from(self.slot)
+    }
+
+    fn from_user_data(user_data: u64) -> Self {
+        Self {
+            operation: match user_data >> 62 {
+                0 => Operation::Accept,
+                1 => Operation::Receive,
+                2 => Operation::Send,
+                _ => Operation::Other,
+            },
+            generation: (user_data >> 32) as u32 & Self::GENERATION_MASK,
+            slot: user_data as u32,
+        }
+    }
+}
+
+/// Entries of the submission queue; a fuller turn submits early.
+const SUBMISSIONS: u32 = 1024;
+
+/// The only group of buffers.
+const BUFFER_GROUP: u16 = 0;

@@ -1,0 +1,236 @@
+//! The figures of a run as a picture, after Figure 1 of the MegaPipe paper.
+//!
+//! One column per axis that varies (a: transactions per connection, b: message size, c: server
+//! cores); above, throughput; below, server CPU time per transaction.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+
+use crate::engine::Engine;
+use crate::record::Record;
+use crate::summary::{self, Group, Row};
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum PlotError {
+    /// Nothing was measured.
+    #[error("nothing was measured, so there is nothing to plot")]
+    Empty,
+    /// The file cannot be written.
+    #[error("cannot draw the plot: {0}")]
+    Draw(String),
+    /// The file cannot be made or opened.
+    #[error("cannot write the plot to {file}; name a file in a folder that exists and may be written")]
+    Open {
+        /// The file asked for.
+        file: String,
+        /// The kernel's reason.
+        source: std::io::Error,
+    },
+}
+
+/// Makes sure, before anything is measured, that the file can be written at the end.
+pub fn check(file: &Path) -> Result<(), PlotError> {
+    let opened = std::fs::File::options().create(true).append(true).open(file);
+    opened.map(drop).map_err(|source| PlotError::Open { file: file.display().to_string(), source })
+}
+
+/// Draws the plot into an SVG file.
+pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
+    let groups = summary::groups(records);
+    let panels = panels(&groups);
+    if panels.is_empty() {
+        return Err(PlotError::Empty);
+    }
+    let engines = engines(&groups);
+    let width = PANEL_WIDTH * panels.len() as u32;
+    let columns = (width / LEGEND_WIDTH) as usize;
+    let legend_height = LEGEND_HEIGHT * (engines.len().div_ceil(columns) as u32 + 1);
+    let size = (width, legend_height + PANEL_HEIGHT * 2);
+    let root = SVGBackend::new(file, size).into_drawing_area();
+    let failed = |error: &dyn std::fmt::Display| PlotError::Draw(error.to_string());
+    root.fill(&WHITE).map_err(|error| failed(&error))?;
+    let (legend, figures) = root.split_vertically(legend_height);
+    for (index, &engine) in engines.iter().enumerate() {
+        let x = (index % columns) as i32 * LEGEND_WIDTH as i32 + 20;
+        let y = (index / columns + 1) as i32 * LEGEND_HEIGHT as i32;
+        let line = PathElement::new([(x, y), (x + 20, y)], colour(engine).stroke_width(3));
+        let name = Text::new(engine.name(), (x + 28, y - 6), ("sans-serif", 13));
+        legend.draw(&line).and_then(|()| legend.draw(&name)).map_err(|error| failed(&error))?;
+    }
+    let (upper, lower) = figures.split_vertically(PANEL_HEIGHT);
+    for (half, value) in [(upper, THROUGHPUT), (lower, COST)] {
+        for (area, panel) in half.split_evenly((1, panels.len())).iter().zip(&panels) {
+            panel.draw(area, &value).map_err(|error| failed(&error))?;
+        }
+    }
+    root.present().map_err(|error| failed(&error))
+}
+
+/// Those that were measured, in the order of [`Engine::ALL`].
+fn engines(groups: &[Group]) -> Vec<Engine> {
+    let measured = |engine: &&Engine| groups.iter().any(|group| group.row(**engine).is_some());
+    Engine::ALL.iter().filter(measured).copied().collect()
+}
+
+/// The same in every plot.
+fn colour(engine: Engine) -> RGBAColor {
+    let place = Engine::ALL.iter().position(|&other| other == engine);
+    Palette99::pick(place.unwrap_or_default()).to_rgba()
+}
+
+/// One axis of the plan, with everything else held fast.
+struct Panel<'run> {
+    axis: &'static Axis,
+    fixed: String,
+    groups: Vec<&'run Group>,
+}
+
+struct Axis {
+    caption: &'static str,
+    label: &'static str,
+    of: fn(&Group) -> f64,
+}
+
+static AXES: [Axis; 4] = [
+    Axis {
+        caption: "(a) connection length",
+        label: "transactions per connection",
+        of: |group| f64::from(group.transactions),
+    },
+    Axis { caption: "(b) message size", label: "bytes per message", of: |group| group.size as f64 },
+    Axis { caption: "(c) cores", label: "server cores", of: |group| group.server_cpus.len() as f64 },
+    Axis {
+        caption: "(d) concurrency",
+        label: "concurrent connections",
+        of: |group| group.connections as f64,
+    },
+];
+
+struct Value {
+    label: &'static str,
+    of: fn(&Row) -> f64,
+}
+
+const THROUGHPUT: Value =
+    Value { label: "thousand transactions per second", of: |row| row.transactions_per_s.median / 1e3 };
+
+const COST: Value =
+    Value { label: "server CPU per transaction, us", of: |row| row.server_cpu_ns.median / 1e3 };
+
+/// The panels of all axes that vary; the first axis alone if none does.
+fn panels(groups: &[Group]) -> Vec<Panel<'_>> {
+    let varying = |axis: &&Axis| {
+        let values = groups.iter().map(|group| (axis.of)(group).to_bits());
+        values.collect::<BTreeSet<_>>().len() > 1
+    };
+    let mut axes = AXES.iter().filter(varying).collect::<Vec<_>>();
+    if axes.is_empty() {
+        axes.push(&AXES[0]);
+    }
+    let panel = |axis| Panel::along(axis, groups);
+    axes.into_iter().filter_map(panel).collect()
+}
+
+impl<'run> Panel<'run> {
+    /// The groups that differ along `axis` alone. On the other axes the paper's point is taken (10
+    /// transactions of 64 B), or where that was not measured, the first one.
+    fn along(axis: &'static Axis, groups: &'run [Group]) -> Option<Self> {
+        let others = || AXES.iter().filter(|other| other.caption != axis.caption);
+        let papers = |group: &&Group| {
+            (axis.caption == AXES[0].caption || group.transactions == 10)
+                && (axis.caption == AXES[1].caption || group.size == 64)
+        };
+        let base = groups.iter().find(papers).or_else(|| groups.first())?;
+        let alike = |group: &&Group| others().all(|other| (other.of)(group) == (other.of)(base));
+        let fixed = others().map(|other| format!("{}: {}", other.label, (other.of)(base)));
+        let mut groups = groups.iter().filter(alike).collect::<Vec<_>>();
+        groups.sort_by(|a, b| f64::total_cmp(&(axis.of)(a), &(axis.of)(b)));
+        Some(Self { axis, fixed: fixed.collect::<Vec<_>>().join(", "), groups })
+    }
+
+    fn draw<'area>(
+        &self,
+        area: &DrawingArea<SVGBackend<'area>, Shift>,
+        value: &Value,
+    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'area> as DrawingBackend>::ErrorType>> {
+        let area = area.titled(self.axis.caption, ("sans-serif", 18))?;
+        let area = area.titled(&self.fixed, ("sans-serif", 11))?;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(10)
+            .x_label_area_size(40)
+            .y_label_area_size(60)
+            .build_cartesian_2d(
+                self.extent().log_scale().with_key_points(self.ticks()),
+                0.0..self.top(value),
+            )?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .x_desc(self.axis.label)
+            .y_desc(value.label)
+            .x_label_formatter(&|x| format!("{x}"))
+            .draw()?;
+        for &engine in Engine::ALL {
+            let points = self.points(engine, value);
+            let colour = colour(engine);
+            chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+        }
+        Ok(())
+    }
+
+    fn points(&self, engine: Engine, value: &Value) -> Vec<(f64, f64)> {
+        let point = |group: &&Group| Some(((self.axis.of)(group), (value.of)(group.row(engine)?)));
+        self.groups.iter().filter_map(point).collect()
+    }
+
+    /// The values that were measured.
+    fn ticks(&self) -> Vec<f64> {
+        let mut ticks = self.groups.iter().map(|group| (self.axis.of)(group)).collect::<Vec<_>>();
+        ticks.dedup();
+        ticks
+    }
+
+    fn extent(&self) -> Range<f64> {
+        let ends = [self.groups.first(), self.groups.last()];
+        let [first, last] = ends.map(|group| group.map_or(1.0, |group| (self.axis.of)(group)));
+        first * 0.9..last * 1.1
+    }
+
+    fn top(&self, value: &Value) -> f64 {
+        let rows = self.groups.iter().flat_map(|group| &group.rows);
+        rows.map(value.of).fold(0.0, f64::max) * 1.15
+    }
+}
+
+const PANEL_WIDTH: u32 = 560;
+const PANEL_HEIGHT: u32 = 420;
+const LEGEND_WIDTH: u32 = 135;
+const LEGEND_HEIGHT: u32 = 22;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::tests::measurement;
+
+    #[test]
+    fn the_picture_names_its_engines() {
+        let file = std::env::temp_dir().join(format!("plot-{}.svg", std::process::id()));
+        draw(&[measurement(Engine::EpollShared, 1, 4000.0)], &file).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(svg.contains("epoll-shared"));
+        assert!(svg.contains("(a) connection length"));
+    }
+
+    #[test]
+    fn without_measurements_there_is_none() {
+        let file = Path::new("/nonexistent/plot.svg");
+        assert!(matches!(draw(&[], file), Err(PlotError::Empty)));
+    }
+}

@@ -1,0 +1,387 @@
+//! The micro-benchmark of the MegaPipe paper (OSDI 2012, section 5.1, Figure 1).
+//!
+//! Every engine is measured at every point of the plan, once per round. Within a round the engines
+//! take turns at each point, and each round starts with another one, so that a slow minute of the
+//! machine falls on all of them alike.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use crate::client::{self, Load, LoadError, Sample};
+use crate::clock;
+use crate::cpu::{self, CpuSet};
+use crate::engine::Engine;
+use crate::floor;
+use crate::record::{Absent, Header, Measurement, Record};
+use crate::server::{Server, StartError};
+use crate::syscalls::Counter;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program, which is run again for each server.
+    pub program: PathBuf,
+    /// The command line, for the record.
+    pub command: String,
+    /// Servers to compare.
+    pub engines: Vec<Engine>,
+    /// Transactions per connection (Figure 1 a).
+    pub transactions: Vec<u32>,
+    /// Message sizes in bytes (Figure 1 b).
+    pub sizes: Vec<usize>,
+    /// Concurrent connections.
+    pub connections: Vec<usize>,
+    /// CPUs of the server, one set per value of that axis (Figure 1 c).
+    pub server_cpus: Vec<CpuSet>,
+    /// What the client runs on.
+    pub client: client::Engine,
+    /// CPUs of the client.
+    pub client_cpus: CpuSet,
+    /// Length of one measurement; a warm-up of a quarter goes before it, and a fifth for counting
+    /// system calls after it.
+    pub window: Duration,
+    /// Measurements of each engine at each point.
+    pub rounds: u32,
+}
+
+/// One place on the axes of the figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Point {
+    /// Transactions per connection.
+    pub transactions: u32,
+    /// Message size in bytes.
+    pub size: usize,
+    /// Concurrent connections.
+    pub connections: usize,
+    /// CPUs of the server.
+    pub server_cpus: CpuSet,
+}
+
+/// What a run tells its caller as it goes.
+#[derive(Debug)]
+pub enum Progress<'run> {
+    /// The next measurement begins.
+    Measuring(Engine, &'run Point),
+    /// Something to keep.
+    Record(&'run Record),
+    /// A measurement is done, or was skipped because its engine is absent.
+    Done,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything was measured.
+    Complete,
+    /// The caller asked it to stop; what was measured before has been handed out.
+    Stopped,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The client cannot be pinned, or a clock not be read.
+    #[error("cannot control the measurement")]
+    Control(#[source] io::Error),
+    /// The kernel's floor cannot be measured.
+    #[error("cannot measure what the kernel's own calls cost")]
+    Floor(#[source] io::Error),
+    /// A server process cannot be started at all.
+    #[error(transparent)]
+    Start(StartError),
+    /// The client fails, whatever the server.
+    #[error(transparent)]
+    Load(LoadError),
+    /// The caller cannot take a record.
+    #[error("cannot write a record")]
+    Report(#[source] io::Error),
+}
+
+impl Plan {
+    /// All points, in the order in which they are measured.
+    pub fn points(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for server_cpus in &self.server_cpus {
+            for &connections in &self.connections {
+                for &size in &self.sizes {
+                    for &transactions in &self.transactions {
+                        points.push(Point {
+                            transactions,
+                            size,
+                            connections,
+                            server_cpus: server_cpus.clone(),
+                        });
+                    }
+                }
+            }
+        }
+        points
+    }
+
+    /// How many measurements a complete run makes.
+    pub fn measurements(&self) -> usize {
+        self.points().len() * self.engines.len() * self.rounds as usize
+    }
+
+    fn warm_up(&self) -> Duration {
+        (self.window / 4).max(Duration::from_millis(50))
+    }
+
+    fn counting_time(&self) -> Duration {
+        (self.window / 5).max(Duration::from_millis(50))
+    }
+}
+
+/// Runs the plan until it is complete or `stop` is set.
+///
+/// The calling thread moves to the client's CPUs, out of the servers' way.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
+) -> Result<Outcome, RunError> {
+    let mut report = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+    report(Progress::Record(&Record::Header(header(plan))))?;
+    cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
+    raise_descriptor_limit().map_err(RunError::Control)?;
+    let points = plan.points();
+    let mut absent = Vec::new();
+    for round in 1..=plan.rounds {
+        for &size in &plan.sizes {
+            let cpu = plan.server_cpus[0].as_slice()[0];
+            let floor = floor::measure(&plan.program, cpu, size, round).map_err(RunError::Floor)?;
+            report(Progress::Record(&Record::Floor(floor)))?;
+        }
+        for point in &points {
+            for turn in 0..plan.engines.len() {
+                let engine = plan.engines[(turn + round as usize - 1) % plan.engines.len()];
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Outcome::Stopped);
+                }
+                if !absent.contains(&engine) {
+                    report(Progress::Measuring(engine, point))?;
+                    match attempt(plan, engine, point, round, stop)? {
+                        Measured::Stopped => return Ok(Outcome::Stopped),
+                        Measured::Complete(measurement) => {
+                            report(Progress::Record(&Record::Measurement(*measurement)))?;
+                        }
+                        Measured::Absent(reason) => {
+                            absent.push(engine);
+                            report(Progress::Record(&Record::Absent(Absent { engine, reason })))?;
+                        }
+                    }
+                }
+                report(Progress::Done)?;
+            }
+        }
+    }
+    Ok(Outcome::Complete)
+}
+
+enum Measured {
+    Complete(Box<Measurement>),
+    Absent(String),
+    Stopped,
+}
+
+/// Measures, and once more if nothing happened: on a machine that others use, too, a client or a
+/// server may be left without a CPU for longer than a short window.
+fn attempt(
+    plan: &Plan,
+    engine: Engine,
+    point: &Point,
+    round: u32,
+    stop: &AtomicBool,
+) -> Result<Measured, RunError> {
+    for _ in 0..ATTEMPTS {
+        if let Some(measured) = measure(plan, engine, point, round, stop)? {
+            return Ok(measured);
+        }
+    }
+    Ok(Measured::Absent(format!("it answered nothing in {ATTEMPTS} attempts")))
+}
+
+/// `None` if there was not one transaction.
+fn measure(
+    plan: &Plan,
+    engine: Engine,
+    point: &Point,
+    round: u32,
+    stop: &AtomicBool,
+) -> Result<Option<Measured>, RunError> {
+    let started = Server::start(&plan.program, engine, point.size, point.connections, &point.server_cpus);
+    let server = match started {
+        Ok(server) => server,
+        Err(StartError::Refused(reason)) => return Ok(Some(Measured::Absent(reason))),
+        Err(error) => return Err(RunError::Start(error)),
+    };
+    let load = Load::start(&client::Options {
+        engine: plan.client,
+        target: server.address(),
+        transactions: point.transactions,
+        size: point.size,
+        connections: point.connections,
+        cpus: plan.client_cpus.clone(),
+    })
+    .map_err(RunError::Load)?;
+    let window = match observe(plan, &server, &load, stop)? {
+        Observed::Window(window) => window,
+        Observed::Stopped => return Ok(Some(Measured::Stopped)),
+        Observed::Silent => return Ok(None),
+        Observed::Broken => {
+            return match load.stop() {
+                Err(error @ LoadError::Server(_)) => Ok(Some(Measured::Absent(crate::with_causes(&error)))),
+                Err(error) => Err(RunError::Load(error)),
+                Ok(_) => Ok(None),
+            };
+        }
+    };
+    let latencies = load.stop().map_err(RunError::Load)?;
+    let quantile = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+    let seconds = (window.end.at - window.begin.at).as_secs_f64();
+    let transactions = (window.end.transactions - window.begin.transactions) as f64;
+    let connections = (window.end.connections - window.begin.connections) as f64;
+    let client_cpu = (window.end.cpu - window.begin.cpu).as_secs_f64();
+    let server_cpu = window.server_cpu.as_secs_f64();
+    let server_cpus = point.server_cpus.len() as f64;
+    Ok(Some(Measured::Complete(Box::new(Measurement {
+        engine,
+        transactions: point.transactions,
+        size: point.size,
+        connections: point.connections,
+        server_cpus: point.server_cpus.as_slice().to_vec(),
+        round,
+        transactions_per_s: transactions / seconds,
+        connections_per_s: connections / seconds,
+        server_cpu_ns_per_transaction: server_cpu * 1e9 / transactions,
+        syscalls_per_transaction: window.syscalls_per_transaction,
+        p50_us: quantile(0.5),
+        p99_us: quantile(0.99),
+        p999_us: quantile(0.999),
+        client_cpu_ns_per_transaction: client_cpu * 1e9 / transactions,
+        server_utilization: server_cpu / seconds / server_cpus,
+        client_utilization: client_cpu / seconds / plan.client_cpus.len() as f64,
+        server_waited: window.server_waited.map(|waited| waited.as_secs_f64() / seconds / server_cpus),
+        failures: window.end.failures - window.begin.failures,
+    }))))
+}
+
+/// The measuring window, seen from both sides.
+struct Window {
+    begin: Sample,
+    end: Sample,
+    server_cpu: Duration,
+    server_waited: Option<Duration>,
+    syscalls_per_transaction: Option<f64>,
+}
+
+enum Observed {
+    Window(Window),
+    Silent,
+    Broken,
+    Stopped,
+}
+
+fn observe(plan: &Plan, server: &Server, load: &Load, stop: &AtomicBool) -> Result<Observed, RunError> {
+    let sample = || load.sample().map_err(RunError::Load);
+    let server_cpu = || clock::of_process(server.pid()).map_err(RunError::Control);
+    // Ends early, with `Some`, if there is nothing to wait for any more.
+    let wait = |time| match pause(time, load, stop) {
+        Waited::InFull => None,
+        Waited::Broken => Some(Observed::Broken),
+        Waited::Stopped => Some(Observed::Stopped),
+    };
+    if let Some(early) = wait(plan.warm_up()) {
+        return Ok(early);
+    }
+    load.record_latencies(true);
+    let (begin, cpu_before) = (sample()?, server_cpu()?);
+    let waited_before = clock::waited_for_cpu(server.pid());
+    if let Some(early) = wait(plan.window) {
+        return Ok(early);
+    }
+    let (end, cpu_after) = (sample()?, server_cpu()?);
+    let waited_after = clock::waited_for_cpu(server.pid());
+    load.record_latencies(false);
+    if begin.transactions == end.transactions {
+        return Ok(Observed::Silent);
+    }
+    let mut syscalls_per_transaction = None;
+    if let Ok(counter) = Counter::attach(server.pid()) {
+        let count = || counter.count().map_err(RunError::Control);
+        let (before, calls_before) = (sample()?, count()?);
+        if let Some(early) = wait(plan.counting_time()) {
+            return Ok(early);
+        }
+        let (after, calls_after) = (sample()?, count()?);
+        let transactions = after.transactions - before.transactions;
+        if transactions > 0 {
+            let calls = (calls_after - calls_before) as f64;
+            syscalls_per_transaction = Some(calls / transactions as f64);
+        }
+    }
+    let server_waited = Option::zip(waited_before, waited_after);
+    Ok(Observed::Window(Window {
+        begin,
+        end,
+        server_cpu: cpu_after - cpu_before,
+        server_waited: server_waited.map(|(before, after)| after.saturating_sub(before)),
+        syscalls_per_transaction,
+    }))
+}
+
+enum Waited {
+    InFull,
+    Broken,
+    Stopped,
+}
+
+fn pause(time: Duration, load: &Load, stop: &AtomicBool) -> Waited {
+    let end = std::time::Instant::now() + time;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Waited::Stopped;
+        }
+        if load.is_broken() {
+            return Waited::Broken;
+        }
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        if left.is_zero() {
+            return Waited::InFull;
+        }
+        thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// Takes all descriptors that the hard limit allows, for the client and for the servers after it.
+fn raise_descriptor_limit() -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for the write and for the read.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        limit.rlim_cur = limit.rlim_max;
+        match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+fn header(plan: &Plan) -> Header {
+    let counter = Counter::attach(std::process::id()).ok();
+    Header {
+        client_cpus: plan.client_cpus.as_slice().to_vec(),
+        syscall_counter: counter.map(|counter| counter.method().to_owned()),
+        seconds: plan.window.as_secs_f64(),
+        rounds: plan.rounds,
+        ..Header::of_this_machine(plan.command.clone(), plan.client)
+    }
+}
+
+/// How often a measurement in which nothing happens is made.
+const ATTEMPTS: u32 = 3;

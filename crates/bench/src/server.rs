@@ -1,0 +1,99 @@
+//! A server process as its controller sees it.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::cpu::CpuSet;
+use crate::engine::Engine;
+
+/// The hidden verb under which the program runs one server: `megapipe bench peer`.
+pub const PEER_VERB: [&str; 2] = ["bench", "peer"];
+
+/// A running server process; dropping it ends the process.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+/// Why a server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The program cannot be run.
+    #[error("cannot start a server process")]
+    Spawn(#[source] io::Error),
+    /// It ended before it was ready; its own words.
+    #[error("{0}")]
+    Refused(String),
+}
+
+impl Server {
+    /// Starts `program` as a server on a free port of 127.0.0.1 and waits until it serves.
+    pub fn start(
+        program: &Path,
+        engine: Engine,
+        size: usize,
+        connections: usize,
+        cpus: &CpuSet,
+    ) -> Result<Self, StartError> {
+        let mut child = Command::new(program)
+            .args(PEER_VERB)
+            .env_remove("MEGAPIPE_ENGINE") // the engine's name says which one to measure
+            .args(["--engine", engine.name(), "--listen", "127.0.0.1:0"])
+            .args(["--size", &size.to_string()])
+            .args(["--connections", &connections.to_string()])
+            .args(["--cpus", &cpus.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0) // the terminal's Ctrl-C is for the controller alone
+            .spawn()
+            .map_err(StartError::Spawn)?;
+        match announced_port(&mut child) {
+            Some(port) => Ok(Self { child, address: (Ipv4Addr::LOCALHOST, port).into() }),
+            None => Err(StartError::Refused(last_words(child))),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn announced_port(child: &mut Child) -> Option<u16> {
+    let mut line = String::new();
+    BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
+    line.trim().strip_prefix("listening ")?.parse().ok()
+}
+
+/// What a server that gives up printed, in one line.
+fn last_words(mut child: Child) -> String {
+    drop(child.stdin.take());
+    let mut words = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // A diagnostic that is not text, or broken off, is shown as far as it goes.
+        let _ = stderr.take(4096).read_to_string(&mut words);
+    }
+    let status = child.wait();
+    match (words.trim(), status) {
+        ("", Ok(status)) => format!("the server ended at once: {status}"),
+        (words, _) => words.lines().collect::<Vec<_>>().join("; "),
+    }
+}

@@ -1,0 +1,151 @@
+//! The figures of a run as text.
+
+use std::fmt::Write;
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+
+use crate::record::Record;
+use crate::summary::{self, Group, Row, Spread};
+
+/// One table per point: medians over the rounds, with the smallest and largest server CPU cost.
+pub fn render(records: &[Record]) -> String {
+    let mut text = String::new();
+    let groups = summary::groups(records);
+    if !groups.is_empty() {
+        text.push_str(LEGEND);
+    }
+    let disturbed = groups.iter().map(disturbance).fold(0.0, f64::max);
+    for group in groups {
+        // Writing to a String cannot fail; so for all below.
+        let _ = writeln!(text, "{}", heading(&group));
+        let _ = writeln!(text, "{}\n", body(&group));
+        if let Some(floor) = floor(&group) {
+            let _ = writeln!(text, "{floor}");
+        }
+    }
+    if disturbed > DISTURBED {
+        let share = disturbed * 100.0;
+        let _ = writeln!(
+            text,
+            "Disturbed: a server waited for its CPU {share:.0}% of the time, because others used it. \
+             Measure on a quiet machine."
+        );
+    }
+    for absent in summary::absent(records) {
+        let _ = writeln!(text, "{} is absent: {}", absent.engine.name(), absent.reason);
+    }
+    text
+}
+
+fn heading(group: &Group) -> String {
+    let counted = |count: usize, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    format!(
+        "{} per connection, {} B, {}, {}",
+        counted(group.transactions as usize, "transaction"),
+        group.size,
+        counted(group.connections, "connection"),
+        counted(group.server_cpus.len(), "server core")
+    )
+}
+
+fn body(group: &Group) -> Table {
+    let floor = group.floor.as_ref().map(|floor| floor.without_entries(group.transactions));
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header([
+        "engine",
+        "CPU ns/tx",
+        "min..max",
+        "ratio",
+        "floor",
+        "tx/s",
+        "syscalls/tx",
+        "p50 us",
+        "p99 us",
+        "p99.9 us",
+        "server",
+        "client",
+        "failed",
+    ]);
+    for row in &group.rows {
+        let mark = if group.baseline == Some(row.engine) { "*" } else { "" };
+        table.add_row([
+            row.engine.name().to_owned(),
+            format!("{:.0}", row.server_cpu_ns.median),
+            format!("{:.0}..{:.0}", row.server_cpu_ns.minimum, row.server_cpu_ns.maximum),
+            row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}{mark}")),
+            floor.map_or("-".to_owned(), |floor| format!("{:.2}x", row.server_cpu_ns.median / floor)),
+            format!("{:.0}", row.transactions_per_s.median),
+            row.syscalls.map_or("-".to_owned(), |calls| format!("{:.2}", calls.median)),
+            format!("{:.0}", row.p50_us.median),
+            format!("{:.0}", row.p99_us.median),
+            format!("{:.0}", row.p999_us.median),
+            percent(row.server_utilization),
+            percent(row.client_utilization),
+            row.failures.to_string(),
+        ]);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The largest share of the time in which a server waited for its CPU.
+fn disturbance(group: &Group) -> f64 {
+    let waited = |row: &Row| row.server_waited.map_or(0.0, |share| share.median);
+    group.rows.iter().map(waited).fold(0.0, f64::max)
+}
+
+fn percent(share: Spread) -> String {
+    format!("{:.0}%", share.median * 100.0)
+}
+
+/// The kernel's own cost at this point, and how far above it each engine is.
+fn floor(group: &Group) -> Option<String> {
+    let floor = group.floor.as_ref()?;
+    let with_entries = floor.with_entries(group.transactions);
+    let without_entries = floor.without_entries(group.transactions);
+    Some(format!(
+        "kernel's own calls, ns: accept {:.0}, recv {:.0} ({:.0} the first time), send {:.0} \
+         ({:.0}), close {:.0}; {:.0} of each to enter the kernel\n\
+         floor: {with_entries:.0} ns/tx, {without_entries:.0} without the entries\n",
+        floor.accept_ns,
+        floor.recv_ns,
+        floor.first_recv_ns,
+        floor.send_ns,
+        floor.first_send_ns,
+        floor.close_ns,
+        floor.entry_ns
+    ))
+}
+
+/// Share of waiting from which on figures are not to be trusted.
+const DISTURBED: f64 = 0.05;
+
+const LEGEND: &str = "\
+Medians over the rounds. CPU ns/tx: CPU time of the server per transaction, and its smallest and largest value;
+ratio: of that to the better epoll baseline (*); floor: of that to the kernel's own calls without their entries;
+server, client: share of their CPUs in use.
+
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Engine;
+    use crate::record::Absent;
+    use crate::summary::tests::measurement;
+
+    #[test]
+    fn the_baseline_is_marked_and_absent_engines_are_named() {
+        let text = render(&[
+            measurement(Engine::EpollShared, 1, 4000.0),
+            measurement(Engine::UringPlain, 1, 3000.0),
+            Record::Absent(Absent { engine: Engine::Tokio, reason: "no such thing".to_owned() }),
+        ]);
+        assert!(text.contains("1.000*"), "{text}");
+        assert!(text.contains("0.750 "), "{text}");
+        assert!(text.contains("tokio is absent: no such thing"), "{text}");
+    }
+}

@@ -1,0 +1,119 @@
+//! The C programs: one for each call of megapipe.h and some for what several calls
+//! promise together. Each is built against the shared and against the static library and
+//! runs on both engines (or on the one that MEGAPIPE_ENGINE names).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+mod support;
+
+use support::{Library, Outcome, build, engines, has_program, programs, run};
+
+/// Valgrind takes a second for what takes a moment; these move memory between a program,
+/// the library and the kernel.
+const WATCHED: [&str; 8] = [
+    "mp_close",
+    "mp_destroy",
+    "mp_read_stream",
+    "mp_readv",
+    "mp_unregister",
+    "mp_write_buffer",
+    "mp_write_quiet",
+    "thread_exit",
+];
+
+#[test]
+fn programs_pass_with_the_shared_library() {
+    run_all(&Library::shared(), &programs(), &[]);
+}
+
+#[test]
+fn programs_pass_with_the_static_library() {
+    run_all(&Library::fixed(), &programs(), &[]);
+}
+
+#[test]
+fn programs_are_clean_under_valgrind() {
+    if !has_program("valgrind") {
+        println!("SKIPPED programs_are_clean_under_valgrind: valgrind is not installed");
+        return;
+    }
+    // Valgrind does not see what a ring writes, and would call it uninitialised.
+    let options =
+        ["valgrind", "--quiet", "--error-exitcode=99", "--undef-value-errors=no", "--leak-check=no"];
+    let watched: Vec<PathBuf> = programs()
+        .into_iter()
+        .filter(|source| WATCHED.iter().any(|name| source.file_stem() == Some(OsStr::new(name))))
+        .collect();
+    assert_eq!(watched.len(), WATCHED.len());
+    run_all(&Library::fixed(), &watched, &options);
+}
+
+#[test]
+fn examples_do_what_they_say() {
+    if !has_program("make") || !has_program("pkg-config") {
+        println!("SKIPPED examples_do_what_they_say: make or pkg-config is not installed");
+        return;
+    }
+    let library = Library::shared();
+    let examples = support::root().join("examples/c");
+    let prefix = library.install();
+    let made = Command::new("make")
+        .args(["--no-print-directory", "-C"])
+        .arg(&examples)
+        .arg(format!("BUILD={}", prefix.join("examples").display()))
+        .arg("test")
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .env("LD_LIBRARY_PATH", prefix.join("lib"))
+        .output()
+        .expect("make runs");
+    let text = String::from_utf8_lossy(&made.stdout);
+    for line in text.lines().filter(|line| line.starts_with("SKIPPED")) {
+        println!("{line}");
+    }
+    assert!(made.status.success(), "{text}{}", String::from_utf8_lossy(&made.stderr));
+    for source in fs::read_dir(&examples).expect("examples are there") {
+        let path = source.expect("readable").path();
+        if path.extension() == Some(OsStr::new("c")) {
+            let lines = fs::read_to_string(&path).expect("readable").lines().count();
+            assert!(lines < 100, "{} has {lines} lines", path.display());
+        }
+    }
+}
+
+/// Builds and runs all, a few at a time, and reports every failure.
+fn run_all(library: &Library, sources: &[PathBuf], wrapper: &[&str]) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut failures = Vec::new();
+        while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match build(source, library) {
+                Ok(program) => failures.extend(run_on_engines(&program, library, wrapper)),
+                Err(message) => failures.push(message),
+            }
+        }
+        failures
+    };
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let failures: Vec<String> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().expect("workers do not panic")).collect()
+    });
+    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn run_on_engines(program: &Path, library: &Library, wrapper: &[&str]) -> Vec<String> {
+    let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut failures = Vec::new();
+    for engine in engines() {
+        match run(program, library, engine, wrapper) {
+            Outcome::Passed => {}
+            Outcome::Skipped(why) => println!("SKIPPED {name} ({engine}): {why}"),
+            Outcome::Failed(what) => failures.push(format!("{name} ({engine}): {what}")),
+        }
+    }
+    failures
+}

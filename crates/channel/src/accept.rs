@@ -1,0 +1,271 @@
+//! Accepting connections: one, so many, or without end.
+#![allow(unsafe_code)] // a descriptor number from the kernel becomes an owned descriptor
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::completion::Event;
+use crate::core::{Core, Op, OpKind, State, outcome};
+use crate::engine::{Done, Request};
+use crate::error::AcceptError;
+use crate::id::OpId;
+use crate::lwsocket::{LwFile, LwSocket};
+use crate::source::{Shape, Source};
+
+/// How many connections an accept takes (paper, Table 1: `mp_accept(handle, count, ..)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptCount {
+    /// This many, then the accept ends; at least 1.
+    Exactly(u32),
+    /// All, until it is cancelled or its handle closed.
+    Unlimited,
+}
+
+/// What an accepted connection becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptAs {
+    /// A lightweight socket, for use in this channel.
+    LwSocket,
+    /// A descriptor, for use anywhere.
+    Fd,
+}
+
+/// An accepted connection.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The connection; register it to use it in this channel.
+    pub socket: Source,
+    /// Whether more connections were waiting. A hint: with several acceptors on one
+    /// listener, another may take them.
+    pub pending: bool,
+}
+
+pub(crate) struct AcceptState {
+    pub(crate) count: AcceptCount,
+    pub(crate) kind: AcceptAs,
+    /// Why it is not running, if it is not.
+    paused: Option<Paused>,
+    /// Its pausing has not been told yet: the ECANCELED that tells it is still to be settled.
+    untold: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Paused {
+    /// Until a lightweight socket is closed.
+    TableFull,
+    /// Until a descriptor is free.
+    Exhausted,
+}
+
+/// How long to wait before trying again to accept when the process is out of
+/// descriptors: they may be closed where the channel does not see it.
+const RETRY: Duration = Duration::from_millis(100);
+
+impl AcceptState {
+    pub(crate) fn new(count: AcceptCount, kind: AcceptAs) -> AcceptState {
+        AcceptState { count, kind, paused: None, untold: false }
+    }
+}
+
+impl Core {
+    /// Whether the next accept into the lightweight table may be the last that fits.
+    /// Engines then accept one at a time.
+    pub(crate) fn lwsockets_nearly_full(&self) -> bool {
+        self.lwsockets.live.get() + 64 >= self.config.lwsockets_max
+    }
+
+    pub(crate) fn lwsockets_full(&self) -> bool {
+        self.lwsockets.live.get() >= self.config.lwsockets_max
+    }
+
+    pub(crate) fn settle_accept(&mut self, handle: u32, done: &Done) -> Option<Event> {
+        let ended = !done.has(Done::MORE);
+        let Some(Op { kind: OpKind::Accept(state), cancelled, .. }) = self.ops.at_mut(done.op.index) else {
+            return None;
+        };
+        let cancelled = *cancelled;
+        if done.result >= 0 {
+            if let AcceptCount::Exactly(left) = &mut state.count {
+                *left -= 1;
+            }
+            let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
+            let socket = self.accepted(handle, kind, done.result);
+            if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
+                self.pause_accept(done.op, Paused::TableFull);
+            } else if ended && more {
+                if cancelled {
+                    self.push_cancelled(done.op);
+                } else {
+                    self.request_start(done.op);
+                }
+            } else if ended {
+                self.ops.remove(done.op.index);
+            }
+            let pending = done.has(Done::PENDING);
+            return Some(Event::Accept { result: Ok(Accepted { socket, pending }), more });
+        }
+        let paused = state.paused;
+        let kind = state.kind;
+        if done.result == -libc::ECANCELED {
+            state.untold = false;
+        }
+        let error = io::Error::from_raw_os_error(-done.result);
+        match -done.result {
+            libc::ECANCELED if paused == Some(Paused::TableFull) && !cancelled => {
+                Some(Event::Accept { result: Err(AcceptError::TableFull), more: true })
+            }
+            libc::ECANCELED => {
+                self.ops.remove(done.op.index);
+                Some(Event::Accept { result: Err(AcceptError::Cancelled), more: false })
+            }
+            libc::ENFILE if kind == AcceptAs::LwSocket && self.direct_slots => {
+                self.pause_accept(done.op, Paused::TableFull);
+                Some(Event::Accept { result: Err(AcceptError::TableFull), more: true })
+            }
+            libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                self.pause_accept(done.op, Paused::Exhausted);
+                Some(Event::Accept { result: Err(AcceptError::Exhausted(error)), more: true })
+            }
+            // accept(2): errors of the connection that was taken, not of the listener.
+            libc::ECONNABORTED
+            | libc::EPROTO
+            | libc::ENETDOWN
+            | libc::ENOPROTOOPT
+            | libc::EHOSTDOWN
+            | libc::ENONET
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EAGAIN
+            | libc::EINTR => {
+                if ended && cancelled {
+                    self.push_cancelled(done.op);
+                } else if ended {
+                    self.request_start(done.op);
+                }
+                None
+            }
+            _ => {
+                self.ops.remove(done.op.index);
+                Some(Event::Accept { result: Err(AcceptError::Io(error)), more: false })
+            }
+        }
+    }
+
+    fn accepted(&mut self, listener: u32, kind: AcceptAs, result: i32) -> Source {
+        let shape = self.handles.at(listener).map_or(Shape::Stream, |entry| entry.shape);
+        match kind {
+            AcceptAs::LwSocket => {
+                let file = if self.direct_slots {
+                    LwFile::Direct(result as u32)
+                } else {
+                    LwFile::Private(own(result))
+                };
+                Source::LwSocket(LwSocket::new(file, shape, &self.lwsockets))
+            }
+            AcceptAs::Fd => Source::Fd(own(result)),
+        }
+    }
+
+    /// Closes what an accept brought for a listener that is closed.
+    pub(crate) fn discard_accepted(&mut self, done: &Done) {
+        if done.result < 0 {
+            return;
+        }
+        if let Some(Op { kind: OpKind::Accept(state), handle, .. }) = self.op(done.op) {
+            let (kind, handle) = (state.kind, handle.index);
+            drop(self.accepted(handle, kind, done.result));
+        }
+    }
+
+    /// Closes the connections of a closed listener that wait to be handed out: once its
+    /// accept is gone, nothing tells what their results are.
+    pub(crate) fn discard_all_accepted(&mut self, op: OpId) {
+        let mut queue = std::mem::take(&mut self.done);
+        queue.retain(|done| {
+            if done.op == op {
+                self.discard_accepted(done);
+            }
+            done.op != op
+        });
+        self.done = queue;
+    }
+
+    /// Stops an accept until there is room; one that the engine runs is cancelled.
+    fn pause_accept(&mut self, op: OpId, why: Paused) {
+        self.stats.accepts_paused += 1;
+        let Some(entry) = self.op_mut(op) else { return };
+        let started = entry.started;
+        if entry.cancelled && !started {
+            return self.push_cancelled(op);
+        }
+        if let OpKind::Accept(state) = &mut entry.kind {
+            if state.paused == Some(Paused::TableFull) {
+                return;
+            }
+            state.paused = Some(why);
+            state.untold = why == Paused::TableFull;
+        }
+        self.paused_accepts.push(op);
+        if why == Paused::Exhausted {
+            self.retry_accepts_at = Some(Instant::now() + RETRY);
+        } else if started {
+            self.requests.push_back(Request::Cancel(op));
+        } else {
+            self.done.push_back(Done::plain(op, -libc::ECANCELED));
+        }
+    }
+
+    /// Starts the paused accepts for which there is room again.
+    pub(crate) fn resume_accepts(&mut self) {
+        let full = self.lwsockets_full();
+        let retry = self.retry_accepts_at.is_some_and(|at| at <= Instant::now());
+        if retry {
+            self.retry_accepts_at = None;
+        }
+        let mut paused = std::mem::take(&mut self.paused_accepts);
+        paused.retain(|&op| {
+            let Some(entry) = self.ops.get_mut(op.index, op.generation) else {
+                return false;
+            };
+            let handle = self.handles.get(entry.handle.index, entry.handle.generation);
+            if handle.is_none_or(|handle| handle.state != State::Open) {
+                self.ops.remove(op.index);
+                return false;
+            }
+            let (started, cancelled) = (entry.started, entry.cancelled);
+            let OpKind::Accept(state) = &mut entry.kind else {
+                return false;
+            };
+            let Some(why) = state.paused else {
+                return false;
+            };
+            if started
+                || state.untold
+                || (why == Paused::TableFull && full)
+                || (why == Paused::Exhausted && !retry)
+            {
+                return true;
+            }
+            state.paused = None;
+            if !cancelled {
+                self.request_start(op);
+            }
+            false
+        });
+        self.paused_accepts = paused;
+    }
+
+    /// Whether a paused accept could go on now.
+    pub(crate) fn accepts_can_resume(&self) -> bool {
+        !self.paused_accepts.is_empty() && !self.lwsockets_full()
+    }
+}
+
+/// Owns the descriptor that an accept just made.
+fn own(descriptor: i32) -> OwnedFd {
+    debug_assert!(outcome(descriptor).is_ok());
+    // SAFETY: the kernel gave this descriptor to an accept of this channel, whose result
+    // is settled or discarded exactly once.
+    unsafe { OwnedFd::from_raw_fd(descriptor) }
+}

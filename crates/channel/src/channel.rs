@@ -1,0 +1,391 @@
+//! The channel itself: what may be called, and how completions are handed out.
+
+use std::collections::VecDeque;
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use sys::mapping::ForkMark;
+
+use crate::completion::{Completion, Event};
+use crate::config::{Config, EngineKind};
+use crate::core::{Core, File, State, Stats};
+use crate::engine::{self, Engine, Request, Wait};
+use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle};
+use crate::id::{Handle, OpId};
+use crate::lwsocket::LwSocket;
+use crate::partition::{CpuSet, Member};
+use crate::source::{Shape, Source};
+use crate::spin::SpinPolicy;
+use crate::waker::Waker;
+
+/// A per-thread, bidirectional pipe to the kernel (paper, section 3.2): calls queue
+/// operations, [`Channel::dispatch`] hands out completions. It stays on the thread that
+/// made it; only its [`Waker`] may leave.
+pub struct Channel {
+    // Dropped in this order: the engine ends before the memory it was lent.
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) core: Core,
+    spin: SpinPolicy,
+    pub(crate) fork_mark: ForkMark,
+    /// Connections that another channel of the same listener handed over, with the
+    /// listener's handle.
+    pub(crate) taken_over: VecDeque<(Handle, OwnedFd)>,
+    /// Its partitioned listeners, for balancing.
+    pub(crate) partitioned: Vec<Handle>,
+    /// Timers that were cancelled, for the next dispatch.
+    pub(crate) ended_timers: VecDeque<OpId>,
+    /// Timers and the like that were handed out since the engine's last turn.
+    without_turn: u32,
+    _not_send: PhantomData<*const ()>,
+}
+
+/// Timers that may be handed out in a row: timers that are always due must not keep the
+/// channel from its files.
+const WITHOUT_TURN_MAX: u32 = 32;
+
+impl Channel {
+    /// Makes a channel for the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// See [`CreateError`]. When io_uring is forbidden and nothing forces it, the channel
+    /// uses epoll and says so once in the log.
+    pub fn new(config: Config) -> Result<Channel, CreateError> {
+        config.check()?;
+        let fork_mark = ForkMark::new()
+            .map_err(|cause| CreateError::Resources { what: "a page to recognise forks by", cause })?;
+        let mut core = Core::new(&config)?;
+        let engine = engine::choose(&config, &mut core)?;
+        Ok(Channel {
+            spin: SpinPolicy::new(config.spin),
+            core,
+            engine,
+            fork_mark,
+            taken_over: VecDeque::new(),
+            partitioned: Vec::new(),
+            ended_timers: VecDeque::new(),
+            without_turn: 0,
+            _not_send: PhantomData,
+        })
+    }
+
+    /// The engine that was chosen.
+    pub fn engine(&self) -> EngineKind {
+        self.engine.kind()
+    }
+
+    /// Counters since the channel was made.
+    pub fn stats(&self) -> Stats {
+        self.core.stats
+    }
+
+    /// Makes a file of this channel: from now on its operations and completions go
+    /// through this channel only. `cookie` comes back with each completion.
+    ///
+    /// # Errors
+    ///
+    /// [`RegisterError::HandlesFull`] and others; the file is closed then.
+    pub fn register(&mut self, source: impl Into<Source>, cookie: u64) -> Result<Handle, RegisterError> {
+        let (file, shape) = match source.into() {
+            Source::LwSocket(socket) => {
+                if !std::rc::Rc::ptr_eq(&socket.owner, &self.core.lwsockets) {
+                    return Err(RegisterError::ForeignLwSocket);
+                }
+                let shape = socket.shape;
+                (File::Lw(socket.into_file()), shape)
+            }
+            Source::Fd(fd) => {
+                let shape = Shape::of(std::os::fd::AsFd::as_fd(&fd))?;
+                (File::Fd(fd), shape)
+            }
+        };
+        self.core.add_handle(file, shape, cookie).map_err(|file| {
+            self.give_up(file);
+            RegisterError::HandlesFull
+        })
+    }
+
+    /// Makes this channel's own member of a partitioned listener: a listening socket of
+    /// its own on `listener`'s address, which gets the connections whose SYN was handled
+    /// on a CPU of `mask` (paper, section 3.3). Channels of one process that name the
+    /// same address share the connections by their masks; a CPU in several masks is
+    /// shared by hash, and a CPU in none goes to any.
+    ///
+    /// `listener` is a bound TCP socket with SO_REUSEPORT set before bind(2). It stays the
+    /// caller's; it need not listen, and must stay open only until all channels joined.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::PartitionError`] names what is wrong with the socket.
+    pub fn register_partitioned(
+        &mut self,
+        listener: BorrowedFd<'_>,
+        cookie: u64,
+        mask: &CpuSet,
+    ) -> Result<Handle, RegisterError> {
+        let (fd, member) = Member::join(listener, mask, self.engine.waker())?;
+        let handle = self.register(fd, cookie)?;
+        if let Ok(entry) = self.core.open_entry(handle) {
+            entry.member = Some(Box::new(member));
+            self.partitioned.push(handle);
+        }
+        Ok(handle)
+    }
+
+    /// Changes which CPUs' connections a partitioned listener gets, from now on.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError::StaleHandle`]; EINVAL if the handle is no partitioned listener.
+    pub fn set_cpu_mask(&mut self, handle: Handle, mask: &CpuSet) -> Result<(), ControlError> {
+        let entry = self.core.open_entry(handle)?;
+        let member = entry.member.as_mut().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Ok(member.set_mask(mask).map_err(io::Error::from)?)
+    }
+
+    /// Takes the file out of the channel and gives it back. What is pending is cancelled,
+    /// and no completion of the handle surfaces any more (paper, Table 1). Bytes that a
+    /// pending read had fetched are lost: cancel reads and wait for their end first if
+    /// they matter.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleHandle`].
+    pub fn unregister(&mut self, handle: Handle) -> Result<Source, StaleHandle> {
+        let index = self.open_here(handle)?;
+        let Some(entry) = self.core.handles.at_mut(index) else { return Err(StaleHandle) };
+        entry.state = State::Closing;
+        entry.member = None;
+        let shape = entry.shape;
+        self.core.drop_unstarted(index);
+        self.core.requests.push_back(Request::Detach(index));
+        // The pending reads must not take bytes that now belong to the caller. A refused
+        // batch shows again at the next dispatch.
+        let _ = self.turn(Wait::Flush);
+        let file = self.core.take_file(index);
+        self.core.release_if_ended(index);
+        match file {
+            File::Fd(fd) => Ok(Source::Fd(fd)),
+            File::Lw(file) => {
+                self.core.lwsockets.closed_one();
+                Ok(Source::LwSocket(LwSocket::new(file, shape, &self.core.lwsockets)))
+            }
+            File::None => Err(StaleHandle),
+        }
+    }
+
+    /// The handle's cookie.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleHandle`].
+    pub fn cookie(&self, handle: Handle) -> Result<u64, StaleHandle> {
+        self.core.open(handle)?;
+        self.core.handles.at(handle.index).map(|entry| entry.cookie).ok_or(StaleHandle)
+    }
+
+    /// Replaces the cookie, also for completions that are not handed out yet.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleHandle`].
+    pub fn set_cookie(&mut self, handle: Handle, cookie: u64) -> Result<(), StaleHandle> {
+        self.core.open_entry(handle)?.cookie = cookie;
+        Ok(())
+    }
+
+    /// Wakes this channel from other threads.
+    pub fn waker(&self) -> Waker {
+        self.engine.waker()
+    }
+
+    /// Hands what is queued to the kernel now.
+    ///
+    /// # Errors
+    ///
+    /// [`DispatchError`].
+    pub fn flush(&mut self) -> Result<(), DispatchError> {
+        self.check_process()?;
+        if self.core.queued() == 0 { Ok(()) } else { self.turn(Wait::Flush) }
+    }
+
+    /// Returns the next completion; waits for one for at most `timeout` (`None`: for
+    /// ever). `Ok(None)` when the time is over.
+    ///
+    /// # Errors
+    ///
+    /// [`DispatchError`].
+    #[inline]
+    pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
+        self.check_process()?;
+        match self.next_settled() {
+            Some(completion) => Ok(Some(completion)),
+            None => self.fetch(timeout),
+        }
+    }
+
+    /// The next of the results that were fetched that its user is to see.
+    #[inline]
+    fn next_settled(&mut self) -> Option<Completion> {
+        while let Some(done) = self.core.done.pop_front() {
+            if let Some(completion) = self.core.settle(done) {
+                if !self.core.config.balance {
+                    return Some(completion);
+                }
+                if let Some(kept) = self.balance(completion) {
+                    return Some(kept);
+                }
+            }
+        }
+        None
+    }
+
+    /// Nothing is left to hand out: submits, waits and fetches until something is.
+    fn fetch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
+        let start = Instant::now();
+        let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
+        let mut now = start;
+        let mut looked = false;
+        if self.without_turn >= WITHOUT_TURN_MAX {
+            self.turn(Wait::No)?;
+        }
+        loop {
+            if let Some(completion) = self.next_of_own(now) {
+                self.without_turn += 1;
+                return Ok(Some(completion));
+            }
+            if let Some(completion) = self.next_settled() {
+                return Ok(Some(completion));
+            }
+            if looked && deadline.is_some_and(|deadline| deadline <= now) {
+                return Ok(None);
+            }
+            self.core.keep_house();
+            while let Some(index) = self.core.overdue_close(now) {
+                // A file that has no linger (a pipe) has nothing to reset either.
+                let _ = self.make_close_reset(index);
+                self.core.finish_close(index);
+            }
+            self.close_dropped();
+            self.wait(deadline, now)?;
+            looked = true;
+            now = Instant::now();
+        }
+    }
+
+    /// One wait: spins if that is likely to pay, then sleeps.
+    fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<(), DispatchError> {
+        let limit = self.core.wait_until(deadline, now);
+        if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
+            return self.turn(Wait::No);
+        }
+        let budget = self.spin.budget(self.core.handles.len());
+        if !budget.is_zero() {
+            self.turn(Wait::No)?;
+            while self.nothing_yet() {
+                let spent = now.elapsed();
+                if spent >= budget || limit.is_some_and(|limit| spent >= limit) {
+                    break;
+                }
+                self.turn(Wait::Glance)?;
+                std::hint::spin_loop();
+            }
+        }
+        if budget.is_zero() || self.nothing_yet() {
+            self.publish_idle(true);
+            let slept = self.turn(Wait::For(limit));
+            self.publish_idle(false);
+            slept?;
+        }
+        self.spin.learn(now.elapsed());
+        Ok(())
+    }
+
+    /// Makes the coming close send RST instead of waiting for data nobody reads.
+    pub(crate) fn make_close_reset(&mut self, index: u32) -> io::Result<()> {
+        engine::with_descriptor(&mut *self.engine, &mut self.core, index, |fd| {
+            socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO))
+        })
+    }
+
+    pub(crate) fn nothing_yet(&self) -> bool {
+        self.core.done.is_empty() && !self.core.woken
+    }
+
+    pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
+        self.core.stats.turns += 1;
+        self.without_turn = 0;
+        let result = self.engine.turn(&mut self.core, wait);
+        match result {
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(DispatchError::Interrupted),
+            Err(error) => Err(DispatchError::Io(error)),
+        }
+    }
+
+    /// Wake-ups, timers and connections handed over: completions that no engine made.
+    fn next_of_own(&mut self, now: Instant) -> Option<Completion> {
+        if self.core.woken {
+            self.core.woken = false;
+            self.collect_handed_over();
+            self.core.stats.completions += 1;
+            return Some(Completion { handle: Handle::NONE, cookie: 0, op: OpId::NONE, event: Event::Wake });
+        }
+        if let Some(completion) = self.accept_handed_over() {
+            return Some(completion);
+        }
+        while let Some(op) = self.ended_timers.pop_front() {
+            let cancelled = io::Error::from_raw_os_error(libc::ECANCELED);
+            if let Some(completion) = self.core.end_timer(op, Err(cancelled)) {
+                let (live, ops) = (self.core.timers_live, &self.core.ops);
+                self.core.timers.shrink(live, |op| ops.get(op.index, op.generation).is_some());
+                return Some(completion);
+            }
+        }
+        self.core.expire_timer(now)
+    }
+
+    #[inline]
+    pub(crate) fn check_process(&self) -> Result<(), DispatchError> {
+        if self.fork_mark.is_here() { Ok(()) } else { Err(DispatchError::Forked) }
+    }
+
+    /// The index of an open handle, for calls that reach the kernel at once: through a
+    /// forked child they would reach the parent's files and ring.
+    pub(crate) fn open_here(&self, handle: Handle) -> Result<u32, StaleHandle> {
+        if self.fork_mark.is_here() { self.core.open(handle) } else { Err(StaleHandle) }
+    }
+
+    fn give_up(&mut self, file: File) {
+        if let File::Lw(file) = file {
+            drop(LwSocket::new(file, Shape::Stream, &self.core.lwsockets));
+            self.core.lwsockets.closed_one();
+        }
+    }
+
+    fn close_dropped(&mut self) {
+        let dropped = std::mem::take(&mut *self.core.lwsockets.dropped.borrow_mut());
+        if !dropped.is_empty() {
+            for _ in &dropped {
+                self.core.lwsockets.closed_one();
+            }
+            self.engine.close_dropped(&mut self.core, &dropped);
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if !self.fork_mark.is_here() {
+            self.core.leave_groups_to_parent();
+            return;
+        }
+        // What is queued goes out as if flushed; then everything ends.
+        let _ = self.turn(Wait::Flush);
+        if !self.engine.shut(&mut self.core) {
+            self.core.leak_pending();
+        }
+    }
+}

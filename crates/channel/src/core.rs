@@ -1,0 +1,726 @@
+//! The tables and queues of a channel, and the rules that hold on every engine.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use crate::accept::AcceptState;
+use crate::buffer::{Buffer, Pool, ReadData, WriteData};
+use crate::completion::{Completion, Event};
+use crate::config::Config;
+use crate::engine::{Done, Request};
+use crate::error::{CreateError, StaleHandle, SubmitError};
+use crate::id::{Handle, OpId};
+use crate::lwsocket::{LwFile, LwOwner};
+use crate::partition::Member;
+use crate::slab::Slab;
+use crate::source::Shape;
+use crate::timer::Timers;
+use crate::write::{Destination, Fresh};
+
+/// The end of a linked list of operations.
+pub(crate) const NO_OP: u32 = u32::MAX;
+
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) handles: Slab<HandleEntry>,
+    pub(crate) ops: Slab<Op>,
+    pub(crate) requests: VecDeque<Request>,
+    /// Quiet writes that found their handle's queue empty: they go to the engine as they
+    /// are, before the requests, and become operations only if the kernel does not take
+    /// all of them at once.
+    pub(crate) fresh: Vec<Fresh>,
+    pub(crate) done: VecDeque<Done>,
+    pub(crate) read_pool: Rc<Pool>,
+    pub(crate) write_pool: Rc<Pool>,
+    pub(crate) lwsockets: Rc<LwOwner>,
+    /// Lightweight sockets are slots of a ring's file table, not private descriptors.
+    pub(crate) direct_slots: bool,
+    /// Buffers of the read pool that the engine has ready for the kernel.
+    pub(crate) buffers_stocked: usize,
+    /// Reads that found the pool dry, oldest first.
+    pub(crate) starved: VecDeque<OpId>,
+    /// Starved reads that were started since the engine last tried what was requested: as
+    /// many of the buffers are theirs.
+    pub(crate) fed: usize,
+    /// Accepts that wait for a free slot or descriptor.
+    pub(crate) paused_accepts: Vec<OpId>,
+    /// When paused accepts that wait for a descriptor are tried again: descriptors may
+    /// be closed where the channel does not see it.
+    pub(crate) retry_accepts_at: Option<Instant>,
+    pub(crate) timers: Timers,
+    pub(crate) timers_live: usize,
+    pub(crate) closes: CloseDeadlines,
+    /// A waker was used since the last wake-up was handed out.
+    pub(crate) woken: bool,
+    pub(crate) stats: Stats,
+}
+
+/// Deadlines of closes that wait for queued writes; all waits are equally long, so the
+/// queue is ordered by itself.
+pub(crate) type CloseDeadlines = VecDeque<(Instant, Handle)>;
+
+/// Counters of a channel since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Completions handed out.
+    pub completions: u64,
+    /// Times the engine was asked to submit, wait and fetch.
+    pub turns: u64,
+    /// System calls the engine made on the data path.
+    pub system_calls: u64,
+    /// Times a read found no free pool buffer and was paused.
+    pub pool_dry: u64,
+    /// Times an accept was paused for want of slots or descriptors.
+    pub accepts_paused: u64,
+    /// Connections that were reset because their queued writes outlasted the close timeout.
+    pub close_timeouts: u64,
+    /// Accepted connections handed to, or taken over from, other channels.
+    pub handed_over: u64,
+}
+
+pub(crate) struct HandleEntry {
+    pub(crate) file: File,
+    pub(crate) shape: Shape,
+    pub(crate) state: State,
+    pub(crate) write_state: WriteState,
+    /// A send met a full socket buffer: the next one has to wait for room.
+    pub(crate) write_blocked: bool,
+    /// What a C caller lent to queued writes is copied as soon as the engine lets go of it.
+    pub(crate) takes_back: bool,
+    pub(crate) cookie: u64,
+    /// Operations the engine has started and not finished.
+    pub(crate) in_engine: u32,
+    pub(crate) reads: OpList,
+    pub(crate) writes: OpList,
+    /// What the engine remembers of the file; 0 at first.
+    pub(crate) engine_word: u32,
+    /// This channel's place in a partitioned listener.
+    pub(crate) member: Option<Box<Member>>,
+}
+
+#[derive(Debug)]
+pub(crate) enum File {
+    Fd(OwnedFd),
+    Lw(LwFile),
+    /// Closed or handed back; operations may still have to end.
+    None,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Open,
+    /// Closed by the user; queued writes still go out.
+    Draining,
+    /// Waiting for the engine's operations to end; then the entry is free.
+    Closing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteState {
+    /// Nothing queued.
+    Idle,
+    /// A `Request::Writes` is queued.
+    Requested,
+    /// One fresh send is on its way, in this or the coming batch; see [`Core::fresh`].
+    Fresh,
+    /// Part of the batch that is being submitted.
+    InEngine,
+    /// In the kernel beyond this turn, waiting for room in the socket buffer: the queued
+    /// data must stay where it is.
+    Held,
+}
+
+/// A first-in first-out list of operations, linked through `Op::next`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpList {
+    pub(crate) head: u32,
+    tail: u32,
+    pub(crate) len: u32,
+}
+
+impl OpList {
+    const EMPTY: OpList = OpList { head: NO_OP, tail: NO_OP, len: 0 };
+}
+
+pub(crate) struct Op {
+    /// Its handle; [`Handle::NONE`] for a timer.
+    pub(crate) handle: Handle,
+    pub(crate) next: u32,
+    /// In the engine's hands: one more [`Done`] without `MORE` will come.
+    pub(crate) started: bool,
+    /// The user asked for its end; it is not started again.
+    pub(crate) cancelled: bool,
+    /// Bytes of a write that the kernel has taken.
+    pub(crate) written: usize,
+    pub(crate) kind: OpKind,
+}
+
+pub(crate) enum OpKind {
+    Accept(AcceptState),
+    Connect(Box<socket2::SockAddr>),
+    /// One read, into the caller's memory, or into the pool's if `data` is `None`.
+    Read {
+        data: ReadData,
+        offset: Option<u64>,
+    },
+    /// Reads into pool buffers until end of file. `once` after the pool ran dry: one
+    /// buffer for each starved reader before anyone gets a second.
+    ReadStream {
+        once: bool,
+    },
+    Write {
+        data: WriteData,
+        quiet: bool,
+        to: Destination,
+        offset: Option<u64>,
+    },
+    /// Shutdown of both directions, in its turn behind the queued writes.
+    Disconnect,
+    Shutdown(std::net::Shutdown),
+    Timer {
+        cookie: u64,
+    },
+}
+
+impl Core {
+    pub(crate) fn new(config: &Config) -> Result<Core, CreateError> {
+        let pool = |count, what| {
+            Pool::new(count, config.buffer_size).map_err(|cause| CreateError::Resources { what, cause })
+        };
+        Ok(Core {
+            handles: Slab::new(config.handles_max),
+            ops: Slab::new(config.operations_max),
+            requests: VecDeque::with_capacity(config.batch_threshold as usize * 2),
+            fresh: Vec::with_capacity(config.batch_threshold as usize),
+            done: VecDeque::with_capacity(1024),
+            read_pool: pool(config.read_buffers, "memory for read buffers")?,
+            write_pool: pool(config.write_buffers, "memory for write buffers")?,
+            lwsockets: LwOwner::new(),
+            direct_slots: false,
+            buffers_stocked: 0,
+            starved: VecDeque::new(),
+            fed: 0,
+            paused_accepts: Vec::new(),
+            retry_accepts_at: None,
+            timers: Timers::default(),
+            timers_live: 0,
+            closes: VecDeque::new(),
+            woken: false,
+            stats: Stats::default(),
+            config: config.clone(),
+        })
+    }
+
+    /// Requests of either kind that the engine has not seen.
+    #[inline]
+    pub(crate) fn queued(&self) -> usize {
+        self.requests.len() + self.fresh.len()
+    }
+
+    /// The index of an open handle.
+    #[inline]
+    pub(crate) fn open(&self, handle: Handle) -> Result<u32, StaleHandle> {
+        match self.handles.get(handle.index, handle.generation) {
+            Some(entry) if entry.state == State::Open => Ok(handle.index),
+            _ => Err(StaleHandle),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn open_entry(&mut self, handle: Handle) -> Result<&mut HandleEntry, StaleHandle> {
+        match self.handles.get_mut(handle.index, handle.generation) {
+            Some(entry) if entry.state == State::Open => Ok(entry),
+            _ => Err(StaleHandle),
+        }
+    }
+
+    pub(crate) fn name_of(&self, index: u32) -> Handle {
+        Handle { index, generation: self.handles.generation(index) }
+    }
+
+    pub(crate) fn op_id(&self, index: u32) -> OpId {
+        OpId { index, generation: self.ops.generation(index) }
+    }
+
+    #[inline]
+    pub(crate) fn op(&self, op: OpId) -> Option<&Op> {
+        self.ops.get(op.index, op.generation)
+    }
+
+    #[inline]
+    pub(crate) fn op_mut(&mut self, op: OpId) -> Option<&mut Op> {
+        self.ops.get_mut(op.index, op.generation)
+    }
+
+    /// Adds a handle for a file; gives the file back if the table is full.
+    pub(crate) fn add_handle(&mut self, file: File, shape: Shape, cookie: u64) -> Result<Handle, File> {
+        let entry = HandleEntry {
+            file,
+            shape,
+            state: State::Open,
+            write_state: WriteState::Idle,
+            write_blocked: false,
+            takes_back: false,
+            cookie,
+            in_engine: 0,
+            reads: OpList::EMPTY,
+            writes: OpList::EMPTY,
+            engine_word: 0,
+            member: None,
+        };
+        match self.handles.insert(entry) {
+            Ok((index, generation)) => Ok(Handle { index, generation }),
+            Err(entry) => Err(entry.file),
+        }
+    }
+
+    /// Adds an operation; gives its kind, data included, back if the table is full.
+    #[inline]
+    pub(crate) fn add_op(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
+        let handle = self.name_of(handle);
+        let op = Op { handle, next: NO_OP, started: false, cancelled: false, written: 0, kind };
+        match self.ops.insert(op) {
+            Ok((index, generation)) => Ok(OpId { index, generation }),
+            Err(op) => Err((SubmitError::OperationsFull, op.kind)),
+        }
+    }
+
+    /// Adds an operation that stands in no queue, and requests its start.
+    pub(crate) fn add_and_start(&mut self, handle: u32, kind: OpKind) -> Result<OpId, SubmitError> {
+        let op = self.add_op(handle, kind).map_err(|(reason, _)| reason)?;
+        self.request_start(op);
+        Ok(op)
+    }
+
+    /// Puts the operation in the engine's hands with the next batch.
+    #[inline]
+    pub(crate) fn request_start(&mut self, op: OpId) {
+        let Some(entry) = self.ops.get_mut(op.index, op.generation) else {
+            return;
+        };
+        entry.started = true;
+        if let Some(handle) = self.handles.at_mut(entry.handle.index) {
+            handle.in_engine += 1;
+        }
+        self.requests.push_back(Request::Start(op));
+    }
+
+    pub(crate) fn push_read(&mut self, handle: u32, op: u32) -> bool {
+        Self::append(&mut self.handles, &mut self.ops, handle, op, |entry| &mut entry.reads)
+    }
+
+    pub(crate) fn push_write(&mut self, handle: u32, op: u32) -> bool {
+        Self::append(&mut self.handles, &mut self.ops, handle, op, |entry| &mut entry.writes)
+    }
+
+    /// Appends the operation to a list of the handle; true if the list was empty.
+    #[inline]
+    fn append(
+        handles: &mut Slab<HandleEntry>,
+        ops: &mut Slab<Op>,
+        handle: u32,
+        op: u32,
+        list: impl Fn(&mut HandleEntry) -> &mut OpList,
+    ) -> bool {
+        let Some(entry) = handles.at_mut(handle) else {
+            return false;
+        };
+        let list = list(entry);
+        let first = list.head == NO_OP;
+        if first {
+            list.head = op;
+        } else if let Some(last) = ops.at_mut(list.tail) {
+            last.next = op;
+        }
+        list.tail = op;
+        list.len += 1;
+        first
+    }
+
+    /// Puts the operation before all other writes of its handle.
+    pub(crate) fn push_write_front(&mut self, handle: u32, op: u32) {
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        let list = &mut entry.writes;
+        let next = list.head;
+        list.head = op;
+        list.len += 1;
+        if next == NO_OP {
+            list.tail = op;
+        }
+        if let Some(op) = self.ops.at_mut(op) {
+            op.next = next;
+        }
+    }
+
+    /// Takes `op` out of a list of its handle, wherever it stands in it.
+    pub(crate) fn unlink(&mut self, handle: u32, op: u32, list: impl Fn(&mut HandleEntry) -> &mut OpList) {
+        let Some(entry) = self.handles.at_mut(handle) else {
+            return;
+        };
+        let list = list(entry);
+        let mut before = NO_OP;
+        let mut at = list.head;
+        while at != NO_OP && at != op {
+            before = at;
+            at = self.ops.at(at).map_or(NO_OP, |entry| entry.next);
+        }
+        if at == NO_OP {
+            return;
+        }
+        let next = self.ops.at(at).map_or(NO_OP, |entry| entry.next);
+        if before == NO_OP {
+            list.head = next;
+        } else if let Some(entry) = self.ops.at_mut(before) {
+            entry.next = next;
+        }
+        if list.tail == op {
+            list.tail = before;
+        }
+        list.len -= 1;
+    }
+
+    /// The engine reports one result. Results of closed handles end here.
+    #[inline]
+    pub(crate) fn push_done(&mut self, done: Done) {
+        if done.has(Done::MORE) {
+            self.done.push_back(done);
+        } else {
+            self.push_last_done(done);
+        }
+    }
+
+    fn push_last_done(&mut self, done: Done) {
+        let Some(op) = self.ops.get_mut(done.op.index, done.op.generation) else {
+            self.discard(&done);
+            return;
+        };
+        let handle = op.handle.index;
+        let ended = !done.has(Done::MORE);
+        if ended {
+            op.started = false;
+        }
+        let Some(entry) = self.handles.at_mut(handle) else {
+            return;
+        };
+        if ended {
+            entry.in_engine -= 1;
+        }
+        if entry.state == State::Open {
+            self.done.push_back(done);
+            return;
+        }
+        // A draining or closing handle: nothing surfaces, everything is cleared away.
+        self.discard_accepted(&done);
+        self.discard(&done);
+        self.end_of_closed(done.op, handle);
+    }
+
+    /// Ends an operation whose cancel came after the engine had stopped it for reasons of
+    /// its own. (A second such end of one operation is discarded.)
+    pub(crate) fn push_cancelled(&mut self, op: OpId) {
+        self.done.push_back(Done::plain(op, -libc::ECANCELED));
+    }
+
+    /// Gives back what a result carries that nobody will see.
+    pub(crate) fn discard(&mut self, done: &Done) {
+        if done.has(Done::BUFFER) {
+            self.read_pool.put_free(done.buffer);
+        }
+    }
+
+    fn end_of_closed(&mut self, op: OpId, handle: u32) {
+        let disconnect = matches!(self.op(op), Some(Op { kind: OpKind::Disconnect, .. }));
+        if disconnect {
+            self.settle_disconnect(op, handle);
+            return;
+        }
+        if matches!(self.op(op), Some(Op { kind: OpKind::Read { .. } | OpKind::ReadStream { .. }, .. })) {
+            self.unlink(handle, op.index, |entry| &mut entry.reads);
+        }
+        if matches!(self.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
+            self.discard_all_accepted(op);
+        }
+        self.ops.remove(op.index);
+        self.release_if_ended(handle);
+    }
+
+    /// Closes a handle for its user: no completion of it surfaces from here on.
+    pub(crate) fn close(&mut self, index: u32) {
+        let Some(entry) = self.handles.at_mut(index) else {
+            return;
+        };
+        entry.state = State::Draining;
+        // A partitioned listener leaves its group now: no connection is steered to it
+        // any more.
+        entry.member = None;
+        let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
+        if draining {
+            let name = self.name_of(index);
+            self.closes.push_back((Instant::now() + self.config.close_timeout, name));
+        } else {
+            self.finish_close(index);
+        }
+    }
+
+    /// Lets the engine end what is pending and close the file.
+    pub(crate) fn finish_close(&mut self, index: u32) {
+        let Some(entry) = self.handles.at_mut(index) else {
+            return;
+        };
+        if entry.state == State::Closing {
+            return;
+        }
+        entry.state = State::Closing;
+        self.drop_unstarted(index);
+        self.requests.push_back(Request::Close(index));
+    }
+
+    /// Removes every queued operation of the handle that the engine does not hold. Results that
+    /// wait to be handed out then have no operation any more, and are discarded.
+    pub(crate) fn drop_unstarted(&mut self, index: u32) {
+        type List = fn(&mut HandleEntry) -> &mut OpList;
+        let lists: [List; 2] = [|entry| &mut entry.reads, |entry| &mut entry.writes];
+        for (which, list) in lists.into_iter().enumerate() {
+            let Some(entry) = self.handles.at_mut(index) else {
+                return;
+            };
+            if which == 1 && entry.write_state == WriteState::Held {
+                continue;
+            }
+            let mut at = list(entry).head;
+            let mut kept = OpList::EMPTY;
+            while at != NO_OP {
+                let Some(op) = self.ops.at_mut(at) else { break };
+                let next = op.next;
+                if op.started {
+                    op.next = NO_OP;
+                    let before = kept.tail;
+                    if before == NO_OP {
+                        kept.head = at;
+                    }
+                    kept.tail = at;
+                    kept.len += 1;
+                    if let Some(before) = self.ops.at_mut(before) {
+                        before.next = at;
+                    }
+                } else {
+                    self.ops.remove(at);
+                }
+                at = next;
+            }
+            if let Some(entry) = self.handles.at_mut(index) {
+                *list(entry) = kept;
+            }
+        }
+    }
+
+    /// The file of a handle that is being closed or handed back, for the engine to end.
+    pub(crate) fn take_file(&mut self, index: u32) -> File {
+        match self.handles.at_mut(index) {
+            Some(entry) => std::mem::replace(&mut entry.file, File::None),
+            None => File::None,
+        }
+    }
+
+    /// Frees the entry of a closed handle once the engine holds nothing of it. Engines
+    /// call it at the end of a `Request::Close` or `Request::Detach`.
+    pub(crate) fn release_if_ended(&mut self, index: u32) {
+        let Some(entry) = self.handles.at(index) else {
+            return;
+        };
+        if entry.state == State::Closing && entry.in_engine == 0 && matches!(entry.file, File::None) {
+            self.drop_unstarted(index);
+            self.handles.remove(index);
+        }
+    }
+
+    /// Turns a result into what the user sees; `None` if there is nothing to see.
+    #[inline]
+    pub(crate) fn settle(&mut self, done: Done) -> Option<Completion> {
+        match self.settle_stream(&done) {
+            Some(completion) => Some(completion),
+            None => self.settle_any(done),
+        }
+    }
+
+    /// The most frequent result by far, with as few steps as it takes: bytes of a stream
+    /// that goes on.
+    #[inline]
+    fn settle_stream(&mut self, done: &Done) -> Option<Completion> {
+        if done.flags & (Done::MORE | Done::BUFFER) != Done::MORE | Done::BUFFER || done.result <= 0 {
+            return None;
+        }
+        let op = self.ops.get(done.op.index, done.op.generation)?;
+        let handle = op.handle;
+        let entry = self.handles.get(handle.index, handle.generation)?;
+        if entry.state != State::Open
+            || entry.shape != Shape::Stream
+            || !matches!(op.kind, OpKind::ReadStream { .. })
+        {
+            return None;
+        }
+        let cookie = entry.cookie;
+        let buffer = self.read_pool.claim(done.buffer, 0, done.result as u32);
+        self.stats.completions += 1;
+        let event =
+            Event::Read { result: Ok(done.result as usize), data: ReadData::Buffer(buffer), more: true };
+        Some(Completion { handle, cookie, op: done.op, event })
+    }
+
+    fn settle_any(&mut self, done: Done) -> Option<Completion> {
+        let Some(op) = self.ops.get_mut(done.op.index, done.op.generation) else {
+            self.discard(&done);
+            return None;
+        };
+        let name = op.handle;
+        let started = op.started;
+        let cookie = match self.handles.get(name.index, name.generation) {
+            Some(entry) if entry.state == State::Open => entry.cookie,
+            // Closed after the result came in.
+            _ => {
+                self.discard_accepted(&done);
+                self.discard(&done);
+                if matches!(self.op(done.op), Some(Op { kind: OpKind::Disconnect, .. })) {
+                    // What was written behind it, and the close itself, wait for its end.
+                    self.settle_disconnect(done.op, name.index);
+                } else if !started {
+                    if self.handles.get(name.index, name.generation).is_some() {
+                        self.unlink(name.index, done.op.index, |entry| &mut entry.reads);
+                    }
+                    self.ops.remove(done.op.index);
+                }
+                return None;
+            }
+        };
+        let handle = name.index;
+        let event = match self.op(done.op)?.kind {
+            OpKind::Read { .. } | OpKind::ReadStream { .. } => self.settle_read(handle, &done)?,
+            OpKind::Accept(_) => self.settle_accept(handle, &done)?,
+            OpKind::Write { .. } => self.settle_write(&done)?,
+            OpKind::Connect(_) => {
+                self.ops.remove(done.op.index);
+                Event::Connect(outcome(done.result).map(drop))
+            }
+            OpKind::Shutdown(_) => {
+                self.ops.remove(done.op.index);
+                Event::Disconnect(outcome(done.result).map(drop))
+            }
+            OpKind::Disconnect => {
+                self.settle_disconnect(done.op, handle);
+                Event::Disconnect(outcome(done.result).map(drop))
+            }
+            OpKind::Timer { .. } => return None,
+        };
+        self.stats.completions += 1;
+        Some(Completion { handle: name, cookie, op: done.op, event })
+    }
+
+    /// A timer whose time has come, or a cancelled one.
+    pub(crate) fn expire_timer(&mut self, now: Instant) -> Option<Completion> {
+        while let Some(op) = self.timers.pop_expired(now) {
+            if let Some(completion) = self.end_timer(op, Ok(())) {
+                return Some(completion);
+            }
+        }
+        None
+    }
+
+    pub(crate) fn end_timer(&mut self, op: OpId, result: io::Result<()>) -> Option<Completion> {
+        let Some(Op { kind: OpKind::Timer { cookie }, .. }) = self.op(op) else {
+            return None;
+        };
+        let cookie = *cookie;
+        self.ops.remove(op.index);
+        self.timers_live -= 1;
+        self.stats.completions += 1;
+        Some(Completion { handle: Handle::NONE, cookie, op, event: Event::Timer(result) })
+    }
+
+    /// Starts what waited for a free buffer or slot and can go on; true if it requested
+    /// something. An engine that frees buffers or slots within a turn calls it before it
+    /// sleeps.
+    pub(crate) fn resume_paused(&mut self) -> bool {
+        let before = self.requests.len();
+        self.feed_starved();
+        if self.accepts_can_resume() {
+            self.resume_accepts();
+        }
+        self.requests.len() > before
+    }
+
+    /// A handle whose close has waited too long for its queued writes.
+    pub(crate) fn overdue_close(&mut self, now: Instant) -> Option<u32> {
+        while let Some(&(deadline, handle)) = self.closes.front() {
+            let draining = matches!(self.handles.get(handle.index, handle.generation), Some(entry) if entry.state == State::Draining);
+            if draining && deadline > now {
+                return None;
+            }
+            self.closes.pop_front();
+            if draining {
+                self.stats.close_timeouts += 1;
+                return Some(handle.index);
+            }
+        }
+        None
+    }
+
+    /// What the channel itself has to do at some time: feeding starved reads, retries of
+    /// accepts. Called before each turn.
+    pub(crate) fn keep_house(&mut self) {
+        self.resume_paused();
+        if self.retry_accepts_at.is_some_and(|at| at <= Instant::now()) {
+            self.resume_accepts();
+        }
+    }
+
+    /// The nearest time at which a sleeping turn must return for the channel's own sake.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let close = self.closes.front().map(|(deadline, _)| *deadline);
+        [self.timers.next_deadline(), close, self.retry_accepts_at].into_iter().flatten().min()
+    }
+
+    /// In a forked child: leaving a partitioned listener would shut the parent's down.
+    pub(crate) fn leave_groups_to_parent(&mut self) {
+        for index in self.handles.indices() {
+            if let Some(entry) = self.handles.at_mut(index) {
+                std::mem::forget(entry.member.take());
+            }
+        }
+    }
+
+    /// Leaves to the kernel, for ever, the memory of operations that would not end.
+    pub(crate) fn leak_pending(&mut self) {
+        std::mem::forget(Rc::clone(&self.read_pool));
+        std::mem::forget(Rc::clone(&self.write_pool));
+        for index in self.ops.indices() {
+            match self.ops.remove(index).map(|op| op.kind) {
+                Some(OpKind::Read { data, .. }) => data.leak(),
+                Some(OpKind::Write { data, .. }) => std::mem::forget(data),
+                _ => {}
+            }
+        }
+    }
+
+    /// A buffer of the read pool that the engine filled.
+    #[inline]
+    pub(crate) fn filled(&self, done: &Done) -> Option<Buffer> {
+        done.has(Done::BUFFER).then(|| self.read_pool.claim(done.buffer, 0, done.result.max(0) as u32))
+    }
+
+    /// How long a wait may take so as to be back at `deadline` and at the channel's own
+    /// next deadline.
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>, now: Instant) -> Option<Duration> {
+        let at = [deadline, self.next_deadline()].into_iter().flatten().min()?;
+        Some(at.saturating_duration_since(now))
+    }
+}
+
+/// A kernel result as Rust has it.
+#[inline]
+pub(crate) fn outcome(result: i32) -> io::Result<usize> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}

@@ -1,0 +1,171 @@
+//! What a channel asks of the kernel, and the contract of whoever asks it.
+//!
+//! The rules that hold on every engine (order of writes, what a close waits for, which
+//! completion may surface, when a starved read goes on) live in `Core`. An engine only
+//! knows how to start, cancel and finish single steps, a batch at a time.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use crate::config::{Config, EngineKind};
+use crate::core::Core;
+use crate::error::CreateError;
+use crate::id::OpId;
+use crate::waker::Waker;
+
+pub(crate) mod epoll;
+pub(crate) mod uring;
+
+/// One step for the engine, in the order in which the channel's user asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Request {
+    /// Start this operation (accept, connect, read, shutdown, disconnect). It ends with a
+    /// [`Done`] that has no [`Done::MORE`].
+    Start(OpId),
+    /// Send from the write queue of the handle at this index ([`Core::next_writes`]); tell
+    /// the outcome through [`Core::settle_writes`] before the turn ends, or later if the
+    /// handle was marked blocked.
+    Writes(u32),
+    /// Make this started operation end soon, with ECANCELED if nothing else came first.
+    Cancel(OpId),
+    /// Make the held send of the handle at this index end soon (see [`Core::hold_writes`]).
+    CancelWrites(u32),
+    /// Make every started operation of the handle at this index end soon, then close its
+    /// file ([`Core::take_file`]) so that the peer gets its FIN now.
+    Close(u32),
+    /// Make every started operation of the handle at this index end soon, so that none
+    /// takes bytes any more once the turn is over; its file goes back to the user.
+    Detach(u32),
+}
+
+/// One step that came to an end, or one result of a step that goes on.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) op: OpId,
+    /// Bytes, a new descriptor or slot, 0; or a negative errno.
+    pub(crate) result: i32,
+    pub(crate) flags: u8,
+    /// The pool buffer that was filled, with [`Done::BUFFER`].
+    pub(crate) buffer: u16,
+}
+
+impl Done {
+    /// The operation goes on; more results of it will come.
+    pub(crate) const MORE: u8 = 1;
+    /// More connections wait in the accept queue.
+    pub(crate) const PENDING: u8 = 2;
+    /// `buffer` names a filled buffer of the read pool.
+    pub(crate) const BUFFER: u8 = 4;
+
+    pub(crate) fn plain(op: OpId, result: i32) -> Done {
+        Done { op, result, flags: 0, buffer: 0 }
+    }
+
+    pub(crate) fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+}
+
+/// How long a turn may sleep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Not at all, and look for completions only if that is nearly free.
+    Glance,
+    /// Not at all.
+    No,
+    /// Not at all, nor look for completions where that is a call of its own: what is
+    /// queued goes to the kernel, and no more is asked.
+    Flush,
+    /// Until something is done, or this long; `None` is for ever.
+    For(Option<Duration>),
+}
+
+/// One way to the kernel. Called once per batch.
+pub(crate) trait Engine {
+    fn kind(&self) -> EngineKind;
+
+    /// Takes every send of `core.fresh`, telling the outcome of each through
+    /// [`Core::settle_fresh`], and then every request of `core.requests`; waits as told if nothing is done yet, and
+    /// reports what is done through [`Core::push_done`] and [`Core::settle_writes`].
+    ///
+    /// It never sleeps while `core` has something to hand out: a non-quiet write that was
+    /// settled, a close that can now go on. A signal ends a sleep with EINTR.
+    fn turn(&mut self, core: &mut Core, wait: Wait) -> io::Result<()>;
+
+    /// Wakes a sleeping turn from any thread; the turn then sets `core.woken`.
+    fn waker(&self) -> Waker;
+
+    /// Moves a socket into the engine's private table.
+    fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;
+
+    /// A descriptor for the same open file as the lightweight socket's.
+    fn export(&mut self, core: &mut Core, file: &crate::lwsocket::LwFile) -> io::Result<OwnedFd>;
+
+    /// Closes lightweight sockets that were dropped without being registered.
+    fn close_dropped(&mut self, core: &mut Core, slots: &[u32]);
+
+    /// Ends everything that is pending, so that no memory is in the kernel's hands any
+    /// more. Returns false if something would not end; its memory is then leaked.
+    fn shut(&mut self, core: &mut Core) -> bool;
+}
+
+/// Runs `f` on a descriptor of the handle's file, whatever kind it is.
+pub(crate) fn with_descriptor<T>(
+    engine: &mut dyn Engine,
+    core: &mut Core,
+    index: u32,
+    f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
+) -> io::Result<T> {
+    use std::os::fd::AsFd;
+
+    use crate::core::File;
+    use crate::lwsocket::LwFile;
+    let slot = match core.handles.at(index).map(|handle| &handle.file) {
+        Some(File::Fd(fd) | File::Lw(LwFile::Private(fd))) => return f(fd.as_fd()),
+        Some(File::Lw(LwFile::Direct(slot))) => *slot,
+        Some(File::None | File::Lw(LwFile::Taken)) | None => {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+    };
+    let fd = engine.export(core, &LwFile::Direct(slot))?;
+    f(fd.as_fd())
+}
+
+/// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.
+pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>, CreateError> {
+    let forced = match std::env::var("MEGAPIPE_ENGINE") {
+        Ok(name) if name == "uring" => Some(EngineKind::Uring),
+        Ok(name) if name == "epoll" => Some(EngineKind::Epoll),
+        Ok(name) if name.is_empty() => config.engine,
+        Ok(name) => return Err(CreateError::UnknownEngine(name)),
+        Err(std::env::VarError::NotPresent) => config.engine,
+        Err(std::env::VarError::NotUnicode(name)) => {
+            return Err(CreateError::UnknownEngine(name.to_string_lossy().into_owned()));
+        }
+    };
+    match forced {
+        Some(EngineKind::Epoll) => Ok(Box::new(epoll::Epoll::new(config)?)),
+        Some(EngineKind::Uring) => Ok(Box::new(uring::Uring::new(config, core)?)),
+        None => match uring::Uring::new(config, core) {
+            Ok(engine) => Ok(Box::new(engine)),
+            // Only what says "not here" leads to epoll; a lack of memory or descriptors
+            // would otherwise hide behind a slower server.
+            Err(CreateError::RingUnavailable(cause)) => {
+                say_fallback(&cause);
+                Ok(Box::new(epoll::Epoll::new(config)?))
+            }
+            Err(other) => Err(other),
+        },
+    }
+}
+
+/// One line for the process, however many channels it makes.
+fn say_fallback(cause: &io::Error) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "io_uring is not available ({cause}); using epoll. `megapipe doctor` tells how to mend it"
+        );
+    });
+}

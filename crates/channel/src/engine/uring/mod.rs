@@ -1,0 +1,447 @@
+//! The io_uring engine: one ring per channel, one `io_uring_enter` per turn.
+//!
+//! Sends are made not to wait (MSG_DONTWAIT) and to stay silent on success
+//! (IOSQE_CQE_SKIP_SUCCESS). Such a request is over when the enter that submitted it
+//! returns: no completion means all bytes were taken, and one that failed or fell short
+//! says so. So a turn may submit answers and sleep for the next requests in one call.
+//! Only a send that met a full socket buffer is submitted again as one that waits.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use sys::capabilities::{Capabilities, RingUnavailable};
+use sys::uring::squeue::Flags;
+use sys::uring::{Ring, Sleep, cqueue};
+
+use crate::buffer::WriteData;
+use crate::config::{Config, EngineKind};
+use crate::core::{Core, File};
+use crate::engine::{Done, Engine, Request, Wait};
+use crate::error::CreateError;
+use crate::lwsocket::LwFile;
+use crate::waker::Waker;
+
+use self::requests::Requests;
+use self::stock::Stock;
+use self::token::Token;
+
+mod requests;
+mod stock;
+mod token;
+
+/// Slots beyond `lwsockets_max`: a multishot accept that is being stopped may still
+/// bring what waits in the accept queue, and the kernel drops what finds no slot.
+const SPARE_SLOTS: u32 = 4096;
+
+pub(crate) struct Uring {
+    // Dropped in this order: the ring ends before what it points to.
+    ring: Ring,
+    stock: Stock,
+    requests: Requests,
+    waker: Waker,
+    capabilities: &'static Capabilities,
+    /// Operations and held sends whose last completion is still to come.
+    pending: u64,
+    direct: bool,
+    /// The answer of a control request that is being waited for.
+    control: Option<i32>,
+    waker_armed: bool,
+    /// Completions taken so far.
+    reaped: u64,
+}
+
+/// A send of this batch.
+struct BatchSend {
+    handle: u32,
+    bytes: usize,
+    /// What its completion said, if there was one.
+    result: Option<i32>,
+    /// The data of a fresh send; `None` for a send of the handle's queue.
+    fresh: Option<WriteData>,
+}
+
+impl Uring {
+    pub(crate) fn new(config: &Config, core: &mut Core) -> Result<Uring, CreateError> {
+        let capabilities = Capabilities::get();
+        if let Err(unavailable) = capabilities.ring {
+            let cause = io::Error::other(unavailable);
+            return Err(match unavailable {
+                RingUnavailable::LockedMemory(_) | RingUnavailable::Descriptors(_) => {
+                    CreateError::Resources { what: "a ring", cause }
+                }
+                _ => CreateError::RingUnavailable(cause),
+            });
+        }
+        if let Some(feature) = capabilities.lacks() {
+            let cause = io::Error::other(format!("the engine cannot do without {feature}"));
+            return Err(CreateError::RingUnavailable(cause));
+        }
+        let resources = |what| move |cause| CreateError::Resources { what, cause };
+        let entries = (config.batch_threshold * 4).next_power_of_two().max(256);
+        let ring =
+            Ring::new(entries, entries * 16, capabilities).map_err(|cause| match cause.raw_os_error() {
+                // Forbidden since the capabilities were probed.
+                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => CreateError::RingUnavailable(cause),
+                _ => CreateError::Resources { what: "a ring", cause },
+            })?;
+        let stock = Stock::new(&ring, &core.read_pool).map_err(resources("memory for a buffer ring"))?;
+        let direct = capabilities.sparse_files
+            && capabilities.direct_descriptors_safe
+            && capabilities.fixed_fd_install;
+        if direct {
+            let slots = file_table_size(core).map_err(resources("the limit of open files"))?;
+            ring.register_files(slots).map_err(resources("a file table"))?;
+        }
+        core.direct_slots = direct;
+        let waker = Waker::new().map_err(resources("an eventfd"))?;
+        Ok(Uring {
+            ring,
+            stock,
+            requests: Requests::new(entries as usize),
+            waker,
+            capabilities,
+            pending: 0,
+            direct,
+            control: None,
+            waker_armed: false,
+            reaped: 0,
+        })
+    }
+
+    /// Turns requests into submissions until there are none left. Submits in between when
+    /// the ring or the batch's memory is full. Returns whether the outcome of the batch
+    /// must be handed out before sleeping.
+    fn take_requests(&mut self, core: &mut Core) -> io::Result<bool> {
+        let mut urgent = self.take_fresh(core)?;
+        let mut room = self.ring.room();
+        while let Some(request) = core.requests.pop_front() {
+            room = self.make_room(core, room)?;
+            urgent |= self.take_request(core, request);
+        }
+        Ok(urgent)
+    }
+
+    fn take_fresh(&mut self, core: &mut Core) -> io::Result<bool> {
+        let mut urgent = false;
+        let mut room = self.ring.room();
+        let mut fresh = std::mem::take(&mut core.fresh);
+        for send in fresh.drain(..) {
+            room = self.make_room(core, room)?;
+            if let Some(waited_for) = core.fresh_is_urgent(send.handle) {
+                urgent |= waited_for;
+                self.send_fresh(core, send);
+            }
+        }
+        // The queue keeps its memory. Nothing was added to it meanwhile.
+        core.fresh = fresh;
+        Ok(urgent)
+    }
+
+    /// Sees to it that one request fits, in the ring and in the batch's memory; `room` is
+    /// what the ring had at least. Returns what it has at least after that request.
+    #[inline]
+    fn make_room(&mut self, core: &mut Core, mut room: usize) -> io::Result<usize> {
+        if room < requests::PER_REQUEST || self.requests.is_full() {
+            self.submit(core)?;
+            room = self.ring.room();
+        }
+        Ok(room - requests::PER_REQUEST)
+    }
+
+    fn take_request(&mut self, core: &mut Core, request: Request) -> bool {
+        let mut urgent = false;
+        match request {
+            Request::Start(op) => {
+                self.pending += 1;
+                self.start(core, op);
+            }
+            Request::Writes(handle) => urgent = self.start_writes(core, handle),
+            Request::Cancel(op) => self.cancel_op(core, op),
+            Request::CancelWrites(handle) => {
+                self.cancel_writes(core, handle);
+            }
+            Request::Close(handle) => {
+                // What is pending holds the file open, so that goes first, in one chain that
+                // a failure does not break (a broken one would leak the slot in silence).
+                self.cancel_pending(core, handle, Flags::IO_HARDLINK);
+                match core.take_file(handle) {
+                    File::Lw(file) => {
+                        core.lwsockets.closed_one();
+                        match file {
+                            LwFile::Direct(slot) => self.close_slot(slot),
+                            LwFile::Private(fd) => self.close_fd(fd),
+                            LwFile::Taken => {}
+                        }
+                    }
+                    File::Fd(fd) => self.close_fd(fd),
+                    File::None => {}
+                }
+                core.release_if_ended(handle);
+            }
+            Request::Detach(handle) => self.cancel_pending(core, handle, Flags::empty()),
+        }
+        urgent
+    }
+
+    /// Submits what is queued without sleeping and takes what is done.
+    fn submit(&mut self, core: &mut Core) -> io::Result<()> {
+        self.enter(core, Sleep::No)?;
+        self.settle_batch(core);
+        Ok(())
+    }
+
+    /// One enter; repeated while the kernel, short of memory or completion space, has not
+    /// taken everything.
+    fn enter(&mut self, core: &mut Core, sleep: Sleep) -> io::Result<()> {
+        const TRIES: u32 = 1000;
+        let mut sleep = sleep;
+        for _ in 0..TRIES {
+            core.stats.system_calls += 1;
+            let entered = self.ring.enter(sleep);
+            self.reap(core);
+            match entered {
+                Ok(()) => {}
+                Err(error) => match error.raw_os_error() {
+                    // Completions had to be taken first; now there is room.
+                    Some(libc::EBUSY | libc::EAGAIN) => {}
+                    Some(libc::EINTR) if self.ring.queued() > 0 => {}
+                    _ => return Err(error),
+                },
+            }
+            if self.ring.queued() == 0 {
+                return Ok(());
+            }
+            sleep = Sleep::No;
+        }
+        Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// An enter that may sleep. One that submitted something says nothing of a signal that
+    /// ended its sleep: coming back early with nothing tells.
+    fn sleep(&mut self, core: &mut Core, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
+        let before = self.reaped;
+        let start = (self.ring.queued() > 0).then(Instant::now);
+        self.enter(core, sleep)?;
+        match start {
+            Some(start) if self.reaped == before && timeout.is_none_or(|limit| start.elapsed() < limit) => {
+                Err(io::ErrorKind::Interrupted.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn reap(&mut self, core: &mut Core) {
+        let Uring { ring, stock, requests, pending, control, waker, waker_armed, reaped, .. } = self;
+        ring.reap(|user_data, result, flags| {
+            *reaped += 1;
+            match Token::from_bits(user_data) {
+                Token::Op { index, generation } => {
+                    let more = cqueue::more(flags);
+                    debug_assert_eq!(core.ops.generation(index) & token::GENERATION_MASK, generation);
+                    let mut done = Done::plain(core.op_id(index), result);
+                    if more {
+                        done.flags |= Done::MORE;
+                    } else {
+                        *pending -= 1;
+                    }
+                    if let Some(buffer) = cqueue::buffer_select(flags) {
+                        done.buffer = buffer;
+                        done.flags |= Done::BUFFER;
+                        core.buffers_stocked -= 1;
+                    } else if result == -libc::ENOBUFS {
+                        stock.ran_out(core);
+                    }
+                    if cqueue::sock_nonempty(flags) {
+                        done.flags |= Done::PENDING;
+                    }
+                    requests.finish_read(core, &mut done);
+                    core.push_done(done);
+                }
+                Token::Batch(place) => {
+                    if let Some(send) = requests.batch.get_mut(place as usize) {
+                        send.result = Some(result);
+                    }
+                }
+                Token::Held { index, .. } => {
+                    *pending -= 1;
+                    match result {
+                        EAGAIN => core.settle_writes(index, 0, true),
+                        result => core.settle_writes(index, result, false),
+                    }
+                }
+                Token::Control => *control = Some(result),
+                Token::Wake => {
+                    *waker_armed = cqueue::more(flags);
+                    core.woken |= waker.lower();
+                }
+                Token::Silent => {}
+            }
+        });
+    }
+
+    /// What became of the batch's sends, now that its enter has returned.
+    fn settle_batch(&mut self, core: &mut Core) {
+        for send in self.requests.batch.drain(..) {
+            let (result, blocked) = match send.result {
+                None => (send.bytes as i32, false),
+                Some(EAGAIN) => (0, true),
+                Some(taken) => (taken, taken >= 0),
+            };
+            match send.fresh {
+                Some(data) => core.settle_fresh(send.handle, data, result, blocked),
+                None => core.settle_writes(send.handle, result, blocked),
+            }
+        }
+        self.requests.batch_is_over();
+    }
+
+    fn arm_waker(&mut self) {
+        if !self.waker_armed {
+            self.waker_armed = true;
+            self.push_poll_waker();
+        }
+    }
+
+    /// Submits the control request that was just queued and waits for its answer.
+    fn wait_for_control(&mut self, core: &mut Core) -> io::Result<i32> {
+        self.control = None;
+        while self.control.is_none() {
+            let entered = self.enter(core, Sleep::Until { completions: 1, timeout: None, gather: None });
+            match entered {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                other => other?,
+            }
+        }
+        self.settle_batch(core);
+        match self.control.take() {
+            Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            Some(result) => Ok(result),
+            None => Err(io::Error::from_raw_os_error(libc::EIO)),
+        }
+    }
+}
+
+const EAGAIN: i32 = -libc::EAGAIN;
+
+/// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
+/// allows.
+fn file_table_size(core: &mut Core) -> io::Result<u32> {
+    let limit = sys::file::open_files_limit()?.min(1 << 20) as u32;
+    let wanted = core.config.lwsockets_max.saturating_add(SPARE_SLOTS);
+    if wanted > limit {
+        let spare = SPARE_SLOTS.min(limit / 4);
+        core.config.lwsockets_max = core.config.lwsockets_max.min(limit - spare);
+        tracing::debug!(
+            "RLIMIT_NOFILE is {limit}: this channel holds at most {} lightweight sockets",
+            core.config.lwsockets_max
+        );
+    }
+    Ok(wanted.min(limit))
+}
+
+impl Engine for Uring {
+    fn kind(&self) -> EngineKind {
+        EngineKind::Uring
+    }
+
+    fn turn(&mut self, core: &mut Core, wait: Wait) -> io::Result<()> {
+        if wait == Wait::Glance && core.queued() == 0 && !self.ring.has_completions() {
+            return Ok(());
+        }
+        self.arm_waker();
+        self.stock.refill(core);
+        let mut urgent = self.take_requests(core)?;
+        // What was just closed may have made room; and what this batch sends may give back
+        // the very buffers that starved readers wait for.
+        if core.resume_paused() {
+            urgent |= self.take_requests(core)?;
+        }
+        urgent |= !core.starved.is_empty() && !self.requests.batch.is_empty();
+        let sleep = match wait {
+            Wait::For(timeout) if !urgent && core.done.is_empty() && !core.woken && core.queued() == 0 => {
+                let bound = core.config.latency_bound.filter(|_| self.capabilities.min_wait);
+                Sleep::Until {
+                    completions: bound.map_or(1, |bound| bound.completions),
+                    timeout,
+                    gather: bound.map(|bound| bound.delay),
+                }
+            }
+            _ => Sleep::No,
+        };
+        let result = match sleep {
+            Sleep::No if self.ring.queued() == 0 && !self.ring.has_completions() => Ok(()),
+            Sleep::No => self.enter(core, sleep),
+            Sleep::Until { timeout, .. } => self.sleep(core, sleep, timeout),
+        };
+        self.settle_batch(core);
+        core.fed = 0;
+        result
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<LwFile> {
+        if !self.direct {
+            return Ok(LwFile::Private(fd));
+        }
+        let mut slot = fd.as_raw_fd();
+        self.push_adopt(&mut slot);
+        self.wait_for_control(core)?;
+        Ok(LwFile::Direct(slot as u32))
+    }
+
+    fn export(&mut self, core: &mut Core, file: &LwFile) -> io::Result<OwnedFd> {
+        match file {
+            LwFile::Private(fd) => fd.as_fd().try_clone_to_owned(),
+            LwFile::Direct(slot) => {
+                self.push_export(*slot);
+                let fd = self.wait_for_control(core)?;
+                Ok(requests::own(fd))
+            }
+            LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
+        }
+    }
+
+    fn close_dropped(&mut self, core: &mut Core, slots: &[u32]) {
+        for &slot in slots {
+            if self.ring.room() < requests::PER_REQUEST {
+                // What cannot be submitted now stays queued, and goes with the next turn.
+                let _ = self.submit(core);
+            }
+            self.close_slot(slot);
+        }
+    }
+
+    fn shut(&mut self, core: &mut Core) -> bool {
+        const TRIES: u32 = 200;
+        const PATIENCE: Duration = Duration::from_millis(10);
+        const FEW: u64 = 64;
+        // One by one by their names: "all" would cost the square of their number.
+        for index in core.handles.indices() {
+            if self.ring.room() < requests::PER_REQUEST {
+                let _ = self.submit(core);
+            }
+            self.cancel_pending(core, index, Flags::empty());
+        }
+        for _ in 0..TRIES {
+            if self.pending == 0 {
+                break;
+            }
+            if self.pending < FEW {
+                self.push_cancel_all();
+            }
+            let sleep = Sleep::Until { completions: 1, timeout: Some(PATIENCE), gather: None };
+            // Whatever this says, `pending` tells whether it helped.
+            let _ = self.enter(core, sleep);
+            self.settle_batch(core);
+        }
+        if self.direct {
+            // Frees ports and sends FINs now instead of when the kernel ends the ring.
+            let _ = self.ring.unregister_files();
+        }
+        self.pending == 0
+    }
+}

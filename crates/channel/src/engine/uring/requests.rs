@@ -1,0 +1,545 @@
+//! Requests as submissions, and the memory that submissions point to.
+#![allow(unsafe_code)] // submissions carry raw addresses; all of the engine's are made here
+
+use std::mem;
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::ptr;
+
+use socket2::SockAddr;
+use sys::uring::squeue::{Entry, Flags};
+use sys::uring::{opcode, types};
+
+use super::stock::BUFFER_GROUP;
+use super::token::Token;
+use super::{BatchSend, Uring};
+use crate::accept::{AcceptAs, AcceptCount};
+use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
+use crate::core::{Core, File, OpKind, WriteState};
+use crate::engine::Done;
+use crate::id::OpId;
+use crate::lwsocket::LwFile;
+use crate::read::PIECES_MAX;
+use crate::source::Shape;
+use crate::write::{Destination, Fresh, NextWrites};
+
+/// Submissions that one request may become.
+pub(super) const PER_REQUEST: usize = 3;
+
+/// Buffers that a multishot receive may fill before it lets others go first.
+const TURN_BUFFERS: u32 = 8;
+
+/// "The file's own position" for reads and writes.
+const CURRENT_POSITION: u64 = u64::MAX;
+
+/// Memory of the batch that is being submitted. The kernel copies message headers,
+/// addresses and vectors of pieces at submission, so all of it is free afterwards; its
+/// capacity is fixed, so that nothing moves before.
+pub(super) struct Requests {
+    pub(super) batch: Vec<BatchSend>,
+    pieces: Vec<libc::iovec>,
+    headers: Vec<libc::msghdr>,
+    addresses: Vec<SockAddr>,
+    /// The header that every multishot recvmsg starts from: room for a name, no control
+    /// data.
+    datagram_header: Box<libc::msghdr>,
+    /// Single reads of datagrams that are under way, by operation index.
+    datagram_reads: Vec<(u32, Box<DatagramRead>)>,
+    /// Their memory, for the next ones.
+    #[expect(clippy::vec_box, reason = "a box that is taken out again costs no allocation")]
+    spare_datagram_reads: Vec<Box<DatagramRead>>,
+}
+
+/// What a single recvmsg leaves beside the payload; the kernel writes it at the end, so
+/// it must stay where it is.
+struct DatagramRead {
+    header: libc::msghdr,
+    name: [u8; NAME_SIZE],
+    piece: libc::iovec,
+}
+
+/// Where a request is aimed.
+#[derive(Clone, Copy)]
+enum Target {
+    Fd(RawFd),
+    Slot(u32),
+}
+
+/// Builds a submission for either kind of target.
+macro_rules! aimed {
+    ($target:expr, |$file:ident| $entry:expr) => {
+        match $target {
+            Target::Fd(raw) => {
+                let $file = types::Fd(raw);
+                $entry
+            }
+            Target::Slot(slot) => {
+                let $file = types::Fixed(slot);
+                $entry
+            }
+        }
+    };
+}
+
+impl Requests {
+    pub(super) fn new(entries: usize) -> Requests {
+        // SAFETY: a message header is plain data, for which zero means "absent".
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
+        header.msg_namelen = NAME_SIZE as libc::socklen_t;
+        Requests {
+            batch: Vec::with_capacity(entries),
+            pieces: Vec::with_capacity(4 * PIECES_MAX),
+            headers: Vec::with_capacity(entries),
+            addresses: Vec::with_capacity(entries),
+            datagram_header: Box::new(header),
+            datagram_reads: Vec::new(),
+            spare_datagram_reads: Vec::new(),
+        }
+    }
+
+    /// Whether another request might not find room without moving what is there.
+    pub(super) fn is_full(&self) -> bool {
+        self.pieces.len() + PIECES_MAX > self.pieces.capacity() || self.batch.len() == self.batch.capacity()
+    }
+
+    /// Everything was submitted: the kernel has its copies.
+    pub(super) fn batch_is_over(&mut self) {
+        self.pieces.clear();
+        self.headers.clear();
+        self.addresses.clear();
+    }
+
+    /// A header for the pieces from `first` on, at an address that holds until the batch
+    /// is submitted.
+    fn header(&mut self, first: usize, to: Option<SockAddr>) -> *const libc::msghdr {
+        // SAFETY: a message header is plain data, for which zero means "absent".
+        let mut header: libc::msghdr = unsafe { mem::zeroed() };
+        header.msg_iov = self.pieces[first..].as_mut_ptr();
+        header.msg_iovlen = self.pieces.len() - first;
+        if let Some(to) = to {
+            self.addresses.push(to);
+            let to = &self.addresses[self.addresses.len() - 1];
+            header.msg_name = to.as_ptr().cast_mut().cast();
+            header.msg_namelen = to.len();
+        }
+        self.headers.push(header);
+        &raw const self.headers[self.headers.len() - 1]
+    }
+
+    /// Brings a single datagram read into the layout of buffer.rs.
+    #[inline]
+    pub(super) fn finish_read(&mut self, core: &Core, done: &mut Done) {
+        if self.datagram_reads.is_empty() {
+            return;
+        }
+        let Some(place) = self.datagram_reads.iter().position(|(op, _)| *op == done.op.index) else { return };
+        let (_, read) = self.datagram_reads.swap_remove(place);
+        if done.result == 0
+            && !done.has(Done::BUFFER)
+            && let Some(buffer) = core.read_pool.take_free()
+        {
+            // The kernel spends no buffer on an empty datagram, which has a sender all the
+            // same.
+            done.buffer = buffer;
+            done.flags |= Done::BUFFER;
+        }
+        if done.has(Done::BUFFER) && done.result >= 0 {
+            let room = (core.read_pool.buffer_size() as usize).saturating_sub(DATAGRAM_OFFSET);
+            let received = done.result as usize;
+            let payload = received.min(room);
+            let truncated = read.header.msg_flags & libc::MSG_TRUNC != 0 || received > room;
+            let flags = if truncated { libc::MSG_TRUNC } else { 0 };
+            let name_len = read.header.msg_namelen.min(NAME_SIZE as u32);
+            let words = [name_len, 0, payload as u32, flags as u32];
+            let start = core.read_pool.address(done.buffer);
+            // SAFETY: the kernel or the pool has just given us this buffer alone; all three copies stay
+            // within its `buffer_size` bytes, which hold the header, a name and `room`.
+            unsafe {
+                ptr::copy(start, start.add(DATAGRAM_OFFSET), payload);
+                ptr::copy_nonoverlapping(words.as_ptr().cast(), start, NAME_OFFSET);
+                ptr::copy_nonoverlapping(read.name.as_ptr(), start.add(NAME_OFFSET), name_len as usize);
+            }
+            done.result = (DATAGRAM_OFFSET + payload) as i32;
+        }
+        self.spare_datagram_reads.push(read);
+    }
+
+    /// Memory for a single recvmsg into a provided buffer.
+    fn datagram_read(&mut self, op: u32, len: u32) -> *mut libc::msghdr {
+        let mut read = self.spare_datagram_reads.pop().unwrap_or_else(|| {
+            // SAFETY: plain data, for which zero means "absent".
+            Box::new(unsafe { mem::zeroed() })
+        });
+        read.piece = libc::iovec { iov_base: ptr::null_mut(), iov_len: len as usize };
+        read.header.msg_name = read.name.as_mut_ptr().cast();
+        read.header.msg_namelen = NAME_SIZE as libc::socklen_t;
+        read.header.msg_iov = &raw mut read.piece;
+        read.header.msg_iovlen = 1;
+        read.header.msg_flags = 0;
+        let header = &raw mut read.header;
+        self.datagram_reads.push((op, read));
+        header
+    }
+}
+
+impl Uring {
+    #[inline]
+    fn push(&mut self, entry: Entry, token: Token) {
+        let entry = entry.user_data(token.to_bits());
+        // SAFETY: payload memory belongs to the operation, which the core keeps until its
+        // completion (or leaks); headers, names and pieces belong to the batch, which is
+        // kept until it is submitted; provided buffers belong to the pool.
+        let pushed = unsafe { self.ring.push(&entry) };
+        debug_assert!(pushed, "take_requests made room");
+    }
+
+    fn target(core: &Core, handle: u32) -> Option<Target> {
+        match &core.handles.at(handle)?.file {
+            File::Fd(fd) | File::Lw(LwFile::Private(fd)) => Some(Target::Fd(fd.as_raw_fd())),
+            File::Lw(LwFile::Direct(slot)) => Some(Target::Slot(*slot)),
+            File::Lw(LwFile::Taken) | File::None => None,
+        }
+    }
+
+    /// Submits an operation that the core has counted as started.
+    pub(super) fn start(&mut self, core: &mut Core, op: OpId) {
+        let buffer_size = core.read_pool.buffer_size();
+        let nearly_full = core.lwsockets_nearly_full();
+        let aimed_at = core
+            .op(op)
+            .and_then(|entry| Some((entry.handle.index, Self::target(core, entry.handle.index)?)))
+            .and_then(|(handle, target)| Some((target, core.handles.at(handle)?.shape)));
+        let Some((target, shape)) = aimed_at else {
+            self.pending -= 1;
+            core.push_done(Done::plain(op, -libc::ECANCELED));
+            return;
+        };
+        let Some(entry) = core.op_mut(op) else {
+            self.pending -= 1;
+            return;
+        };
+        let request = match &mut entry.kind {
+            OpKind::Accept(state) => {
+                let lightweight = state.kind == AcceptAs::LwSocket;
+                let direct = self.direct && lightweight;
+                let unlimited = state.count == AcceptCount::Unlimited;
+                let multishot =
+                    unlimited && self.capabilities.multishot_accept && !(lightweight && nearly_full);
+                accept(target, direct, multishot)
+            }
+            OpKind::Connect(address) => {
+                aimed!(target, |file| opcode::Connect::new(file, address.as_ptr().cast(), address.len())
+                    .build())
+            }
+            OpKind::ReadStream { once } => {
+                let multishot = !*once;
+                self.pooled_read(target, shape, multishot, op, buffer_size)
+            }
+            OpKind::Read { data: crate::buffer::ReadData::None, offset: None } => {
+                self.pooled_read(target, shape, false, op, buffer_size)
+            }
+            OpKind::Read { data, offset } => {
+                let first = self.requests.pieces.len();
+                let pieces = &mut self.requests.pieces;
+                data.for_each_room(&mut |address, len| {
+                    pieces.push(libc::iovec { iov_base: address.cast(), iov_len: len });
+                });
+                let offset = offset.unwrap_or(CURRENT_POSITION);
+                self.read(target, shape, first, offset)
+            }
+            OpKind::Shutdown(how) => {
+                let how = shutdown_argument(*how);
+                aimed!(target, |file| opcode::Shutdown::new(file, how).build())
+            }
+            OpKind::Disconnect => {
+                aimed!(target, |file| opcode::Shutdown::new(file, libc::SHUT_RDWR).build())
+            }
+            OpKind::Write { .. } | OpKind::Timer { .. } => {
+                debug_assert!(false, "writes and timers are not started one by one");
+                opcode::Nop::new().build()
+            }
+        };
+        self.push_after_poll(shape, target, libc::POLLIN, request, Token::op(op));
+    }
+
+    /// A pipe with O_NONBLOCK would answer EAGAIN instead of waiting: there the request
+    /// waits behind a poll.
+    fn push_after_poll(&mut self, shape: Shape, target: Target, events: i16, request: Entry, token: Token) {
+        if shape == (Shape::Pipe { nonblocking: true }) {
+            let poll = aimed!(target, |file| opcode::PollAdd::new(file, events as u32).build());
+            self.push(poll.flags(Flags::IO_LINK | Flags::SKIP_SUCCESS), Token::Silent);
+        }
+        self.push(request, token);
+    }
+
+    /// A read into a buffer that the kernel chooses when there is data.
+    fn pooled_read(&mut self, target: Target, shape: Shape, multishot: bool, op: OpId, len: u32) -> Entry {
+        match shape {
+            Shape::Stream if multishot && self.capabilities.multishot_recv => {
+                // What one connection may bring in a row before others get their turn.
+                let turn = if self.capabilities.recv_len_cap { len * TURN_BUFFERS } else { 0 };
+                aimed!(target, |file| opcode::RecvMulti::new(file, BUFFER_GROUP).len(turn).build())
+            }
+            Shape::Stream => {
+                let recv = aimed!(target, |file| opcode::Recv::new(file, ptr::null_mut(), len)
+                    .buf_group(BUFFER_GROUP)
+                    .build());
+                recv.flags(Flags::BUFFER_SELECT)
+            }
+            Shape::Datagram { .. } if multishot && self.capabilities.multishot_recvmsg => {
+                let header = &raw const *self.requests.datagram_header;
+                aimed!(target, |file| opcode::RecvMsgMulti::new(file, header, BUFFER_GROUP).build())
+            }
+            Shape::Datagram { .. } => {
+                let header = self.requests.datagram_read(op.index, len);
+                let recv =
+                    aimed!(target, |file| opcode::RecvMsg::new(file, header).buf_group(BUFFER_GROUP).build());
+                recv.flags(Flags::BUFFER_SELECT)
+            }
+            Shape::Pipe { .. } | Shape::File => {
+                let read = aimed!(target, |file| opcode::Read::new(file, ptr::null_mut(), len)
+                    .buf_group(BUFFER_GROUP)
+                    .offset(CURRENT_POSITION)
+                    .build());
+                read.flags(Flags::BUFFER_SELECT)
+            }
+        }
+    }
+
+    /// A read into the pieces from `first` on.
+    fn read(&mut self, target: Target, shape: Shape, first: usize, offset: u64) -> Entry {
+        let count = self.requests.pieces.len() - first;
+        let pieces = &raw const self.requests.pieces[first];
+        if shape.is_socket() {
+            if count == 1 {
+                let piece = self.requests.pieces[first];
+                let len = piece.iov_len.min(i32::MAX as usize) as u32;
+                return aimed!(target, |file| opcode::Recv::new(file, piece.iov_base.cast(), len).build());
+            }
+            let header = self.requests.header(first, None).cast_mut();
+            return aimed!(target, |file| opcode::RecvMsg::new(file, header).build());
+        }
+        aimed!(target, |file| opcode::Readv::new(file, pieces, count as u32).offset(offset).build())
+    }
+
+    /// Sends what is queued on a handle. Returns whether the outcome must be handed out
+    /// before sleeping.
+    pub(super) fn start_writes(&mut self, core: &mut Core, handle: u32) -> bool {
+        let urgent = match core.next_writes(handle) {
+            NextWrites::Nothing => return false,
+            NextWrites::Disconnect(op) => {
+                self.pending += 1;
+                self.start(core, op);
+                return false;
+            }
+            NextWrites::Send { urgent } => urgent,
+        };
+        let Some((target, entry)) = Self::target(core, handle).zip(core.handles.at(handle)) else {
+            core.settle_writes(handle, -libc::EBADF, false);
+            return true;
+        };
+        let (shape, blocked) = (entry.shape, entry.write_blocked);
+        let generation = core.handles.generation(handle);
+        let first = self.requests.pieces.len();
+        let pieces = &mut self.requests.pieces;
+        let bytes = core.for_each_queued(handle, &mut |part| {
+            pieces.push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+        });
+        let (to, offset) = core.next_write_target(handle);
+        if !shape.is_socket() {
+            let count = self.requests.pieces.len() - first;
+            let pieces = self.requests.pieces[first..].as_ptr();
+            let offset = offset.unwrap_or(CURRENT_POSITION);
+            let request =
+                aimed!(target, |file| opcode::Writev::new(file, pieces, count as u32).offset(offset).build());
+            self.hold(core, handle);
+            let token = Token::held(handle, generation);
+            if blocked {
+                self.push_after_poll(shape, target, libc::POLLOUT, request, token);
+            } else {
+                self.push(request, token);
+            }
+            return urgent;
+        }
+        let mut flags = libc::MSG_NOSIGNAL;
+        if shape == Shape::Stream {
+            flags |= libc::MSG_WAITALL;
+        }
+        if !blocked {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        let request = self.send(target, first, to, flags);
+        if blocked {
+            self.hold(core, handle);
+            self.push(request, Token::held(handle, generation));
+            return false;
+        }
+        let place = self.requests.batch.len() as u32;
+        self.requests.batch.push(BatchSend { handle, bytes, result: None, fresh: None });
+        self.push(request.flags(Flags::SKIP_SUCCESS), Token::Batch(place));
+        urgent
+    }
+
+    /// Sends one piece of data as it is.
+    #[inline]
+    pub(super) fn send_fresh(&mut self, core: &Core, send: Fresh) {
+        let part = send.data.part();
+        let (address, bytes) = (part.as_ptr(), part.len());
+        let len = bytes.min(i32::MAX as usize) as u32;
+        let place = self.requests.batch.len() as u32;
+        let token = Token::Batch(place);
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
+        let mut batch_send = BatchSend { handle: send.handle, bytes, result: None, fresh: Some(send.data) };
+        match Self::target(core, send.handle) {
+            Some(target) => {
+                let request =
+                    aimed!(target, |file| opcode::Send::new(file, address, len).flags(flags).build());
+                self.push(request.flags(Flags::SKIP_SUCCESS), token);
+            }
+            None => batch_send.result = Some(-libc::EBADF),
+        }
+        self.requests.batch.push(batch_send);
+    }
+
+    fn hold(&mut self, core: &mut Core, handle: u32) {
+        self.pending += 1;
+        core.hold_writes(handle);
+    }
+
+    fn send(&mut self, target: Target, first: usize, to: &Destination, flags: i32) -> Entry {
+        let to = to.to_address();
+        if to.is_none() && self.requests.pieces.len() - first == 1 {
+            let piece = self.requests.pieces[first];
+            let len = piece.iov_len.min(i32::MAX as usize) as u32;
+            return aimed!(target, |file| opcode::Send::new(file, piece.iov_base.cast(), len)
+                .flags(flags)
+                .build());
+        }
+        let header = self.requests.header(first, to);
+        aimed!(target, |file| opcode::SendMsg::new(file, header).flags(flags as u32).build())
+    }
+
+    pub(super) fn cancel_op(&mut self, core: &Core, op: OpId) {
+        let handle = core.op(op).map_or(u32::MAX, |entry| entry.handle.index);
+        self.cancel_on(core, handle, Token::op(op));
+    }
+
+    pub(super) fn cancel_writes(&mut self, core: &Core, handle: u32) {
+        self.cancel_on(core, handle, Token::held(handle, core.handles.generation(handle)));
+    }
+
+    /// A request that waits behind a poll is not found by its token; all that is pending
+    /// on such a pipe is this one request.
+    fn cancel_on(&mut self, core: &Core, handle: u32, token: Token) {
+        let polled =
+            core.handles.at(handle).is_some_and(|entry| entry.shape == Shape::Pipe { nonblocking: true });
+        match Self::target(core, handle) {
+            Some(target) if polled => self.cancel_file(target, Flags::empty()),
+            _ => self.cancel(token, Flags::empty()),
+        }
+    }
+
+    fn cancel(&mut self, token: Token, flags: Flags) {
+        let cancel = opcode::AsyncCancel::new(token.to_bits()).build();
+        self.push(cancel.flags(flags | Flags::SKIP_SUCCESS), Token::Silent);
+    }
+
+    /// Cancels everything that is pending on a file.
+    fn cancel_file(&mut self, target: Target, flags: Flags) {
+        let cancel = aimed!(target, |file| {
+            opcode::AsyncCancel2::new(types::CancelBuilder::fd(file).all()).build()
+        });
+        self.push(cancel.flags(flags | Flags::SKIP_SUCCESS), Token::Silent);
+    }
+
+    /// Cancels what is pending on a handle. By their names as far as the core knows them:
+    /// a cancel by file looks at everything that is pending in the ring.
+    pub(super) fn cancel_pending(&mut self, core: &Core, handle: u32, flags: Flags) {
+        let (Some(entry), Some(target)) = (core.handles.at(handle), Self::target(core, handle)) else {
+            return;
+        };
+        let read =
+            core.ops.at(entry.reads.head).filter(|read| read.started).map(|_| core.op_id(entry.reads.head));
+        let held = entry.write_state == WriteState::Held;
+        let known = u32::from(read.is_some()) + u32::from(held);
+        let polled = entry.shape == (Shape::Pipe { nonblocking: true });
+        if entry.in_engine == 0 {
+            return;
+        }
+        if known != entry.in_engine || polled {
+            return self.cancel_file(target, flags);
+        }
+        let generation = core.handles.generation(handle);
+        if let Some(read) = read {
+            self.cancel(Token::op(read), flags);
+        }
+        if held {
+            self.cancel(Token::held(handle, generation), flags);
+        }
+    }
+
+    pub(super) fn push_cancel_all(&mut self) {
+        let cancel = opcode::AsyncCancel2::new(types::CancelBuilder::any().all()).build();
+        self.push(cancel.flags(Flags::SKIP_SUCCESS), Token::Silent);
+        self.waker_armed = true;
+    }
+
+    pub(super) fn close_slot(&mut self, slot: u32) {
+        let close = opcode::Close::new(types::Fixed(slot)).build();
+        self.push(close.flags(Flags::SKIP_SUCCESS), Token::Silent);
+    }
+
+    pub(super) fn close_fd(&mut self, fd: OwnedFd) {
+        let raw = fd.into_raw_fd();
+        let close = opcode::Close::new(types::Fd(raw)).build();
+        self.push(close.flags(Flags::SKIP_SUCCESS), Token::Silent);
+    }
+
+    pub(super) fn push_poll_waker(&mut self) {
+        let eventfd = types::Fd(self.waker.descriptor().as_raw_fd());
+        let poll = opcode::PollAdd::new(eventfd, libc::POLLIN as u32).multi(true).build();
+        self.push(poll, Token::Wake);
+    }
+
+    /// Puts the descriptor into a free slot, whose number replaces it in `*number`. The
+    /// caller waits for the answer before it lets go of `number`.
+    pub(super) fn push_adopt(&mut self, number: &mut RawFd) {
+        const ANY_SLOT: i32 = -1;
+        let update = opcode::FilesUpdate::new(&raw const *number, 1).offset(ANY_SLOT).build();
+        self.push(update, Token::Control);
+    }
+
+    /// Makes a descriptor of a slot; the answer is its number.
+    pub(super) fn push_export(&mut self, slot: u32) {
+        let install = opcode::FixedFdInstall::new(types::Fixed(slot), 0).build();
+        self.push(install, Token::Control);
+    }
+}
+
+fn accept(target: Target, direct: bool, multishot: bool) -> Entry {
+    let slot = direct.then_some(types::DestinationSlot::auto_target());
+    // Direct descriptors have no close-on-exec flag, and the kernel refuses it.
+    let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
+    if multishot {
+        aimed!(target, |file| opcode::AcceptMulti::new(file).allocate_file_index(direct).flags(flags).build())
+    } else {
+        aimed!(target, |file| opcode::Accept::new(file, ptr::null_mut(), ptr::null_mut())
+            .file_index(slot)
+            .flags(flags)
+            .build())
+    }
+}
+
+fn shutdown_argument(how: Shutdown) -> i32 {
+    match how {
+        Shutdown::Read => libc::SHUT_RD,
+        Shutdown::Write => libc::SHUT_WR,
+        Shutdown::Both => libc::SHUT_RDWR,
+    }
+}
+
+/// Owns a descriptor that the kernel just made for us.
+pub(super) fn own(fd: RawFd) -> OwnedFd {
+    // SAFETY: it is the answer of FIXED_FD_INSTALL, seen once.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}

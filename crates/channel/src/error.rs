@@ -1,0 +1,159 @@
+//! One small enum per call. A variant exists because its caller would act differently.
+
+use std::io;
+
+use thiserror::Error;
+
+/// Why a channel could not be made.
+#[derive(Debug, Error)]
+pub enum CreateError {
+    /// `MEGAPIPE_ENGINE` holds something else than `uring` or `epoll`.
+    #[error("MEGAPIPE_ENGINE is `{0}`; set it to `uring` or `epoll`, or unset it")]
+    UnknownEngine(String),
+    /// A setting is out of its range.
+    #[error("{setting} is {value}; it must be {range}")]
+    Setting {
+        /// The field of [`crate::Config`].
+        setting: &'static str,
+        /// What it was.
+        value: u64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// io_uring was asked for and the kernel refused the ring.
+    #[error("io_uring is not available ({0}); `megapipe doctor` tells why, or choose the epoll engine")]
+    RingUnavailable(#[source] io::Error),
+    /// The kernel refused memory or descriptors for the channel.
+    #[error("the kernel refused {what}: {cause}; `megapipe doctor` shows the limits")]
+    Resources {
+        /// What was asked for.
+        what: &'static str,
+        /// What the kernel said.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// The handle was closed or unregistered, or never was of this channel.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the handle is closed, unregistered, or of another channel")]
+pub struct StaleHandle;
+
+/// Why an operation was not queued.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum SubmitError {
+    /// See [`StaleHandle`].
+    #[error("the handle is closed, unregistered, or of another channel")]
+    StaleHandle,
+    /// `Config::operations_max` operations are pending.
+    #[error("too many operations are pending; dispatch completions first or raise operations_max")]
+    OperationsFull,
+    /// `Config::write_queue_max` writes are queued on this handle: its peer does not read.
+    #[error("the handle's write queue is full; wait for its writes to complete or raise write_queue_max")]
+    QueueFull,
+    /// The file cannot do this: an accept on a connection, a write to a listener.
+    #[error("this kind of file does not support the operation")]
+    Unsupported,
+    /// The call's arguments are out of range: an empty buffer, an empty vector, a count of 0.
+    #[error("an argument is out of range")]
+    InvalidArgument,
+}
+
+impl From<StaleHandle> for SubmitError {
+    fn from(_: StaleHandle) -> Self {
+        SubmitError::StaleHandle
+    }
+}
+
+/// An operation that was not queued, and the data that came with it.
+#[derive(Debug, Error)]
+#[error("{reason}")]
+pub struct Rejected<D: std::fmt::Debug> {
+    /// Why.
+    #[source]
+    pub reason: SubmitError,
+    /// What the caller gave, untouched.
+    pub data: D,
+}
+
+/// Why a file could not be registered. The file is closed if it was given by value.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    /// `Config::handles_max` handles are registered.
+    #[error("the handle table is full; close handles or raise handles_max")]
+    HandlesFull,
+    /// The lightweight socket belongs to another channel.
+    #[error("the lightweight socket belongs to another channel; convert it to a descriptor there")]
+    ForeignLwSocket,
+    /// The kernel would not say what the file is, or would not have it watched.
+    #[error("the file cannot be used: {0}")]
+    Io(#[from] io::Error),
+    /// The listener could not be partitioned.
+    #[error(transparent)]
+    Partition(#[from] crate::PartitionError),
+}
+
+/// Why an accept did not give a connection. After `TableFull` and `Descriptors` an
+/// unlimited accept pauses, and goes on by itself when there is room again.
+#[derive(Debug, Error)]
+pub enum AcceptError {
+    /// `Config::lwsockets_max` lightweight sockets exist.
+    #[error("the table of lightweight sockets is full; accepting pauses until one is closed")]
+    TableFull,
+    /// The process or the system is out of descriptors or socket memory.
+    #[error("out of descriptors or memory ({0}); accepting pauses until some are free")]
+    Exhausted(#[source] io::Error),
+    /// The accept was cancelled.
+    #[error("the accept was cancelled")]
+    Cancelled,
+    /// Anything else accept(2) can say.
+    #[error("accept failed: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// Why a cancel had nothing to do.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the operation has completed or never was of this channel")]
+pub struct CancelError;
+
+/// Why a control call on a handle or lightweight socket failed.
+#[derive(Debug, Error)]
+pub enum ControlError {
+    /// See [`StaleHandle`].
+    #[error("the handle is closed, unregistered, or of another channel")]
+    StaleHandle,
+    /// The lightweight socket belongs to another channel.
+    #[error("the lightweight socket belongs to another channel")]
+    ForeignLwSocket,
+    /// `Config::lwsockets_max` lightweight sockets exist.
+    #[error("the table of lightweight sockets is full; close some or raise lwsockets_max")]
+    TableFull,
+    /// The kernel refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<StaleHandle> for ControlError {
+    fn from(_: StaleHandle) -> Self {
+        ControlError::StaleHandle
+    }
+}
+
+/// Why dispatch or flush gave up.
+#[derive(Debug, Error)]
+pub enum DispatchError {
+    /// A signal was handled while waiting (EINTR). Nothing is lost; call again.
+    #[error("interrupted by a signal")]
+    Interrupted,
+    /// The channel was made before a fork, and this is the child.
+    #[error("the channel belongs to the parent process; make a new one after fork")]
+    Forked,
+    /// The kernel refused the batch.
+    #[error("the kernel refused the batch: {0}")]
+    Io(#[source] io::Error),
+}
+
+/// All pool buffers are in use.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("all pool buffers are in use; drop some or raise write_buffers")]
+pub struct PoolDry;

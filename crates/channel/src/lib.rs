@@ -1,0 +1,58 @@
+//! The MegaPipe channel: completion-based, batched, per-core I/O.
+//!
+//! A [`Channel`] belongs to one thread. Files are registered with it and become
+//! [`Handle`]s; calls on handles ([`Channel::read`], [`Channel::write`], ...) queue
+//! operations, and [`Channel::dispatch`] hands out their [`Completion`]s one by one
+//! (MegaPipe, OSDI 2012, section 3). Operations go to the kernel in batches and
+//! completions are fetched in batches, on io_uring where the kernel allows it and
+//! on epoll elsewhere: the calls and their results are the same on both.
+//!
+//! # Layers
+//!
+//! `Channel` (what may be called) -> `Core` (tables and queues, the rules that hold on
+//! every engine) -> `Engine` (one `turn`: hand the queued requests to the kernel, wait,
+//! fetch what is done). The engine is chosen once, and called once per batch.
+#![deny(unsafe_code)]
+
+mod accept;
+mod balance;
+mod buffer;
+mod channel;
+mod completion;
+mod config;
+mod control;
+mod core;
+mod engine;
+mod error;
+mod foreign;
+mod id;
+mod lwsocket;
+mod operations;
+mod partition;
+mod read;
+mod slab;
+mod source;
+mod spin;
+mod timer;
+mod waker;
+mod write;
+
+pub use self::core::Stats;
+pub use accept::{AcceptAs, AcceptCount, Accepted};
+#[doc(hidden)]
+pub use buffer::Foreign;
+pub use buffer::{Buffer, ReadData, WriteData};
+pub use channel::Channel;
+pub use completion::{Completion, Event};
+pub use config::{Config, EngineKind, LatencyBound, Spin};
+pub use error::{
+    AcceptError, CancelError, ControlError, CreateError, DispatchError, PoolDry, RegisterError, Rejected,
+    StaleHandle, SubmitError,
+};
+pub use id::{Handle, OpId};
+pub use lwsocket::LwSocket;
+pub use partition::{CpuSet, PartitionError};
+pub use socket2::SockAddr;
+pub use source::Source;
+pub use std::net::Shutdown;
+pub use waker::Waker;

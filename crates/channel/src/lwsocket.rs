@@ -1,0 +1,77 @@
+//! Lightweight sockets: sockets of one channel, outside the process's descriptor table
+//! (paper, section 3.4).
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::mem;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+use crate::source::Shape;
+
+/// A socket that lives in its channel only. On io_uring it is a direct descriptor: it
+/// has no number in the process and does not count against its open files; on epoll,
+/// and on kernels where direct descriptors are unsafe, a descriptor that nobody sees.
+///
+/// Register it to use it. Dropped, it is closed.
+pub struct LwSocket {
+    pub(crate) file: LwFile,
+    pub(crate) shape: Shape,
+    pub(crate) owner: Rc<LwOwner>,
+}
+
+/// Where a lightweight socket lives.
+#[derive(Debug)]
+pub(crate) enum LwFile {
+    /// A slot of the ring's file table.
+    Direct(u32),
+    Private(OwnedFd),
+    /// Moved out of a `LwSocket` that is being taken apart.
+    Taken,
+}
+
+/// What a channel's lightweight sockets share with it.
+pub(crate) struct LwOwner {
+    /// Slots of sockets that were dropped; the channel closes them on its next turn.
+    pub(crate) dropped: RefCell<Vec<u32>>,
+    /// Sockets that exist, registered ones included.
+    pub(crate) live: Cell<u32>,
+}
+
+impl LwOwner {
+    pub(crate) fn new() -> Rc<LwOwner> {
+        Rc::new(LwOwner { dropped: RefCell::new(Vec::new()), live: Cell::new(0) })
+    }
+
+    pub(crate) fn closed_one(&self) {
+        self.live.set(self.live.get().saturating_sub(1));
+    }
+}
+
+impl LwSocket {
+    pub(crate) fn new(file: LwFile, shape: Shape, owner: &Rc<LwOwner>) -> LwSocket {
+        owner.live.set(owner.live.get() + 1);
+        LwSocket { file, shape, owner: Rc::clone(owner) }
+    }
+
+    /// The file, which stays counted as live.
+    pub(crate) fn into_file(mut self) -> LwFile {
+        mem::replace(&mut self.file, LwFile::Taken)
+    }
+}
+
+impl Drop for LwSocket {
+    fn drop(&mut self) {
+        match mem::replace(&mut self.file, LwFile::Taken) {
+            LwFile::Direct(slot) => self.owner.dropped.borrow_mut().push(slot),
+            LwFile::Private(_) => self.owner.closed_one(),
+            LwFile::Taken => {}
+        }
+    }
+}
+
+impl fmt::Debug for LwSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LwSocket").field(&self.file).finish()
+    }
+}

@@ -1,0 +1,370 @@
+//! The calls that queue operations: each checks its arguments, adds an operation to the
+//! tables, and hands the batch over when it has reached its threshold.
+
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use socket2::SockAddr;
+
+use crate::accept::{AcceptAs, AcceptCount, AcceptState};
+use crate::buffer::{Buffer, ReadData, WriteData};
+use crate::channel::Channel;
+use crate::core::OpKind;
+use crate::engine::{Done, Request, Wait};
+use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
+use crate::id::{Handle, OpId};
+use crate::source::Shape;
+use crate::write::{Destination, PARTS_MAX};
+
+impl Channel {
+    /// Accepts connections from a listening socket; each is a completion of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]; that the socket does not listen is an [`crate::Event::Accept`] with EINVAL.
+    pub fn accept(
+        &mut self,
+        handle: Handle,
+        count: AcceptCount,
+        kind: AcceptAs,
+    ) -> Result<OpId, SubmitError> {
+        if count == AcceptCount::Exactly(0) {
+            return Err(SubmitError::InvalidArgument);
+        }
+        let index = self.core.open(handle)?;
+        self.require(index, Shape::is_socket)?;
+        let op = self.core.add_and_start(index, OpKind::Accept(AcceptState::new(count, kind)))?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Connects a socket (connect(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn connect(&mut self, handle: Handle, address: &SockAddr) -> Result<OpId, SubmitError> {
+        let index = self.core.open(handle)?;
+        self.require(index, Shape::is_socket)?;
+        let op = self.core.add_and_start(index, OpKind::Connect(Box::new(address.clone())))?;
+        // Writes wait for the connection as they wait for room, and none overtakes it.
+        if let Some(entry) = self.core.handles.at_mut(index) {
+            entry.write_blocked = true;
+        }
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Reads once, into a buffer of the pool that is chosen when there is data.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn read(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
+        self.start_read(handle, ReadData::None, None).map_err(|rejected| rejected.reason)
+    }
+
+    /// Reads once, into the vector's capacity (not its present content).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the vector back.
+    pub fn read_into(&mut self, handle: Handle, room: Vec<u8>) -> Result<OpId, Rejected<ReadData>> {
+        self.start_read(handle, ReadData::Vec(room), None)
+    }
+
+    /// Reads once, into the vectors' capacities in their order (readv(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the vectors back; at most 1024 (IOV_MAX).
+    pub fn read_vectored(&mut self, handle: Handle, rooms: Vec<Vec<u8>>) -> Result<OpId, Rejected<ReadData>> {
+        self.start_read(handle, ReadData::Vectored(rooms), None)
+    }
+
+    /// Reads once from a disk file at `offset` (pread(2)). Such reads are independent of
+    /// each other.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the vector back.
+    pub fn read_at(
+        &mut self,
+        handle: Handle,
+        room: Vec<u8>,
+        offset: u64,
+    ) -> Result<OpId, Rejected<ReadData>> {
+        self.start_read(handle, ReadData::Vec(room), Some(offset))
+    }
+
+    /// Any read, for interfaces over this one.
+    #[doc(hidden)]
+    pub fn start_read(
+        &mut self,
+        handle: Handle,
+        mut data: ReadData,
+        offset: Option<u64>,
+    ) -> Result<OpId, Rejected<ReadData>> {
+        let pooled = matches!(data, ReadData::None);
+        let mut pieces = 0;
+        data.for_each_room(&mut |_, _| pieces += 1);
+        let check = self.core.open(handle).map_err(SubmitError::from).and_then(|index| {
+            if !pooled && (data.room() == 0 || pieces > crate::read::PIECES_MAX) {
+                return Err(SubmitError::InvalidArgument);
+            }
+            if offset.is_some() {
+                self.require(index, |shape| shape == Shape::File)?;
+            }
+            Ok(index)
+        });
+        let index = match check {
+            Ok(index) => index,
+            Err(reason) => return Err(Rejected { reason, data }),
+        };
+        let op = self
+            .core
+            .queue_read(index, OpKind::Read { data, offset })
+            .map_err(|(reason, kind)| Rejected { reason, data: kind.into_read_data() })?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Reads into pool buffers again and again, until end of file, an error, a cancel or
+    /// a close. Costs no request per message: the kernel keeps the read armed.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn read_stream(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
+        let index = self.core.open(handle)?;
+        let op =
+            self.core.queue_read(index, OpKind::ReadStream { once: false }).map_err(|(reason, _)| reason)?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Writes all of `data`, behind the writes that are queued on the handle. The
+    /// completion means that the kernel has taken all of it, not that the peer has.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the data back.
+    pub fn write(&mut self, handle: Handle, data: impl Into<WriteData>) -> Result<OpId, Rejected<WriteData>> {
+        self.start_write(handle, data.into(), false, Destination::Peer, None)
+    }
+
+    /// Writes all of `data`, and says nothing if that succeeds: for answers whose success
+    /// nobody waits for. A failure surfaces as an [`crate::Event::Write`]. Cheaper than
+    /// [`Self::write`] in that the channel need not come back before it sleeps.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the data back; [`SubmitError::QueueFull`] is how a peer that does
+    /// not read shows.
+    #[inline]
+    pub fn write_quiet(
+        &mut self,
+        handle: Handle,
+        data: impl Into<WriteData>,
+    ) -> Result<(), Rejected<WriteData>> {
+        match self.core.queue_fresh(handle, data.into()) {
+            Ok(()) => {
+                self.flush_if_due();
+                Ok(())
+            }
+            Err(data) => self.start_write(handle, data, true, Destination::Peer, None).map(drop),
+        }
+    }
+
+    /// Writes to a disk file at `offset` (pwrite(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the data back.
+    pub fn write_at(
+        &mut self,
+        handle: Handle,
+        data: impl Into<WriteData>,
+        offset: u64,
+    ) -> Result<OpId, Rejected<WriteData>> {
+        self.start_write(handle, data.into(), false, Destination::Peer, Some(offset))
+    }
+
+    /// Sends one message to `to` from a datagram socket (sendto(2)). Empty data is an
+    /// empty datagram.
+    ///
+    /// # Errors
+    ///
+    /// [`Rejected`] gives the data back.
+    pub fn send_to(
+        &mut self,
+        handle: Handle,
+        data: impl Into<WriteData>,
+        to: &SockAddr,
+    ) -> Result<OpId, Rejected<WriteData>> {
+        self.start_write(handle, data.into(), false, Destination::from(to), None)
+    }
+
+    pub(crate) fn start_write(
+        &mut self,
+        handle: Handle,
+        data: WriteData,
+        quiet: bool,
+        to: Destination,
+        offset: Option<u64>,
+    ) -> Result<OpId, Rejected<WriteData>> {
+        let check = self.core.open(handle).map_err(SubmitError::from).and_then(|index| {
+            let shape = self.core.handles.at(index).map(|entry| entry.shape);
+            if shape.is_some_and(Shape::is_datagram) {
+                let mut parts = 0;
+                data.for_each_part(0, &mut |_| parts += 1);
+                if parts > PARTS_MAX {
+                    return Err(SubmitError::InvalidArgument); // a message cannot be cut
+                }
+            } else {
+                if data.is_empty() {
+                    return Err(SubmitError::InvalidArgument);
+                }
+                if !matches!(to, Destination::Peer) {
+                    return Err(SubmitError::Unsupported);
+                }
+            }
+            if offset.is_some() {
+                self.require(index, |shape| shape == Shape::File)?;
+            }
+            Ok(index)
+        });
+        let index = match check {
+            Ok(index) => index,
+            Err(reason) => return Err(Rejected { reason, data }),
+        };
+        let kind = OpKind::Write { data, quiet, to, offset };
+        let op = self
+            .core
+            .queue_write(index, kind)
+            .map_err(|(reason, kind)| Rejected { reason, data: kind.into_write_data() })?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Ends the connection in both directions as shutdown(2) does, behind the writes that
+    /// are queued: none of them is lost. The handle stays registered (paper, Table 1).
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn disconnect(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
+        let index = self.core.open(handle)?;
+        self.require(index, Shape::is_socket)?;
+        let op = self.core.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Shuts one or both directions down at once (shutdown(2)), not waiting for queued
+    /// writes.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn shutdown(&mut self, handle: Handle, how: Shutdown) -> Result<OpId, SubmitError> {
+        let index = self.core.open(handle)?;
+        self.require(index, Shape::is_socket)?;
+        let op = self.core.add_and_start(index, OpKind::Shutdown(how))?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// Closes the file. Writes that are queued go out first, for at most
+    /// [`crate::Config::close_timeout`]; pending reads and accepts end; the peer gets its FIN.
+    /// No completion of the handle surfaces any more, and the handle is stale at once.
+    ///
+    /// # Errors
+    ///
+    /// [`StaleHandle`].
+    pub fn close(&mut self, handle: Handle) -> Result<(), StaleHandle> {
+        let index = self.open_here(handle)?;
+        self.core.close(index);
+        self.flush_if_due();
+        Ok(())
+    }
+
+    /// Closes the connection with RST instead of FIN; queued writes are dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub fn reset(&mut self, handle: Handle) -> Result<(), ControlError> {
+        let index = self.open_here(handle)?;
+        self.make_close_reset(index)?;
+        self.core.finish_close(index);
+        self.flush_if_due();
+        Ok(())
+    }
+
+    /// Asks for the end of one operation. Its completion then says ECANCELED, or what
+    /// came first; a write that the kernel has begun to take goes on.
+    ///
+    /// # Errors
+    ///
+    /// [`CancelError`] if the operation is over.
+    pub fn cancel(&mut self, op: OpId) -> Result<(), CancelError> {
+        let entry = self.core.op_mut(op).ok_or(CancelError)?;
+        match entry.kind {
+            OpKind::Write { .. } | OpKind::Disconnect => self.core.cancel_write(op),
+            OpKind::Timer { .. } => self.ended_timers.push_back(op),
+            _ if entry.cancelled => {}
+            _ => {
+                entry.cancelled = true;
+                if entry.started {
+                    self.core.requests.push_back(Request::Cancel(op));
+                } else {
+                    self.core.done.push_back(Done::plain(op, -libc::ECANCELED));
+                }
+            }
+        }
+        self.flush_if_due();
+        Ok(())
+    }
+
+    /// Completes once, `after` from now, with `cookie` and no handle.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError::OperationsFull`].
+    pub fn timer(&mut self, after: Duration, cookie: u64) -> Result<OpId, SubmitError> {
+        let op =
+            self.core.add_op(Handle::NONE.index, OpKind::Timer { cookie }).map_err(|(reason, _)| reason)?;
+        let far = Duration::from_secs(60 * 60 * 24 * 365 * 30);
+        self.core.timers.insert(Instant::now() + after.min(far), op);
+        self.core.timers_live += 1;
+        Ok(op)
+    }
+
+    /// An empty buffer of the write pool, to be filled and written without allocating.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolDry`]: all are filled or on their way.
+    pub fn buffer(&mut self) -> Result<Buffer, PoolDry> {
+        let id = self.core.write_pool.take_free().ok_or(PoolDry)?;
+        Ok(self.core.write_pool.claim(id, 0, 0))
+    }
+
+    /// Hands the batch over when it has reached its threshold. A refusal shows at the
+    /// next dispatch, where it is reported.
+    #[inline]
+    pub(crate) fn flush_if_due(&mut self) {
+        if self.core.queued() >= self.core.config.batch_threshold as usize && self.fork_mark.is_here() {
+            let _ = self.turn(Wait::Flush);
+        }
+    }
+
+    pub(crate) fn require(&self, index: u32, fits: impl Fn(Shape) -> bool) -> Result<(), SubmitError> {
+        match self.core.handles.at(index) {
+            Some(entry) if fits(entry.shape) => Ok(()),
+            Some(_) => Err(SubmitError::Unsupported),
+            None => Err(SubmitError::StaleHandle),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! Partitioned listeners: one listening socket per channel on one address, and a program
+//! in the kernel that steers each connection by the CPU that handled its SYN.
+//!
+//! The sockets are a SO_REUSEPORT group; a member's number in it is its place in the
+//! order of listen(2), and when a member leaves, the last one moves into its place
+//! (net/core/sock_reuseport.c). The program knows members by number, so it is rebuilt at
+//! every join, leave and change of a mask. In between, a number that is out of range
+//! makes the kernel choose by hash: a connection may land on the wrong CPU for a moment,
+//! but none is lost.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use socket2::{SockAddr, SockRef, Socket};
+use sys::reuseport;
+use thiserror::Error;
+
+use crate::waker::Waker;
+
+/// A set of CPUs, by their kernel numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuSet {
+    cpus: Vec<u32>,
+}
+
+impl CpuSet {
+    /// No CPU: the member gets only what no mask claims, by hash.
+    pub fn empty() -> CpuSet {
+        CpuSet::default()
+    }
+
+    /// One CPU.
+    pub fn of(cpu: u32) -> CpuSet {
+        CpuSet { cpus: vec![cpu] }
+    }
+
+    /// The CPUs, each once, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+        self.cpus.iter().copied()
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(cpus: I) -> Self {
+        let mut cpus: Vec<u32> = cpus.into_iter().collect();
+        cpus.sort_unstable();
+        cpus.dedup();
+        CpuSet { cpus }
+    }
+}
+
+/// Why a listener could not be partitioned.
+#[derive(Debug, Error)]
+pub enum PartitionError {
+    /// Only TCP sockets can be members.
+    #[error("not an internet stream socket; partitioned listeners are TCP")]
+    NotTcp,
+    /// The socket has no address yet.
+    #[error("the socket is not bound; bind it first")]
+    NotBound,
+    /// SO_REUSEPORT was not set before bind(2).
+    #[error("the socket lacks SO_REUSEPORT; set it before bind")]
+    NoReusePort,
+    /// The masks need a longer program than the kernel takes.
+    #[error(
+        "the cpu masks need {instructions} instructions, and the kernel takes 4096; use fewer or simpler masks"
+    )]
+    ProgramTooLong {
+        /// Instructions needed.
+        instructions: usize,
+    },
+    /// The kernel refused.
+    #[error("the listener cannot be partitioned: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<PartitionError> for io::Error {
+    fn from(error: PartitionError) -> Self {
+        match error {
+            PartitionError::Io(error) => error,
+            PartitionError::NotTcp | PartitionError::NotBound | PartitionError::NoReusePort => {
+                io::Error::new(io::ErrorKind::InvalidInput, error)
+            }
+            PartitionError::ProgramTooLong { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error),
+        }
+    }
+}
+
+/// All members of one listener in this process.
+struct Group {
+    /// In the kernel's order.
+    members: Vec<Arc<Seat>>,
+}
+
+/// What a member shares with the channels of the other members.
+struct Seat {
+    socket: OwnedFd,
+    mask: Mutex<CpuSet>,
+    /// The channel sleeps and has nothing to do.
+    idle: AtomicBool,
+    /// Handles of the channel, as of its last sleep.
+    load: AtomicU32,
+    handed_over: Mutex<VecDeque<OwnedFd>>,
+    waker: Waker,
+}
+
+/// A channel's place in a partitioned listener; leaving is dropping it.
+pub(crate) struct Member {
+    seat: Arc<Seat>,
+    key: Vec<u8>,
+}
+
+/// Another channel that could take a connection.
+pub(crate) struct Peer(Arc<Seat>);
+
+/// Connections that may wait to be taken over by one channel.
+const HANDED_OVER_MAX: usize = 256;
+
+/// Longest accept queue asked for; the kernel cuts it to net.core.somaxconn.
+const BACKLOG: i32 = 65535;
+
+fn groups() -> MutexGuard<'static, HashMap<Vec<u8>, Group>> {
+    static GROUPS: OnceLock<Mutex<HashMap<Vec<u8>, Group>>> = OnceLock::new();
+    // The map is whole between any two steps, so a panic elsewhere cannot have torn it.
+    GROUPS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Member {
+    /// Opens this channel's own listening socket on `listener`'s address. The first member
+    /// takes over `listener` itself if that already listens, so that no connection waits
+    /// where nobody accepts.
+    pub(crate) fn join(
+        listener: BorrowedFd<'_>,
+        mask: &CpuSet,
+        waker: Waker,
+    ) -> Result<(OwnedFd, Member), PartitionError> {
+        let given = SockRef::from(&listener);
+        let address = check(&given)?;
+        let key = key_of(&given, &address)?;
+        let mut groups = groups();
+        let group = groups.entry(key.clone()).or_insert_with(|| Group { members: Vec::new() });
+        let result = open_member(group, listener, &given, &address, mask, waker);
+        if group.members.is_empty() {
+            groups.remove(&key);
+        }
+        let (fd, seat) = result?;
+        Ok((fd, Member { seat, key }))
+    }
+
+    pub(crate) fn set_mask(&mut self, mask: &CpuSet) -> Result<(), PartitionError> {
+        let groups = groups();
+        let Some(group) = groups.get(&self.key) else {
+            return Ok(());
+        };
+        let old = std::mem::replace(&mut *lock(&self.seat.mask), mask.clone());
+        let steered = steer(&group.members);
+        if steered.is_err() {
+            *lock(&self.seat.mask) = old;
+        }
+        steered
+    }
+
+    pub(crate) fn publish(&self, idle: bool, load: u32) {
+        // Hints for `idle_peer` only: nothing else hangs on their order.
+        self.seat.load.store(load, Ordering::Relaxed);
+        self.seat.idle.store(idle, Ordering::Relaxed);
+    }
+
+    /// The least loaded channel that sleeps while this one has more to do.
+    pub(crate) fn idle_peer(&self, load: u32) -> Option<Peer> {
+        let groups = groups();
+        groups
+            .get(&self.key)?
+            .members
+            .iter()
+            .filter(|seat| !Arc::ptr_eq(seat, &self.seat))
+            .filter(|seat| seat.idle.load(Ordering::Relaxed) && seat.load.load(Ordering::Relaxed) < load)
+            .filter(|seat| lock(&seat.handed_over).len() < HANDED_OVER_MAX)
+            .min_by_key(|seat| seat.load.load(Ordering::Relaxed))
+            .map(|seat| Peer(Arc::clone(seat)))
+    }
+
+    pub(crate) fn take_handed_over(&self) -> impl Iterator<Item = OwnedFd> {
+        std::mem::take(&mut *lock(&self.seat.handed_over)).into_iter()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut groups = groups();
+        let Some(group) = groups.get_mut(&self.key) else {
+            return;
+        };
+        if let Some(place) = group.members.iter().position(|seat| Arc::ptr_eq(seat, &self.seat)) {
+            // Leaves the kernel's group now, not when the last copy of the descriptor is
+            // closed (a pending accept holds one).
+            let _ = SockRef::from(&self.seat.socket).shutdown(std::net::Shutdown::Both);
+            group.members.swap_remove(place);
+            // A stale program falls back to hashing: nothing is lost if this fails.
+            let _ = steer(&group.members);
+        }
+        if group.members.is_empty() {
+            groups.remove(&self.key);
+        }
+    }
+}
+
+impl Peer {
+    pub(crate) fn hand_over(self, fd: OwnedFd) {
+        lock(&self.0.handed_over).push_back(fd);
+        self.0.waker.wake();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn check(given: &SockRef<'_>) -> Result<SockAddr, PartitionError> {
+    let address = given.local_addr()?;
+    let Some(internet) = address.as_socket() else {
+        return Err(PartitionError::NotTcp);
+    };
+    if given.r#type()? != socket2::Type::STREAM {
+        return Err(PartitionError::NotTcp);
+    }
+    if internet.port() == 0 {
+        return Err(PartitionError::NotBound);
+    }
+    if !given.reuse_port()? {
+        return Err(PartitionError::NoReusePort);
+    }
+    Ok(address)
+}
+
+/// Address and network namespace: the same address in two namespaces is two listeners.
+fn key_of(given: &SockRef<'_>, address: &SockAddr) -> io::Result<Vec<u8>> {
+    let namespace = sys::socket::namespace_cookie(given.as_fd())?;
+    let mut key = namespace.to_ne_bytes().to_vec();
+    key.extend_from_slice(format!("{:?}", address.as_socket()).as_bytes());
+    Ok(key)
+}
+
+fn open_member(
+    group: &mut Group,
+    listener: BorrowedFd<'_>,
+    given: &SockRef<'_>,
+    address: &SockAddr,
+    mask: &CpuSet,
+    waker: Waker,
+) -> Result<(OwnedFd, Arc<Seat>), PartitionError> {
+    let fd = if group.members.is_empty() && given.is_listener()? {
+        listener.try_clone_to_owned()?
+    } else {
+        let socket = Socket::new(address.domain(), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
+        socket.set_reuse_port(true)?;
+        socket.set_reuse_address(given.reuse_address()?)?;
+        socket.set_tcp_nodelay(given.tcp_nodelay()?)?;
+        if address.is_ipv6() {
+            socket.set_only_v6(given.only_v6()?)?;
+        }
+        socket.bind(address)?;
+        socket.listen(BACKLOG)?;
+        OwnedFd::from(socket)
+    };
+    let seat = Arc::new(Seat {
+        socket: fd.try_clone()?,
+        mask: Mutex::new(mask.clone()),
+        idle: AtomicBool::new(false),
+        load: AtomicU32::new(0),
+        handed_over: Mutex::new(VecDeque::new()),
+        waker,
+    });
+    group.members.push(Arc::clone(&seat));
+    if let Err(error) = steer(&group.members) {
+        group.members.pop();
+        return Err(error);
+    }
+    Ok((fd, seat))
+}
+
+/// Gives the group the program for its members' present masks and numbers.
+fn steer(members: &[Arc<Seat>]) -> Result<(), PartitionError> {
+    let Some(first) = members.first() else {
+        return Ok(());
+    };
+    let masks: Vec<Vec<u32>> = members.iter().map(|seat| lock(&seat.mask).cpus.clone()).collect();
+    let program = reuseport::steer_by_cpu(&masks);
+    if program.len() > reuseport::PROGRAM_MAX {
+        return Err(PartitionError::ProgramTooLong { instructions: program.len() });
+    }
+    Ok(reuseport::attach(first.socket.as_fd(), &program)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound() -> Socket {
+        let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_reuse_port(true).unwrap();
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        socket
+    }
+
+    #[test]
+    fn a_socket_that_cannot_be_shared_is_refused() {
+        let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let waker = Waker::new().unwrap();
+        let refused = Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone());
+        assert!(matches!(refused, Err(PartitionError::NotBound)));
+        socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let refused = Member::join(socket.as_fd(), &CpuSet::of(0), waker);
+        assert!(matches!(refused, Err(PartitionError::NoReusePort)));
+    }
+
+    #[test]
+    fn leaving_keeps_the_kernels_order() {
+        let socket = bound();
+        let waker = Waker::new().unwrap();
+        let mut members: Vec<_> = (0..3)
+            .map(|cpu| Member::join(socket.as_fd(), &CpuSet::of(cpu), waker.clone()).unwrap())
+            .collect();
+        let last = Arc::clone(&members[2].1.seat);
+        let key = members[0].1.key.clone();
+        members.remove(0);
+        assert!(Arc::ptr_eq(&groups()[&key].members[0], &last));
+        drop(members);
+        assert!(!groups().contains_key(&key));
+    }
+}

@@ -1,0 +1,169 @@
+//! Reads: one after the other per handle, into the pool's memory or the caller's.
+
+use crate::buffer::{DATAGRAM_OFFSET, ReadData};
+use crate::completion::Event;
+use crate::core::{Core, NO_OP, Op, OpKind, outcome};
+use crate::engine::Done;
+use crate::error::SubmitError;
+use crate::id::OpId;
+use crate::source::Shape;
+
+impl Core {
+    /// Queues a read behind the handle's other reads; on a disk file, where reads at
+    /// offsets are independent, starts it at once.
+    pub(crate) fn queue_read(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
+        let op = self.add_op(handle, kind)?;
+        if self.push_read(handle, op.index) {
+            self.start_read_in_turn(op);
+        }
+        Ok(op)
+    }
+
+    pub(crate) fn settle_read(&mut self, handle: u32, done: &Done) -> Option<Event> {
+        let ended = !done.has(Done::MORE);
+        if done.result == -libc::ENOBUFS {
+            self.stats.pool_dry += 1;
+            match self.op(done.op) {
+                Some(op) if op.cancelled => self.push_cancelled(done.op),
+                Some(_) => self.starved.push_back(done.op),
+                None => {}
+            }
+            return None;
+        }
+        let shape = self.handles.at(handle).map(|entry| entry.shape)?;
+        let mut buffer = self.filled(done).map(|mut buffer| {
+            if shape.is_datagram() {
+                strip_datagram_header(&mut buffer);
+            }
+            buffer
+        });
+        // A connection of packets ends as a stream does (recv(2)): what an engine filled in
+        // is the empty header.
+        let end = shape == (Shape::Datagram { connected: true })
+            && buffer.take_if(|buffer| buffer.is_empty()).is_some();
+        let taken = if end { 0 } else { done.result };
+        let op = self.op_mut(done.op)?;
+        let cancelled = op.cancelled;
+        match &mut op.kind {
+            OpKind::ReadStream { once } => {
+                // Only the end of a stream ends the reading; an engine may stop for
+                // reasons of its own (a full completion queue, one buffer after dryness). An
+                // empty datagram is no end: its header counts.
+                let goes_on = taken > 0;
+                if ended && goes_on {
+                    *once = false;
+                    if cancelled {
+                        self.push_cancelled(done.op);
+                    } else {
+                        self.start_read_in_turn(done.op);
+                    }
+                } else if ended {
+                    self.end_read(handle, done.op);
+                }
+                let len = buffer.as_ref().map_or(0, |buffer| buffer.len());
+                let data = buffer.map_or(ReadData::None, ReadData::Buffer);
+                Some(Event::Read { result: outcome(taken).map(|_| len), data, more: goes_on })
+            }
+            OpKind::Read { data, .. } => {
+                let mut data = std::mem::take(data);
+                self.end_read(handle, done.op);
+                let mut result = outcome(taken);
+                if let Some(buffer) = buffer {
+                    result = result.map(|_| buffer.len());
+                    data = ReadData::Buffer(buffer);
+                } else {
+                    data.set_filled(done.result.max(0) as usize);
+                }
+                Some(Event::Read { result, data, more: false })
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes a finished read out of the tables and starts the next one of its handle.
+    pub(crate) fn end_read(&mut self, handle: u32, op: OpId) {
+        let first = self.handles.at(handle).is_some_and(|entry| entry.reads.head == op.index);
+        self.unlink(handle, op.index, |entry| &mut entry.reads);
+        self.ops.remove(op.index);
+        if !first {
+            // The first is under way, or done and not handed out.
+            return;
+        }
+        let next = self.handles.at(handle).map_or(NO_OP, |entry| entry.reads.head);
+        // A cancelled one only waits for its end to be handed out.
+        if matches!(self.ops.at(next), Some(Op { started: false, cancelled: false, .. })) {
+            self.start_read_in_turn(self.op_id(next));
+        }
+    }
+
+    /// Starts a read; one that needs a buffer of a dry pool stands in line behind those that
+    /// wait for one already.
+    #[inline]
+    fn start_read_in_turn(&mut self, op: OpId) {
+        if self.starved.is_empty() {
+            return self.request_start(op);
+        }
+        match self.op(op) {
+            Some(Op {
+                kind: OpKind::ReadStream { .. } | OpKind::Read { data: ReadData::None, .. }, ..
+            }) => {
+                self.starved.push_back(op);
+            }
+            _ => self.request_start(op),
+        }
+    }
+
+    /// Whether starved reads remain though there are buffers: those that were started for
+    /// them may have nothing to read, and must not keep the others waiting.
+    pub(crate) fn can_feed_more(&self) -> bool {
+        !self.starved.is_empty() && self.read_pool.free_count() + self.buffers_stocked > 0
+    }
+
+    /// Starts as many starved reads as there are free buffers, oldest first, each for one
+    /// buffer: nobody gets a second before all got one, and a dry pool costs no turns.
+    pub(crate) fn feed_starved(&mut self) {
+        let mut free = (self.read_pool.free_count() + self.buffers_stocked).saturating_sub(self.fed);
+        while free > 0 {
+            let Some(op) = self.starved.pop_front() else {
+                return;
+            };
+            let Some(entry) = self.op_mut(op) else {
+                continue;
+            };
+            if entry.started || entry.cancelled {
+                continue;
+            }
+            if let OpKind::ReadStream { once } = &mut entry.kind {
+                *once = true;
+            }
+            self.request_start(op);
+            self.fed += 1;
+            free -= 1;
+        }
+    }
+}
+
+/// Turns a buffer that holds a datagram in the engines' layout into one that shows the
+/// payload and remembers the sender.
+fn strip_datagram_header(buffer: &mut crate::buffer::Buffer) {
+    let word = |buffer: &[u8], at: usize| {
+        buffer.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+    };
+    let (name_len, payload_len, flags) = (word(buffer, 0), word(buffer, 8), word(buffer, 12));
+    buffer.set_sender(name_len, flags & libc::MSG_TRUNC as u32 != 0);
+    buffer.advance(DATAGRAM_OFFSET);
+    buffer.truncate(payload_len as usize);
+}
+
+/// Pieces of one vectored read (IOV_MAX).
+pub(crate) const PIECES_MAX: usize = 1024;
+
+impl OpKind {
+    /// A read's room, for giving it back to a caller whose read was refused.
+    pub(crate) fn into_read_data(self) -> ReadData {
+        match self {
+            OpKind::Read { data, .. } => data,
+            _ => ReadData::None,
+        }
+    }
+}

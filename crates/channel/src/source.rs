@@ -1,0 +1,70 @@
+//! What can be registered, and what it turns out to be.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::lwsocket::LwSocket;
+
+/// A file on its way into or out of a channel.
+#[derive(Debug)]
+pub enum Source {
+    /// A descriptor: socket, pipe, terminal or disk file. Blocking mode does not matter.
+    Fd(OwnedFd),
+    /// A lightweight socket of the same channel.
+    LwSocket(LwSocket),
+}
+
+impl<T: Into<OwnedFd>> From<T> for Source {
+    fn from(file: T) -> Self {
+        Source::Fd(file.into())
+    }
+}
+
+impl From<LwSocket> for Source {
+    fn from(socket: LwSocket) -> Self {
+        Source::LwSocket(socket)
+    }
+}
+
+/// How a file behaves: decides which system calls an operation becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Connected byte stream, or a socket that will be one: TCP, UNIX.
+    Stream,
+    /// UDP, UNIX datagram and seqpacket sockets: message boundaries are kept. On those
+    /// with a connection (seqpacket) no bytes are its end.
+    Datagram { connected: bool },
+    /// Pipe, FIFO or character device: waits, but has no socket calls. With O_NONBLOCK
+    /// set, io_uring would give EAGAIN instead of waiting.
+    Pipe { nonblocking: bool },
+    /// Disk file: never waits for a peer, has offsets.
+    File,
+}
+
+impl Shape {
+    pub(crate) fn is_socket(self) -> bool {
+        matches!(self, Shape::Stream | Shape::Datagram { .. })
+    }
+
+    pub(crate) fn is_datagram(self) -> bool {
+        matches!(self, Shape::Datagram { .. })
+    }
+
+    /// Asks the kernel, with one system call for a socket.
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Shape> {
+        if let Some(kind) = sys::socket::kind(fd)? {
+            return Ok(match kind {
+                sys::socket::Kind::Stream => Shape::Stream,
+                sys::socket::Kind::Message => Shape::Datagram { connected: false },
+                sys::socket::Kind::Packets => Shape::Datagram { connected: true },
+            });
+        }
+        sys::file::is_regular(fd.as_fd()).and_then(|regular| {
+            if regular {
+                Ok(Shape::File)
+            } else {
+                Ok(Shape::Pipe { nonblocking: sys::file::is_nonblocking(fd)? })
+            }
+        })
+    }
+}

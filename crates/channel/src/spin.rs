@@ -1,0 +1,68 @@
+//! When to look for completions for a while before sleeping.
+//!
+//! A sleep costs a wake-up, which costs more than all the system calls of a transaction;
+//! spinning costs the core. It pays while the next completion is near, and that is
+//! learned: from how long the last waits were, whether spent spinning or asleep.
+
+use std::time::Duration;
+
+use crate::config::Spin;
+
+/// Spin no longer than a wake-up costs: a spin that fails then at most doubles the cost
+/// of the wait (the ski-rental bound).
+const BUDGET: Duration = Duration::from_micros(50);
+
+/// With more handles than this the kernel has enough to do while we sleep: spinning would
+/// only tear the batches apart, and cost the CPU that they save.
+const CROWD: u32 = 32;
+
+pub(crate) struct SpinPolicy {
+    mode: Spin,
+    /// Moving average of how long waits took, in nanoseconds.
+    gap: u64,
+}
+
+impl SpinPolicy {
+    pub(crate) fn new(mode: Spin) -> SpinPolicy {
+        SpinPolicy { mode, gap: 2 * BUDGET.as_nanos() as u64 }
+    }
+
+    /// How long to spin before the next sleep of a channel with so many handles.
+    #[inline]
+    pub(crate) fn budget(&self, handles: u32) -> Duration {
+        match self.mode {
+            Spin::Off => Duration::ZERO,
+            Spin::For(budget) => budget,
+            Spin::Auto if handles <= CROWD && self.gap < BUDGET.as_nanos() as u64 => BUDGET,
+            Spin::Auto => Duration::ZERO,
+        }
+    }
+
+    /// A wait took `gap`. Long ones count as a little over the budget, so that a busy time
+    /// after a quiet one is recognised soon.
+    #[inline]
+    pub(crate) fn learn(&mut self, gap: Duration) {
+        let gap = gap.as_nanos().min(4 * BUDGET.as_nanos()) as u64;
+        self.gap = self.gap - self.gap / 8 + gap / 8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spins_while_completions_are_near() {
+        let mut policy = SpinPolicy::new(Spin::Auto);
+        assert_eq!(policy.budget(1), Duration::ZERO);
+        for _ in 0..32 {
+            policy.learn(Duration::from_micros(5));
+        }
+        assert_eq!(policy.budget(1), BUDGET);
+        assert_eq!(policy.budget(CROWD + 1), Duration::ZERO);
+        for _ in 0..32 {
+            policy.learn(Duration::from_millis(5));
+        }
+        assert_eq!(policy.budget(1), Duration::ZERO);
+    }
+}

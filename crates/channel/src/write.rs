@@ -1,0 +1,431 @@
+//! Writes: in order and whole per handle, also when the kernel takes part of them.
+//!
+//! A handle has at most one send in the kernel. What queues behind it goes out in one
+//! piece with the next send (a message socket sends one message at a time).
+
+use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+
+use socket2::SockAddr;
+
+use crate::buffer::WriteData;
+use crate::completion::Event;
+use crate::core::{Core, NO_OP, Op, OpKind, State, WriteState, outcome};
+use crate::engine::{Done, Request};
+use crate::error::SubmitError;
+use crate::id::{Handle, OpId};
+use crate::source::Shape;
+
+/// Parts of one send (IOV_MAX is 1024; more than this gains nothing).
+pub(crate) const PARTS_MAX: usize = 64;
+
+/// Where a datagram goes. Internet addresses are kept inline, so that sending one
+/// allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Destination {
+    /// The connected peer.
+    #[default]
+    Peer,
+    V4(SocketAddrV4),
+    V6(SocketAddrV6),
+    Other(Box<SockAddr>),
+}
+
+impl From<&SockAddr> for Destination {
+    fn from(address: &SockAddr) -> Self {
+        match address.as_socket() {
+            Some(SocketAddr::V4(v4)) => Destination::V4(v4),
+            Some(SocketAddr::V6(v6)) => Destination::V6(v6),
+            None => Destination::Other(Box::new(address.clone())),
+        }
+    }
+}
+
+impl Destination {
+    pub(crate) fn to_address(&self) -> Option<SockAddr> {
+        match self {
+            Destination::Peer => None,
+            Destination::V4(v4) => Some(SockAddr::from(*v4)),
+            Destination::V6(v6) => Some(SockAddr::from(*v6)),
+            Destination::Other(address) => Some((**address).clone()),
+        }
+    }
+}
+
+/// A quiet write that stands in no queue; see [`Core::fresh`].
+pub(crate) struct Fresh {
+    pub(crate) handle: u32,
+    pub(crate) data: WriteData,
+}
+
+/// What the engine is to do next for a handle's write queue.
+pub(crate) enum NextWrites {
+    /// Nothing is queued any more.
+    Nothing,
+    /// Shut both directions down; this operation's [`Done`] tells the outcome.
+    Disconnect(OpId),
+    /// Send what [`Core::for_each_queued`] shows.
+    Send {
+        /// Whether the outcome must be handed out (or acted on) without sleeping first.
+        urgent: bool,
+    },
+}
+
+impl Core {
+    pub(crate) fn queue_write(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
+        let Some(entry) = self.handles.at(handle) else {
+            return Err((SubmitError::StaleHandle, kind));
+        };
+        let fresh = entry.write_state == WriteState::Fresh;
+        if entry.writes.len + u32::from(fresh) >= self.config.write_queue_max {
+            return Err((SubmitError::QueueFull, kind));
+        }
+        let op = self.add_op(handle, kind)?;
+        if fresh {
+            self.queue_behind_all(handle);
+        }
+        self.push_write(handle, op.index);
+        self.request_writes(handle);
+        Ok(op)
+    }
+
+    /// Queues a quiet write as a fresh send, if it is a plain one on an idle stream; else
+    /// gives the data back. Fresh sends go before requests, so there must be none that it
+    /// may not overtake: nothing but a read is under way.
+    #[inline]
+    pub(crate) fn queue_fresh(&mut self, handle: Handle, data: WriteData) -> Result<(), WriteData> {
+        match self.handles.get_mut(handle.index, handle.generation) {
+            Some(entry)
+                if entry.write_state == WriteState::Idle
+                    && entry.state == State::Open
+                    && entry.shape == Shape::Stream
+                    && !entry.write_blocked
+                    && entry.in_engine
+                        == u32::from(self.ops.at(entry.reads.head).is_some_and(|op| op.started))
+                    && !data.part().is_empty() =>
+            {
+                entry.write_state = WriteState::Fresh;
+                self.fresh.push(Fresh { handle: handle.index, data });
+                Ok(())
+            }
+            _ => Err(data),
+        }
+    }
+
+    /// A second write comes before the fresh send has left: both go out as one, from the
+    /// queue.
+    fn queue_behind_all(&mut self, handle: u32) {
+        let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle) else { return };
+        let Fresh { data, .. } = self.fresh.swap_remove(place);
+        self.queue_as_first(handle, data);
+        if let Some(entry) = self.handles.at_mut(handle) {
+            entry.write_state = WriteState::Idle;
+        }
+    }
+
+    fn queue_as_first(&mut self, handle: u32, data: WriteData) {
+        let name = self.name_of(handle);
+        let kind = OpKind::Write { data, quiet: true, to: Destination::Peer, offset: None };
+        let op = Op { handle: name, next: NO_OP, started: false, cancelled: false, written: 0, kind };
+        let (index, _) = self.ops.insert_over(op);
+        self.push_write_front(handle, index);
+    }
+
+    /// For the engine: whether a fresh send is still wanted, and whether its outcome must
+    /// be acted on without sleeping first.
+    #[inline]
+    pub(crate) fn fresh_is_urgent(&self, handle: u32) -> Option<bool> {
+        let entry = self.handles.at(handle)?;
+        match entry.state {
+            State::Open => Some(false),
+            State::Draining => Some(true),
+            State::Closing => None,
+        }
+    }
+
+    /// The engine tells what a fresh send came to; see [`Core::settle_writes`]. One that
+    /// was not taken as a whole becomes an operation at the head of its queue.
+    #[inline]
+    pub(crate) fn settle_fresh(&mut self, handle: u32, data: WriteData, result: i32, blocked: bool) {
+        if result < 0 || result as usize != data.part().len() {
+            self.settle_unfinished_fresh(handle, data, result, blocked);
+            return;
+        }
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        entry.write_state = WriteState::Idle;
+        if entry.writes.head != NO_OP {
+            self.request_writes(handle);
+        } else if entry.state == State::Draining {
+            self.finish_close(handle);
+        }
+    }
+
+    #[cold]
+    fn settle_unfinished_fresh(&mut self, handle: u32, data: WriteData, result: i32, blocked: bool) {
+        self.queue_as_first(handle, data);
+        self.settle_writes(handle, result, blocked);
+    }
+
+    #[inline]
+    fn request_writes(&mut self, handle: u32) {
+        if let Some(entry) = self.handles.at_mut(handle)
+            && entry.write_state == WriteState::Idle
+        {
+            entry.write_state = WriteState::Requested;
+            self.requests.push_back(Request::Writes(handle));
+        }
+    }
+
+    /// For the engine, at a `Request::Writes`: what to send. The queue is in the engine's
+    /// hands until `settle_writes` (or the disconnect's `Done`).
+    #[inline]
+    pub(crate) fn next_writes(&mut self, handle: u32) -> NextWrites {
+        let Some(entry) = self.handles.at_mut(handle) else {
+            return NextWrites::Nothing;
+        };
+        let first = entry.writes.head;
+        if first == NO_OP || entry.state == State::Closing {
+            entry.write_state = WriteState::Idle;
+            return NextWrites::Nothing;
+        }
+        entry.write_state = WriteState::InEngine;
+        let draining = entry.state == State::Draining;
+        let Some(op) = self.ops.at_mut(first) else {
+            return NextWrites::Nothing;
+        };
+        match &op.kind {
+            OpKind::Disconnect => {
+                op.started = true;
+                entry.in_engine += 1;
+                NextWrites::Disconnect(self.op_id(first))
+            }
+            OpKind::Write { quiet, .. } => {
+                let urgent = draining || !quiet || op.next != NO_OP;
+                NextWrites::Send { urgent }
+            }
+            _ => NextWrites::Nothing,
+        }
+    }
+
+    /// Calls `f` with the unsent parts that may go out in one send, at most
+    /// [`PARTS_MAX`], and returns their bytes.
+    #[inline]
+    pub(crate) fn for_each_queued<'a>(&'a self, handle: u32, f: &mut dyn FnMut(&'a [u8])) -> usize {
+        let Some(entry) = self.handles.at(handle) else {
+            return 0;
+        };
+        let stream = entry.shape == Shape::Stream;
+        let mut at = entry.writes.head;
+        let (mut parts, mut bytes) = (0, 0);
+        while let Some(Op { kind: OpKind::Write { data, .. }, written, next, .. }) = self.ops.at(at) {
+            data.for_each_part(*written, &mut |part| {
+                if parts < PARTS_MAX {
+                    parts += 1;
+                    bytes += part.len();
+                    f(part);
+                }
+            });
+            if !stream || parts == PARTS_MAX {
+                break;
+            }
+            at = *next;
+        }
+        bytes
+    }
+
+    /// Where the first queued write goes: to which address, at which offset of a file.
+    pub(crate) fn next_write_target(&self, handle: u32) -> (&Destination, Option<u64>) {
+        let head = self.handles.at(handle).map_or(NO_OP, |entry| entry.writes.head);
+        match self.ops.at(head) {
+            Some(Op { kind: OpKind::Write { to, offset, .. }, written, .. }) => {
+                (to, offset.map(|offset| offset + *written as u64))
+            }
+            _ => (&Destination::Peer, None),
+        }
+    }
+
+    /// The engine keeps a send beyond the turn: until it settles it, the queue's data stays.
+    pub(crate) fn hold_writes(&mut self, handle: u32) {
+        if let Some(entry) = self.handles.at_mut(handle) {
+            entry.write_state = WriteState::Held;
+            entry.in_engine += 1;
+        }
+    }
+
+    /// The engine tells what a send of this handle's queue came to: bytes taken, or a
+    /// negative errno. `blocked`: the kernel took less than it was given for want of
+    /// room; the next send waits for room.
+    pub(crate) fn settle_writes(&mut self, handle: u32, result: i32, blocked: bool) {
+        let Some(entry) = self.handles.at_mut(handle) else {
+            return;
+        };
+        if entry.write_state == WriteState::Held {
+            entry.in_engine -= 1;
+        }
+        entry.write_state = WriteState::Idle;
+        entry.write_blocked = blocked;
+        if entry.state == State::Closing {
+            self.drop_unstarted(handle);
+            self.release_if_ended(handle);
+            return;
+        }
+        let stream = !entry.shape.is_datagram();
+        if result == -libc::ECANCELED {
+            self.end_cancelled_writes(handle);
+        } else if result < 0 {
+            self.fail_writes(handle, result, stream);
+        } else {
+            self.finish_writes(handle, result as usize, stream);
+            self.end_cancelled_writes(handle);
+        }
+        let Some(entry) = self.handles.at(handle) else {
+            return;
+        };
+        if entry.takes_back {
+            self.own_queued_writes(handle);
+        }
+        let Some(entry) = self.handles.at(handle) else {
+            return;
+        };
+        if entry.writes.head != NO_OP {
+            self.request_writes(handle);
+        } else if entry.state == State::Draining {
+            self.finish_close(handle);
+        }
+    }
+
+    fn finish_writes(&mut self, handle: u32, mut bytes: usize, stream: bool) {
+        loop {
+            let Some(entry) = self.handles.at(handle) else {
+                return;
+            };
+            let at = entry.writes.head;
+            let surfaces = entry.state == State::Open;
+            let Some(op) = self.ops.at_mut(at) else {
+                return;
+            };
+            let OpKind::Write { data, quiet, .. } = &op.kind else {
+                return;
+            };
+            let left = data.len() - op.written;
+            if stream && bytes < left {
+                op.written += bytes;
+                return;
+            }
+            bytes -= left.min(bytes);
+            let (total, quiet) = (op.written + left, *quiet);
+            op.written = total;
+            self.pop_write(handle, at);
+            if quiet || !surfaces {
+                self.ops.remove(at);
+            } else {
+                let id = self.op_id(at);
+                self.done.push_back(Done::plain(id, total.min(i32::MAX as usize) as i32));
+            }
+            if bytes == 0 {
+                return;
+            }
+        }
+    }
+
+    /// A broken stream fails every queued write; a message that could not be sent fails
+    /// alone.
+    fn fail_writes(&mut self, handle: u32, error: i32, stream: bool) {
+        loop {
+            let Some(entry) = self.handles.at(handle) else {
+                return;
+            };
+            let at = entry.writes.head;
+            let surfaces = entry.state == State::Open;
+            if !matches!(self.ops.at(at), Some(Op { kind: OpKind::Write { .. }, .. })) {
+                return;
+            }
+            self.pop_write(handle, at);
+            if surfaces {
+                let id = self.op_id(at);
+                self.done.push_back(Done::plain(id, error));
+            } else {
+                self.ops.remove(at);
+            }
+            if !stream {
+                return;
+            }
+        }
+    }
+
+    fn pop_write(&mut self, handle: u32, op: u32) {
+        self.unlink(handle, op, |entry| &mut entry.writes);
+    }
+
+    pub(crate) fn settle_write(&mut self, done: &Done) -> Option<Event> {
+        let op = self.ops.remove(done.op.index)?;
+        let OpKind::Write { data, .. } = op.kind else {
+            return None;
+        };
+        let result = outcome(done.result).map(|_| op.written);
+        Some(Event::Write { result, data })
+    }
+
+    /// A disconnect came to its end: the queue behind it goes on.
+    pub(crate) fn settle_disconnect(&mut self, op: OpId, handle: u32) {
+        self.pop_write(handle, op.index);
+        self.ops.remove(op.index);
+        let Some(entry) = self.handles.at_mut(handle) else {
+            return;
+        };
+        entry.write_state = WriteState::Idle;
+        if entry.writes.head != NO_OP {
+            self.request_writes(handle);
+        } else if entry.state == State::Draining {
+            self.finish_close(handle);
+        } else {
+            self.release_if_ended(handle);
+        }
+    }
+
+    /// Cancels a queued write or disconnect of which the kernel took nothing; one that
+    /// went out in part has to go on, or the stream would be torn.
+    pub(crate) fn cancel_write(&mut self, op: OpId) {
+        let Some(entry) = self.op_mut(op) else { return };
+        if entry.started || entry.written > 0 {
+            return;
+        }
+        entry.cancelled = true;
+        let handle = entry.handle.index;
+        match self.handles.at(handle) {
+            Some(entry) if entry.write_state == WriteState::Held => {
+                self.requests.push_back(Request::CancelWrites(handle));
+            }
+            Some(_) => self.end_cancelled_writes(handle),
+            None => {}
+        }
+    }
+
+    /// Ends the queued writes that were cancelled, unless the kernel took part of them.
+    fn end_cancelled_writes(&mut self, handle: u32) {
+        let mut at = self.handles.at(handle).map_or(NO_OP, |entry| entry.writes.head);
+        while let Some(op) = self.ops.at(at) {
+            let (id, next) = (self.op_id(at), op.next);
+            if op.cancelled && op.written == 0 && !op.started {
+                let disconnect = matches!(op.kind, OpKind::Disconnect);
+                self.pop_write(handle, at);
+                if !disconnect {
+                    self.done.push_back(Done::plain(id, -libc::ECANCELED));
+                } else if let Some(op) = self.ops.at_mut(at) {
+                    op.kind = OpKind::Shutdown(std::net::Shutdown::Both);
+                    self.done.push_back(Done::plain(id, -libc::ECANCELED));
+                }
+            }
+            at = next;
+        }
+    }
+}
+
+impl OpKind {
+    /// A write's data, for giving it back to a caller whose write was refused.
+    pub(crate) fn into_write_data(self) -> WriteData {
+        match self {
+            OpKind::Write { data, .. } => data,
+            _ => WriteData::None,
+        }
+    }
+}

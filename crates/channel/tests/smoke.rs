@@ -1,0 +1,69 @@
+//! The shortest way through a channel, on whichever engine is here.
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use megapipe_channel::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, ReadData};
+
+fn echo(engine: EngineKind, lw: AcceptAs) {
+    let mut channel = Channel::new(Config { engine: Some(engine), ..Config::default() }).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let listening = channel.register(listener, 1).unwrap();
+    channel.accept(listening, AcceptCount::Unlimited, lw).unwrap();
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                for round in 0..200u32 {
+                    let message = round.to_ne_bytes();
+                    stream.write_all(&message).unwrap();
+                    let mut answer = [0; 4];
+                    stream.read_exact(&mut answer).unwrap();
+                    assert_eq!(message, answer);
+                }
+                stream.shutdown(std::net::Shutdown::Write).unwrap();
+                let mut rest = Vec::new();
+                stream.read_to_end(&mut rest).unwrap();
+                assert_eq!(rest, b"bye");
+            })
+        })
+        .collect();
+    let mut ended = 0;
+    while ended < 3 {
+        let completion = channel.dispatch(Some(Duration::from_secs(10))).unwrap().expect("something happens");
+        match completion.event {
+            Event::Accept { result, more } => {
+                assert!(more);
+                let connection = channel.register(result.unwrap().socket, 2).unwrap();
+                channel.read_stream(connection).unwrap();
+            }
+            Event::Read { result, data: ReadData::Buffer(buffer), .. } if result.as_ref().unwrap() > &0 => {
+                channel.write_quiet(completion.handle, buffer).unwrap();
+            }
+            Event::Read { result, .. } => {
+                assert_eq!(result.unwrap(), 0);
+                channel.write(completion.handle, &b"bye"[..]).unwrap();
+                channel.close(completion.handle).unwrap();
+                ended += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    channel.flush().unwrap();
+    while channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some() {}
+    for client in clients {
+        client.join().unwrap();
+    }
+    println!("{:?}", channel.stats());
+}
+
+#[test]
+fn uring_lw() {
+    echo(EngineKind::Uring, AcceptAs::LwSocket);
+}
+
+#[test]
+fn uring_fd() {
+    echo(EngineKind::Uring, AcceptAs::Fd);
+}

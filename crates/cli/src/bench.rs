@@ -1,0 +1,302 @@
+//! `megapipe bench`: measures Megapipe beside what people use today.
+
+use std::error::Error;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ::bench::cpu::CpuSet;
+use ::bench::engine::Engine;
+use ::bench::record::Record;
+use ::bench::rpc::{self, Outcome, Plan, Progress};
+use ::bench::{client, floor, peer, plot, table, with_causes};
+use clap::builder::PossibleValuesParser;
+use clap::builder::TypedValueParser;
+use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
+
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// Small requests and responses over TCP, after the MegaPipe paper (OSDI 2012, Figure 1)
+    ///
+    /// Measures every combination of --transactions, --sizes, --connections and --server-cpus, each
+    /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
+    /// measured.
+    Rpc(Rpc),
+    /// One server of a benchmark; ends when standard input closes
+    #[command(hide = true)]
+    Peer(Peer),
+    /// The server of the floor measurement; obeys standard input
+    #[command(hide = true)]
+    Floor(Floor),
+}
+
+#[derive(Args)]
+struct Rpc {
+    /// Servers to compare [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = engine_parser())]
+    engines: Vec<Engine>,
+    /// Transactions per connection
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,10,128")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    transactions: Vec<u32>,
+    /// Bytes of a request, and of its response, up to 1 MiB
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    sizes: Vec<u32>,
+    /// Concurrent connections, up to 10000
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "256")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    connections: Vec<u16>,
+    /// CPUs of the server, one thread each, such as 0,2-3; give it several times to compare
+    /// numbers of cores [default: the first CPU]
+    #[arg(long, value_name = "CPUS")]
+    server_cpus: Vec<CpuSet>,
+    /// CPUs of the client, one thread each [default: the last CPU]
+    #[arg(long, value_name = "CPUS")]
+    client_cpus: Option<CpuSet>,
+    /// What the client runs on [default: io-uring where it is permitted]
+    #[arg(long, value_name = "NAME", value_parser = client_parser())]
+    client: Option<client::Engine>,
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    seconds: Duration,
+    /// Measurements of each engine at each point
+    #[arg(long, value_name = "COUNT", default_value = "5")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Write one JSON object per line: a header, then a record per engine, point and round
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Draw the medians
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct Peer {
+    #[arg(long, value_parser = engine_parser())]
+    engine: Engine,
+    #[arg(long)]
+    listen: SocketAddr,
+    #[arg(long)]
+    size: usize,
+    #[arg(long)]
+    connections: usize,
+    #[arg(long)]
+    cpus: CpuSet,
+}
+
+#[derive(Args)]
+struct Floor {
+    #[arg(long)]
+    cpu: usize,
+    #[arg(long)]
+    size: usize,
+}
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let ended = match arguments.scenario {
+        Scenario::Rpc(arguments) => rpc(arguments),
+        Scenario::Peer(arguments) => return serve(arguments),
+        Scenario::Floor(arguments) => {
+            floor::serve(arguments.cpu, arguments.size).map(|()| ExitCode::SUCCESS).map_err(Into::into)
+        }
+    };
+    ended.unwrap_or_else(|error| {
+        eprintln!("megapipe bench: {}", with_causes(error.as_ref()));
+        ExitCode::FAILURE
+    })
+}
+
+fn rpc(arguments: Rpc) -> Result<ExitCode, Box<dyn Error>> {
+    let allowed = CpuSet::allowed()?;
+    let plan = match plan(&arguments, &allowed) {
+        Ok(plan) => plan,
+        Err(unusable) => {
+            eprintln!("megapipe bench: {unusable}");
+            return Ok(ExitCode::from(2));
+        }
+    };
+    if let Some(file) = &arguments.plot {
+        plot::check(file)?;
+    }
+    let mut json = arguments.json.as_deref().map(JsonLines::create).transpose()?;
+    let stop = stop_on_signal()?;
+    let bar = progress_bar(&plan);
+    let mut records = Vec::new();
+    let ended = rpc::run(&plan, &stop, &mut |progress| {
+        match progress {
+            Progress::Measuring(engine, point) => bar.set_message(format!(
+                "{}, {} per connection, {} B",
+                engine.name(),
+                point.transactions,
+                point.size
+            )),
+            Progress::Done => bar.inc(1),
+            Progress::Record(record) => {
+                records.push(record.clone());
+                if let Some(json) = &mut json {
+                    json.write(record)?;
+                }
+            }
+        }
+        Ok(())
+    });
+    bar.finish_and_clear();
+    print!("{}", table::render(&records));
+    let outcome = ended?;
+    let measured = records.iter().filter(|record| matches!(record, Record::Measurement(_))).count();
+    if let Some(file) = &arguments.plot
+        && measured > 0
+    {
+        plot::draw(&records, file)?;
+    }
+    if outcome == Outcome::Stopped {
+        eprintln!("stopped: {measured} of {} measurements kept", plan.measurements());
+        return Ok(ExitCode::from(INTERRUPTED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn serve(arguments: Peer) -> ExitCode {
+    let Err(error) = peer::serve(&peer::Options {
+        engine: arguments.engine,
+        listen: arguments.listen,
+        size: arguments.size,
+        connections: arguments.connections,
+        cpus: arguments.cpus,
+    });
+    eprintln!("{}", with_causes(&error)); // the controller says whose words these are
+    ExitCode::FAILURE
+}
+
+/// A flag that is well-formed, yet cannot be used on this machine.
+#[derive(Debug, thiserror::Error)]
+enum Unusable {
+    #[error("{flag}: CPU {cpu} is not among those this process may use ({allowed})")]
+    Cpu { flag: &'static str, cpu: usize, allowed: CpuSet },
+}
+
+fn plan(arguments: &Rpc, allowed: &CpuSet) -> Result<Plan, Unusable> {
+    let server_cpus = match arguments.server_cpus.as_slice() {
+        [] => vec![allowed.first()],
+        sets => sets.to_vec(),
+    };
+    let client_cpus = arguments.client_cpus.clone().unwrap_or_else(|| allowed.last());
+    for set in &server_cpus {
+        check_cpus("--server-cpus", set, allowed)?;
+    }
+    check_cpus("--client-cpus", &client_cpus, allowed)?;
+    for set in &server_cpus {
+        if set.missing_from(&client_cpus).len() < set.len() {
+            eprintln!(
+                "note: server and client share CPUs ({set} and {client_cpus}); they will take \
+                 turns, and latency will show it"
+            );
+        }
+    }
+    let connections = arguments.connections.iter().map(|&count| usize::from(count)).collect::<Vec<_>>();
+    let most = connections.iter().copied().max().unwrap_or(1);
+    let client = arguments.client.unwrap_or_else(|| client::Engine::best(most));
+    let engines = match arguments.engines.as_slice() {
+        [] => Engine::ALL.to_vec(),
+        named => named.to_vec(),
+    };
+    Ok(Plan {
+        program: PathBuf::from("/proc/self/exe"),
+        command: std::env::args().collect::<Vec<_>>().join(" "),
+        engines,
+        transactions: arguments.transactions.clone(),
+        sizes: arguments.sizes.iter().map(|&size| size as usize).collect(),
+        connections,
+        server_cpus,
+        client,
+        client_cpus,
+        window: arguments.seconds,
+        rounds: arguments.rounds,
+    })
+}
+
+fn check_cpus(flag: &'static str, set: &CpuSet, allowed: &CpuSet) -> Result<(), Unusable> {
+    match set.missing_from(allowed).first() {
+        None => Ok(()),
+        Some(&cpu) => Err(Unusable::Cpu { flag, cpu, allowed: allowed.clone() }),
+    }
+}
+
+/// Records in a file, each written through at once so that none is lost.
+struct JsonLines(BufWriter<File>);
+
+impl JsonLines {
+    fn create(path: &std::path::Path) -> Result<Self, JsonError> {
+        let file = File::create(path).map_err(|source| JsonError { path: path.to_owned(), source })?;
+        Ok(Self(BufWriter::new(file)))
+    }
+
+    fn write(&mut self, record: &Record) -> io::Result<()> {
+        serde_json::to_writer(&mut self.0, record)?;
+        self.0.write_all(b"\n")?;
+        self.0.flush()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("--json: cannot write {}", path.display())]
+struct JsonError {
+    path: PathBuf,
+    source: io::Error,
+}
+
+/// Set by the first SIGINT or SIGTERM; a second one ends the process at once.
+fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let second = stop.clone();
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED.into(), second)?;
+        signal_hook::flag::register(signal, stop.clone())?;
+    }
+    Ok(stop)
+}
+
+fn progress_bar(plan: &Plan) -> ProgressBar {
+    let count = plan.measurements();
+    let bar = ProgressBar::new(count as u64);
+    let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
+    bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
+    bar
+}
+
+fn engine_parser() -> impl TypedValueParser<Value = Engine> {
+    PossibleValuesParser::new(Engine::ALL.iter().map(|engine| engine.name()))
+        .map(|name| Engine::from_name(&name).expect("the parser admits engine names only"))
+}
+
+fn client_parser() -> impl TypedValueParser<Value = client::Engine> {
+    PossibleValuesParser::new(["io-uring", "epoll"]).map(|name| match name.as_str() {
+        "epoll" => client::Engine::Epoll,
+        _ => client::Engine::IoUring,
+    })
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    match seconds {
+        0.05..=3600.0 => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("must be 0.05 to 3600".to_owned()),
+    }
+}
+
+/// The exit status of a run ended by Ctrl-C: 128 and the number of SIGINT, as shells report it.
+const INTERRUPTED: u8 = 130;

@@ -1,0 +1,117 @@
+//! The io_uring features: what each is good for, and what takes its place.
+use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable};
+
+use super::finding::Finding;
+use super::system::System;
+
+const AREA: &str = "io_uring";
+
+pub(super) fn findings(capabilities: &Capabilities, engine: Option<&str>, system: &System) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let instead = match engine {
+        Some(_) => "the epoll engine",
+        None => "nothing: Megapipe programs end at start",
+    };
+    findings.push(match capabilities.ring {
+        Ok(()) => Finding::ok(AREA, "ring", "works"),
+        Err(reason) => Finding::missing(AREA, "ring", reason.to_string())
+            .instead(instead)
+            .remedy(ring_remedy(reason, system)),
+    });
+    findings.extend(capabilities.features().map(|feature| match capabilities.ring {
+        Ok(()) => feature_finding(feature),
+        Err(_) => Finding::missing(AREA, feature.name, "not tried: no ring").instead(instead),
+    }));
+    findings.extend(capabilities.unknown_disabled().iter().map(|name| {
+        Finding::note(AREA, DISABLE_VARIABLE, format!("names no feature: {name}"))
+            .instead("the name is ignored")
+            .remedy("use the names of this list")
+    }));
+    findings
+}
+
+fn feature_finding(feature: Feature) -> Finding {
+    let Feature { name, since, available, disabled } = feature;
+    let instead = replacement(name);
+    if available {
+        Finding::ok(AREA, name, "works")
+    } else if disabled {
+        Finding::missing(AREA, name, format!("switched off by {DISABLE_VARIABLE}"))
+            .instead(instead)
+            .remedy(format!("unset {DISABLE_VARIABLE}"))
+    } else {
+        Finding::missing(AREA, name, "does not work here")
+            .instead(instead)
+            .remedy(format!("run Linux {since} or later (and enable what it stands on)"))
+    }
+}
+
+/// What Megapipe uses where the feature is missing.
+fn replacement(feature: &str) -> &'static str {
+    match feature {
+        "defer_taskrun" => {
+            "COOP_TASKRUN: completions are worked off in any system call, at a little more CPU time"
+        }
+        "coop_taskrun" => "the ring's plain mode, which interrupts the thread to complete requests",
+        "taskrun_flag" => "one system call per look at the ring while spinning",
+        "submit_all" => "submission again from behind a request with an error",
+        "no_sqarray" => "an index array, filled once at start",
+        "registered_ring_fd" => "the ring's descriptor, looked up in each call",
+        "multishot_accept" => "one accept request per connection",
+        "multishot_recv" => "one receive request per message",
+        "multishot_recvmsg" => "one receive request per datagram",
+        "recv_len_cap" => {
+            "nothing: a busy connection may bring many buffers at a time, and latency of others suffers"
+        }
+        "buffer_ring" => "the epoll engine: reads have nowhere to put their bytes",
+        "buffer_ring_incremental" => "a whole buffer for each message, however small",
+        "sparse_files" => "ordinary descriptors, kept private, for lightweight sockets",
+        "direct_descriptors_safe" => "ordinary descriptors, kept private, for lightweight sockets",
+        "fixed_fd_install" => "ordinary descriptors, kept private, for lightweight sockets",
+        "cqe_skip" => "the epoll engine: successful steps would drown the others in completions",
+        "min_wait" => "the first completion ends a wait: smaller batches under a latency bound",
+        "sync_cancel" => "a cancel request on the ring, waited for",
+        "msg_ring" => "an eventfd to wake another channel",
+        "send_zc" => "sends that copy",
+        "async_cancel_fd" => "the epoll engine: a close could not end what is pending",
+        _ => "a slower way to the same result",
+    }
+}
+
+fn ring_remedy(reason: RingUnavailable, system: &System) -> String {
+    match reason {
+        RingUnavailable::Disabled => format!("unset {DISABLE_VARIABLE}"),
+        RingUnavailable::LockedMemory(_) => {
+            "ulimit -l 8192   (systemd: LimitMEMLOCK=8M; docker run --ulimit memlock=8388608)".to_owned()
+        }
+        RingUnavailable::Descriptors(_) => "ulimit -n 65536   (systemd: LimitNOFILE=65536)".to_owned(),
+        _ if is_confined(system) => "docker run --security-opt seccomp=PROFILE.json, where the profile allows \
+                                     io_uring_setup, io_uring_enter and io_uring_register \
+                                     (systemd: SystemCallFilter=@io-event io_uring_setup io_uring_enter io_uring_register)"
+            .to_owned(),
+        _ if system.value::<u32>("/proc/sys/kernel/io_uring_disabled").is_some_and(|value| value > 0) => {
+            system.as_root("sysctl -w kernel.io_uring_disabled=0")
+        }
+        RingUnavailable::Missing(_) => "run Linux 6.1 or later, built with CONFIG_IO_URING=y".to_owned(),
+        RingUnavailable::Forbidden(_) | RingUnavailable::Failed(_) => {
+            "ask the security module (SELinux: ausearch -m avc; AppArmor: dmesg | grep apparmor)".to_owned()
+        }
+    }
+}
+
+/// Whether a seccomp filter is on this process, which is the likeliest reason for a refusal.
+fn is_confined(system: &System) -> bool {
+    system.status("Seccomp").is_some_and(|mode| mode != "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_feature_has_a_replacement_of_its_own() {
+        for feature in Capabilities::get().features() {
+            assert_ne!(replacement(feature.name), replacement("no such feature"), "{}", feature.name);
+        }
+    }
+}

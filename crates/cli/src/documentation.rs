@@ -1,0 +1,39 @@
+//! `megapipe generate-docs`: man pages and shell completions, made from the definitions that parse the command line,
+//! so that they cannot differ from it. Used by `make install`.
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+/// Write man pages and shell completions
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Directory to write to; gets the subdirectories `man` and `completions`
+    directory: PathBuf,
+}
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match generate(&arguments.directory) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("megapipe: cannot write to {}: {error}", arguments.directory.display());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn generate(directory: &Path) -> io::Result<()> {
+    let man = directory.join("man");
+    fs::create_dir_all(&man)?;
+    clap_mangen::generate_to(crate::Arguments::command(), &man)?;
+
+    let completions = directory.join("completions");
+    fs::create_dir_all(&completions)?;
+    for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
+        clap_complete::generate_to(shell, &mut crate::Arguments::command(), "megapipe", &completions)?;
+    }
+    Ok(())
+}

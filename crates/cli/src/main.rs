@@ -1,0 +1,36 @@
+//! The `megapipe` command: one binary, a verb for each thing Megapipe does.
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod bench;
+mod doctor;
+mod documentation;
+mod serve;
+
+#[derive(Parser)]
+#[command(name = "megapipe", version, about = "Scalable network I/O for Linux servers")]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    /// Measure Megapipe beside what people use today
+    Bench(bench::Arguments),
+    Doctor(doctor::Arguments),
+    /// Run a ready-made server
+    Serve(serve::Arguments),
+    #[command(hide = true)]
+    GenerateDocs(documentation::Arguments),
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse().verb {
+        Verb::Bench(arguments) => bench::run(arguments),
+        Verb::Doctor(arguments) => doctor::run(arguments),
+        Verb::Serve(arguments) => serve::run(arguments),
+        Verb::GenerateDocs(arguments) => documentation::run(arguments),
+    }
+}

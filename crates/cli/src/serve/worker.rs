@@ -1,0 +1,176 @@
+//! One thread of a server: its channel, its listener, and the loop that serves its connections.
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+use megapipe::{
+    AcceptAs, AcceptCount, AcceptError, Accepted, Channel, Config, CpuSet, CreateError, DispatchError, Event,
+    Handle, RegisterError, SubmitError, Waker,
+};
+use slab::Slab;
+use thiserror::Error;
+
+use super::connection::{Connection, Context, Fate, copied};
+use super::output::Output;
+use super::server::Shared;
+use super::service::{Service, Traffic};
+
+/// The cookie of the listener; those of connections are their places in the table.
+const LISTENER: u64 = u64::MAX;
+
+/// Why a thread cannot serve.
+#[derive(Debug, Error)]
+pub(crate) enum WorkerError {
+    #[error("it has no channel")]
+    Channel(#[from] CreateError),
+    #[error("it has no listener")]
+    Listener(#[from] RegisterError),
+    #[error("it cannot accept connections")]
+    Submit(#[from] SubmitError),
+    #[error("it can accept connections no more")]
+    Accept(#[from] AcceptError),
+    #[error("its channel is broken")]
+    Dispatch(#[from] DispatchError),
+}
+
+/// One thread of a server.
+pub(crate) struct Worker<'a, S: Service> {
+    channel: Channel,
+    connections: Slab<Connection<S::Session>>,
+    output: Output,
+    service: &'a S,
+    thread: usize,
+    shared: &'a Shared,
+}
+
+impl<'a, S: Service> Worker<'a, S> {
+    /// Makes the calling thread, whose number is `thread`, a server at the address of `socket`.
+    pub(crate) fn new(
+        config: Config,
+        socket: BorrowedFd<'_>,
+        mask: &CpuSet,
+        thread: usize,
+        service: &'a S,
+        shared: &'a Shared,
+    ) -> Result<Self, WorkerError> {
+        let mut channel = Channel::new(config)?;
+        let listener = channel.register_partitioned(socket, LISTENER, mask)?;
+        channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
+        Ok(Self { channel, connections: Slab::new(), output: Output::default(), service, thread, shared })
+    }
+
+    /// Wakes the thread, so that it sees that it is to stop.
+    pub(crate) fn waker(&self) -> Waker {
+        self.channel.waker()
+    }
+
+    /// Serves until [`Shared::stopping`], then closes its connections.
+    pub(crate) fn run(&mut self) -> Result<(), WorkerError> {
+        let result = self.serve_all();
+        let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in open {
+            self.close(key);
+        }
+        result
+    }
+
+    fn serve_all(&mut self) -> Result<(), WorkerError> {
+        while !self.shared.stopping.load(Ordering::Acquire) {
+            let completion = match self.channel.dispatch(None) {
+                Ok(Some(completion)) => completion,
+                Ok(None) | Err(DispatchError::Interrupted) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            match (completion.cookie, completion.event) {
+                (LISTENER, Event::Accept { result, more }) => self.accepted(result, more)?,
+                (key, event) => self.serve(key as usize, event),
+            }
+        }
+        Ok(())
+    }
+
+    fn accepted(&mut self, result: Result<Accepted, AcceptError>, more: bool) -> Result<(), WorkerError> {
+        match result {
+            Ok(accepted) => self.welcome(accepted),
+            Err(error) if more => tracing::debug!(%error, "accepting pauses"),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, accepted: Accepted) {
+        let slot = self.connections.vacant_entry();
+        let handle = match self.channel.register(accepted.socket, slot.key() as u64) {
+            Ok(handle) => handle,
+            Err(error) => {
+                tracing::debug!(%error, "a connection is dropped");
+                return;
+            }
+        };
+        if self.shared.open.fetch_add(1, Ordering::Relaxed) >= self.shared.max_connections {
+            self.shared.open.fetch_sub(1, Ordering::Relaxed);
+            refuse(&mut self.channel, handle, self.service.refusal());
+            self.service.count(self.thread, Traffic::Refused);
+            return;
+        }
+        self.service.count(self.thread, Traffic::Opened);
+        let key = slot.key();
+        let connection = slot.insert(Connection::new(handle));
+        if connection.start_reading(&mut self.channel) == Fate::Close {
+            self.close(key);
+        }
+    }
+
+    /// Carries out what a completion means for a connection.
+    fn serve(&mut self, key: usize, event: Event) {
+        let Some(connection) = self.connections.get_mut(key) else {
+            return;
+        };
+        let mut context = Context {
+            channel: &mut self.channel,
+            service: self.service,
+            thread: self.thread,
+            output: &mut self.output,
+        };
+        let fate = match event {
+            Event::Read { result: Ok(0), .. } => connection.input_ended(),
+            Event::Read { result: Ok(_), data, more } => {
+                let fate = connection.received(data.bytes(), &mut context);
+                if more || fate == Fate::Close { fate } else { connection.reading_stopped(context.channel) }
+            }
+            Event::Read { result: Err(error), .. } if is_cancelled(&error) => {
+                connection.reading_stopped(context.channel)
+            }
+            Event::Write { result: Ok(_), .. } => connection.confirmed(&mut context),
+            Event::Read { result: Err(error), .. } | Event::Write { result: Err(error), .. } => {
+                tracing::debug!(%error, "a client is gone");
+                Fate::Close
+            }
+            _ => Fate::Open,
+        };
+        if fate == Fate::Close {
+            self.close(key);
+        }
+    }
+
+    fn close(&mut self, key: usize) {
+        let connection = self.connections.remove(key);
+        // Stale only if the channel has closed it already.
+        let _ = self.channel.close(connection.handle());
+        self.shared.open.fetch_sub(1, Ordering::Relaxed);
+        self.service.count(self.thread, Traffic::Closed);
+    }
+}
+
+/// Tells a client that it is one too many.
+fn refuse(channel: &mut Channel, handle: Handle, refusal: &[u8]) {
+    if !refusal.is_empty() {
+        let refusal = copied(channel, refusal);
+        // The connection is closed in any case.
+        let _ = channel.write_quiet(handle, refusal);
+    }
+    let _ = channel.close(handle);
+}
+
+fn is_cancelled(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
+}

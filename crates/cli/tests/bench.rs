@@ -1,0 +1,417 @@
+//! `megapipe bench` as a user and its own servers meet it: real processes, real sockets.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bench::cpu::CpuSet;
+use bench::engine::Engine;
+use bench::record::Record;
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
+
+/// Nothing here takes nearly as long, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn every_engine_answers_whole_messages_only() {
+    for_every_engine(16 << 10, |server| {
+        let mut partial = server.connect();
+        let request = vec![7; server.size];
+        partial.write_all(&request[..1]).unwrap();
+        partial.write_all(&request[1..server.size - 1]).unwrap();
+        // Meanwhile another connection is served, twice at once.
+        let mut other = server.connect();
+        other.write_all(&[&request[..], &request[..]].concat()).unwrap();
+        server.expect_responses(&mut other, 2);
+        partial.set_nonblocking(true).unwrap();
+        let early = partial.read(&mut [0]).unwrap_err();
+        assert_eq!(early.kind(), io::ErrorKind::WouldBlock, "{}", server.engine);
+        partial.set_nonblocking(false).unwrap();
+        partial.write_all(&request[server.size - 1..]).unwrap();
+        server.expect_responses(&mut partial, 1);
+    });
+}
+
+#[test]
+fn every_engine_sends_to_a_client_that_reads_late() {
+    for_every_engine(16 << 10, |server| {
+        // More than the socket buffers of both ends hold, so that sends are taken in part.
+        const REQUESTS: usize = 1000;
+        let mut stream = server.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let request = vec![7; server.size];
+        let writing = thread::spawn(move || {
+            for _ in 0..REQUESTS {
+                writer.write_all(&request).unwrap();
+            }
+        });
+        thread::sleep(Duration::from_millis(100)); // gives the buffers a chance to fill
+        server.expect_responses(&mut stream, REQUESTS);
+        writing.join().unwrap();
+    });
+}
+
+#[test]
+fn every_engine_survives_resets_and_closes_with_its_client() {
+    for_every_engine(64, |server| {
+        let request = vec![7; server.size];
+        // More connections than any engine has room for at once.
+        for _ in 0..300 {
+            let mut stream = server.connect();
+            stream.write_all(&request).unwrap();
+            server.expect_responses(&mut stream, 1);
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        let mut last = server.connect();
+        last.write_all(&request).unwrap();
+        server.expect_responses(&mut last, 1);
+        last.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(last.read(&mut [0]).unwrap(), 0, "{}", server.engine);
+        drop(last);
+        let descriptors = server.descriptors();
+        assert!(descriptors < 40, "{}: {descriptors} open", server.engine);
+    });
+}
+
+#[test]
+fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
+    let files = Files::new("schema");
+    let output = rpc()
+        .args(["--engines", "epoll-shared,epoll-reuseport"])
+        .args(["--transactions", "1,10", "--connections", "8"])
+        .args(["--seconds", "0.05", "--rounds", "2"])
+        .arg("--json")
+        .arg(&files.json)
+        .arg("--plot")
+        .arg(&files.plot)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+
+    let records = records(&files.json);
+    let header = &records[0];
+    assert_eq!(header["record"], "header");
+    for field in ["machine", "cpu", "kernel", "command", "date"] {
+        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
+    }
+    assert!(header["mitigations"].is_object());
+
+    let mut seen = Vec::new();
+    for record in of_kind(&records, "measurement") {
+        for field in [
+            "transactions_per_s",
+            "connections_per_s",
+            "server_cpu_ns_per_transaction",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "client_cpu_ns_per_transaction",
+        ] {
+            assert!(record[field].as_f64().unwrap() > 0.0, "{field} in {record}");
+        }
+        let syscalls = &record["syscalls_per_transaction"];
+        assert_eq!(syscalls.is_null(), header["syscall_counter"].is_null());
+        assert_eq!((&record["size"], &record["connections"]), (&64.into(), &8.into()));
+        assert_eq!(record["failures"], 0);
+        seen.push((
+            record["engine"].as_str().unwrap().to_owned(),
+            record["transactions"].as_u64().unwrap(),
+            record["round"].as_u64().unwrap(),
+        ));
+    }
+    // Engines take turns, and the second round starts with the other one.
+    let expected = [
+        ("epoll-shared", 1, 1),
+        ("epoll-reuseport", 1, 1),
+        ("epoll-shared", 10, 1),
+        ("epoll-reuseport", 10, 1),
+        ("epoll-reuseport", 1, 2),
+        ("epoll-shared", 1, 2),
+        ("epoll-reuseport", 10, 2),
+        ("epoll-shared", 10, 2),
+    ];
+    assert_eq!(seen, expected.map(|(engine, transactions, round)| (engine.to_owned(), transactions, round)));
+    assert_eq!(of_kind(&records, "floor").len(), 2);
+
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("epoll-reuseport") && table.contains("floor:"), "{table}");
+    let svg = fs::read_to_string(&files.plot).unwrap();
+    assert!(svg.contains("transactions per connection"), "{svg}");
+}
+
+#[test]
+fn both_clients_measure() {
+    for client in ["epoll", "io-uring"] {
+        let files = Files::new(client);
+        let output = rpc()
+            .args(["--engines", "epoll-shared", "--client", client])
+            .args(["--transactions", "3", "--sizes", "1,16384", "--connections", "20"])
+            .args(["--seconds", "0.05", "--rounds", "1"])
+            .arg("--json")
+            .arg(&files.json)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
+            println!("SKIPPED the io_uring client: {stderr}");
+            continue;
+        }
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(of_kind(&records(&files.json), "measurement").len(), 2);
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured() {
+    let files = Files::new("interrupt");
+    let mut run = rpc()
+        .args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"])
+        .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"])
+        .arg("--json")
+        .arg(&files.json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until(|| {
+        let text = fs::read_to_string(&files.json).unwrap_or_default();
+        text.matches(r#""record":"measurement""#).count() >= 2
+    });
+    signal(&run, libc::SIGINT);
+    let status = wait(&mut run);
+    assert_eq!(status.code(), Some(130));
+    let mut output = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(output.contains("epoll-shared"), "{output}");
+    let mut notes = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    let kept = of_kind(&records(&files.json), "measurement").len();
+    assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
+}
+
+#[test]
+fn servers_end_with_their_controller() {
+    let mut run = rpc()
+        .args(["--engines", "epoll-shared", "--connections", "4"])
+        .args(["--transactions", "10", "--seconds", "600"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut servers = Vec::new();
+    until(|| {
+        servers = children(run.id());
+        servers.iter().any(|&server| command(server).contains("epoll-shared"))
+    });
+    signal(&run, libc::SIGKILL);
+    wait(&mut run);
+    until(|| servers.iter().all(|&server| command(server).is_empty()));
+}
+
+#[test]
+fn an_unknown_engine_is_refused_with_the_names_of_all() {
+    let output = rpc().args(["--engines", "epoll-shared,select"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("'select'"), "{stderr}");
+    for engine in Engine::ALL {
+        assert!(stderr.contains(engine.name()), "{engine} in {stderr}");
+    }
+}
+
+#[test]
+fn a_cpu_out_of_reach_is_refused() {
+    for flag in ["--server-cpus", "--client-cpus"] {
+        let output = rpc().args([flag, "1023"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(flag) && stderr.contains("CPU 1023"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_shared_cpu_is_allowed_and_said() {
+    let cpu = CpuSet::allowed().unwrap().first().to_string();
+    let output = rpc()
+        .args(["--server-cpus", &cpu, "--client-cpus", &cpu])
+        .args(["--engines", "epoll-shared", "--transactions", "10", "--connections", "4"])
+        .args(["--seconds", "0.05", "--rounds", "1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("share"), "{stderr}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
+    let output = rpc().args(["--json", "/nonexistent/records"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("/nonexistent/records"), "{stderr}");
+}
+
+/// A server process of this test; dropping it ends it, by the end of its standard input.
+struct Server {
+    engine: Engine,
+    size: usize,
+    child: Child,
+    port: u16,
+}
+
+/// Runs `check` against each engine; names those that cannot run here.
+fn for_every_engine(size: usize, check: fn(&Server)) {
+    for &engine in Engine::ALL {
+        match Server::start(engine, size) {
+            Ok(server) => check(&server),
+            Err(reason) => println!("SKIPPED {engine}: {reason}"),
+        }
+    }
+}
+
+/// What may keep an engine from running on some machine.
+fn excuses(engine: Engine) -> &'static [&'static str] {
+    match engine {
+        Engine::Libevent | Engine::Libuv => &["built without"],
+        Engine::MegapipeUring | Engine::UringPlain | Engine::Monoio | Engine::Compio => {
+            &["not permitted", "not implemented"]
+        }
+        Engine::MegapipeEpoll | Engine::EpollShared | Engine::EpollReuseport | Engine::Tokio => &[],
+    }
+}
+
+impl Server {
+    fn start(engine: Engine, size: usize) -> Result<Self, String> {
+        let cpus = CpuSet::allowed().unwrap();
+        let mut child = Command::new(PROGRAM)
+            .args(["bench", "peer", "--engine", engine.name()])
+            .env_remove("MEGAPIPE_ENGINE")
+            .args(["--listen", "127.0.0.1:0", "--connections", "8"])
+            .args(["--size", &size.to_string(), "--cpus", &cpus.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(port) = line.trim().strip_prefix("listening ") else {
+            let mut reason = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut reason).unwrap();
+            assert_eq!(wait(&mut child).code(), Some(1), "{engine}: {reason}");
+            assert!(excuses(engine).iter().any(|words| reason.contains(words)), "{engine}: {reason}");
+            return Err(reason);
+        };
+        let port = port.parse().unwrap();
+        Ok(Self { engine, size, child, port })
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn expect_responses(&self, stream: &mut TcpStream, count: usize) {
+        let mut response = vec![1; self.size];
+        for _ in 0..count {
+            if let Err(error) = stream.read_exact(&mut response) {
+                panic!("{}: {error}", self.engine);
+            }
+        }
+    }
+
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let status = wait(&mut self.child);
+        assert!(!status.success(), "{} ended by itself", self.engine);
+    }
+}
+
+/// Files of one test.
+struct Files {
+    json: PathBuf,
+    plot: PathBuf,
+}
+
+impl Files {
+    fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let files = Self {
+            json: folder.join(format!("bench-{test}.json")),
+            plot: folder.join(format!("bench-{test}.svg")),
+        };
+        for file in [&files.json, &files.plot] {
+            let _ = fs::remove_file(file); // of an earlier run, if there was one
+        }
+        files
+    }
+}
+
+fn rpc() -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "rpc"]);
+    command
+}
+
+/// All lines, each of which is also a record by its type.
+fn records(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    for line in text.lines() {
+        serde_json::from_str::<Record>(line).unwrap();
+    }
+    let parse = |line| serde_json::from_str(line).unwrap();
+    text.lines().map(parse).collect()
+}
+
+fn of_kind<'all>(records: &'all [Value], kind: &str) -> Vec<&'all Value> {
+    records.iter().filter(|record| record["record"] == kind).collect()
+}
+
+fn signal(child: &Child, signal: i32) {
+    // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+fn wait(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    until(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let is_child = |process: &u32| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{parent}"))
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// The command line of a process; empty when it has ended.
+fn command(process: u32) -> String {
+    fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()
+}

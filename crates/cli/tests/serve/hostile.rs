@@ -1,0 +1,160 @@
+//! Clients that send nonsense, too much, too little, or do not read: the server goes on.
+use std::io::{ErrorKind, Read, Write};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use rustix::process::Signal;
+
+use crate::client::{Client, transcript};
+use crate::on_both_engines;
+use crate::server::{Server, Verdict};
+
+on_both_engines!(
+    garbage_harms_nobody,
+    half_commands_store_nothing,
+    a_line_without_end_is_refused,
+    a_binary_client_is_told,
+    a_client_that_never_reads_is_bounded,
+    a_client_that_reads_late_gets_everything,
+    silent_clients_cost_little,
+);
+
+/// Sends `pattern` again and again until the server takes no more; returns how many bytes it took.
+pub(crate) fn fill(client: &mut Client, pattern: &[u8]) -> usize {
+    const BOUND: usize = 256 << 20;
+    let block = pattern.repeat((1 << 20) / pattern.len());
+    client.stream.set_write_timeout(Some(Duration::from_millis(500))).expect("sockets have timeouts");
+    let mut sent = 0;
+    while sent < BOUND {
+        match client.stream.write(&block[sent % pattern.len()..]) {
+            Ok(count) => sent += count,
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return sent,
+            Err(error) => panic!("the server closes: {error}"),
+        }
+    }
+    panic!("the server takes {BOUND} bytes from a client that does not read");
+}
+
+fn check_alive(server: &Server) {
+    let mut client = Client::connect(server.address);
+    client.ask("set alive 0 0 3\r\nyes\r\nget alive\r\n", "STORED\r\nVALUE alive 0 3\r\nyes\r\nEND\r\n");
+}
+
+fn garbage_harms_nobody(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &[])?;
+    let word = prop_oneof![
+        Just(b"set ".to_vec()),
+        Just(b"get ".to_vec()),
+        Just(b"noreply".to_vec()),
+        Just(b" 0 0 10\r\n".to_vec()),
+        Just(b"\r\n".to_vec()),
+        Just(b" 4294967296 ".to_vec()),
+        prop::collection::vec(any::<u8>(), 0..300),
+    ];
+    let garbage = prop::collection::vec(word, 0..40);
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..200 {
+        let pieces = garbage.new_tree(&mut runner).expect("the strategy rejects nothing").current();
+        transcript(server.address, pieces.iter().map(Vec::as_slice));
+    }
+    check_alive(&server);
+    Ok(())
+}
+
+fn half_commands_store_nothing(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &[])?;
+    let whole = b"set half 0 0 10\r\n0123456789\r\n";
+    for length in 0..whole.len() {
+        assert_eq!(transcript(server.address, [&whole[..length]].into_iter()), b"");
+    }
+    Client::connect(server.address).ask("get half\r\n", "END\r\n");
+    assert_eq!(transcript(server.address, [&whole[..]].into_iter()), b"STORED\r\n");
+    Ok(())
+}
+
+fn a_line_without_end_is_refused(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &[])?;
+    for length in [2_049, 10_000, 1_000_000] {
+        let line = vec![b'x'; length];
+        let answer = transcript(server.address, line.chunks(4_000));
+        assert_eq!(answer, b"CLIENT_ERROR line too long\r\n");
+    }
+    check_alive(&server);
+    Ok(())
+}
+
+fn a_binary_client_is_told(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &[])?;
+    let mut client = Client::connect(server.address);
+    client.send([0x80, 0x0a, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(client.read_to_end(), b"CLIENT_ERROR the binary protocol is not supported\r\n");
+    check_alive(&server);
+    Ok(())
+}
+
+fn a_client_that_never_reads_is_bounded(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &["--threads", "1"])?;
+    let mut other = Client::connect(server.address);
+    other.send("set big 0 0 1048576\r\n");
+    other.send(vec![b'x'; 1 << 20]);
+    other.ask("\r\n", "STORED\r\n");
+    let before = server.resident();
+    let mut silent: Vec<_> = (0..4).map(|_| Client::connect(server.address)).collect();
+    for client in &mut silent {
+        fill(client, b"get big\r\n");
+    }
+    // Few bytes in, few bytes out: the number of writes is what has to be bounded.
+    fill(&mut Client::connect(server.address), b"version\r\nget none\r\nbogus\r\n");
+    check_alive(&server);
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < 32 << 20, "the server grew by {grown} bytes");
+    other.ask("get none\r\n", "END\r\n");
+    // They do not keep it from ending either.
+    server.signal(Signal::TERM);
+    let (status, _) = server.wait();
+    assert!(status.success(), "{status}");
+    drop(silent);
+    Ok(())
+}
+
+fn a_client_that_reads_late_gets_everything(engine: &'static str) -> Verdict {
+    const REQUESTS: usize = 100;
+    let server = Server::start(engine, "kv", &["--threads", "1"])?;
+    let mut client = Client::connect(server.address);
+    let value: Vec<u8> = (0..1 << 20).map(|index: u32| (index % 253) as u8).collect();
+    client.send("set big 0 0 1048576\r\n");
+    client.send(&value);
+    client.ask("\r\n", "STORED\r\n");
+    client.send("get big big\r\nversion\r\n".repeat(REQUESTS));
+    check_alive(&server);
+    let mut answer = vec![0; value.len()];
+    for _ in 0..REQUESTS {
+        for _ in 0..2 {
+            client.expect("VALUE big 0 1048576\r\n");
+            client.stream.read_exact(&mut answer).expect("a value comes");
+            assert!(answer == value);
+            client.expect("\r\n");
+        }
+        client.expect("END\r\nVERSION ");
+        client.read_until("\r\n");
+    }
+    Ok(())
+}
+
+fn silent_clients_cost_little(engine: &'static str) -> Verdict {
+    const CLIENTS: usize = 500;
+    let server = Server::start(engine, "kv", &["--threads", "1"])?;
+    check_alive(&server);
+    let before = server.resident();
+    let mut clients: Vec<_> = (0..CLIENTS).map(|_| Client::connect(server.address)).collect();
+    // Accepted in their order: when the last is answered, all are there.
+    clients[CLIENTS - 1].ask("get a\r\n", "END\r\n");
+    let grown = server.resident().saturating_sub(before);
+    assert!(grown < CLIENTS as u64 * 4096, "{grown} bytes for {CLIENTS} connections");
+    for client in &mut clients {
+        client.ask("get alive\r\n", "VALUE alive 0 3\r\nyes\r\nEND\r\n");
+    }
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! One function for each feature: uses it on private sockets and looks at what the kernel did.
+use std::io::{self, Read, Write};
+use std::mem::size_of;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
+use std::ptr;
+
+use io_uring::types::{CancelBuilder, DestinationSlot, Fd, Fixed, SubmitArgs};
+use io_uring::{cqueue, opcode, squeue};
+
+use super::probe::{BUFFER_GROUP, BUFFER_SIZE, PATIENCE, Probe, Setup};
+use super::{Capabilities, DisabledFeatures, RingUnavailable};
+
+const SLOTS: u32 = 8;
+/// `IOU_PBUF_RING_INC`.
+const INCREMENTAL: u16 = 2;
+/// How long a peer may take to see the end of a closed connection: kernels before 6.5 closed from a work queue.
+const CLOSE_PATIENCE_MS: i32 = 5;
+
+static PAYLOAD: [u8; 8] = *b"megapipe";
+
+pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
+    let setup = match Setup::choose(&disabled) {
+        Ok(setup) => setup,
+        Err(errno) => {
+            return Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled);
+        }
+    };
+    let mut probe = match Probe::new(&setup) {
+        Ok(probe) => probe,
+        Err(error) => {
+            let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
+            return Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled);
+        }
+    };
+    let allowed = |name: &str| !disabled.contains(name);
+    let mut found = Capabilities::without_ring(Ok(()), disabled.clone());
+
+    found.defer_taskrun = setup.defer_taskrun;
+    found.coop_taskrun = setup.coop_taskrun;
+    found.taskrun_flag = setup.taskrun_flag;
+    found.submit_all = setup.submit_all;
+    found.no_sqarray = setup.no_sqarray;
+
+    found.cqe_skip = allowed("cqe_skip") && works(probe.cqe_skip());
+    found.min_wait = allowed("min_wait") && works(probe.min_wait());
+    found.async_cancel_fd = allowed("async_cancel_fd") && works(probe.async_cancel_fd());
+    found.sync_cancel = allowed("sync_cancel") && works(probe.sync_cancel());
+    found.multishot_accept = allowed("multishot_accept") && works(probe.multishot_accept());
+    found.send_zc = allowed("send_zc") && works(probe.send_zc());
+
+    found.buffer_ring = allowed("buffer_ring") && works(probe.buffer_ring());
+    if found.buffer_ring {
+        found.multishot_recv = allowed("multishot_recv") && works(probe.multishot_recv());
+        found.recv_len_cap = found.multishot_recv && allowed("recv_len_cap") && works(probe.recv_len_cap());
+        found.multishot_recvmsg = allowed("multishot_recvmsg") && works(probe.multishot_recvmsg());
+        found.buffer_ring_incremental = found.multishot_recv
+            && allowed("buffer_ring_incremental")
+            && works(probe.buffer_ring_incremental());
+    }
+
+    found.sparse_files = allowed("sparse_files") && works(probe.sparse_files());
+    if found.sparse_files {
+        found.direct_descriptors_safe =
+            allowed("direct_descriptors_safe") && works(probe.direct_descriptors_safe());
+        found.fixed_fd_install = allowed("fixed_fd_install") && works(probe.fixed_fd_install());
+        found.msg_ring = allowed("msg_ring") && works(probe.msg_ring(&setup));
+    }
+    found.registered_ring_fd = allowed("registered_ring_fd") && works(probe.registered_ring_fd());
+    found
+}
+
+/// A trial says whether the kernel did the expected; an error (unknown operation, no completion in time) is a no.
+fn works(trial: io::Result<bool>) -> bool {
+    trial.unwrap_or(false)
+}
+
+impl Probe {
+    fn cqe_skip(&mut self) -> io::Result<bool> {
+        if !self.ring.params().is_feature_skip_cqe_on_success() {
+            return Ok(false);
+        }
+        let skipped = self.submit(opcode::Nop::new().build().flags(squeue::Flags::SKIP_SUCCESS))?;
+        let last = self.submit(opcode::Nop::new().build())?;
+        self.completion(last)?;
+        Ok(self.stayed_silent(skipped))
+    }
+
+    /// The time itself is not measured: a busy machine would make the answer a lottery.
+    fn min_wait(&mut self) -> io::Result<bool> {
+        if !self.ring.params().is_feature_min_timeout() {
+            return Ok(false);
+        }
+        let request = self.submit(opcode::Nop::new().build())?;
+        let arguments = SubmitArgs::new().min_wait_usec(1).timespec(&PATIENCE);
+        self.ring.submitter().submit_with_args(1, &arguments)?;
+        Ok(self.completion(request)?.result() == 0)
+    }
+
+    fn async_cancel_fd(&mut self) -> io::Result<bool> {
+        let (socket, _peer) = UnixStream::pair()?;
+        let fd = Fd(socket.as_raw_fd());
+        let pending = self.submit(opcode::PollAdd::new(fd, libc::POLLIN as u32).build())?;
+        let cancel = self.submit(opcode::AsyncCancel2::new(CancelBuilder::fd(fd).all()).build())?;
+        let cancelled = self.completion(cancel)?.result() == 1;
+        Ok(cancelled && self.completion(pending)?.result() == -libc::ECANCELED)
+    }
+
+    fn sync_cancel(&mut self) -> io::Result<bool> {
+        let (socket, _peer) = UnixStream::pair()?;
+        let pending =
+            self.submit(opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32).build())?;
+        self.ring.submitter().register_sync_cancel(Some(PATIENCE), CancelBuilder::user_data(pending))?;
+        Ok(self.completion(pending)?.result() == -libc::ECANCELED)
+    }
+
+    fn multishot_accept(&mut self) -> io::Result<bool> {
+        // The empty path asks for an address of the kernel's choice (unix(7), autobind).
+        let listener = UnixListener::bind("")?;
+        let accept = self.submit(opcode::AcceptMulti::new(Fd(listener.as_raw_fd())).build())?;
+        let mut all_accepted = true;
+        for _ in 0..2 {
+            let _client = UnixStream::connect_addr(&listener.local_addr()?)?;
+            let entry = self.completion(accept)?;
+            if entry.result() < 0 {
+                return Ok(false);
+            }
+            // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+            drop(unsafe { OwnedFd::from_raw_fd(entry.result()) });
+            all_accepted &= cqueue::more(entry.flags());
+        }
+        self.cancel(accept)?;
+        Ok(all_accepted)
+    }
+
+    /// UDP, since UNIX sockets have no zero-copy; only "not supported" counts, not whether the packet got through.
+    fn send_zc(&mut self) -> io::Result<bool> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(socket.local_addr()?)?;
+        let send = opcode::SendZc::new(Fd(socket.as_raw_fd()), PAYLOAD.as_ptr(), PAYLOAD.len() as u32);
+        let request = self.submit(send.build())?;
+        let sent = self.completion(request)?;
+        if cqueue::more(sent.flags()) {
+            self.completion(request)?;
+        }
+        Ok(!matches!(-sent.result(), libc::EINVAL | libc::EOPNOTSUPP))
+    }
+
+    fn buffer_ring(&mut self) -> io::Result<bool> {
+        self.with_buffers(0, |probe| {
+            let (socket, mut peer) = UnixStream::pair()?;
+            peer.write_all(&PAYLOAD)?;
+            let receive = opcode::Recv::new(Fd(socket.as_raw_fd()), ptr::null_mut(), BUFFER_SIZE as u32)
+                .buf_group(BUFFER_GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT);
+            let request = probe.submit(receive)?;
+            let entry = probe.completion(request)?;
+            Ok(probe.received(&entry) == Some(&PAYLOAD[..]))
+        })
+    }
+
+    fn multishot_recv(&mut self) -> io::Result<bool> {
+        self.with_buffers(0, |probe| probe.receive_twice(|_, _| true))
+    }
+
+    fn buffer_ring_incremental(&mut self) -> io::Result<bool> {
+        self.with_buffers(INCREMENTAL, |probe| {
+            probe.receive_twice(|first, second| {
+                cqueue::buffer_more(first.flags())
+                    && cqueue::buffer_select(first.flags()) == cqueue::buffer_select(second.flags())
+            })
+        })
+    }
+
+    /// One multishot request, two messages; `judge` sees both completions.
+    fn receive_twice(&mut self, judge: impl Fn(&cqueue::Entry, &cqueue::Entry) -> bool) -> io::Result<bool> {
+        let (socket, mut peer) = UnixStream::pair()?;
+        let request = self.submit(opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP).build())?;
+        peer.write_all(&PAYLOAD)?;
+        let first = self.completion(request)?;
+        peer.write_all(&PAYLOAD)?;
+        let second = self.completion(request)?;
+        let whole = [&first, &second]
+            .iter()
+            .all(|entry| entry.result() == PAYLOAD.len() as i32 && cqueue::more(entry.flags()));
+        drop(peer);
+        let end = self.completion(request)?;
+        Ok(whole && judge(&first, &second) && end.result() == 0 && !cqueue::more(end.flags()))
+    }
+
+    fn recv_len_cap(&mut self) -> io::Result<bool> {
+        self.with_buffers(0, |probe| {
+            let (socket, mut peer) = UnixStream::pair()?;
+            let cap = PAYLOAD.len() / 2;
+            peer.write_all(&PAYLOAD)?;
+            let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP).len(cap as u32);
+            let request = probe.submit(receive.build())?;
+            let mut honoured = true;
+            for _ in 0..2 {
+                let entry = probe.completion(request)?;
+                honoured &= entry.result() == cap as i32 && cqueue::more(entry.flags());
+                if !cqueue::more(entry.flags()) {
+                    return Ok(false);
+                }
+            }
+            drop(peer);
+            probe.completion(request)?;
+            Ok(honoured)
+        })
+    }
+
+    /// Each message comes when the request already waits: Linux 6.1 loses the buffers that it waits with, and stops
+    /// with ENOBUFS at the second message.
+    fn multishot_recvmsg(&mut self) -> io::Result<bool> {
+        self.with_buffers(0, |probe| {
+            let (socket, peer) = UnixDatagram::pair()?;
+            let message = probe.message();
+            let receive = opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), message, BUFFER_GROUP);
+            let request = probe.submit(receive.build())?;
+            let mut all_received = true;
+            for _ in 0..3 {
+                peer.send(&PAYLOAD)?;
+                let entry = probe.completion(request)?;
+                if !cqueue::more(entry.flags()) {
+                    return Ok(false);
+                }
+                // The header (io_uring_recvmsg_out, four words) comes first, then the payload.
+                let header = 4 * size_of::<u32>();
+                all_received &=
+                    probe.received(&entry).is_some_and(|bytes| bytes.get(header..) == Some(&PAYLOAD[..]));
+            }
+            probe.cancel(request)?;
+            Ok(all_received)
+        })
+    }
+
+    fn sparse_files(&mut self) -> io::Result<bool> {
+        self.ring.submitter().register_files_sparse(SLOTS)?;
+        Ok(true)
+    }
+
+    /// A request waits on one slot while another slot is closed: does that one's peer see the end?
+    fn direct_descriptors_safe(&mut self) -> io::Result<bool> {
+        let (busy, _busy_peer) = UnixStream::pair()?;
+        let (closed, closed_peer) = UnixStream::pair()?;
+        self.ring.submitter().register_files_update(0, &[busy.as_raw_fd(), closed.as_raw_fd()])?;
+        drop((busy, closed));
+
+        let waiting = self.submit(opcode::PollAdd::new(Fixed(0), libc::POLLIN as u32).build())?;
+        let close = self.submit(opcode::Close::new(Fixed(1)).build())?;
+        let slot_closed = self.completion(close)?.result() == 0;
+        let end_seen = ended(&closed_peer);
+        self.cancel(waiting)?;
+        self.ring.submitter().register_files_update(0, &[-1])?;
+        Ok(slot_closed && end_seen)
+    }
+
+    fn fixed_fd_install(&mut self) -> io::Result<bool> {
+        let (socket, peer) = UnixStream::pair()?;
+        self.ring.submitter().register_files_update(2, &[socket.as_raw_fd()])?;
+        drop(socket);
+        let install = self.submit(opcode::FixedFdInstall::new(Fixed(2), 0).build())?;
+        let fd = self.completion(install)?.result();
+        self.ring.submitter().register_files_update(2, &[-1])?;
+        if fd < 0 {
+            return Ok(false);
+        }
+        // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+        let mut installed = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        installed.write_all(&PAYLOAD)?;
+        let mut bytes = [0; PAYLOAD.len()];
+        (&peer).read_exact(&mut bytes)?;
+        Ok(bytes == PAYLOAD)
+    }
+
+    /// A word and a direct descriptor to a second ring of this thread.
+    fn msg_ring(&mut self, setup: &Setup) -> io::Result<bool> {
+        const WORD: u64 = 1;
+        const FILE: u64 = 2;
+        let mut target = setup.build(4)?;
+        target.submitter().register_files_sparse(1)?;
+        let target_fd = Fd(target.as_raw_fd());
+
+        let post = self.submit(opcode::MsgRingData::new(target_fd, 7, WORD, None).build())?;
+        let mut sent = self.completion(post)?.result() == 0;
+
+        let (socket, _peer) = UnixStream::pair()?;
+        self.ring.submitter().register_files_update(3, &[socket.as_raw_fd()])?;
+        let pass = opcode::MsgRingSendFd::new(target_fd, Fixed(3), DestinationSlot::auto_target(), FILE);
+        let pass = self.submit(pass.build())?;
+        sent &= self.completion(pass)?.result() >= 0;
+        self.ring.submitter().register_files_update(3, &[-1])?;
+
+        let arguments = SubmitArgs::new().timespec(&PATIENCE);
+        target.submitter().submit_with_args(2, &arguments)?;
+        let mut arrived: Vec<_> =
+            target.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+        // The two take different ways through the kernel and may overtake each other.
+        arrived.sort_unstable();
+        Ok(sent && arrived == [(WORD, 7), (FILE, 0)])
+    }
+
+    fn registered_ring_fd(&mut self) -> io::Result<bool> {
+        let request = self.queue(opcode::Nop::new().build())?;
+        // The registration lives in this submitter: a later one goes by the descriptor again.
+        let mut submitter = self.ring.submitter();
+        submitter.register_ring_fd()?;
+        let submitted = submitter.submit();
+        submitter.unregister_ring_fd()?;
+        submitted?;
+        Ok(self.completion(request)?.result() == 0)
+    }
+}
+
+/// Whether the peer of this socket is closed, now or very soon.
+fn ended(socket: &UnixStream) -> bool {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd, which the kernel fills in during the call.
+    let ready = unsafe { libc::poll(&mut poll, 1, CLOSE_PATIENCE_MS) };
+    ready == 1 && poll.revents & libc::POLLHUP != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_peer_has_not_ended() {
+        let (socket, peer) = UnixStream::pair().expect("a socket pair");
+        assert!(!ended(&socket));
+        drop(peer);
+        assert!(ended(&socket));
+    }
+}

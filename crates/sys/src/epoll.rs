@@ -1,0 +1,177 @@
+//! epoll(7): which of many descriptors have become ready.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Readable, or end of file.
+pub const IN: u32 = libc::EPOLLIN as u32;
+/// Writable.
+pub const OUT: u32 = libc::EPOLLOUT as u32;
+/// Urgent data.
+pub const URGENT: u32 = libc::EPOLLPRI as u32;
+/// The peer will send no more.
+pub const PEER_ENDED: u32 = libc::EPOLLRDHUP as u32;
+/// An error waits; always reported, asked for or not.
+pub const ERROR: u32 = libc::EPOLLERR as u32;
+/// Both directions are shut; always reported, asked for or not.
+pub const HANG_UP: u32 = libc::EPOLLHUP as u32;
+/// Tell of changes only, not of states.
+pub const EDGES: u32 = libc::EPOLLET as u32;
+
+/// One readiness report.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct Event(libc::epoll_event);
+
+impl Event {
+    /// No event: room for one.
+    pub const NONE: Event = Event(libc::epoll_event { events: 0, u64: 0 });
+
+    /// What the descriptor was added with.
+    #[inline]
+    pub fn data(&self) -> u64 {
+        self.0.u64
+    }
+
+    /// What it is ready for, as a set of this module's constants.
+    #[inline]
+    pub fn readiness(&self) -> u32 {
+        self.0.events
+    }
+}
+
+/// An epoll instance.
+pub struct Set {
+    fd: OwnedFd,
+    /// The kernel lacks epoll_pwait2 (before 5.11), or a filter forbids it.
+    coarse: AtomicBool,
+}
+
+impl Set {
+    /// An empty set (epoll_create1(2)).
+    pub fn new() -> io::Result<Set> {
+        // SAFETY: the call takes no memory of ours.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Set { fd, coarse: AtomicBool::new(false) })
+    }
+
+    /// Adds a descriptor. One that was added already, through a file that outlived its
+    /// earlier owner, gets the new interest and data.
+    ///
+    /// # Errors
+    ///
+    /// epoll_ctl(2); EPERM for a file that is always ready.
+    pub fn add(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
+        match self.control(libc::EPOLL_CTL_ADD, fd, interest, data) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => self.modify(fd, interest, data),
+            outcome => outcome,
+        }
+    }
+
+    /// Changes a descriptor's interest; what it is ready for now is reported again.
+    ///
+    /// # Errors
+    ///
+    /// epoll_ctl(2).
+    pub fn modify(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, interest, data)
+    }
+
+    /// Takes a descriptor out.
+    ///
+    /// # Errors
+    ///
+    /// epoll_ctl(2).
+    pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
+    }
+
+    fn control(&self, what: libc::c_int, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: interest, u64: data };
+        // SAFETY: the kernel reads one live event.
+        let status = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Waits for at most `limit` (`None`: for ever), to the nanosecond where the kernel
+    /// can, else to the next full millisecond. Returns how many of `events` it filled.
+    ///
+    /// # Errors
+    ///
+    /// epoll_wait(2); EINTR if a signal ended the sleep.
+    pub fn wait(&self, events: &mut [Event], limit: Option<Duration>) -> io::Result<usize> {
+        let room = libc::c_int::try_from(events.len()).unwrap_or(libc::c_int::MAX);
+        let fine = limit.filter(|limit| limit.subsec_nanos() % 1_000_000 != 0);
+        if let Some(limit) = fine
+            && !self.coarse.load(Ordering::Relaxed)
+        {
+            let limit = libc::timespec {
+                tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+                tv_nsec: limit.subsec_nanos().into(),
+            };
+            // SAFETY: the kernel writes at most `room` events into the live slice, whose
+            // elements are plain epoll_events, and reads one live timespec; the absent
+            // signal mask is allowed.
+            let count = unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    self.fd.as_raw_fd(),
+                    events.as_mut_ptr().cast::<libc::epoll_event>(),
+                    room,
+                    &raw const limit,
+                    ptr::null::<libc::sigset_t>(),
+                    0usize,
+                )
+            };
+            if count >= 0 {
+                return Ok(count as usize);
+            }
+            let error = io::Error::last_os_error();
+            if !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
+                return Err(error);
+            }
+            self.coarse.store(true, Ordering::Relaxed);
+        }
+        let milliseconds = limit.map_or(-1, |limit| {
+            libc::c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+        });
+        // SAFETY: as above.
+        let count =
+            unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), room, milliseconds) };
+        if count < 0 { Err(io::Error::last_os_error()) } else { Ok(count as usize) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_told_by_its_data() {
+        let set = Set::new().unwrap();
+        let eventfd = crate::eventfd::create().unwrap();
+        set.add(eventfd.as_fd(), IN | EDGES, 7).unwrap();
+        let mut events = [Event::NONE; 4];
+        assert_eq!(set.wait(&mut events, Some(Duration::from_micros(10))).unwrap(), 0);
+        crate::eventfd::raise(eventfd.as_fd());
+        assert_eq!(set.wait(&mut events, None).unwrap(), 1);
+        assert_eq!((events[0].data(), events[0].readiness() & IN), (7, IN));
+        assert_eq!(set.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
+        // Adding again changes the data, and tells the present state once more.
+        set.add(eventfd.as_fd(), IN | EDGES, 8).unwrap();
+        assert_eq!(set.wait(&mut events, Some(Duration::ZERO)).unwrap(), 1);
+        assert_eq!(events[0].data(), 8);
+        set.remove(eventfd.as_fd()).unwrap();
+        assert_eq!(set.wait(&mut events, Some(Duration::ZERO)).unwrap(), 0);
+    }
+}

@@ -1,0 +1,109 @@
+//! What a descriptor that is not a socket is.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Whether this is a disk file or block device: reads and writes have offsets and do not
+/// wait for a peer.
+pub fn is_regular(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: fstat fills the whole struct when it returns 0.
+    let mode = unsafe {
+        if libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        stat.assume_init().st_mode
+    };
+    Ok(matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
+}
+
+/// Whether O_NONBLOCK is set on the open file.
+pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    // SAFETY: F_GETFL takes no memory of ours.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
+}
+
+/// The soft limit of open files (RLIMIT_NOFILE).
+pub fn open_files_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills a live struct.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(limit.rlim_cur)
+}
+
+/// Sets or clears O_NONBLOCK on the open file, which all its descriptors share.
+pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
+    // SAFETY: F_GETFL takes no memory of ours.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let wanted = if nonblocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
+    // SAFETY: F_SETFL takes no memory of ours.
+    if wanted != flags && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Where a read or write of a file takes place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At the file's own position, which moves on.
+    Position,
+    /// The same, but EAGAIN instead of waiting (RWF_NOWAIT); EOPNOTSUPP where the file
+    /// cannot do that.
+    PositionNoWait,
+    /// At this offset in bytes.
+    Offset(u64),
+}
+
+impl Place {
+    fn arguments(self) -> (libc::off_t, libc::c_int) {
+        match self {
+            Place::Position => (-1, 0),
+            Place::PositionNoWait => (-1, libc::RWF_NOWAIT),
+            Place::Offset(offset) => (libc::off_t::try_from(offset).unwrap_or(libc::off_t::MAX), 0),
+        }
+    }
+}
+
+/// preadv2(2).
+///
+/// # Safety
+///
+/// Every piece is valid for writes and nobody else uses it meanwhile.
+pub unsafe fn read(fd: BorrowedFd<'_>, pieces: &[libc::iovec], place: Place) -> io::Result<usize> {
+    let (offset, flags) = place.arguments();
+    // SAFETY: the caller promises the pieces.
+    counted(|| unsafe {
+        libc::preadv2(fd.as_raw_fd(), pieces.as_ptr(), pieces.len() as libc::c_int, offset, flags)
+    })
+}
+
+/// pwritev2(2).
+pub fn write(fd: BorrowedFd<'_>, parts: &[io::IoSlice<'_>], place: Place) -> io::Result<usize> {
+    let (offset, flags) = place.arguments();
+    // SAFETY: IoSlice has iovec's layout; the kernel reads live slices.
+    counted(|| unsafe {
+        libc::pwritev2(fd.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int, offset, flags)
+    })
+}
+
+/// The result of a call that counts bytes; a signal's interruption is tried again.
+pub(crate) fn counted(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
+    loop {
+        let count = call();
+        if count >= 0 {
+            return Ok(count as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINTR) {
+            return Err(error);
+        }
+    }
+}

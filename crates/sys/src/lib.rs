@@ -1,0 +1,12 @@
+//! Every system call Megapipe makes: io_uring, epoll, sockets, mappings, and the probe of
+//! what the kernel offers. The fence around `unsafe`: what is above this crate asks in
+//! terms of borrowed descriptors and owned memory.
+
+pub mod capabilities;
+pub mod epoll;
+pub mod eventfd;
+pub mod file;
+pub mod mapping;
+pub mod reuseport;
+pub mod socket;
+pub mod uring;

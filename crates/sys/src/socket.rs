@@ -1,0 +1,200 @@
+//! Socket calls and addresses.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+
+use socket2::SockAddr;
+
+use crate::file::counted;
+
+/// The two ways a socket can keep data: as bytes, or as messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SOCK_STREAM.
+    Stream,
+    /// SOCK_DGRAM and other sockets of single messages.
+    Message,
+    /// SOCK_SEQPACKET: messages of a connection, which ends.
+    Packets,
+}
+
+/// The kind of a socket, `None` for a file that is no socket.
+pub fn kind(fd: BorrowedFd<'_>) -> io::Result<Option<Kind>> {
+    let mut value: libc::c_int = 0;
+    let mut len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live integer.
+    let status = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_TYPE,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if status == 0 {
+        return Ok(Some(match value {
+            libc::SOCK_STREAM => Kind::Stream,
+            libc::SOCK_SEQPACKET => Kind::Packets,
+            _ => Kind::Message,
+        }));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOTSOCK) { Ok(None) } else { Err(error) }
+}
+
+/// The address that the kernel wrote as these bytes; `None` for an empty or absurd one.
+pub fn address_from_bytes(bytes: &[u8]) -> Option<SockAddr> {
+    if bytes.len() < mem::size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    let mut storage = socket2::SockAddrStorage::zeroed();
+    if bytes.len() > mem::size_of_val(&storage) {
+        return None;
+    }
+    // SAFETY: the storage is plain bytes, at least as large as `bytes`, and does not
+    // overlap it; every bit pattern is a valid address of some family.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut storage).cast::<u8>(), bytes.len());
+        Some(SockAddr::new(storage, bytes.len() as libc::socklen_t))
+    }
+}
+
+/// What the kernel calls the socket's network namespace (SO_NETNS_COOKIE, since 5.14);
+/// 0 on kernels that do not say, which is right while the process has one namespace.
+pub fn namespace_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut value: u64 = 0;
+    let mut len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live integer.
+    let status = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut value).cast(),
+            &raw mut len,
+        )
+    };
+    if status == 0 {
+        return Ok(value);
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENOPROTOOPT) { Ok(0) } else { Err(error) }
+}
+
+/// What a receive told besides the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes put into the memory that was given.
+    pub len: usize,
+    /// Bytes of the sender's address.
+    pub name_len: u32,
+    /// `msg_flags` of recvmsg(2): MSG_TRUNC and others.
+    pub flags: i32,
+}
+
+/// recv(2) that never waits, whatever the descriptor's mode.
+///
+/// # Safety
+///
+/// `room` is valid for writes of `len` bytes and nobody else uses them meanwhile.
+pub unsafe fn receive(fd: BorrowedFd<'_>, room: *mut u8, len: usize) -> io::Result<usize> {
+    // SAFETY: the caller promises the memory.
+    counted(|| unsafe { libc::recv(fd.as_raw_fd(), room.cast(), len, libc::MSG_DONTWAIT) })
+}
+
+/// recvmsg(2) into several pieces that never waits; the sender's address goes to `name`.
+///
+/// # Safety
+///
+/// Every piece, and the pair of address and room that `name` is, is valid for writes and
+/// nobody else uses it meanwhile.
+pub unsafe fn receive_message(
+    fd: BorrowedFd<'_>,
+    pieces: &mut [libc::iovec],
+    name: Option<(*mut u8, u32)>,
+) -> io::Result<Received> {
+    // SAFETY: a msghdr is integers and pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    if let Some((address, len)) = name {
+        header.msg_name = address.cast();
+        header.msg_namelen = len;
+    }
+    header.msg_iov = pieces.as_mut_ptr();
+    header.msg_iovlen = pieces.len() as _;
+    // SAFETY: the caller promises the pieces and the name; the header is ours.
+    let len = counted(|| unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) })?;
+    Ok(Received { len, name_len: header.msg_namelen, flags: header.msg_flags })
+}
+
+/// send(2) that never waits and raises no SIGPIPE.
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the kernel reads a live slice.
+    counted(|| unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), flags) })
+}
+
+/// sendmsg(2) that never waits and raises no SIGPIPE, to `to` or to the connected peer.
+pub fn send_message(
+    fd: BorrowedFd<'_>,
+    parts: &[io::IoSlice<'_>],
+    to: Option<&SockAddr>,
+) -> io::Result<usize> {
+    // SAFETY: a msghdr is integers and pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { mem::zeroed() };
+    if let Some(address) = to {
+        header.msg_name = address.as_ptr().cast_mut().cast();
+        header.msg_namelen = address.len();
+    }
+    // IoSlice has iovec's layout; the kernel only reads them.
+    header.msg_iov = parts.as_ptr().cast_mut().cast();
+    header.msg_iovlen = parts.len() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the header points to a live address and live slices.
+    counted(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, flags) })
+}
+
+/// accept4(2): the next connection, close-on-exec, in blocking mode. Waits if the
+/// listener is in blocking mode and nobody connects.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = libc::SOCK_CLOEXEC;
+    // SAFETY: accept4 allows absent addresses.
+    let fd = unsafe { libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// connect(2), as the descriptor's mode has it.
+pub fn connect(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
+    // SAFETY: the kernel reads a live address of the length it knows.
+    let status = unsafe { libc::connect(fd.as_raw_fd(), address.as_ptr().cast(), address.len()) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Whether there is something to read or accept now (poll(2)).
+pub fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: the kernel reads and writes one live pollfd.
+    let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(poll.revents & libc::POLLIN != 0) }
+}
+
+/// connect(2) that never waits: O_NONBLOCK is set for the time of the call.
+///
+/// # Errors
+///
+/// EINPROGRESS if the socket becomes writable when the outcome is known.
+pub fn connect_now(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
+    if crate::file::is_nonblocking(fd)? {
+        return connect(fd, address);
+    }
+    crate::file::set_nonblocking(fd, true)?;
+    let outcome = connect(fd, address);
+    crate::file::set_nonblocking(fd, false)?;
+    outcome
+}

@@ -1,0 +1,284 @@
+//! One io_uring: set-up, submission, waiting, and the ring of provided buffers.
+//!
+//! The io-uring crate makes the ring and encodes requests; entering the kernel is done
+//! here, for the arguments that the crate does not offer together (registered ring,
+//! minimum wait).
+
+use std::io;
+use std::mem;
+use std::os::fd::AsRawFd;
+use std::ptr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+pub use io_uring::{cqueue, opcode, squeue, types};
+
+use io_uring::IoUring;
+
+use crate::capabilities::Capabilities;
+use crate::mapping::Mapping;
+
+const ENTER_GETEVENTS: u32 = 1 << 0;
+const ENTER_EXT_ARG: u32 = 1 << 3;
+const ENTER_REGISTERED_RING: u32 = 1 << 4;
+const REGISTER_RING_FDS: u32 = 20;
+const UNREGISTER_RING_FDS: u32 = 21;
+
+/// `struct io_uring_getevents_arg`.
+#[repr(C)]
+struct EnterArgument {
+    sigmask: u64,
+    sigmask_len: u32,
+    min_wait_us: u32,
+    timeout: u64,
+}
+
+/// `struct io_uring_rsrc_update`.
+#[repr(C)]
+struct RingFdUpdate {
+    offset: u32,
+    reserved: u32,
+    data: u64,
+}
+
+/// How long an enter may sleep.
+#[derive(Clone, Copy, Debug)]
+pub enum Sleep {
+    /// Not at all.
+    No,
+    /// Until `completions` of them are there, or the time is over (`None`: never), or,
+    /// with a `gather` time, until it is over and there is one completion at least.
+    Until {
+        /// Completions that end the sleep; at least 1.
+        completions: u32,
+        /// Longest sleep.
+        timeout: Option<Duration>,
+        /// How long fewer completions than asked may be waited with.
+        gather: Option<Duration>,
+    },
+}
+
+/// A ring that belongs to the thread that made it.
+pub struct Ring {
+    uring: IoUring,
+    /// Its number in the task's registered rings, if it could be registered.
+    registered: Option<u32>,
+    taskrun_flag: bool,
+}
+
+impl Ring {
+    /// Makes a ring with the best set-up that was found to work here: completions are
+    /// worked off only when this thread asks (DEFER_TASKRUN), which costs least.
+    pub fn new(entries: u32, completions: u32, capabilities: &Capabilities) -> io::Result<Ring> {
+        let mut builder = IoUring::builder();
+        builder.dontfork().setup_cqsize(completions).setup_clamp();
+        if capabilities.submit_all {
+            builder.setup_submit_all();
+        }
+        if capabilities.no_sqarray {
+            builder.setup_no_sqarray();
+        }
+        if capabilities.defer_taskrun {
+            builder.setup_single_issuer().setup_defer_taskrun();
+        } else if capabilities.coop_taskrun {
+            builder.setup_coop_taskrun();
+        }
+        let deferred = capabilities.defer_taskrun || capabilities.coop_taskrun;
+        let taskrun_flag = capabilities.taskrun_flag && deferred;
+        if taskrun_flag {
+            builder.setup_taskrun_flag();
+        }
+        let uring = builder.build(entries)?;
+        let mut ring = Ring { uring, registered: None, taskrun_flag };
+        if capabilities.registered_ring_fd {
+            ring.registered = ring.register_ring_fd();
+        }
+        Ok(ring)
+    }
+
+    /// Room for further requests before they must be submitted.
+    pub fn room(&mut self) -> usize {
+        let queue = self.uring.submission();
+        queue.capacity() - queue.len()
+    }
+
+    /// Queues one request; false if there is no room.
+    ///
+    /// # Safety
+    ///
+    /// What the request points to is valid until the request's last completion, or, for
+    /// what the kernel copies at submission (addresses, message headers, vectors of
+    /// pieces), until [`Self::enter`] has submitted it.
+    #[inline]
+    pub unsafe fn push(&mut self, request: &squeue::Entry) -> bool {
+        // SAFETY: passed on to the caller.
+        unsafe { self.uring.submission().push(request).is_ok() }
+    }
+
+    /// Requests queued and not submitted yet.
+    #[inline]
+    pub fn queued(&mut self) -> u32 {
+        self.uring.submission().len() as u32
+    }
+
+    /// Whether completions are there, or wait to be worked off, without asking the kernel.
+    #[inline]
+    pub fn has_completions(&mut self) -> bool {
+        if !self.uring.completion().is_empty() {
+            return true;
+        }
+        let queue = self.uring.submission();
+        !self.taskrun_flag || queue.taskrun() || queue.cq_overflow()
+    }
+
+    /// Submits what is queued, works off completions, and sleeps as told. An expired time
+    /// is no error.
+    pub fn enter(&mut self, sleep: Sleep) -> io::Result<()> {
+        let queued = self.queued();
+        let mut flags = ENTER_GETEVENTS;
+        let limit;
+        let mut argument = EnterArgument { sigmask: 0, sigmask_len: 0, min_wait_us: 0, timeout: 0 };
+        let mut wanted = 0;
+        if let Sleep::Until { completions, timeout, gather } = sleep {
+            wanted = completions;
+            if let Some(timeout) = timeout {
+                limit = types::Timespec::from(timeout);
+                argument.timeout = (&raw const limit) as u64;
+            }
+            if let Some(gather) = gather {
+                argument.min_wait_us = gather.as_micros().min(u128::from(u32::MAX)) as u32;
+            }
+            if timeout.is_some() || gather.is_some() {
+                flags |= ENTER_EXT_ARG;
+            }
+        }
+        let (pointer, len) = if flags & ENTER_EXT_ARG != 0 {
+            ((&raw const argument).cast::<libc::c_void>(), mem::size_of_val(&argument))
+        } else {
+            (ptr::null(), 0)
+        };
+        let fd = match self.registered {
+            Some(index) => {
+                flags |= ENTER_REGISTERED_RING;
+                index as i32
+            }
+            None => self.uring.as_raw_fd(),
+        };
+        // SAFETY: `argument` and `limit` live until the call returns; what the requests
+        // point to is the business of `push`.
+        let status =
+            unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, queued, wanted, flags, pointer, len) };
+        if status >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(libc::ETIME) { Ok(()) } else { Err(error) }
+    }
+
+    /// Takes every completion that is there.
+    #[inline]
+    pub fn reap(&mut self, mut f: impl FnMut(u64, i32, u32)) {
+        for completion in self.uring.completion() {
+            f(completion.user_data(), completion.result(), completion.flags());
+        }
+    }
+
+    /// Gives the ring a file table of `slots` empty slots.
+    pub fn register_files(&self, slots: u32) -> io::Result<()> {
+        self.uring.submitter().register_files_sparse(slots)
+    }
+
+    /// Closes every file of the table.
+    pub fn unregister_files(&self) -> io::Result<()> {
+        self.uring.submitter().unregister_files()
+    }
+
+    fn register_ring_fd(&self) -> Option<u32> {
+        let mut update = RingFdUpdate { offset: u32::MAX, reserved: 0, data: self.uring.as_raw_fd() as u64 };
+        let fd = self.uring.as_raw_fd();
+        // SAFETY: the kernel reads and writes one live update.
+        let done =
+            unsafe { libc::syscall(libc::SYS_io_uring_register, fd, REGISTER_RING_FDS, &raw mut update, 1) };
+        (done == 1).then_some(update.offset)
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // The registration holds the ring open as a descriptor would.
+        if let Some(offset) = self.registered {
+            let mut update = RingFdUpdate { offset, reserved: 0, data: 0 };
+            let fd = self.uring.as_raw_fd();
+            // SAFETY: the kernel reads one live update.
+            unsafe {
+                libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, &raw mut update, 1)
+            };
+        }
+    }
+}
+
+/// `struct io_uring_buf`; the first one's last field is the ring's tail.
+#[repr(C)]
+struct Provided {
+    address: u64,
+    len: u32,
+    id: u16,
+    tail: u16,
+}
+
+/// Buffers that the kernel takes from as data comes (IORING_REGISTER_PBUF_RING).
+pub struct BufferRing {
+    entries: Mapping,
+    mask: u16,
+    /// Where the next buffer goes; published by [`Self::publish`].
+    tail: u16,
+}
+
+impl BufferRing {
+    /// Registers an empty buffer ring as group `group`. `count` is a power of two up to
+    /// 32768.
+    pub fn new(ring: &Ring, group: u16, count: u16) -> io::Result<BufferRing> {
+        let entries = Mapping::anonymous(usize::from(count) * mem::size_of::<Provided>())?;
+        // SAFETY: the mapping is large enough for `count` entries, and the caller keeps
+        // the value alive as long as the ring (a mapping that is gone makes the kernel
+        // fault, not write elsewhere: it reads entries through the mapped pages it pinned).
+        unsafe {
+            ring.uring.submitter().register_buf_ring_with_flags(entries.address() as u64, count, group, 0)?;
+        }
+        Ok(BufferRing { entries, mask: count - 1, tail: 0 })
+    }
+
+    /// Gives the kernel the buffer `id`, with the next [`Self::publish`].
+    ///
+    /// # Safety
+    ///
+    /// `len` bytes at `address` are valid, and nobody else touches them, until the kernel
+    /// reports `id` as filled or the ring is gone.
+    #[inline]
+    pub unsafe fn provide(&mut self, id: u16, address: *mut u8, len: u32) {
+        let place = usize::from(self.tail & self.mask);
+        // SAFETY: `place` is below the number of entries. The tail word of entry 0 is left
+        // alone: the kernel reads it at any time.
+        unsafe {
+            let entry = self.entries.address().cast::<Provided>().add(place);
+            (&raw mut (*entry).address).write(address as u64);
+            (&raw mut (*entry).len).write(len);
+            (&raw mut (*entry).id).write(id);
+        }
+        self.tail = self.tail.wrapping_add(1);
+    }
+
+    /// Lets the kernel see the buffers that were provided.
+    #[inline]
+    pub fn publish(&mut self) {
+        // SAFETY: entry 0 exists, its tail word is aligned, and both sides use it
+        // atomically.
+        let tail = unsafe {
+            let first = self.entries.address().cast::<Provided>();
+            AtomicU16::from_ptr(&raw mut (*first).tail)
+        };
+        // BUFFER-RING: pairs with the kernel's acquire of the tail; the entries must be
+        // visible before it.
+        tail.store(self.tail, Ordering::Release);
+    }
+}

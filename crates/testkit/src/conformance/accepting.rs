@@ -1,0 +1,214 @@
+//! Listening sockets.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+use channel::{AcceptAs, AcceptCount, AcceptError, Accepted, Event, OpId, Source, SubmitError};
+
+use crate::conformance::Fixture;
+use crate::driver::Driver;
+use crate::net::{self, End, Scratch};
+use crate::skip::Verdict;
+
+const KINDS: [AcceptAs; 2] = [AcceptAs::Fd, AcceptAs::LwSocket];
+
+/// The next completion is an accepted connection of this accept, and whether it goes on.
+fn accepted(driver: &mut Driver, op: OpId) -> (Accepted, bool) {
+    let completion = driver.next();
+    assert_eq!(completion.op, op);
+    let Event::Accept { result, more } = completion.event else { panic!("{:?}", completion.event) };
+    (result.unwrap(), more)
+}
+
+/// The connection carries bytes, and is of the kind that was asked for.
+fn works(driver: &mut Driver, accepted: Accepted, kind: AcceptAs, peer: &mut TcpStream) {
+    assert_eq!(matches!(accepted.socket, Source::Fd(_)), kind == AcceptAs::Fd);
+    let handle = driver.register(accepted.socket, 0).unwrap();
+    peer.write_all(b"ping").unwrap();
+    assert_eq!(driver.read_exactly(handle, 4), b"ping");
+    driver.write_quiet(handle, &b"pong"[..]).unwrap();
+    driver.close(handle).unwrap();
+    let (bytes, end) = driver.quietly_while(|| net::read_to_end(peer));
+    assert_eq!((&bytes[..], end), (&b"pong"[..], End::Finished));
+}
+
+fn listening(driver: &mut Driver) -> (TcpListener, channel::Handle) {
+    let listener = net::listener();
+    let handle = driver.register(listener.try_clone().unwrap(), 11).unwrap();
+    (listener, handle)
+}
+
+pub fn one_connection(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for early in [false, true] {
+            let mut driver = fixture.driver();
+            let (listener, handle) = listening(&mut driver);
+            let waiting = early.then(|| net::connect(&listener));
+            let op = driver.accept(handle, AcceptCount::Exactly(1), kind).unwrap();
+            driver.flush().unwrap();
+            let mut peer = waiting.unwrap_or_else(|| net::connect(&listener));
+            let (connection, more) = accepted(&mut driver, op);
+            assert!(!more);
+            works(&mut driver, connection, kind, &mut peer);
+            // The accept is over: the next one has to be asked for.
+            let mut peer = net::connect(&listener);
+            driver.expect_silence();
+            let op = driver.accept(handle, AcceptCount::Exactly(1), kind).unwrap();
+            let (connection, _) = accepted(&mut driver, op);
+            works(&mut driver, connection, kind, &mut peer);
+        }
+    }
+    Ok(())
+}
+
+pub fn so_many_connections(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        let mut driver = fixture.driver();
+        let (listener, handle) = listening(&mut driver);
+        let op = driver.accept(handle, AcceptCount::Exactly(5), kind).unwrap();
+        let mut peers: Vec<_> = (0..7).map(|_| net::connect(&listener)).collect();
+        let mut connections = Vec::new();
+        for left in (0..5).rev() {
+            let (connection, more) = accepted(&mut driver, op);
+            assert_eq!(more, left > 0);
+            connections.push(connection);
+        }
+        driver.expect_silence();
+        for connection in connections {
+            works(&mut driver, connection, kind, &mut peers.remove(0));
+        }
+        // The two that came too many wait in the kernel.
+        let op = driver.accept(handle, AcceptCount::Exactly(2), kind).unwrap();
+        let connections = [accepted(&mut driver, op).0, accepted(&mut driver, op).0];
+        for connection in connections {
+            works(&mut driver, connection, kind, &mut peers.remove(0));
+        }
+    }
+    Ok(())
+}
+
+pub fn connections_without_end(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        let mut driver = fixture.driver();
+        let (listener, handle) = listening(&mut driver);
+        let op = driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
+        for crowd in [1, 1, 30, 100] {
+            let peers: Vec<_> = (0..crowd).map(|_| net::connect(&listener)).collect();
+            let mut connections = Vec::new();
+            for _ in 0..crowd {
+                let (connection, more) = accepted(&mut driver, op);
+                assert!(more);
+                connections.push(connection);
+            }
+            for (mut peer, connection) in peers.into_iter().zip(connections) {
+                works(&mut driver, connection, kind, &mut peer);
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn unix_connections(fixture: &mut Fixture) -> Verdict {
+    let scratch = Scratch::new();
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let mut driver = fixture.driver();
+        let path = scratch.path(&number.to_string());
+        let handle = driver.register(UnixListener::bind(&path).unwrap(), 0).unwrap();
+        let op = driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
+        for _ in 0..3 {
+            let mut peer = UnixStream::connect(&path).unwrap();
+            let (connection, more) = accepted(&mut driver, op);
+            assert!(more);
+            let connection = driver.register(connection.socket, 0).unwrap();
+            peer.write_all(b"unix").unwrap();
+            assert_eq!(driver.read_exactly(connection, 4), b"unix");
+        }
+    }
+    Ok(())
+}
+
+pub fn pending_says_whether_more_wait(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for count in [AcceptCount::Unlimited, AcceptCount::Exactly(4)] {
+            let mut driver = fixture.driver();
+            let (listener, handle) = listening(&mut driver);
+            let _peers: Vec<_> = (0..4).map(|_| net::connect(&listener)).collect();
+            let op = driver.accept(handle, count, kind).unwrap();
+            let pending: Vec<_> = (0..4).map(|_| accepted(&mut driver, op).0.pending).collect();
+            assert_eq!(pending, [true, true, true, false], "{kind:?}, {count:?}");
+        }
+    }
+    Ok(())
+}
+
+pub fn a_socket_that_does_not_listen_says_so(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        let mut driver = fixture.driver();
+        let (socket, _peer) = net::tcp_pair();
+        let handle = driver.register(socket, 0).unwrap();
+        let op = driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
+        let completion = driver.next();
+        assert_eq!(completion.op, op);
+        let Event::Accept { result: Err(AcceptError::Io(error)), more: false } = completion.event else {
+            panic!("{:?}", completion.event);
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+        driver.expect_silence();
+    }
+    Ok(())
+}
+
+pub fn wrong_calls_are_refused(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (_listener, handle) = listening(&mut driver);
+    let refused = driver.accept(handle, AcceptCount::Exactly(0), AcceptAs::Fd);
+    assert_eq!(refused.unwrap_err(), SubmitError::InvalidArgument);
+    driver.expect_silence();
+    Ok(())
+}
+
+pub fn a_cancelled_accept_takes_nothing(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for count in [AcceptCount::Unlimited, AcceptCount::Exactly(1), AcceptCount::Exactly(9)] {
+            let mut driver = fixture.driver();
+            let (listener, handle) = listening(&mut driver);
+            let op = driver.accept(handle, count, kind).unwrap();
+            driver.flush().unwrap();
+            driver.cancel(op).unwrap();
+            let completion = driver.next();
+            assert_eq!(completion.op, op);
+            let Event::Accept { result: Err(AcceptError::Cancelled), more: false } = completion.event else {
+                panic!("{:?}", completion.event);
+            };
+            let mut peer = net::connect(&listener);
+            driver.expect_silence();
+            let op = driver.accept(handle, count, kind).unwrap();
+            let (connection, _) = accepted(&mut driver, op);
+            works(&mut driver, connection, kind, &mut peer);
+        }
+    }
+    Ok(())
+}
+
+pub fn a_closed_listener_takes_nothing(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for started in [false, true] {
+            let mut driver = fixture.driver();
+            let listener = net::listener();
+            let address = listener.local_addr().unwrap();
+            let handle = driver.register(listener, 0).unwrap();
+            driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
+            if started {
+                driver.flush().unwrap();
+            }
+            driver.close(handle).unwrap();
+            driver.expect_silence();
+            driver.drive_until(
+                |_| TcpStream::connect(address).is_err(),
+                |_, completion| panic!("{completion:?} surfaced from a closed listener"),
+            );
+        }
+    }
+    Ok(())
+}

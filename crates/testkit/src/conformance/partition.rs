@@ -1,0 +1,384 @@
+//! Partitioned listeners: who gets which connection, while members come and go.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use channel::{AcceptAs, AcceptCount, ControlError, CpuSet, Event, Handle, PartitionError, RegisterError};
+use socket2::{Domain, Socket, Type};
+
+use crate::conformance::Fixture;
+use crate::driver::{Driver, GLANCE, WATCHDOG};
+use crate::net;
+use crate::process::{self, Fosterling};
+use crate::skip::{Skipped, Verdict};
+
+/// Two CPUs that this process may use.
+fn two_cpus() -> Result<[u32; 2], Skipped> {
+    match process::cpus()[..] {
+        [one, other, ..] => Ok([one, other]),
+        _ => Err(Skipped::because("needs two CPUs")),
+    }
+}
+
+/// A bound socket that can be shared.
+fn shared_socket(address: SocketAddr) -> (Socket, SocketAddr) {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    (socket, address)
+}
+
+struct Member {
+    driver: Driver,
+    listener: Handle,
+}
+
+fn join(fixture: &Fixture, socket: &Socket, mask: &CpuSet) -> Member {
+    let mut driver = fixture.driver();
+    let listener = driver.register_partitioned(socket.as_fd(), 0, mask).unwrap();
+    driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+    driver.flush().unwrap();
+    Member { driver, listener }
+}
+
+impl Member {
+    /// Connections that wait for this member; they are closed.
+    fn count(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(completion) = self.driver.next_within(GLANCE) {
+            let Event::Accept { result, more: true } = completion.event else { panic!("{completion:?}") };
+            drop(result.unwrap());
+            count += 1;
+        }
+        count
+    }
+}
+
+/// Connects `count` times from one CPU.
+fn connect_from(cpu: u32, address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    std::thread::spawn(move || {
+        assert!(process::pin_to(cpu), "the CPU was there a moment ago");
+        (0..count).map(|_| net::connect_to(address)).collect()
+    })
+    .join()
+    .unwrap()
+}
+
+pub fn masks_steer_by_cpu(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let mut addresses = vec![net::v4()];
+    if net::listener_v6().is_ok() {
+        addresses.push(net::v6());
+    }
+    for address in addresses {
+        let (socket, address) = shared_socket(address);
+        let mut first = join(fixture, &socket, &CpuSet::of(a));
+        let mut second = join(fixture, &socket, &CpuSet::of(b));
+        drop(socket);
+        for _ in 0..3 {
+            let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+            assert_eq!((first.count(), second.count()), (20, 30));
+        }
+    }
+    // What cannot be shared is refused, with its reason.
+    let mut driver = fixture.driver();
+    let alone = net::listener();
+    let refused = driver.register_partitioned(alone.as_fd(), 0, &CpuSet::of(a));
+    assert!(matches!(refused, Err(RegisterError::Partition(PartitionError::NoReusePort))));
+    let (unix, _peer) = net::unix_pair(Type::STREAM);
+    let refused = driver.register_partitioned(unix.as_fd(), 0, &CpuSet::of(a));
+    assert!(matches!(refused, Err(RegisterError::Partition(PartitionError::NotTcp))));
+    let handle = driver.register(alone, 0).unwrap();
+    let Err(ControlError::Io(error)) = driver.set_cpu_mask(handle, &CpuSet::of(a)) else { panic!() };
+    assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    Ok(())
+}
+
+pub fn a_changed_mask_steers_at_once(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let (socket, address) = shared_socket(net::v4());
+    let mut first = join(fixture, &socket, &CpuSet::of(a));
+    let mut second = join(fixture, &socket, &CpuSet::of(b));
+    for round in 0..4 {
+        let (one, other) = if round % 2 == 0 { (b, a) } else { (a, b) };
+        first.driver.set_cpu_mask(first.listener, &CpuSet::of(one)).unwrap();
+        second.driver.set_cpu_mask(second.listener, &CpuSet::of(other)).unwrap();
+        let _peers = (connect_from(one, address, 20), connect_from(other, address, 30));
+        assert_eq!((first.count(), second.count()), (20, 30));
+    }
+    // All to one.
+    first.driver.set_cpu_mask(first.listener, &CpuSet::from_iter([a, b])).unwrap();
+    second.driver.set_cpu_mask(second.listener, &CpuSet::empty()).unwrap();
+    let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+    assert_eq!((first.count(), second.count()), (50, 0));
+    Ok(())
+}
+
+pub fn a_shared_cpu_is_shared(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let (socket, address) = shared_socket(net::v4());
+    let mut first = join(fixture, &socket, &CpuSet::from_iter([a, b]));
+    let mut second = join(fixture, &socket, &CpuSet::of(b));
+    let _peers = connect_from(a, address, 50);
+    assert_eq!((first.count(), second.count()), (50, 0));
+    let _peers = connect_from(b, address, 200);
+    let (one, other) = (first.count(), second.count());
+    assert_eq!(one + other, 200, "a connection was lost");
+    // Fewer than 40 of 200 fair coins: once in 10^17 runs.
+    assert!(one >= 40 && other >= 40, "{one} and {other}");
+    Ok(())
+}
+
+pub fn leavers_and_late_joiners(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let (socket, address) = shared_socket(net::v4());
+    let mut leaver = join(fixture, &socket, &CpuSet::empty());
+    let mut first = join(fixture, &socket, &CpuSet::of(a));
+    let mut second = join(fixture, &socket, &CpuSet::of(b));
+    let check = |first: &mut Member, second: &mut Member| {
+        let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+        assert_eq!((first.count(), second.count()), (20, 30));
+    };
+    check(&mut first, &mut second);
+    // The last member moves into its place.
+    leaver.driver.close(leaver.listener).unwrap();
+    leaver.driver.expect_silence();
+    check(&mut first, &mut second);
+    // It comes back, as does another; the first goes by unregistering.
+    let mut third = join(fixture, &socket, &CpuSet::empty());
+    check(&mut first, &mut second);
+    assert_eq!(third.count(), 0);
+    drop(first.driver.unregister(first.listener).unwrap());
+    third.driver.set_cpu_mask(third.listener, &CpuSet::of(a)).unwrap();
+    check(&mut third, &mut second);
+    // A dropped channel leaves, too.
+    drop(second);
+    drop(first);
+    let mut late = join(fixture, &socket, &CpuSet::of(b));
+    check(&mut third, &mut late);
+    drop((third, late));
+    // The address is free again.
+    drop(socket);
+    drop(std::net::TcpListener::bind(address).unwrap());
+    Ok(())
+}
+
+/// Serves echo in this channel until `over`; returns how many connections came.
+fn serve(member: &mut Member, over: &AtomicBool) -> usize {
+    let mut served = 0;
+    while !over.load(Ordering::Relaxed) {
+        if let Some(completion) = member.driver.next_within(Duration::from_millis(5)) {
+            served += usize::from(echo(&mut member.driver, completion));
+        }
+    }
+    served
+}
+
+/// Echoes on all connections; true if this is a new one.
+fn echo(driver: &mut Driver, completion: channel::Completion) -> bool {
+    match completion.event {
+        Event::Accept { result, .. } => {
+            let handle = driver.register(result.unwrap().socket, 0).unwrap();
+            driver.read_stream(handle).unwrap();
+            return true;
+        }
+        Event::Read { result: Ok(1..), data: channel::ReadData::Buffer(buffer), .. } => {
+            driver.write_quiet(completion.handle, buffer).unwrap();
+        }
+        Event::Read { .. } => driver.close(completion.handle).unwrap(),
+        _ => {}
+    }
+    false
+}
+
+/// One question and its answer on a connection.
+fn ask(peer: &mut TcpStream) -> std::io::Result<()> {
+    peer.write_all(b"?")?;
+    peer.read_exact(&mut [0])
+}
+
+pub fn the_death_of_a_thread(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let (socket, address) = shared_socket(net::v4());
+    let over = AtomicBool::new(false);
+    let doomed_over = AtomicBool::new(false);
+    let fixture = &*fixture;
+    std::thread::scope(|scope| {
+        let (socket, over, doomed_over) = (&socket, &over, &doomed_over);
+        let survivor = scope.spawn(move || serve(&mut join(fixture, socket, &CpuSet::of(a)), over));
+        let doomed = scope.spawn(move || {
+            let mut member = join(fixture, socket, &CpuSet::of(b));
+            // Dies with its connections and its accept pending.
+            serve(&mut member, doomed_over)
+        });
+        // Both are there once both answer.
+        let start = Instant::now();
+        let mut of_survivor = loop {
+            assert!(start.elapsed() < WATCHDOG, "the members do not come up");
+            if let Ok(peer) = TcpStream::connect(address) {
+                break peer;
+            }
+        };
+        net::bounded(&of_survivor);
+        ask(&mut of_survivor).unwrap();
+        let mut peers = connect_from(a, address, 20);
+        peers.extend(connect_from(b, address, 20));
+        for peer in &mut peers {
+            ask(peer).unwrap();
+        }
+        doomed_over.store(true, Ordering::Relaxed);
+        let dead = doomed.join().unwrap();
+        // The connections of the others go on; the dead one's have ended.
+        let alive = peers.iter_mut().filter_map(|peer| ask(peer).ok()).count();
+        assert!(alive + dead >= 40, "{alive} live on, {dead} died: connections are missing");
+        let mut new = connect_from(a, address, 20);
+        new.extend(connect_from(b, address, 20));
+        for peer in &mut new {
+            ask(peer).expect("new connections are served");
+        }
+        over.store(true, Ordering::Relaxed);
+        survivor.join().unwrap();
+    });
+    Ok(())
+}
+
+pub fn the_death_of_a_process(fixture: &mut Fixture) -> Verdict {
+    const ADDRESS: &str = "MEGAPIPE_TEST_ADDRESS";
+    if process::role().as_deref() == Some("member") {
+        let address: SocketAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
+        let (socket, _) = shared_socket(address);
+        let mut member = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
+        println!("joined");
+        // Until it is killed; or its parent is gone, should that die first.
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _ = std::io::stdin().read(&mut [0]);
+                over.store(true, Ordering::Relaxed);
+            });
+            serve(&mut member, &over);
+        });
+        return Ok(());
+    }
+    let (socket, address) = shared_socket(net::v4());
+    let mut member = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
+    let mut command = process::this_test_as(fixture.name(), "member");
+    command.env(ADDRESS, address.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut output = std::io::BufReader::new(child.child().stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("joined") {
+        line.clear();
+        assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "the child did not join");
+    }
+    // The child's program steers by the numbers of its own group. Without a program the
+    // kernel hashes over both processes, so that both have connections.
+    let clients = move || {
+        let mut peers: Vec<TcpStream> = Vec::new();
+        for round in 0..400 {
+            if round == 200 {
+                child.kill();
+            }
+            let Ok(mut peer) = TcpStream::connect(address) else { continue };
+            net::bounded(&peer);
+            match ask(&mut peer) {
+                Ok(()) => peers.push(peer),
+                // In the dead one's queue when it died.
+                Err(_) => assert!(round < 200, "connection {round} was not served after the death"),
+            }
+        }
+        let alive = peers.iter_mut().filter_map(|peer| ask(peer).ok()).count();
+        (peers.len(), alive)
+    };
+    let mut served = 0;
+    let (total, alive) = std::thread::scope(|scope| {
+        let clients = scope.spawn(clients);
+        while !clients.is_finished() {
+            if let Some(completion) = member.driver.next_within(Duration::from_millis(5)) {
+                served += usize::from(echo(&mut member.driver, completion));
+            }
+        }
+        clients.join().unwrap()
+    });
+    assert_eq!(total, 400, "connections failed while a member died");
+    assert_eq!(alive, served, "the survivor's connections go on");
+    assert!(served >= 200);
+    Ok(())
+}
+
+pub fn a_busy_channel_hands_over(fixture: &mut Fixture) -> Verdict {
+    let cpus = process::cpus();
+    let (socket, address) = shared_socket(net::v4());
+    let over = AtomicBool::new(false);
+    let fixture = &*fixture;
+    let config = || {
+        let mut config = fixture.config();
+        config.balance = true;
+        config
+    };
+    let enter = |socket: &Socket, mask: &CpuSet| {
+        let mut driver = Driver::new(config());
+        let listener = driver.register_partitioned(socket.as_fd(), 0, mask).unwrap();
+        driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+        driver.flush().unwrap();
+        Member { driver, listener }
+    };
+    let mut busy = enter(&socket, &CpuSet::from_iter(cpus));
+    let mut connected = 0;
+    let ready = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let (over, socket, enter, ready) = (&over, &socket, &enter, &ready);
+        let helper = scope.spawn(move || {
+            let mut idle = enter(socket, &CpuSet::empty());
+            ready.wait();
+            let served = serve(&mut idle, over);
+            (served, idle.driver.stats().handed_over)
+        });
+        ready.wait();
+        let mut peers = Vec::new();
+        let mut served = 0;
+        let start = Instant::now();
+        // A crowd at once keeps the busy one busy while the other one sleeps.
+        while busy.driver.stats().handed_over == 0 {
+            assert!(start.elapsed() < WATCHDOG, "nothing was handed over of {connected} connections");
+            for _ in 0..50 {
+                peers.push(net::connect_to(address));
+                connected += 1;
+            }
+            while let Some(completion) = busy.driver.next_within(GLANCE) {
+                served += usize::from(echo(&mut busy.driver, completion));
+            }
+        }
+        busy.driver.drive_while(
+            || {
+                peers
+                    .iter_mut()
+                    .for_each(|peer| ask(peer).expect("every connection is served by one of them"))
+            },
+            |channel, completion| match completion.event {
+                Event::Accept { result, .. } => {
+                    let handle = channel.register(result.unwrap().socket, 0).unwrap();
+                    channel.read_stream(handle).unwrap();
+                    served += 1;
+                }
+                Event::Read { result: Ok(1..), data: channel::ReadData::Buffer(buffer), .. } => {
+                    channel.write_quiet(completion.handle, buffer).unwrap();
+                }
+                other => panic!("{other:?}"),
+            },
+        );
+        over.store(true, Ordering::Relaxed);
+        let (taken, counted) = helper.join().unwrap();
+        assert!(taken > 0);
+        assert_eq!((served + taken, counted as usize), (connected, taken));
+        assert_eq!(busy.driver.stats().handed_over as usize, taken);
+    });
+    let _ = busy.listener;
+    Ok(())
+}

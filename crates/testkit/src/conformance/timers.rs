@@ -1,0 +1,105 @@
+//! Timers.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use channel::{Event, Handle};
+
+use crate::conformance::Fixture;
+use crate::net;
+use crate::skip::Verdict;
+
+pub fn timers_fire_in_order(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let start = Instant::now();
+    for delay in [30u64, 5, 20, 1, 10, 0] {
+        driver.timer(Duration::from_millis(delay), delay).unwrap();
+    }
+    for delay in [0u64, 1, 5, 10, 20, 30] {
+        let completion = driver.next();
+        assert_eq!((completion.handle, completion.cookie), (Handle::NONE, delay));
+        assert!(matches!(completion.event, Event::Timer(Ok(()))));
+        assert!(start.elapsed() >= Duration::from_millis(delay), "a timer is early");
+    }
+    driver.expect_silence();
+    Ok(())
+}
+
+pub fn a_timer_ends_a_wait(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (socket, _peer) = net::tcp_pair();
+    let handle = driver.register(socket, 0).unwrap();
+    driver.read_stream(handle).unwrap();
+    let op = driver.timer(Duration::from_millis(20), 1).unwrap();
+    // `None`: nothing but the timer can end it.
+    let completion = driver.dispatch(None).unwrap().expect("an endless wait ends with a completion");
+    assert_eq!(completion.op, op);
+    // A far one does not.
+    driver.timer(Duration::MAX, 2).unwrap();
+    driver.expect_silence();
+    Ok(())
+}
+
+pub fn a_cancelled_timer_says_so_once(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    for delay in [Duration::ZERO, Duration::from_secs(3600)] {
+        let op = driver.timer(delay, 9).unwrap();
+        driver.cancel(op).unwrap();
+        driver.cancel(op).unwrap();
+        let completion = driver.next();
+        assert_eq!((completion.op, completion.cookie), (op, 9));
+        let Event::Timer(Err(error)) = completion.event else { panic!("{:?}", completion.event) };
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        assert!(driver.cancel(op).is_err());
+    }
+    let op = driver.timer(Duration::ZERO, 9).unwrap();
+    assert_eq!(driver.next().op, op);
+    assert!(driver.cancel(op).is_err());
+    driver.expect_silence();
+    Ok(())
+}
+
+pub fn timers_do_not_starve_io(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (socket, mut peer) = net::tcp_pair();
+    let handle = driver.register(socket, 1).unwrap();
+    driver.read(handle).unwrap();
+    peer.write_all(b"x").unwrap();
+    // A timer that is always due.
+    driver.timer(Duration::ZERO, 0).unwrap();
+    for _ in 0..10_000 {
+        let completion = driver.next();
+        if completion.handle == handle {
+            return Ok(());
+        }
+        driver.timer(Duration::ZERO, 0).unwrap();
+    }
+    panic!("10,000 timers fired, and the read never ended");
+}
+
+pub fn thousands_of_cancelled_timers(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    for _ in 0..20 {
+        let ops: Vec<_> = (0..1000).map(|_| driver.timer(Duration::from_secs(60), 0).unwrap()).collect();
+        let last = driver.timer(Duration::from_millis(1), 1).unwrap();
+        for op in ops {
+            driver.cancel(op).unwrap();
+        }
+        let mut cancelled = 0;
+        let mut fired = 0;
+        while cancelled + fired < 1001 {
+            let completion = driver.next();
+            match completion.event {
+                Event::Timer(Ok(())) => {
+                    assert_eq!(completion.op, last);
+                    fired += 1;
+                }
+                Event::Timer(Err(_)) => cancelled += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((cancelled, fired), (1000, 1));
+    }
+    driver.expect_silence();
+    Ok(())
+}

@@ -1,0 +1,12 @@
+//! The conformance suite that every channel engine passes, and what Megapipe's tests
+//! share: channels with bounded waits, real sockets, child processes, and a record of
+//! the tests that could not run here.
+
+pub use channel;
+
+pub mod allocations;
+pub mod conformance;
+pub mod driver;
+pub mod net;
+pub mod process;
+pub mod skip;

@@ -1,0 +1,178 @@
+//! Real sockets on loopback.
+
+use std::io::{self, Read};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+
+use crate::driver::WATCHDOG;
+use crate::skip::Skipped;
+
+/// Any free port of 127.0.0.1.
+pub fn v4() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+/// Any free port of ::1.
+pub fn v6() -> SocketAddr {
+    SocketAddr::from((Ipv6Addr::LOCALHOST, 0))
+}
+
+/// A listening TCP socket on loopback.
+pub fn listener() -> TcpListener {
+    TcpListener::bind(v4()).expect("loopback has free ports")
+}
+
+/// As [`listener`], over IPv6.
+pub fn listener_v6() -> Result<TcpListener, Skipped> {
+    TcpListener::bind(v6()).map_err(|error| Skipped::because(format!("no IPv6 loopback: {error}")))
+}
+
+/// Connects to a listener, with reads and writes that give up in the end.
+pub fn connect(listener: &TcpListener) -> TcpStream {
+    connect_to(listener.local_addr().expect("a bound socket has an address"))
+}
+
+/// As [`connect`], by address.
+pub fn connect_to(address: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&address, WATCHDOG).expect("the listener takes connections");
+    bounded(&stream);
+    stream
+}
+
+/// Makes blocking calls on a test's own socket give up in the end.
+pub fn bounded(socket: &impl AsFd) {
+    let socket = SockRef::from(socket);
+    socket.set_read_timeout(Some(WATCHDOG)).expect("SO_RCVTIMEO is always allowed");
+    socket.set_write_timeout(Some(WATCHDOG)).expect("SO_SNDTIMEO is always allowed");
+}
+
+/// Both ends of a TCP connection: for the channel, and for the test.
+pub fn tcp_pair() -> (OwnedFd, TcpStream) {
+    pair_of(&listener())
+}
+
+/// Both ends of a TCP connection through `listener`.
+pub fn pair_of(listener: &TcpListener) -> (OwnedFd, TcpStream) {
+    let peer = connect(listener);
+    let (socket, _) = listener.accept().expect("the connection is there");
+    (socket.into(), peer)
+}
+
+/// Both ends of a UNIX socket pair of the given type.
+pub fn unix_pair(kind: Type) -> (OwnedFd, Socket) {
+    let (one, other) = Socket::pair(Domain::UNIX, kind, None).expect("socket pairs are always allowed");
+    bounded(&other);
+    (one.into(), other)
+}
+
+/// A connection whose kernel buffers are as small as they get, so that writes go out in
+/// many parts. The sizes are set before the handshake, which fixes the window.
+pub fn tight_tcp_pair() -> (OwnedFd, TcpStream) {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("TCP sockets are there");
+    tighten(&socket);
+    socket.bind(&v4().into()).expect("loopback has free ports");
+    socket.listen(1).expect("a bound socket may listen");
+    let address = socket.local_addr().expect("a bound socket has an address");
+    let peer = Socket::new(Domain::IPV4, Type::STREAM, None).expect("TCP sockets are there");
+    tighten(&peer);
+    peer.connect(&address).expect("the listener takes connections");
+    bounded(&peer);
+    let (accepted, _) = socket.accept().expect("the connection is there");
+    (accepted.into(), peer.into())
+}
+
+/// Sets both kernel buffers to the smallest size.
+pub fn tighten(socket: &impl AsFd) {
+    let socket = SockRef::from(socket);
+    socket.set_send_buffer_size(1).expect("SO_SNDBUF is always allowed");
+    socket.set_recv_buffer_size(1).expect("SO_RCVBUF is always allowed");
+}
+
+/// A socket bound to a free port that sends connection attempts away.
+pub fn closed_port() -> SockAddr {
+    let listener = listener();
+    listener.local_addr().expect("a bound socket has an address").into()
+}
+
+/// Bytes of which any piece tells where it belongs.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_ne_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// How the peer saw a connection end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// FIN: read(2) says 0.
+    Finished,
+    /// RST: read(2) says ECONNRESET.
+    Reset,
+}
+
+/// Reads to the end of the connection.
+pub fn read_to_end(peer: &mut impl Read) -> (Vec<u8>, End) {
+    let mut all = Vec::new();
+    let mut piece = [0; 16384];
+    loop {
+        match peer.read(&mut piece) {
+            Ok(0) => return (all, End::Finished),
+            Ok(count) => all.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return (all, End::Reset),
+            Err(error) => panic!("the connection did not end after {} bytes: {error}", all.len()),
+        }
+    }
+}
+
+/// Reads exactly `len` bytes.
+pub fn read_exactly(peer: &mut impl Read, len: usize) -> Vec<u8> {
+    let mut all = vec![0; len];
+    peer.read_exact(&mut all).expect("the bytes arrive");
+    all
+}
+
+/// Makes the coming close of the peer send RST.
+pub fn reset_on_drop(socket: &impl AsFd) {
+    SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO)).expect("SO_LINGER is always allowed");
+}
+
+/// A path in a directory of this test's own, which is removed on drop.
+pub struct Scratch {
+    directory: PathBuf,
+}
+
+impl Scratch {
+    /// Makes the directory.
+    #[allow(clippy::new_without_default)] // makes a directory: not a default value
+    pub fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("megapipe-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("the temporary directory is writable");
+        Scratch { directory }
+    }
+
+    /// A path in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Rubbish in a temporary directory is no reason to fail a test.
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}

@@ -1,0 +1,189 @@
+//! What concerns a whole process: limits, filters, forks, deaths. Tests of these run in
+//! a process of their own, which is this test program again with one test chosen.
+
+use std::io;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::driver::WATCHDOG;
+
+/// Names the part that a child process plays in a test.
+const ROLE: &str = "MEGAPIPE_TEST_ROLE";
+
+/// The part this process plays in its test; `None` in the process that was started to
+/// run tests.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok()
+}
+
+/// This test program, to run the test `name` alone and in the given role.
+pub fn this_test_as(name: &str, role: &str) -> Command {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let mut command = Command::new(program);
+    command.args([name, "--exact", "--nocapture", "--include-ignored", "--test-threads=1"]).env(ROLE, role);
+    command
+}
+
+/// Says in an isolated process's output that the body ran to its end.
+const MARK: &str = "the isolated part ran to its end";
+
+/// Runs `body` in a process of its own, which runs the test `name` only.
+pub fn isolated(name: &str, body: impl FnOnce()) {
+    if role().as_deref() == Some("isolated") {
+        body();
+        println!("{MARK}");
+        return;
+    }
+    let output = this_test_as(name, "isolated")
+        .stdin(Stdio::null())
+        .output()
+        .expect("a test program can start itself");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains(MARK),
+        "the test's own process ended with {}:\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    // What the body had to say, without the runner's frame.
+    let said = text.lines().filter(|line| !line.is_empty() && !line.starts_with("running"));
+    said.take_while(|line| *line != MARK).for_each(|line| println!("{line}"));
+}
+
+/// A child process that is ended with the test, whatever becomes of that.
+pub struct Fosterling(Child);
+
+impl Fosterling {
+    /// Starts it.
+    pub fn start(command: &mut Command) -> Fosterling {
+        Fosterling(command.spawn().expect("a test program can start itself"))
+    }
+
+    /// The child.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        self.0.kill().expect("an unreaped child can be signalled");
+        self.0.wait().expect("an unreaped child can be waited for");
+    }
+}
+
+impl Drop for Fosterling {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Sets a variable of this process's environment; only in a process of the test's own.
+pub fn set_variable(name: &str, value: &str) {
+    assert_eq!(role().as_deref(), Some("isolated"), "other tests share this environment");
+    // SAFETY: the process runs this one test, so no other thread looks at the environment.
+    unsafe { std::env::set_var(name, value) };
+}
+
+/// Descriptors this process has open.
+pub fn open_descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").expect("proc is mounted").count() - 1
+}
+
+/// Lowers (or raises up to the hard limit) the number of descriptors this process may have.
+pub fn limit_descriptors(count: u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills, and then reads, a live struct.
+    let status = unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
+        limit.rlim_cur = count.min(limit.rlim_max);
+        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
+    };
+    assert_eq!(status, 0, "RLIMIT_NOFILE: {}", io::Error::last_os_error());
+}
+
+/// CPU time the calling thread has used.
+pub fn thread_cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes a live struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// Binds the calling thread to one CPU; false if it may not run there.
+pub fn pin_to(cpu: u32) -> bool {
+    // SAFETY: an all-zero set is a valid empty set; CPU_SET bounds its index.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu as usize, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0
+    }
+}
+
+/// The CPUs the calling thread may run on.
+pub fn cpus() -> Vec<u32> {
+    // SAFETY: an all-zero set is a valid empty set, which the kernel fills; CPU_ISSET
+    // bounds its index.
+    unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
+            return vec![0];
+        }
+        (0..libc::CPU_SETSIZE as u32).filter(|&cpu| libc::CPU_ISSET(cpu as usize, &set)).collect()
+    }
+}
+
+/// Forbids io_uring_setup(2) to this process, as container runtimes do (seccomp(2)).
+pub fn forbid_io_uring() {
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    let program = [
+        // The number of the system call is the first word of `struct seccomp_data`.
+        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies a live program of the given length.
+    let status = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+        // All threads: the test runner's too, which make no rings.
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_TSYNC,
+            &raw const filter,
+        )
+    };
+    assert_eq!(status, 0, "seccomp: {}", io::Error::last_os_error());
+}
+
+/// Forks; the child runs `body`, which must not return by a panic, and exits with its
+/// result. Returns the child's exit status.
+pub fn in_forked_child(body: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `body` on the one thread it has and leaves through `_exit`,
+    // which runs none of the parent's exit handlers.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", io::Error::last_os_error());
+    if child == 0 {
+        let status = body();
+        // SAFETY: ends the process.
+        unsafe { libc::_exit(status) };
+    }
+    let start = Instant::now();
+    let mut status = 0;
+    loop {
+        // SAFETY: the kernel writes a live integer; the child is ours and unreaped.
+        let reaped = unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
+        if reaped == child {
+            break;
+        }
+        if start.elapsed() > WATCHDOG {
+            // SAFETY: the child is ours and unreaped, so the number is still its own.
+            unsafe { libc::kill(child, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
+}

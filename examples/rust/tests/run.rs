@@ -1,0 +1,120 @@
+//! Runs each example as a user would, on both engines, and talks to it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpStream, UdpSocket};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+struct Server {
+    child: Child,
+    address: String,
+    /// What it prints later must have somewhere to go.
+    _output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    /// Starts the program and waits until it says where it listens.
+    fn start(program: &str, engine: &str, arguments: &[&str]) -> Server {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("MEGAPIPE_ENGINE", engine)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        output.read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening on ").and_then(|rest| rest.split_whitespace().next());
+        let address = address.unwrap_or_default().to_owned();
+        Server { child, address, _output: output }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The engines that can be had here; io_uring may be forbidden.
+fn engines() -> Vec<&'static str> {
+    let config = megapipe::Config { engine: Some(megapipe::EngineKind::Uring), ..Default::default() };
+    match megapipe::Channel::new(config) {
+        Ok(_) => vec!["uring", "epoll"],
+        Err(error) => {
+            println!("skipped: the examples on io_uring: {error}");
+            vec!["epoll"]
+        }
+    }
+}
+
+fn echoes(server: &Server) {
+    for round in 0..20u8 {
+        let mut stream = server.connect();
+        stream.write_all(&[round; 5000]).unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).unwrap();
+        assert_eq!(all, [round; 5000]);
+    }
+}
+
+#[test]
+fn echo() {
+    for engine in engines() {
+        echoes(&Server::start(env!("CARGO_BIN_EXE_echo"), engine, &["127.0.0.1:0"]));
+    }
+}
+
+#[test]
+fn multicore() {
+    for engine in engines() {
+        // A port of its own for all threads: one that was free a moment ago.
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = probe.local_addr().unwrap().to_string();
+        drop(probe);
+        echoes(&Server::start(env!("CARGO_BIN_EXE_multicore"), engine, &[&address, "2"]));
+    }
+}
+
+#[test]
+fn udp_echo() {
+    for engine in engines() {
+        let server = Server::start(env!("CARGO_BIN_EXE_udp_echo"), engine, &["127.0.0.1:0"]);
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        for len in [0, 1, 100, 1400] {
+            socket.send_to(&vec![7; len], &server.address).unwrap();
+            let mut got = [0; 2000];
+            assert_eq!(socket.recv(&mut got).unwrap(), len);
+        }
+    }
+}
+
+#[test]
+fn file_and_socket() {
+    let path = std::env::temp_dir().join(format!("megapipe-example-{}", std::process::id()));
+    let content: Vec<u8> = (0..1_000_000u32).flat_map(u32::to_ne_bytes).collect();
+    std::fs::write(&path, &content).unwrap();
+    for engine in engines() {
+        let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
+        let server = Server::start(env!("CARGO_BIN_EXE_file_and_socket"), engine, &arguments);
+        let mut streams = [server.connect(), server.connect(), server.connect()];
+        // One leaves early; the others get all of it.
+        drop(server.connect());
+        for stream in &mut streams {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).unwrap();
+            assert!(all == content, "{} of {} bytes", all.len(), content.len());
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores) and few
+# connections, for every server, into a dated folder with the machine and the commands beside the figures.
+# Usage: scripts/bench.sh [folder]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
+OUT=${1:-bench-results/$(date -u +%Y-%m-%d)}
+ROUNDS=${ROUNDS:-5}
+SECONDS_EACH=${SECONDS_EACH:-2}
+CORES=$(nproc)
+
+if [ ! -x "$MEGAPIPE" ]; then
+    printf 'no %s: run make build first\n' "$MEGAPIPE" >&2
+    exit 1
+fi
+mkdir -p "$OUT"
+"$MEGAPIPE" doctor --json >"$OUT/doctor.json" || true # what it says about the machine counts, not whether all is well
+
+measure() {
+    local name=$1
+    shift
+    printf '\n== %s\n' "$name"
+    "$MEGAPIPE" bench rpc --rounds "$ROUNDS" --seconds "$SECONDS_EACH" "$@" \
+        --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+}
+
+measure transactions --transactions 1,2,4,8,16,32,64,128
+measure sizes --transactions 10 --sizes 64,256,1024,4096,16384
+measure connections --transactions 128 --connections 1,8,64,256,1024
+
+# Server cores 1, 2, 4, ... as far as half of the machine goes; the rest is the client's.
+cores=()
+for ((count = 1; count <= CORES / 2; count *= 2)); do
+    cores+=(--server-cpus "0-$((count - 1))")
+done
+if [ "$CORES" -ge 4 ]; then
+    measure cores --transactions 10 "${cores[@]}" --client-cpus "$((CORES / 2))-$((CORES - 1))"
+else
+    printf '\ncores: skipped, %s CPUs are too few to compare numbers of server cores\n' "$CORES"
+fi
+printf '\nresults: %s\n' "$OUT"

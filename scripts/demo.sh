@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# Megapipe beside epoll on this machine: the RPC micro-benchmark and the key-value server under a real memcached load.
+# Prints one table, writes demo.svg; the records are in target/demo. Under three minutes after the build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# memcached is the baseline of the key-value server, memaslap (libmemcached-tools) its load, jq makes the table.
+PACKAGES=(build-essential pkg-config jq memcached libmemcached-tools)
+ENGINES=megapipe-uring,megapipe-epoll,epoll-shared,epoll-reuseport
+TRANSACTIONS=1,10,128
+ROUNDS=3
+KV_SECONDS=3
+KV_CONNECTIONS=64
+KV_VALUE=64
+
+CARGO=${CARGO:-cargo}
+MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
+OUT=${CARGO_TARGET_DIR:-target}/demo
+TICKS=$(getconf CLK_TCK)
+server=
+
+say() { printf '\n== %s\n' "$*"; }
+
+stop_server() {
+    if [ -n "$server" ]; then
+        kill "$server" 2>/dev/null || true
+        wait "$server" 2>/dev/null || true
+        server=
+    fi
+}
+trap stop_server EXIT
+
+prepare() {
+    say "what is needed"
+    scripts/packages.sh "${PACKAGES[@]}"
+    if ! command -v "$CARGO" >/dev/null; then
+        printf 'no Rust toolchain; run this, then try again:\n\n    %s\n\n' \
+            "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
+        exit 1
+    fi
+    say "building"
+    "$CARGO" build --release --locked -p megapipe-cli
+    rm -rf "$OUT"
+    mkdir -p "$OUT"
+}
+
+# memaslap of libmemcached is called memcaslap in newer packages.
+choose_load() {
+    load=$(command -v memcaslap || command -v memaslap || true)
+    if [ -z "$load" ]; then
+        printf 'the package libmemcached-tools of this system has neither memcaslap nor memaslap\n' >&2
+        exit 1
+    fi
+}
+
+# The first and the last CPU this process may use, as `megapipe bench` has it: one serves, the other is the client.
+choose_cpus() {
+    local cpus
+    cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+    server_cpu=${cpus%%[-,]*}
+    client_cpu=${cpus##*[-,]}
+    if [ "$server_cpu" = "$client_cpu" ]; then
+        printf 'note: one CPU for server and client together; figures say little\n'
+    fi
+}
+
+rpc() {
+    say "RPC: $ENGINES"
+    "$MEGAPIPE" bench rpc --engines "$ENGINES" --transactions "$TRANSACTIONS" --rounds "$ROUNDS" \
+        --json "$OUT/rpc.jsonl" --plot demo.svg >"$OUT/rpc.txt"
+}
+
+is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+free_port() {
+    local port
+    for _ in $(seq 100); do
+        port=$((20000 + RANDOM % 10000))
+        if ! is_open "$port"; then
+            printf '%s' "$port"
+            return
+        fi
+    done
+    printf 'no free port found\n' >&2
+    return 1
+}
+
+# CPU time of a process in clock ticks: the fields utime and stime, counted after the name, which may hold blanks.
+cpu_ticks() {
+    local stat
+    stat=$(<"/proc/$1/stat")
+    # shellcheck disable=SC2086 # split on purpose
+    set -- ${stat##*) }
+    printf '%s' $((${12} + ${13}))
+}
+
+# Starts one key-value server on its CPU; its pid is in $server.
+start_kv() {
+    local name=$1 port=$2
+    case $name in
+    memcached)
+        local user=()
+        if [ "$(id -u)" -eq 0 ]; then
+            user=(-u nobody)
+        fi
+        taskset -c "$server_cpu" memcached "${user[@]}" -l 127.0.0.1 -p "$port" -U 0 -t 1 -m 256 -c 4096 \
+            >"$OUT/$name.log" 2>&1 &
+        ;;
+    megapipe-*)
+        MEGAPIPE_ENGINE=${name#megapipe-} taskset -c "$server_cpu" \
+            "$MEGAPIPE" serve kv --listen "127.0.0.1:$port" --threads 1 --memory-limit 256 \
+                >"$OUT/$name.log" 2>&1 &
+        ;;
+    esac
+    server=$!
+    for _ in $(seq 100); do
+        if is_open "$port"; then
+            return
+        fi
+        if ! kill -0 "$server" 2>/dev/null; then
+            break
+        fi
+        sleep 0.05
+    done
+    printf '%s did not start:\n' "$name" >&2
+    cat "$OUT/$name.log" >&2
+    return 1
+}
+
+# One measurement: memaslap's mix of 10 % set and 90 % get, one client thread.
+measure_kv() {
+    local name=$1 round=$2 port before after operations
+    port=$(free_port)
+    start_kv "$name" "$port"
+    before=$(cpu_ticks "$server")
+    taskset -c "$client_cpu" "$load" --servers="127.0.0.1:$port" --threads=1 --concurrency="$KV_CONNECTIONS" \
+        --time="${KV_SECONDS}s" --fixed_size="$KV_VALUE" >"$OUT/load.txt" 2>&1
+    after=$(cpu_ticks "$server")
+    stop_server
+    if grep -q 'ERROR' "$OUT/load.txt"; then
+        printf 'the load against %s got errors for answers:\n' "$name" >&2
+        cat "$OUT/load.txt" >&2
+        return 1
+    fi
+    operations=$(sed -n 's/.*Ops: \([0-9]*\).*/\1/p' "$OUT/load.txt")
+    if [ -z "$operations" ] || [ "$operations" -eq 0 ]; then
+        printf 'no operation of %s succeeded:\n' "$name" >&2
+        cat "$OUT/load.txt" >&2
+        return 1
+    fi
+    jq -cn --arg engine "$name" --argjson round "$round" --argjson operations "$operations" \
+        --argjson cpu_ns "$(((after - before) * 1000000000 / TICKS))" --argjson seconds "$KV_SECONDS" \
+        '{record: "kv", engine: $engine, round: $round, operations_per_s: ($operations / $seconds),
+          server_cpu_ns_per_operation: ($cpu_ns / $operations)}' >>"$OUT/kv.jsonl"
+}
+
+kv() {
+    say "key-value server: megapipe-uring, megapipe-epoll, memcached"
+    local round name
+    for round in $(seq "$ROUNDS"); do
+        for name in megapipe-uring megapipe-epoll memcached; do
+            printf '   round %s of %s: %s\n' "$round" "$ROUNDS" "$name"
+            measure_kv "$name" "$round"
+        done
+    done
+}
+
+# Medians over the rounds, as tab-separated lines: workload, server, CPU us per operation, ratio, operations/s, p99 us.
+rows() {
+    jq -rs --arg connections "$KV_CONNECTIONS" --arg value "$KV_VALUE" '
+        def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;
+        def lines(workload; cost; rate; p99; is_baseline):
+            [group_by(.engine)[] | {engine: .[0].engine, cost: (map(cost) | median), rate: (map(rate) | median),
+                                    p99: (if .[0] | p99 == null then "-" else map(p99) | median | round | tostring end)}]
+            | (map(select(.engine | is_baseline) | .cost) | min) as $baseline
+            | sort_by(.cost)[]
+            | [workload, .engine, .cost / 1000, (if $baseline then .cost / $baseline else "-" end),
+               (.rate | round), .p99]
+            | @tsv;
+        (map(select(.record == "measurement")) | group_by(.transactions)[]
+            | "RPC of \(.[0].size) B, \(.[0].transactions) per connection" as $workload
+            | lines($workload; .server_cpu_ns_per_transaction; .transactions_per_s; .p99_us;
+                    . == "epoll-shared" or . == "epoll-reuseport")),
+        (map(select(.record == "kv"))
+            | lines("key-value, \($value) B, \($connections) connections"; .server_cpu_ns_per_operation;
+                    .operations_per_s; null; . == "memcached"))
+    ' "$OUT/rpc.jsonl" "$OUT/kv.jsonl"
+}
+
+table() {
+    say "result: medians of $ROUNDS rounds, one server core; ratio to the better epoll server (memcached for key-value)"
+    {
+        printf 'workload\tserver\tCPU us/op\tratio\top/s\tp99 us\n'
+        rows
+    } | awk -F '\t' '
+        $1 == last { $1 = "" }
+        $1 != "" { if (NR > 1) print ""; last = $1 }
+        NR > 1 { $3 = sprintf("%.2f", $3) }
+        NR > 1 && $4 != "-" { $4 = sprintf("%.2f", $4) }
+        { printf "%-36s %-16s %9s %6s %9s %8s\n", $1, $2, $3, $4, $5, $6 }'
+    # What the benchmark says of a disturbed machine belongs to its figures.
+    sed -n '/^Disturbed/,/^$/p' "$OUT/rpc.txt"
+    printf '\nfull figures: %s/rpc.txt   records: %s/*.jsonl   plot: demo.svg\n' "$OUT" "$OUT"
+}
+
+prepare
+choose_load
+choose_cpus
+rpc
+kv
+table

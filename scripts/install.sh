@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# Puts the program, the C library, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
+# Usage: [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] scripts/install.sh install|uninstall
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+PREFIX=${PREFIX:-/usr/local}
+LIBDIR=${LIBDIR:-$PREFIX/lib}
+DESTDIR=${DESTDIR:-}
+BUILT=${CARGO_TARGET_DIR:-target}/release
+VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+SONAME=libmegapipe.so.0
+
+put() {
+    local mode=$1 from=$2 to=$DESTDIR$3
+    install -D -m "$mode" "$from" "$to"
+    printf 'installed %s\n' "$to"
+}
+
+link() {
+    ln -sf "$1" "$DESTDIR$2"
+    printf 'installed %s\n' "$DESTDIR$2"
+}
+
+install_all() {
+    put 755 "$BUILT/megapipe" "$PREFIX/bin/megapipe"
+
+    local documents
+    documents=$(mktemp -d)
+    # shellcheck disable=SC2064 # the directory of now, not of later
+    trap "rm -rf '$documents'" EXIT
+    "$BUILT/megapipe" generate-docs "$documents"
+    local page
+    for page in "$documents"/man/*.1; do
+        put 644 "$page" "$PREFIX/share/man/man1/${page##*/}"
+    done
+    put 644 "$documents/completions/megapipe.bash" "$PREFIX/share/bash-completion/completions/megapipe"
+    put 644 "$documents/completions/_megapipe" "$PREFIX/share/zsh/site-functions/_megapipe"
+    put 644 "$documents/completions/megapipe.fish" "$PREFIX/share/fish/vendor_completions.d/megapipe.fish"
+
+    install_library
+}
+
+install_library() {
+    put 644 crates/capi/include/megapipe.h "$PREFIX/include/megapipe.h"
+    put 755 "$BUILT/libmegapipe.so" "$LIBDIR/libmegapipe.so.$VERSION"
+    link "libmegapipe.so.$VERSION" "$LIBDIR/$SONAME"
+    link "$SONAME" "$LIBDIR/libmegapipe.so"
+    put 644 "$BUILT/libmegapipe_c.a" "$LIBDIR/libmegapipe.a"
+
+    local description
+    description=$(mktemp)
+    sed -e "s|@PREFIX@|$PREFIX|g" -e "s|@LIBDIR@|$LIBDIR|g" -e "s|@VERSION@|$VERSION|g" \
+        crates/capi/megapipe.pc.in >"$description"
+    put 644 "$description" "$LIBDIR/pkgconfig/megapipe.pc"
+    rm -f "$description"
+
+    local page
+    for page in crates/capi/man/*.3 crates/capi/man/*.7; do
+        if [ -f "$page" ]; then
+            put 644 "$page" "$PREFIX/share/man/man${page##*.}/${page##*/}"
+        fi
+    done
+}
+
+uninstall_all() {
+    shopt -s nullglob
+    local path
+    for path in "$DESTDIR$PREFIX/bin/megapipe" \
+        "$DESTDIR$PREFIX"/share/man/man1/megapipe{,-*}.1 \
+        "$DESTDIR$PREFIX"/share/man/man[37]/{mp_*,megapipe*}.[37] \
+        "$DESTDIR$PREFIX/share/bash-completion/completions/megapipe" \
+        "$DESTDIR$PREFIX/share/zsh/site-functions/_megapipe" \
+        "$DESTDIR$PREFIX/share/fish/vendor_completions.d/megapipe.fish" \
+        "$DESTDIR$PREFIX/include/megapipe.h" \
+        "$DESTDIR$LIBDIR"/libmegapipe.{a,so} "$DESTDIR$LIBDIR"/libmegapipe.so.* \
+        "$DESTDIR$LIBDIR/pkgconfig/megapipe.pc"; do
+        if [ -e "$path" ] || [ -L "$path" ]; then
+            rm -f "$path"
+            printf 'removed %s\n' "$path"
+        fi
+    done
+}
+
+case ${1:-} in
+install)
+    install_all
+    # The loader keeps a list of libraries; a package (DESTDIR) does this when it is installed.
+    if [ -z "$DESTDIR" ] && [ "$(id -u)" -eq 0 ]; then
+        ldconfig
+    fi
+    ;;
+uninstall) uninstall_all ;;
+*)
+    printf 'usage: %s install|uninstall\n' "$0" >&2
+    exit 2
+    ;;
+esac

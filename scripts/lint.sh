@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# Format, lints, documentation, dependencies and shell scripts. A check whose tool is not there says so.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+CARGO=${CARGO:-cargo}
+failed=()
+
+check() {
+    local name=$1
+    shift
+    printf '\n== %s: %s\n' "$name" "$*"
+    if ! "$@"; then
+        failed+=("$name")
+        printf '== %s failed\n' "$name"
+    fi
+}
+
+skip() { printf '\n== %s: SKIPPED, %s\n' "$1" "$2"; }
+
+documentation() { RUSTDOCFLAGS="-D warnings" "$CARGO" doc --locked --workspace --no-deps --quiet; }
+
+check format "$CARGO" fmt --all --check
+check clippy "$CARGO" clippy --locked --workspace --all-targets --quiet -- -D warnings
+check documentation documentation
+
+if "$CARGO" deny --version >/dev/null 2>&1; then
+    # Advisories need a database from the network and are looked at apart: `cargo deny check advisories`.
+    check dependencies "$CARGO" deny --log-level error check bans licenses sources
+else
+    skip dependencies "cargo-deny is not installed (cargo install --locked cargo-deny)"
+fi
+
+if command -v shellcheck >/dev/null; then
+    check shell shellcheck .ci/run scripts/*.sh
+else
+    skip shell "shellcheck is not installed (apt-get install shellcheck)"
+fi
+
+printf '\n'
+if [ "${#failed[@]}" -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[*]}"
+    exit 1
+fi
+printf 'all checks passed\n'

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Every test of the workspace, once as it is and once with the epoll engine forced. The C programs and the examples are
+# built and run by tests of the workspace.
+# Full logs are kept in target/test-logs; the last lines say what ran, what failed and what was skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+
+CARGO=${CARGO:-cargo}
+LOGS=target/test-logs
+mkdir -p "$LOGS"
+rm -f "$LOGS"/*.log
+failed=()
+
+# A suite that takes longer than this hangs. At a terminal there is Ctrl-C, which `timeout` would keep from it.
+limit=(timeout 15m)
+if [ -t 0 ]; then
+    limit=()
+fi
+# What of the output tells how it goes.
+TELLING='^(test |test result:|error|SKIPPED|skipped:)|^ +(Compiling megapipe|Running|Doc-tests)'
+
+# Runs tests, shows the telling lines, keeps all of them, and remembers a failure. With --show-output, a test that
+# cannot run prints "SKIPPED name: why" and is counted below.
+run() {
+    local name=$1
+    shift
+    local log=$LOGS/$name.log
+    set -- "$CARGO" test --locked --no-fail-fast "$@" -- --show-output
+    printf '\n== %s: %s\n' "$name" "$*"
+    "${limit[@]}" "$@" 2>&1 | tee "$log" | { grep --line-buffered -E "$TELLING" || true; }
+    local status=${PIPESTATUS[0]}
+    if [ "$status" -ne 0 ]; then
+        failed+=("$name")
+        printf '== %s failed (status %s); from %s:\n' "$name" "$status" "$log"
+        # What failed and what it said; where nothing was run, why.
+        sed -n '/^failures:$/,/^test result:/p; /^error/,/^$/p' "$log" | head -n 400
+    fi
+}
+
+run rust --workspace
+
+# The suites that choose their engine by themselves have run on both by now. These take the default engine.
+MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe -p megapipe-capi -p megapipe-cli
+
+# The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
+LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,buffer_ring_incremental,direct_descriptors_safe
+LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
+MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
+
+printf '\n== result\n'
+for log in "$LOGS"/*.log; do
+    # "test result: ok. 7 passed; 0 failed; 0 ignored; ..." per test program. A test that runs its
+    # own program again for a single test has a number of tests "filtered out" in that one's result.
+    awk -v name="$(basename "$log" .log)" '
+        /^test result:.* 0 filtered out/ { passed += $4; failures += $6; ignored += $8 }
+        # Suites that end with a list of what they skipped say it twice.
+        /^ *(skipped:|SKIPPED:?) / { sub(/^ *(skipped:|SKIPPED:?) /, ""); if (!seen[$0]++) skipped[++skips] = $0 }
+        END {
+            printf "%-16s %4d passed, %d failed, %d skipped, %d ignored\n", name, passed, failures, skips, ignored
+            for (i = 1; i <= skips; i++) printf "    skipped (the runner says passed): %s\n", skipped[i]
+        }' "$log"
+done
+
+if [ "${#failed[@]}" -gt 0 ]; then
+    printf 'FAILED: %s\n' "${failed[*]}"
+    exit 1
+fi
+printf 'all tests passed\n'
