@@ -315,7 +315,7 @@ impl Channel {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
-        self.core.stats.turns += 1;
+        self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
         let result = self.engine.turn(&mut self.core, wait);
         match result {

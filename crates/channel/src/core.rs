@@ -68,7 +68,7 @@ pub(crate) type CloseDeadlines = VecDeque<(Instant, Handle)>;
 pub struct Stats {
     /// Completions handed out.
     pub completions: u64,
-    /// Times the engine was asked to submit, wait and fetch.
+    /// Times the engine was asked to submit, wait and fetch; looks while spinning do not count.
     pub turns: u64,
     /// System calls the engine made on the data path.
     pub system_calls: u64,

@@ -2,6 +2,7 @@
 //! a process of their own, which is this test program again with one test chosen.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -89,6 +90,23 @@ pub fn set_variable(name: &str, value: &str) {
 /// Descriptors this process has open.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc is mounted").count() - 1
+}
+
+/// Limits this process's descriptors so that exactly `count` more can be opened: the limit
+/// bounds their numbers (getrlimit(2)), which have gaps where some were closed.
+pub fn leave_descriptors(count: u64) {
+    let numbers = std::fs::read_dir("/proc/self/fd").expect("proc is mounted");
+    let mut open: Vec<u64> =
+        numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    open.sort_unstable();
+    // The listing itself is one of those listed, and closed by now: the first free number
+    // is found by asking.
+    let probe = std::fs::File::open("/dev/null").expect("there is a descriptor to spare");
+    let first_free = probe.as_raw_fd() as u64;
+    drop(probe);
+    let free = (first_free..).filter(|number| *number == first_free || open.binary_search(number).is_err());
+    let last = free.take(count as usize).last().unwrap_or(first_free);
+    limit_descriptors(last + 1);
 }
 
 /// Lowers (or raises up to the hard limit) the number of descriptors this process may have.
