@@ -269,17 +269,17 @@ impl Channel {
                 self.core.finish_close(index);
             }
             self.close_dropped();
-            self.wait(deadline, now)?;
+            now = self.wait(deadline, now)?;
             looked = true;
-            now = Instant::now();
         }
     }
 
-    /// One wait: spins if that is likely to pay, then sleeps.
-    fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<(), DispatchError> {
+    /// One wait: spins if that is likely to pay, then sleeps. Returns when it ended.
+    fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<Instant, DispatchError> {
         let limit = self.core.wait_until(deadline, now);
         if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
-            return self.turn(Wait::No);
+            self.turn(Wait::No)?;
+            return Ok(Instant::now());
         }
         let budget = self.spin.budget(self.core.handles.len());
         if !budget.is_zero() {
@@ -299,8 +299,9 @@ impl Channel {
             self.publish_idle(false);
             slept?;
         }
-        self.spin.learn(now.elapsed());
-        Ok(())
+        let end = Instant::now();
+        self.spin.learn(end - now);
+        Ok(end)
     }
 
     /// Makes the coming close send RST instead of waiting for data nobody reads.

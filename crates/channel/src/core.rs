@@ -399,16 +399,11 @@ impl Core {
             return;
         };
         let handle = op.handle.index;
-        let ended = !done.has(Done::MORE);
-        if ended {
-            op.started = false;
-        }
+        op.started = false;
         let Some(entry) = self.handles.at_mut(handle) else {
             return;
         };
-        if ended {
-            entry.in_engine -= 1;
-        }
+        entry.in_engine -= 1;
         if entry.state == State::Open {
             self.done.push_back(done);
             return;

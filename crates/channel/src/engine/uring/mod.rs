@@ -221,14 +221,13 @@ impl Uring {
     /// ended its sleep: coming back early with nothing tells.
     fn sleep(&mut self, core: &mut Core, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
         let before = self.reaped;
-        let start = (self.ring.queued() > 0).then(Instant::now);
+        let submits = self.ring.queued() > 0;
+        let end = timeout.filter(|_| submits).and_then(|limit| Instant::now().checked_add(limit));
         self.enter(core, sleep)?;
-        match start {
-            Some(start) if self.reaped == before && timeout.is_none_or(|limit| start.elapsed() < limit) => {
-                Err(io::ErrorKind::Interrupted.into())
-            }
-            _ => Ok(()),
+        if submits && self.reaped == before && end.is_none_or(|end| Instant::now() < end) {
+            return Err(io::ErrorKind::Interrupted.into());
         }
+        Ok(())
     }
 
     fn reap(&mut self, core: &mut Core) {
