@@ -10,6 +10,7 @@ pub mod client;
 pub mod clock;
 pub mod cpu;
 pub mod engine;
+mod epoll;
 pub mod floor;
 pub mod peer;
 pub mod plot;
@@ -20,10 +21,16 @@ pub mod summary;
 pub mod syscalls;
 pub mod table;
 
-/// An error with its causes, in one line.
+/// An error with its causes, in one line; one that quotes its cause says it once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) => format!("{error}: {}", with_causes(source)),
-        None => error.to_string(),
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let words = error.to_string();
+        if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        cause = error.source();
     }
+    text
 }

@@ -24,6 +24,7 @@ mod epoll;
 mod foreign;
 mod megapipe;
 mod monoio;
+mod task;
 mod tokio;
 mod uring_plain;
 
@@ -68,7 +69,7 @@ pub enum ServeError {
     #[error("built without it: install libevent-dev or libuv1-dev and build again")]
     NotBuilt(Engine),
     /// The engine cannot go on.
-    #[error("{engine} cannot serve")]
+    #[error("cannot serve")]
     Engine {
         /// The engine that failed.
         engine: Engine,
@@ -148,6 +149,11 @@ impl Worker {
             Engine::Libevent | Engine::Libuv => return Err(ServeError::NotBuilt(engine)),
         };
         ended.map_err(|source| ServeError::Engine { engine, source })
+    }
+
+    /// The one answer to every request, for the life of the process as static data of a server is.
+    fn response(&self) -> &'static [u8] {
+        vec![0; self.size].leak()
     }
 
     /// Called by the engine once it would serve; the last of all threads announces the port.

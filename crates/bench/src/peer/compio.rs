@@ -11,14 +11,14 @@ use ::compio::net::{TcpListener, TcpStream};
 use ::compio::runtime::{self, RuntimeBuilder};
 use futures_util::StreamExt;
 
-use super::{Arrived, Worker};
+use super::{Worker, task};
 
 pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let mut ring = ProactorBuilder::new();
     ring.capacity(ENTRIES).cqsize(ENTRIES * 4).single_issuer(true).defer_taskrun(true);
     let runtime = RuntimeBuilder::new().with_proactor(ring).build()?;
     let listener = worker.listener.try_clone()?;
-    let response: &'static [u8] = vec![0; worker.size].leak();
+    let response = worker.response();
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         worker.ready();
@@ -27,24 +27,19 @@ pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
             let Some(stream) = incoming.next().await else {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
-            runtime::spawn(answer(stream?, response)).detach();
+            runtime::spawn(task::answer(stream?, response)).detach();
         }
     })
 }
 
-async fn answer(mut stream: TcpStream, response: &'static [u8]) {
-    let mut buffer = Vec::with_capacity(response.len().max(4096));
-    let mut arrived = Arrived::default();
-    loop {
-        buffer.clear();
-        let BufResult(read, returned) = stream.read(buffer).await;
-        buffer = returned;
-        let Ok(count @ 1..) = read else { return };
-        for _ in 0..arrived.whole_messages(count, response.len()) {
-            if stream.write_all(response).await.0.is_err() {
-                return;
-            }
-        }
+impl task::Stream for TcpStream {
+    async fn read(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        let BufResult(read, buffer) = AsyncRead::read(self, buffer).await;
+        (read, buffer)
+    }
+
+    async fn write_all(&mut self, response: &'static [u8]) -> io::Result<()> {
+        AsyncWriteExt::write_all(self, response).await.0
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Arrived, Worker};
+use crate::epoll::Epoll;
 
 /// Whom the listening socket belongs to.
 #[derive(Clone, Copy, PartialEq)]
@@ -22,7 +23,7 @@ pub(super) enum Listener {
 pub(super) fn run(worker: &Worker, listener: Listener) -> io::Result<Infallible> {
     let listening = worker.listener.as_raw_fd();
     let mut server = Server {
-        epoll: create()?,
+        epoll: Epoll::new()?,
         listening,
         size: worker.size,
         response: vec![0; worker.size],
@@ -39,7 +40,7 @@ pub(super) fn run(worker: &Worker, listener: Listener) -> io::Result<Infallible>
 }
 
 struct Server {
-    epoll: OwnedFd,
+    epoll: Epoll,
     listening: RawFd,
     size: usize,
     response: Vec<u8>,
@@ -67,14 +68,7 @@ impl Server {
     fn run(&mut self) -> io::Result<Infallible> {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         loop {
-            // SAFETY: the buffer holds EVENTS entries and lives through the call.
-            let count =
-                unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), EVENTS as i32, -1) };
-            if count < 0 {
-                interrupted_or_error()?;
-                continue;
-            }
-            for event in &events[..count as usize] {
+            for event in self.epoll.wait(&mut events, -1)? {
                 let descriptor = event.u64 as RawFd;
                 if descriptor == self.listening {
                     self.accept_all()?;
@@ -189,29 +183,7 @@ impl Server {
     }
 
     fn control(&self, operation: i32, descriptor: RawFd, events: i32) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: events as u32, u64: descriptor as u64 };
-        // SAFETY: `event` is valid for the read.
-        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, descriptor, &mut event) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-fn create() -> io::Result<OwnedFd> {
-    // SAFETY: epoll_create1 returns a descriptor that nobody else owns.
-    unsafe {
-        match libc::epoll_create1(libc::EPOLL_CLOEXEC) {
-            -1 => Err(io::Error::last_os_error()),
-            descriptor => Ok(OwnedFd::from_raw_fd(descriptor)),
-        }
-    }
-}
-
-fn interrupted_or_error() -> io::Result<()> {
-    match io::Error::last_os_error() {
-        error if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        error => Err(error),
+        self.epoll.control(operation, descriptor, descriptor as u64, events)
     }
 }
 

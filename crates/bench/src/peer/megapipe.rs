@@ -22,8 +22,7 @@ pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible>
     let listener = channel.register(worker.listener.try_clone()?, 0).map_err(io::Error::other)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
     let mut server = Server {
-        // For the life of the process, as static data of a server is.
-        response: vec![0; worker.size].leak(),
+        response: worker.response(),
         size: worker.size,
         connections: Vec::with_capacity(worker.connections + 64),
         free: Vec::new(),

@@ -11,7 +11,7 @@ use ::monoio::io::{AsyncReadRent, AsyncWriteRentExt};
 use ::monoio::net::{TcpListener, TcpStream};
 use ::monoio::{IoUringDriver, RuntimeBuilder};
 
-use super::{Arrived, Worker};
+use super::{Worker, task};
 
 pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let mut ring = io_uring_06::IoUring::builder();
@@ -20,29 +20,24 @@ pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
         RuntimeBuilder::<IoUringDriver>::new().with_entries(ENTRIES).uring_builder(ring).build()?;
     let listener = worker.listener.try_clone()?;
     listener.set_nonblocking(false)?; // the ring itself waits
-    let response: &'static [u8] = vec![0; worker.size].leak();
+    let response = worker.response();
     runtime.block_on(async {
         let listener = TcpListener::from_std(listener)?;
         worker.ready();
         loop {
             let (stream, _) = listener.accept().await?;
-            ::monoio::spawn(answer(stream, response));
+            ::monoio::spawn(task::answer(stream, response));
         }
     })
 }
 
-async fn answer(mut stream: TcpStream, response: &'static [u8]) {
-    let mut buffer = vec![0; response.len().max(4096)];
-    let mut arrived = Arrived::default();
-    loop {
-        let (read, returned) = stream.read(buffer).await;
-        buffer = returned;
-        let Ok(count @ 1..) = read else { return };
-        for _ in 0..arrived.whole_messages(count, response.len()) {
-            if stream.write_all(response).await.0.is_err() {
-                return;
-            }
-        }
+impl task::Stream for TcpStream {
+    async fn read(&mut self, buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        AsyncReadRent::read(self, buffer).await
+    }
+
+    async fn write_all(&mut self, response: &'static [u8]) -> io::Result<()> {
+        AsyncWriteRentExt::write_all(self, response).await.0.map(drop)
     }
 }
 

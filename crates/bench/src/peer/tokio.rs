@@ -3,35 +3,32 @@
 
 use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
 
 use ::tokio::io::{AsyncReadExt, AsyncWriteExt};
 use ::tokio::net::{TcpListener, TcpStream};
 use ::tokio::runtime;
 
-use super::{Arrived, Worker};
+use super::{Worker, task};
 
 pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(worker.listener.try_clone()?)?;
-        let response = Arc::<[u8]>::from(vec![0; worker.size]);
+        let response = worker.response();
         worker.ready();
         loop {
             let (stream, _) = listener.accept().await?;
-            ::tokio::spawn(answer(stream, response.clone()));
+            ::tokio::spawn(task::answer(stream, response));
         }
     })
 }
 
-async fn answer(mut stream: TcpStream, response: Arc<[u8]>) {
-    let mut buffer = vec![0; response.len().max(4096)];
-    let mut arrived = Arrived::default();
-    while let Ok(count @ 1..) = stream.read(&mut buffer).await {
-        for _ in 0..arrived.whole_messages(count, response.len()) {
-            if stream.write_all(&response).await.is_err() {
-                return;
-            }
-        }
+impl task::Stream for TcpStream {
+    async fn read(&mut self, mut buffer: Vec<u8>) -> (io::Result<usize>, Vec<u8>) {
+        (self.read_buf(&mut buffer).await, buffer)
+    }
+
+    async fn write_all(&mut self, response: &'static [u8]) -> io::Result<()> {
+        AsyncWriteExt::write_all(self, response).await
     }
 }
