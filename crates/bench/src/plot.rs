@@ -1,7 +1,8 @@
 //! The figures of a run as a picture, after Figure 1 of the MegaPipe paper.
 //!
 //! One column per axis that varies (a: transactions per connection, b: message size, c: server
-//! cores); above, throughput; below, server CPU time per transaction.
+//! cores); above, throughput; below, server CPU time per transaction. Of an open loop, the median
+//! and the 99th percentile of the latency take their places.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -21,8 +22,13 @@ pub enum PlotError {
     #[error("nothing was measured, so there is nothing to plot")]
     Empty,
     /// The file cannot be written.
-    #[error("cannot draw the plot: {0}")]
-    Draw(String),
+    #[error("cannot draw the plot into {file}: {reason}")]
+    Draw {
+        /// The file asked for.
+        file: String,
+        /// Why, in the words of the plotter.
+        reason: String,
+    },
     /// The file cannot be made or opened.
     #[error("cannot write the plot to {file}; name a file in a folder that exists and may be written")]
     Open {
@@ -41,7 +47,10 @@ pub fn check(file: &Path) -> Result<(), PlotError> {
 
 /// Draws the plot into an SVG file.
 pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
-    let groups = summary::groups(records);
+    let mut groups = summary::groups(records);
+    let paced = groups.iter().any(|group| group.rate.is_some());
+    groups.retain(|group| group.rate.is_some() == paced);
+    let values = if paced { [MEDIAN, P99] } else { [THROUGHPUT, COST] };
     let panels = panels(&groups);
     if panels.is_empty() {
         return Err(PlotError::Empty);
@@ -52,7 +61,10 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
     let legend_height = LEGEND_HEIGHT * (engines.len().div_ceil(columns) as u32 + 1);
     let size = (width, legend_height + PANEL_HEIGHT * 2);
     let root = SVGBackend::new(file, size).into_drawing_area();
-    let failed = |error: &dyn std::fmt::Display| PlotError::Draw(error.to_string());
+    let failed = |error: &dyn std::fmt::Display| PlotError::Draw {
+        file: file.display().to_string(),
+        reason: error.to_string(),
+    };
     root.fill(&WHITE).map_err(|error| failed(&error))?;
     let (legend, figures) = root.split_vertically(legend_height);
     for (index, &engine) in engines.iter().enumerate() {
@@ -63,7 +75,7 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
         legend.draw(&line).and_then(|()| legend.draw(&name)).map_err(|error| failed(&error))?;
     }
     let (upper, lower) = figures.split_vertically(PANEL_HEIGHT);
-    for (half, value) in [(upper, THROUGHPUT), (lower, COST)] {
+    for (half, value) in [upper, lower].into_iter().zip(values) {
         for (area, panel) in half.split_evenly((1, panels.len())).iter().zip(&panels) {
             panel.draw(area, &value).map_err(|error| failed(&error))?;
         }
@@ -121,6 +133,10 @@ const THROUGHPUT: Value =
 
 const COST: Value =
     Value { label: "server CPU per transaction, us", of: |row| row.server_cpu_ns.median / 1e3 };
+
+const MEDIAN: Value = Value { label: "median latency, us", of: |row| row.p50_us.median };
+
+const P99: Value = Value { label: "99th percentile of latency, us", of: |row| row.p99_us.median };
 
 /// The panels of all axes that vary; the first axis alone if none does.
 fn panels(groups: &[Group]) -> Vec<Panel<'_>> {
@@ -216,7 +232,7 @@ const LEGEND_HEIGHT: u32 = 22;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::tests::measurement;
+    use crate::summary::tests::{measurement, paced};
 
     #[test]
     fn the_picture_names_its_engines() {
@@ -226,6 +242,17 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         assert!(svg.contains("epoll-shared"));
         assert!(svg.contains("(a) connection length"));
+    }
+
+    #[test]
+    fn of_an_open_loop_latencies_are_drawn() {
+        let file = std::env::temp_dir().join(format!("plot-paced-{}.svg", std::process::id()));
+        let records = [measurement(Engine::EpollShared, 1, 4000.0), paced(Engine::MegapipeEpoll, 90.0, None)];
+        draw(&records, &file).unwrap();
+        let svg = std::fs::read_to_string(&file).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(svg.contains("99th percentile") && svg.contains("megapipe-epoll"), "{svg}");
+        assert!(!svg.contains("epoll-shared"), "the closed loop is another figure: {svg}");
     }
 
     #[test]

@@ -75,13 +75,14 @@ pub struct Measurement {
     pub server_cpu_ns_per_transaction: f64,
     /// System calls of the server process, counted by the kernel; null where not permitted.
     pub syscalls_per_transaction: Option<f64>,
-    /// Median time from the send of a request to its whole response, microseconds.
+    /// Median time from the send of a request, or at a rate from when it was due, to its whole
+    /// response, microseconds.
     pub p50_us: f64,
     /// 99th percentile of the same.
     pub p99_us: f64,
     /// 99.9th percentile of the same.
     pub p999_us: f64,
-    /// CPU time of the client's threads, nanoseconds.
+    /// CPU time of the client's threads, nanoseconds, without that of idle spinning.
     pub client_cpu_ns_per_transaction: f64,
     /// Share of its CPUs that the server used, 0 to 1; near 1 the server is the bottleneck.
     pub server_utilization: f64,
@@ -93,6 +94,29 @@ pub struct Measurement {
     pub server_waited: Option<f64>,
     /// Connections that the server refused, reset or left early.
     pub failures: u64,
+    /// Requests per second that were due over all connections; null in a closed loop, as all below.
+    /// `transactions_per_s` is what came of it.
+    pub rate: Option<u64>,
+    /// Requests that were due in the measured time; the percentiles are of these.
+    pub requests_due: Option<u64>,
+    /// Those of them that had no response at the end, and count with their age.
+    pub requests_unanswered: Option<u64>,
+    /// 99th percentile of how late the client sent a request whose connection was free,
+    /// microseconds.
+    pub client_lag_us: Option<f64>,
+    /// What kept the load from its schedule; null, too, where nothing did.
+    pub limit: Option<Limit>,
+}
+
+/// What keeps an open loop from its schedule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// The client has no CPU time left, or its own lag is half of the 99th percentile: the
+    /// latencies say little of the server.
+    Client,
+    /// The server answers fewer requests than are due, so that their latencies grow with the time.
+    Server,
 }
 
 /// What the kernel's own calls cost on the server's CPU, nanoseconds per call.

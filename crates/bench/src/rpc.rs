@@ -3,19 +3,22 @@
 //! Every engine is measured at every point of the plan, once per round. Within a round the engines
 //! take turns at each point, and each round starts with another one, so that a slow minute of the
 //! machine falls on all of them alike.
+//!
+//! With a [`Rate`] the load is an open loop, which tells latency at a load that all engines bear;
+//! without one it is a closed loop, which tells what each can bear.
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::client::{self, Load, LoadError, Sample};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
-use crate::record::{Absent, Header, Measurement, Record};
+use crate::record::{Absent, Header, Limit, Measurement, Record};
 use crate::server::{Server, StartError};
 use crate::syscalls::Counter;
 
@@ -45,6 +48,18 @@ pub struct Plan {
     pub window: Duration,
     /// Measurements of each engine at each point.
     pub rounds: u32,
+    /// The rate of an open loop; `None` for a closed one.
+    pub rate: Option<Rate>,
+}
+
+/// How fast requests come, whatever the server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rate {
+    /// So many per second over all connections.
+    PerSecond(u64),
+    /// Half of what the better epoll baseline of the plan does in a closed loop at the same point,
+    /// measured in the first round, and then the same for every engine and round.
+    Half,
 }
 
 /// One place on the axes of the figure.
@@ -95,9 +110,12 @@ pub enum RunError {
     /// The client fails, whatever the server.
     #[error(transparent)]
     Load(LoadError),
+    /// There is no throughput to take half of.
+    #[error("no epoll server answered, so half of its throughput is unknown; give --rate a number")]
+    NoBaseline,
     /// The caller cannot take a record.
-    #[error("cannot write a record")]
-    Report(#[source] io::Error),
+    #[error(transparent)]
+    Report(io::Error),
 }
 
 impl Plan {
@@ -123,7 +141,16 @@ impl Plan {
 
     /// How many measurements a complete run makes.
     pub fn measurements(&self) -> usize {
-        self.points().len() * self.engines.len() * self.rounds as usize
+        let of_baselines = match self.rate {
+            Some(Rate::Half) => self.baselines().count(),
+            _ => 0,
+        };
+        self.points().len() * (self.engines.len() * self.rounds as usize + of_baselines)
+    }
+
+    /// Those of the engines that are baselines.
+    pub fn baselines(&self) -> impl Iterator<Item = Engine> + '_ {
+        self.engines.iter().copied().filter(|engine| Engine::BASELINES.contains(engine))
     }
 
     fn warm_up(&self) -> Duration {
@@ -143,42 +170,103 @@ pub fn run(
     stop: &AtomicBool,
     report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
 ) -> Result<Outcome, RunError> {
-    let mut report = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    report(Progress::Record(&Record::Header(header(plan))))?;
+    let mut run = Run { plan, stop, report, absent: Vec::new() };
+    run.report(Progress::Record(&Record::Header(header(plan))))?;
     cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
     raise_descriptor_limit().map_err(RunError::Control)?;
     let points = plan.points();
-    let mut absent = Vec::new();
+    let mut halves = Vec::with_capacity(points.len());
     for round in 1..=plan.rounds {
         for &size in &plan.sizes {
             let cpu = plan.server_cpus[0].as_slice()[0];
             let floor = floor::measure(&plan.program, cpu, size, round).map_err(RunError::Floor)?;
-            report(Progress::Record(&Record::Floor(floor)))?;
+            run.report(Progress::Record(&Record::Floor(floor)))?;
         }
-        for point in &points {
+        for (index, point) in points.iter().enumerate() {
+            let rate = match plan.rate {
+                None => None,
+                Some(Rate::PerSecond(rate)) => Some(rate),
+                Some(Rate::Half) => {
+                    if round == 1 {
+                        let Some(half) = run.half(point)? else { return Ok(Outcome::Stopped) };
+                        halves.push(half);
+                    }
+                    Some(halves[index])
+                }
+            };
             for turn in 0..plan.engines.len() {
                 let engine = plan.engines[(turn + round as usize - 1) % plan.engines.len()];
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(Outcome::Stopped);
+                match run.measure(&Turn { engine, point, round, rate })? {
+                    Measured::Stopped => return Ok(Outcome::Stopped),
+                    Measured::Complete(_) | Measured::Absent(_) => {}
                 }
-                if !absent.contains(&engine) {
-                    report(Progress::Measuring(engine, point))?;
-                    match attempt(plan, engine, point, round, stop)? {
-                        Measured::Stopped => return Ok(Outcome::Stopped),
-                        Measured::Complete(measurement) => {
-                            report(Progress::Record(&Record::Measurement(*measurement)))?;
-                        }
-                        Measured::Absent(reason) => {
-                            absent.push(engine);
-                            report(Progress::Record(&Record::Absent(Absent { engine, reason })))?;
-                        }
-                    }
-                }
-                report(Progress::Done)?;
             }
         }
     }
     Ok(Outcome::Complete)
+}
+
+/// A run at work.
+struct Run<'run> {
+    plan: &'run Plan,
+    stop: &'run AtomicBool,
+    report: &'run mut dyn FnMut(Progress<'_>) -> io::Result<()>,
+    absent: Vec<Engine>,
+}
+
+/// One engine at one point in one round.
+struct Turn<'run> {
+    engine: Engine,
+    point: &'run Point,
+    round: u32,
+    rate: Option<u64>,
+}
+
+impl Run<'_> {
+    fn report(&mut self, progress: Progress<'_>) -> Result<(), RunError> {
+        (self.report)(progress).map_err(RunError::Report)
+    }
+
+    /// Half of the better baseline's throughput; `None` if the run was stopped.
+    fn half(&mut self, point: &Point) -> Result<Option<u64>, RunError> {
+        let mut best: f64 = 0.0;
+        for engine in self.plan.baselines() {
+            match self.measure(&Turn { engine, point, round: 1, rate: None })? {
+                Measured::Stopped => return Ok(None),
+                Measured::Complete(measurement) => best = best.max(measurement.transactions_per_s),
+                Measured::Absent(_) => {}
+            }
+        }
+        match (best / 2.0) as u64 {
+            0 => Err(RunError::NoBaseline),
+            half => Ok(Some(half)),
+        }
+    }
+
+    /// Measures and reports, unless the engine was found absent before.
+    fn measure(&mut self, turn: &Turn<'_>) -> Result<Measured, RunError> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(Measured::Stopped);
+        }
+        let mut measured = Measured::Absent(String::new());
+        if !self.absent.contains(&turn.engine) {
+            self.report(Progress::Measuring(turn.engine, turn.point))?;
+            measured = attempt(self.plan, turn, self.stop)?;
+            match &measured {
+                Measured::Stopped => return Ok(measured),
+                Measured::Complete(measurement) => {
+                    self.report(Progress::Record(&Record::Measurement(*measurement.clone())))?;
+                }
+                Measured::Absent(reason) => {
+                    self.absent.push(turn.engine);
+                    let absent = Absent { engine: turn.engine, reason: reason.clone() };
+                    self.report(Progress::Record(&Record::Absent(absent)))?;
+                }
+            }
+        }
+        self.report(Progress::Done)?;
+        Ok(measured)
+    }
 }
 
 enum Measured {
@@ -189,15 +277,9 @@ enum Measured {
 
 /// Measures, and once more if nothing happened: on a machine that others use, too, a client or a
 /// server may be left without a CPU for longer than a short window.
-fn attempt(
-    plan: &Plan,
-    engine: Engine,
-    point: &Point,
-    round: u32,
-    stop: &AtomicBool,
-) -> Result<Measured, RunError> {
+fn attempt(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Measured, RunError> {
     for _ in 0..ATTEMPTS {
-        if let Some(measured) = measure(plan, engine, point, round, stop)? {
+        if let Some(measured) = measure(plan, turn, stop)? {
             return Ok(measured);
         }
     }
@@ -205,13 +287,8 @@ fn attempt(
 }
 
 /// `None` if there was not one transaction.
-fn measure(
-    plan: &Plan,
-    engine: Engine,
-    point: &Point,
-    round: u32,
-    stop: &AtomicBool,
-) -> Result<Option<Measured>, RunError> {
+fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Measured>, RunError> {
+    let Turn { engine, point, round, rate } = *turn;
     let started = Server::start(&plan.program, engine, point.size, point.connections, &point.server_cpus);
     let server = match started {
         Ok(server) => server,
@@ -225,9 +302,13 @@ fn measure(
         size: point.size,
         connections: point.connections,
         cpus: plan.client_cpus.clone(),
+        rate,
+        warm_up: plan.warm_up() + CLEARANCE,
+        window: plan.window,
+        spin: plan.client_cpus.missing_from(&point.server_cpus).len() == plan.client_cpus.len(),
     })
     .map_err(RunError::Load)?;
-    let window = match observe(plan, &server, &load, stop)? {
+    let window = match observe(plan, rate, &server, &load, stop)? {
         Observed::Window(window) => window,
         Observed::Stopped => return Ok(Some(Measured::Stopped)),
         Observed::Silent => return Ok(None),
@@ -240,13 +321,27 @@ fn measure(
         }
     };
     let latencies = load.stop().map_err(RunError::Load)?;
-    let quantile = |quantile| latencies.value_at_quantile(quantile) as f64 / 1000.0;
+    let quantile = |quantile| latencies.response.value_at_quantile(quantile) as f64 / 1000.0;
     let seconds = (window.end.at - window.begin.at).as_secs_f64();
     let transactions = (window.end.transactions - window.begin.transactions) as f64;
     let connections = (window.end.connections - window.begin.connections) as f64;
-    let client_cpu = (window.end.cpu - window.begin.cpu).as_secs_f64();
+    let client_spun = window.end.spun - window.begin.spun;
+    let client_cpu = (window.end.cpu - window.begin.cpu).saturating_sub(client_spun).as_secs_f64();
     let server_cpu = window.server_cpu.as_secs_f64();
     let server_cpus = point.server_cpus.len() as f64;
+    let client_utilization = client_cpu / seconds / plan.client_cpus.len() as f64;
+    let due = latencies.response.len();
+    let lag = latencies.lag.value_at_quantile(0.99) as f64 / 1000.0;
+    let limit = rate.and_then(|rate| {
+        let missing = rate as f64 * seconds - transactions;
+        // What is under way is missing, too, yet that is one request of each connection at most.
+        let behind = missing > (due as f64 * TOLERANCE).max(point.connections as f64);
+        let busy = client_utilization > BUSY;
+        match (behind && busy) || lag > quantile(0.99) * LARGE_LAG {
+            true => Some(Limit::Client),
+            false => behind.then_some(Limit::Server),
+        }
+    });
     Ok(Some(Measured::Complete(Box::new(Measurement {
         engine,
         transactions: point.transactions,
@@ -263,9 +358,14 @@ fn measure(
         p999_us: quantile(0.999),
         client_cpu_ns_per_transaction: client_cpu * 1e9 / transactions,
         server_utilization: server_cpu / seconds / server_cpus,
-        client_utilization: client_cpu / seconds / plan.client_cpus.len() as f64,
+        client_utilization,
         server_waited: window.server_waited.map(|waited| waited.as_secs_f64() / seconds / server_cpus),
         failures: window.end.failures - window.begin.failures,
+        rate,
+        requests_due: rate.map(|_| due),
+        requests_unanswered: rate.map(|_| latencies.unanswered),
+        client_lag_us: rate.map(|_| lag),
+        limit,
     }))))
 }
 
@@ -285,27 +385,33 @@ enum Observed {
     Stopped,
 }
 
-fn observe(plan: &Plan, server: &Server, load: &Load, stop: &AtomicBool) -> Result<Observed, RunError> {
+fn observe(
+    plan: &Plan,
+    rate: Option<u64>,
+    server: &Server,
+    load: &Load,
+    stop: &AtomicBool,
+) -> Result<Observed, RunError> {
     let sample = || load.sample().map_err(RunError::Load);
     let server_cpu = || clock::of_process(server.pid()).map_err(RunError::Control);
     // Ends early, with `Some`, if there is nothing to wait for any more.
-    let wait = |time| match pause(time, load, stop) {
+    let wait_until = |moment| match pause(moment, load, stop) {
         Waited::InFull => None,
         Waited::Broken => Some(Observed::Broken),
         Waited::Stopped => Some(Observed::Stopped),
     };
-    if let Some(early) = wait(plan.warm_up()) {
+    // Samples take a client's CPU for a moment, so they stay clear of the window.
+    let window = load.window();
+    if let Some(early) = wait_until(window.start - CLEARANCE) {
         return Ok(early);
     }
-    load.record_latencies(true);
     let (begin, cpu_before) = (sample()?, server_cpu()?);
     let waited_before = clock::waited_for_cpu(server.pid());
-    if let Some(early) = wait(plan.window) {
+    if let Some(early) = wait_until(window.end + CLEARANCE) {
         return Ok(early);
     }
     let (end, cpu_after) = (sample()?, server_cpu()?);
     let waited_after = clock::waited_for_cpu(server.pid());
-    load.record_latencies(false);
     if begin.transactions == end.transactions {
         return Ok(Observed::Silent);
     }
@@ -313,7 +419,7 @@ fn observe(plan: &Plan, server: &Server, load: &Load, stop: &AtomicBool) -> Resu
     if let Ok(counter) = Counter::attach(server.pid()) {
         let count = || counter.count().map_err(RunError::Control);
         let (before, calls_before) = (sample()?, count()?);
-        if let Some(early) = wait(plan.counting_time()) {
+        if let Some(early) = wait_until(Instant::now() + plan.counting_time()) {
             return Ok(early);
         }
         let (after, calls_after) = (sample()?, count()?);
@@ -322,6 +428,10 @@ fn observe(plan: &Plan, server: &Server, load: &Load, stop: &AtomicBool) -> Resu
             let calls = (calls_after - calls_before) as f64;
             syscalls_per_transaction = Some(calls / transactions as f64);
         }
+    } else if rate.is_some()
+        && let Some(early) = wait_until(Instant::now() + plan.counting_time())
+    {
+        return Ok(early); // else what is still under way has time to be answered
     }
     let server_waited = Option::zip(waited_before, waited_after);
     Ok(Observed::Window(Window {
@@ -339,8 +449,7 @@ enum Waited {
     Stopped,
 }
 
-fn pause(time: Duration, load: &Load, stop: &AtomicBool) -> Waited {
-    let end = std::time::Instant::now() + time;
+fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
     loop {
         if stop.load(Ordering::Relaxed) {
             return Waited::Stopped;
@@ -348,7 +457,7 @@ fn pause(time: Duration, load: &Load, stop: &AtomicBool) -> Waited {
         if load.is_broken() {
             return Waited::Broken;
         }
-        let left = end.saturating_duration_since(std::time::Instant::now());
+        let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Waited::InFull;
         }
@@ -385,3 +494,15 @@ fn header(plan: &Plan) -> Header {
 
 /// How often a measurement in which nothing happens is made.
 const ATTEMPTS: u32 = 3;
+
+/// Between a sample and the window in which latencies are recorded.
+const CLEARANCE: Duration = Duration::from_millis(2);
+
+/// Share of the requests due that may be missing when a schedule counts as kept.
+const TOLERANCE: f64 = 0.01;
+
+/// Utilization from which on a client that is behind its schedule is itself the limit.
+const BUSY: f64 = 0.95;
+
+/// Share of the 99th percentile from which on the client's own lag makes it.
+const LARGE_LAG: f64 = 0.5;

@@ -1,7 +1,7 @@
 //! Rounds made into figures: medians, and each engine beside the baseline.
 
 use crate::engine::Engine;
-use crate::record::{Absent, Floor, Measurement, Record};
+use crate::record::{Absent, Floor, Limit, Measurement, Record};
 
 /// All measurements of one point.
 #[derive(Debug)]
@@ -14,6 +14,8 @@ pub struct Group {
     pub connections: usize,
     /// CPUs of the server.
     pub server_cpus: Vec<usize>,
+    /// Requests per second; `None` for a closed loop.
+    pub rate: Option<u64>,
     /// One row per engine, in the order of [`Engine::ALL`].
     pub rows: Vec<Row>,
     /// The better of the epoll baselines by server CPU, if one was measured.
@@ -26,6 +28,13 @@ impl Group {
     /// The row of an engine, if it was measured here.
     pub fn row(&self, engine: Engine) -> Option<&Row> {
         self.rows.iter().find(|row| row.engine == engine)
+    }
+
+    /// The baseline for which a value is the smallest, and that value.
+    pub fn best_baseline(&self, value: impl Fn(&Row) -> f64) -> Option<(Engine, f64)> {
+        let baselines = self.rows.iter().filter(|row| Engine::BASELINES.contains(&row.engine));
+        let values = baselines.map(|row| (row.engine, value(row)));
+        values.min_by(|(_, a), (_, b)| f64::total_cmp(a, b))
     }
 }
 
@@ -56,6 +65,10 @@ pub struct Row {
     pub server_waited: Option<Spread>,
     /// Failed connections, summed over the rounds.
     pub failures: u64,
+    /// With a rate: the client's own lag, microseconds.
+    pub client_lag_us: Option<Spread>,
+    /// With a rate: rounds in which the client, and in which the server fell behind.
+    pub limited_by: [u32; 2],
 }
 
 /// The middle and the ends of several values.
@@ -91,6 +104,7 @@ pub fn groups(records: &[Record]) -> Vec<Group> {
             (group.transactions, group.size, group.connections)
                 == (measurement.transactions, measurement.size, measurement.connections)
                 && group.server_cpus == measurement.server_cpus
+                && group.rate == measurement.rate
         });
         match known {
             Some((_, measurements)) => measurements.push(measurement),
@@ -100,6 +114,7 @@ pub fn groups(records: &[Record]) -> Vec<Group> {
                     size: measurement.size,
                     connections: measurement.connections,
                     server_cpus: measurement.server_cpus.clone(),
+                    rate: measurement.rate,
                     rows: Vec::new(),
                     baseline: None,
                     floor: floor(records, measurement.size),
@@ -143,16 +158,14 @@ fn row(engine: Engine, measurements: &[&Measurement]) -> Option<Row> {
         client_utilization: spread(|m| m.client_utilization)?,
         server_waited: Spread::of(mine().filter_map(|m| m.server_waited)),
         failures: mine().map(|m| m.failures).sum(),
+        client_lag_us: Spread::of(mine().filter_map(|m| m.client_lag_us)),
+        limited_by: [Limit::Client, Limit::Server]
+            .map(|limit| mine().filter(|m| m.limit == Some(limit)).count() as u32),
     })
 }
 
 fn compare(group: &mut Group) {
-    let best = group
-        .rows
-        .iter()
-        .filter(|row| Engine::BASELINES.contains(&row.engine))
-        .min_by(|a, b| f64::total_cmp(&a.server_cpu_ns.median, &b.server_cpu_ns.median))
-        .map(|row| (row.engine, row.server_cpu_ns.median));
+    let best = group.best_baseline(|row| row.server_cpu_ns.median);
     let Some((engine, cost)) = best else { return };
     group.baseline = Some(engine);
     for row in &mut group.rows {
@@ -186,7 +199,24 @@ pub(crate) mod tests {
     use super::*;
 
     pub(crate) fn measurement(engine: Engine, round: u32, cpu_ns: f64) -> Record {
+        Record::Measurement(closed(engine, round, cpu_ns))
+    }
+
+    pub(crate) fn paced(engine: Engine, p99_us: f64, limit: Option<Limit>) -> Record {
         Record::Measurement(Measurement {
+            p99_us,
+            rate: Some(40_000),
+            transactions_per_s: 39_990.0,
+            requests_due: Some(40_000),
+            requests_unanswered: Some(0),
+            client_lag_us: Some(3.0),
+            limit,
+            ..closed(engine, 1, 4000.0)
+        })
+    }
+
+    fn closed(engine: Engine, round: u32, cpu_ns: f64) -> Measurement {
+        Measurement {
             engine,
             transactions: 10,
             size: 64,
@@ -205,7 +235,12 @@ pub(crate) mod tests {
             client_utilization: 0.9,
             server_waited: Some(0.0),
             failures: 0,
-        })
+            rate: None,
+            requests_due: None,
+            requests_unanswered: None,
+            client_lag_us: None,
+            limit: None,
+        }
     }
 
     #[test]
@@ -230,5 +265,13 @@ pub(crate) mod tests {
         assert_eq!(uring.engine, Engine::UringPlain);
         assert_eq!(uring.ratio, Some(3100.0 / 4000.0));
         assert_eq!(groups[0].rows[0].ratio, Some(4100.0 / 4000.0));
+    }
+
+    #[test]
+    fn a_paced_point_is_no_closed_loop_point() {
+        let records = [measurement(Engine::EpollShared, 1, 4000.0), paced(Engine::EpollShared, 90.0, None)];
+        let groups = groups(&records);
+        let rates = groups.iter().map(|group| (group.rate, group.rows[0].p99_us.median));
+        assert_eq!(rates.collect::<Vec<_>>(), [(None, 200.0), (Some(40_000), 90.0)]);
     }
 }

@@ -8,17 +8,26 @@ use comfy_table::{CellAlignment, Table};
 use crate::record::Record;
 use crate::summary::{self, Group, Row, Spread};
 
-/// One table per point: medians over the rounds, with the smallest and largest server CPU cost.
+/// One table per point and rate: medians over the rounds. A closed loop's is about the server's CPU
+/// cost, an open loop's about latency.
 pub fn render(records: &[Record]) -> String {
     let mut text = String::new();
     let groups = summary::groups(records);
-    if !groups.is_empty() {
+    if groups.iter().any(|group| group.rate.is_none()) {
         text.push_str(LEGEND);
+    }
+    if groups.iter().any(|group| group.rate.is_some()) {
+        text.push_str(PACED_LEGEND);
     }
     let disturbed = groups.iter().map(disturbance).fold(0.0, f64::max);
     for group in groups {
         // Writing to a String cannot fail; so for all below.
         let _ = writeln!(text, "{}", heading(&group));
+        if group.rate.is_some() {
+            let _ = writeln!(text, "{}", paced(&group));
+            let _ = writeln!(text, "{}", limits(&group));
+            continue;
+        }
         let _ = writeln!(text, "{}\n", body(&group));
         if let Some(floor) = floor(&group) {
             let _ = writeln!(text, "{floor}");
@@ -40,13 +49,83 @@ pub fn render(records: &[Record]) -> String {
 
 fn heading(group: &Group) -> String {
     let counted = |count: usize, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let rate = group.rate.map(|rate| format!(", {rate} requests/s")).unwrap_or_default();
     format!(
-        "{} per connection, {} B, {}, {}",
+        "{} per connection, {} B, {}, {}{rate}",
         counted(group.transactions as usize, "transaction"),
         group.size,
         counted(group.connections, "connection"),
         counted(group.server_cpus.len(), "server core")
     )
+}
+
+/// Latency at a rate, each quantile beside its ratio to the better baseline in that quantile.
+fn paced(group: &Group) -> Table {
+    let quantiles: [fn(&Row) -> f64; 3] =
+        [|row| row.p50_us.median, |row| row.p99_us.median, |row| row.p999_us.median];
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header([
+        "engine",
+        "p50 us",
+        "ratio",
+        "p99 us",
+        "ratio",
+        "p99.9 us",
+        "ratio",
+        "tx/s",
+        "lag p99 us",
+        "CPU ns/tx",
+        "ratio",
+        "server",
+        "client",
+        "failed",
+    ]);
+    for row in &group.rows {
+        let mut cells = vec![row.engine.name().to_owned()];
+        for quantile in quantiles {
+            let ratio = group.best_baseline(quantile).map_or("-".to_owned(), |(engine, best)| {
+                let mark = if engine == row.engine { "*" } else { "" };
+                format!("{:.2}{mark}", quantile(row) / best)
+            });
+            cells.extend([format!("{:.0}", quantile(row)), ratio]);
+        }
+        cells.extend([
+            format!("{:.0}", row.transactions_per_s.median),
+            row.client_lag_us.map_or("-".to_owned(), |lag| format!("{:.0}", lag.median)),
+            format!("{:.0}", row.server_cpu_ns.median),
+            ratio(group, row),
+            percent(row.server_utilization),
+            percent(row.client_utilization),
+            row.failures.to_string(),
+        ]);
+        table.add_row(cells);
+    }
+    align(&mut table);
+    table
+}
+
+/// Who fell behind the schedule, a line each.
+fn limits(group: &Group) -> String {
+    let mut text = String::new();
+    for row in &group.rows {
+        let name = row.engine.name();
+        let [client, server] = row.limited_by;
+        if client > 0 {
+            let _ = writeln!(
+                text,
+                "{name}: the client was the limit in {client} round(s), so these latencies are its own: choose a \
+                 quieter machine, more --client-cpus, or a lower --rate"
+            );
+        }
+        if server > 0 {
+            let _ = writeln!(
+                text,
+                "{name}: the server fell behind the schedule in {server} round(s), so its latencies grow with \
+                 --seconds"
+            );
+        }
+    }
+    text
 }
 
 fn body(group: &Group) -> Table {
@@ -68,12 +147,11 @@ fn body(group: &Group) -> Table {
         "failed",
     ]);
     for row in &group.rows {
-        let mark = if group.baseline == Some(row.engine) { "*" } else { "" };
         table.add_row([
             row.engine.name().to_owned(),
             format!("{:.0}", row.server_cpu_ns.median),
             format!("{:.0}..{:.0}", row.server_cpu_ns.minimum, row.server_cpu_ns.maximum),
-            row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}{mark}")),
+            ratio(group, row),
             floor.map_or("-".to_owned(), |floor| format!("{:.2}x", row.server_cpu_ns.median / floor)),
             format!("{:.0}", row.transactions_per_s.median),
             row.syscalls.map_or("-".to_owned(), |calls| format!("{:.2}", calls.median)),
@@ -85,10 +163,20 @@ fn body(group: &Group) -> Table {
             row.failures.to_string(),
         ]);
     }
+    align(&mut table);
+    table
+}
+
+fn ratio(group: &Group, row: &Row) -> String {
+    let mark = if group.baseline == Some(row.engine) { "*" } else { "" };
+    row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}{mark}"))
+}
+
+/// Names to the left, figures to the right.
+fn align(table: &mut Table) {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
     }
-    table
 }
 
 /// The largest share of the time in which a server waited for its CPU.
@@ -130,12 +218,18 @@ server, client: share of their CPUs in use.
 
 ";
 
+const PACED_LEGEND: &str = "\
+At a rate: latency counts from when a request was due, so what waits behind a slow answer is not left out; ratio: to the
+better epoll baseline (*) in the same column; lag: how late the client itself sent; client: without idle spinning.
+
+";
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::Engine;
-    use crate::record::Absent;
-    use crate::summary::tests::measurement;
+    use crate::record::{Absent, Limit};
+    use crate::summary::tests::{measurement, paced};
 
     #[test]
     fn the_baseline_is_marked_and_absent_engines_are_named() {
@@ -147,5 +241,26 @@ mod tests {
         assert!(text.contains("1.000*"), "{text}");
         assert!(text.contains("0.750 "), "{text}");
         assert!(text.contains("tokio is absent: no such thing"), "{text}");
+    }
+
+    #[test]
+    fn paced_engines_are_compared_by_latency_and_say_who_fell_behind() {
+        let text = render(&[
+            paced(Engine::EpollShared, 100.0, None),
+            paced(Engine::EpollReuseport, 80.0, None),
+            paced(Engine::UringPlain, 60.0, Some(Limit::Server)),
+            paced(Engine::Tokio, 120.0, Some(Limit::Client)),
+        ]);
+        assert!(text.contains("256 connections, 1 server core, 40000 requests/s"), "{text}");
+        let ratios = |name: &str| {
+            let row = text.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            row.split_whitespace().nth(4).unwrap().to_owned()
+        };
+        assert_eq!(ratios("epoll-shared"), "1.25");
+        assert_eq!(ratios("epoll-reuseport"), "1.00*");
+        assert_eq!(ratios("uring-plain"), "0.75");
+        assert!(text.contains("uring-plain: the server fell behind"), "{text}");
+        assert!(text.contains("tokio: the client was the limit"), "{text}");
+        assert_eq!(text.matches(" in 1 round(s)").count(), 2, "{text}");
     }
 }

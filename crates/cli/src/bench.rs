@@ -4,6 +4,7 @@ use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use ::bench::cpu::CpuSet;
 use ::bench::engine::Engine;
 use ::bench::record::Record;
-use ::bench::rpc::{self, Outcome, Plan, Progress};
+use ::bench::rpc::{self, Outcome, Plan, Progress, Rate};
 use ::bench::{client, floor, peer, plot, table, with_causes};
 use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
@@ -49,16 +50,16 @@ struct Rpc {
     engines: Vec<Engine>,
     /// Transactions per connection
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,10,128")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = whole(1..=1_000_000_000))]
     transactions: Vec<u32>,
     /// Bytes of a request, and of its response, up to 1 MiB
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    #[arg(value_parser = whole(1..=1 << 20))]
     sizes: Vec<u32>,
     /// Concurrent connections, up to 10000
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "256")]
-    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
-    connections: Vec<u16>,
+    #[arg(value_parser = whole(1..=10_000))]
+    connections: Vec<u32>,
     /// CPUs of the server, one thread each, such as 0,2-3; give it several times to compare
     /// numbers of cores [default: the first CPU]
     #[arg(long, value_name = "CPUS")]
@@ -74,8 +75,13 @@ struct Rpc {
     seconds: Duration,
     /// Measurements of each engine at each point
     #[arg(long, value_name = "COUNT", default_value = "5")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(value_parser = whole(1..=1_000_000))]
     rounds: u32,
+    /// Send so many requests per second over all connections, whatever the server does, and count
+    /// latency from when each was due; `half` is half of what the better epoll server does without
+    /// it [default: each connection sends when it has its answer]
+    #[arg(long, value_name = "NUMBER|half", value_parser = rate)]
+    rate: Option<Rate>,
     /// Write one JSON object per line: a header, then a record per engine, point and round
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -132,7 +138,7 @@ fn rpc(arguments: Rpc) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(file) = &arguments.plot {
         plot::check(file)?;
     }
-    let mut json = arguments.json.as_deref().map(JsonLines::create).transpose()?;
+    let mut json = arguments.json.clone().map(JsonLines::create).transpose()?;
     let stop = stop_on_signal()?;
     let bar = progress_bar(&plan);
     let mut records = Vec::new();
@@ -155,8 +161,9 @@ fn rpc(arguments: Rpc) -> Result<ExitCode, Box<dyn Error>> {
         Ok(())
     });
     bar.finish_and_clear();
-    print!("{}", table::render(&records));
+    let printed = print(&table::render(&records));
     let outcome = ended?;
+    printed?;
     let measured = records.iter().filter(|record| matches!(record, Record::Measurement(_))).count();
     if let Some(file) = &arguments.plot
         && measured > 0
@@ -167,7 +174,10 @@ fn rpc(arguments: Rpc) -> Result<ExitCode, Box<dyn Error>> {
         eprintln!("stopped: {measured} of {} measurements kept", plan.measurements());
         return Ok(ExitCode::from(INTERRUPTED));
     }
-    Ok(ExitCode::SUCCESS)
+    match measured {
+        0 => Ok(ExitCode::FAILURE), // the table has said why each engine is absent
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn serve(arguments: Peer) -> ExitCode {
@@ -182,11 +192,34 @@ fn serve(arguments: Peer) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// A flag that is well-formed, yet cannot be used on this machine.
+/// Prints to standard output, whose reader may have gone (`| head`): that is no error.
+fn print(text: &str) -> Result<(), PrintError> {
+    let mut output = io::stdout().lock();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(PrintError(error)),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot print the table to standard output; records are safe with --json FILE")]
+struct PrintError(#[source] io::Error);
+
+/// A flag that is well-formed, yet cannot be used on this machine or beside the others.
 #[derive(Debug, thiserror::Error)]
 enum Unusable {
     #[error("{flag}: CPU {cpu} is not among those this process may use ({allowed})")]
     Cpu { flag: &'static str, cpu: usize, allowed: CpuSet },
+    #[error(
+        "--rate half is half of what an epoll server does: add epoll-reuseport to --engines, or give a number"
+    )]
+    NoBaseline,
+    #[error(
+        "--rate: {rate} requests per second are fewer than {FEWEST_REQUESTS} in {} s; give a higher --rate, or more \
+         --seconds",
+        seconds.as_secs_f64()
+    )]
+    FewRequests { rate: u64, seconds: Duration },
 }
 
 fn plan(arguments: &Rpc, allowed: &CpuSet) -> Result<Plan, Unusable> {
@@ -207,14 +240,14 @@ fn plan(arguments: &Rpc, allowed: &CpuSet) -> Result<Plan, Unusable> {
             );
         }
     }
-    let connections = arguments.connections.iter().map(|&count| usize::from(count)).collect::<Vec<_>>();
+    let connections = arguments.connections.iter().map(|&count| count as usize).collect::<Vec<_>>();
     let most = connections.iter().copied().max().unwrap_or(1);
     let client = arguments.client.unwrap_or_else(|| client::Engine::best(most));
     let engines = match arguments.engines.as_slice() {
         [] => Engine::ALL.to_vec(),
         named => named.to_vec(),
     };
-    Ok(Plan {
+    let plan = Plan {
         program: PathBuf::from("/proc/self/exe"),
         command: std::env::args().collect::<Vec<_>>().join(" "),
         engines,
@@ -226,7 +259,15 @@ fn plan(arguments: &Rpc, allowed: &CpuSet) -> Result<Plan, Unusable> {
         client_cpus,
         window: arguments.seconds,
         rounds: arguments.rounds,
-    })
+        rate: arguments.rate,
+    };
+    match plan.rate {
+        Some(Rate::Half) if plan.baselines().next().is_none() => Err(Unusable::NoBaseline),
+        Some(Rate::PerSecond(rate)) if rate as f64 * plan.window.as_secs_f64() < FEWEST_REQUESTS => {
+            Err(Unusable::FewRequests { rate, seconds: plan.window })
+        }
+        _ => Ok(plan),
+    }
 }
 
 fn check_cpus(flag: &'static str, set: &CpuSet, allowed: &CpuSet) -> Result<(), Unusable> {
@@ -237,23 +278,30 @@ fn check_cpus(flag: &'static str, set: &CpuSet, allowed: &CpuSet) -> Result<(), 
 }
 
 /// Records in a file, each written through at once so that none is lost.
-struct JsonLines(BufWriter<File>);
+struct JsonLines {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
 
 impl JsonLines {
-    fn create(path: &std::path::Path) -> Result<Self, JsonError> {
-        let file = File::create(path).map_err(|source| JsonError { path: path.to_owned(), source })?;
-        Ok(Self(BufWriter::new(file)))
+    fn create(path: PathBuf) -> Result<Self, JsonError> {
+        match File::create(&path) {
+            Ok(file) => Ok(Self { path, file: BufWriter::new(file) }),
+            Err(source) => Err(JsonError { path, source }),
+        }
     }
 
     fn write(&mut self, record: &Record) -> io::Result<()> {
-        serde_json::to_writer(&mut self.0, record)?;
-        self.0.write_all(b"\n")?;
-        self.0.flush()
+        let written = serde_json::to_writer(&mut self.file, record)
+            .map_err(io::Error::from)
+            .and_then(|()| self.file.write_all(b"\n"))
+            .and_then(|()| self.file.flush());
+        written.map_err(|source| io::Error::other(JsonError { path: self.path.clone(), source }))
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("--json: cannot write {}", path.display())]
+#[error("--json: cannot write {}; name a file on a disk with room, in a folder that exists", path.display())]
 struct JsonError {
     path: PathBuf,
     source: io::Error,
@@ -290,13 +338,31 @@ fn client_parser() -> impl TypedValueParser<Value = client::Engine> {
     })
 }
 
+/// A whole number within bounds.
+fn whole(bounds: RangeInclusive<u32>) -> impl Fn(&str) -> Result<u32, String> + Clone {
+    move |text| match text.parse() {
+        Ok(number) if bounds.contains(&number) => Ok(number),
+        _ => Err(format!("give a whole number from {} to {}", bounds.start(), bounds.end())),
+    }
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    match (text, text.parse()) {
+        ("half", _) => Ok(Rate::Half),
+        (_, Ok(number @ 1..=10_000_000)) => Ok(Rate::PerSecond(number)),
+        _ => Err("give a whole number of requests per second from 1 to 10000000, or half".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    match seconds {
-        0.05..=3600.0 => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("must be 0.05 to 3600".to_owned()),
+    match text.parse() {
+        Ok(seconds @ 0.05..=3600.0) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("give a number of seconds from 0.05 to 3600".to_owned()),
     }
 }
 
 /// The exit status of a run ended by Ctrl-C: 128 and the number of SIGINT, as shells report it.
 const INTERRUPTED: u8 = 130;
+
+/// Fewer requests in a measurement have no 99th percentile worth the name.
+const FEWEST_REQUESTS: f64 = 100.0;

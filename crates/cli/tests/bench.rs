@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -12,6 +13,10 @@ use bench::cpu::CpuSet;
 use bench::engine::Engine;
 use bench::record::Record;
 use serde_json::Value;
+
+#[path = "doctor/confine.rs"]
+#[allow(dead_code)] // the doctor needs more of it
+mod confine;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
@@ -255,6 +260,187 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("/nonexistent/records"), "{stderr}");
+}
+
+#[test]
+fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
+    for client in ["epoll", "io-uring"] {
+        let files = Files::new(&format!("rate-{client}"));
+        let output = rpc()
+            .args(["--engines", "epoll-shared,megapipe-epoll", "--client", client])
+            .args(["--transactions", "1,10", "--connections", "8"])
+            .args(["--seconds", "0.1", "--rounds", "1", "--rate", "2000"])
+            .arg("--json")
+            .arg(&files.json)
+            .arg("--plot")
+            .arg(&files.plot)
+            .output()
+            .unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
+            println!("SKIPPED the io_uring client: {stderr}");
+            continue;
+        }
+        assert!(output.status.success(), "{output:?}");
+        let records = records(&files.json);
+        let measurements = of_kind(&records, "measurement");
+        assert_eq!(measurements.len(), 4);
+        for record in measurements {
+            assert_eq!((&record["rate"], &record["requests_due"]), (&2000.into(), &200.into()), "{record}");
+            assert!(record["client_lag_us"].is_f64() && record["requests_unanswered"].is_u64(), "{record}");
+            let limit = &record["limit"];
+            assert!([Value::Null, "client".into(), "server".into()].contains(limit), "{record}");
+            assert!(record["p50_us"].as_f64() <= record["p99_us"].as_f64(), "{record}");
+        }
+        let table = String::from_utf8(output.stdout).unwrap();
+        assert!(table.contains("1 server core, 2000 requests/s"), "{table}");
+        assert!(fs::read_to_string(&files.plot).unwrap().contains("99th percentile of latency"));
+    }
+}
+
+#[test]
+fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
+    let files = Files::new("half");
+    let output = rpc()
+        .args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"])
+        .args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"])
+        .arg("--json")
+        .arg(&files.json)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let records = records(&files.json);
+    let measurements = of_kind(&records, "measurement");
+    let (closed, paced) = measurements.split_at(2);
+    let mut best: f64 = 0.0;
+    for record in closed {
+        assert!(record["rate"].is_null() && record["requests_due"].is_null(), "{record}");
+        assert!(record["engine"].as_str().unwrap().starts_with("epoll-"), "{record}");
+        best = best.max(record["transactions_per_s"].as_f64().unwrap());
+    }
+    assert_eq!(paced.len(), 6);
+    for record in paced {
+        assert_eq!(record["rate"], (best / 2.0) as u64, "{record}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_refused_with_the_bounds() {
+    for (flag, value, bounds) in [
+        ("--rounds", "0", "from 1 to 1000000"),
+        ("--connections", "0", "from 1 to 10000"),
+        ("--connections", "10001", "from 1 to 10000"),
+        ("--transactions", "0", "from 1 to"),
+        ("--sizes", "1048577", "from 1 to 1048576"),
+        ("--seconds", "0", "from 0.05 to 3600"),
+        ("--seconds", "nan", "from 0.05 to 3600"),
+        ("--seconds", "1e99", "from 0.05 to 3600"),
+        ("--rate", "0", "or half"),
+        ("--rate", "most", "or half"),
+    ] {
+        let output = rpc().args([flag, value]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(flag) && stderr.contains(bounds), "{stderr}");
+    }
+}
+
+#[test]
+fn a_rate_that_says_nothing_is_refused() {
+    for (arguments, remedy) in [
+        (["--rate", "half", "--engines", "tokio"], "add epoll-reuseport to --engines"),
+        (["--rate", "10", "--seconds", "1"], "give a higher --rate"),
+    ] {
+        let output = rpc().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains("--rate") && stderr.contains(remedy), "{stderr}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_what_was_measured_is_shown() {
+    let output = rpc().args(["--json", "/dev/full", "--engines", "epoll-shared"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot write /dev/full"), "{stderr}");
+    assert_eq!(stderr.matches("os error 28").count(), 1, "{stderr}");
+
+    // A file that can take the header and little more.
+    let files = Files::new("full");
+    let mut command = rpc();
+    command
+        .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
+        .args(["--seconds", "0.05", "--rounds", "1000", "--json"])
+        .arg(&files.json);
+    let limit = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
+    // SAFETY: between fork and exec only signal and setrlimit are called, both async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains(files.json.to_str().unwrap()) && stderr.contains("File too large"), "{stderr}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("epoll-shared"), "{table}");
+}
+
+#[test]
+fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
+    let quick = || {
+        let mut command = rpc();
+        command
+            .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
+            .args(["--seconds", "0.05", "--rounds", "1"])
+            .stderr(Stdio::piped());
+        command
+    };
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = quick().stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("standard output") && !stderr.contains("panicked"), "{stderr}");
+
+    let mut run = quick().stdout(Stdio::piped()).spawn().unwrap();
+    drop(run.stdout.take());
+    assert!(wait(&mut run).success());
+}
+
+#[test]
+fn forbidden_io_uring_is_said_once() {
+    let mut refused = rpc();
+    confine::without_io_uring(&mut refused);
+    let mut switched_off = rpc();
+    switched_off.env("MEGAPIPE_DISABLE", "ring");
+    for (mut command, cause) in [(refused, "io_uring is forbidden"), (switched_off, "MEGAPIPE_DISABLE=ring")]
+    {
+        let output = command
+            .args(["--engines", "megapipe-uring,epoll-shared", "--client", "epoll", "--connections", "4"])
+            .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "1"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let table = String::from_utf8(output.stdout).unwrap();
+        let said = table.lines().find(|line| line.starts_with("megapipe-uring is absent: ")).unwrap();
+        assert_eq!(said.matches(cause).count(), 1, "{said}");
+        assert_eq!(said.matches("megapipe-uring").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_run_in_which_nothing_could_be_measured_fails() {
+    let output =
+        rpc().args(["--engines", "megapipe-uring"]).env("MEGAPIPE_DISABLE", "ring").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("megapipe-uring is absent: "), "{table}");
 }
 
 /// A server process of this test; dropping it ends it, by the end of its standard input.

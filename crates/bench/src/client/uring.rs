@@ -3,18 +3,21 @@
 //! calls, which cost no more than requests that would have to be linked.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 
 use io_uring::squeue::Flags;
 use io_uring::types::{CancelBuilder, Fixed, SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, opcode};
+use io_uring::{Builder, IoUring, cqueue, opcode};
 
+use super::meter::Wait;
 use super::socket::ClientSocket;
-use super::{LOOK_UP_INTERVAL, LoadError, Meter, Options};
+use super::{LoadError, Meter, Options};
 use crate::buffer_ring::{BufferRing, BufferSize};
 
-pub(super) fn run(options: &Options, connections: usize, meter: &mut Meter) -> Result<(), LoadError> {
-    let mut client = Client::new(options, connections).map_err(LoadError::Client)?;
+pub(super) fn run(options: &Options, numbers: Range<usize>, meter: &mut Meter) -> Result<(), LoadError> {
+    let mut client = Client::new(options, numbers.len()).map_err(LoadError::Client)?;
+    meter.start(options, &numbers);
     let ran = client.run(meter);
     // What is pending must end before the memory that it writes to.
     let any = CancelBuilder::any();
@@ -26,7 +29,7 @@ pub(super) fn run(options: &Options, connections: usize, meter: &mut Meter) -> R
 
 /// Whether this machine lets the client have a ring for so many connections.
 pub(super) fn is_permitted(connections: usize) -> bool {
-    ring(connections).is_ok()
+    builder(connections).build(ENTRIES).is_ok()
 }
 
 struct Client<'load> {
@@ -41,8 +44,10 @@ struct Client<'load> {
 
 struct Connection {
     socket: ClientSocket,
-    /// Transactions left on this connection.
+    /// Transactions left on this connection; none while it is closed.
     left: u32,
+    /// Whether the receive request is there; one that meets a closed connection ends.
+    receiving: bool,
     /// Bytes of the response that are still to come.
     awaited: usize,
     /// When the request began, by the meter's clock.
@@ -53,7 +58,11 @@ struct Connection {
 
 impl<'load> Client<'load> {
     fn new(options: &'load Options, connections: usize) -> io::Result<Self> {
-        let ring = ring(connections)?;
+        let mut builder = builder(connections);
+        if options.rate.is_some() {
+            builder.setup_taskrun_flag(); // says without a system call whether there is anything
+        }
+        let ring = builder.build(ENTRIES)?;
         let buffers =
             BufferRing::register(&ring.submitter(), BUFFER_GROUP, BufferSize::of(options.size, connections))?;
         let connections = (0..connections)
@@ -61,6 +70,7 @@ impl<'load> Client<'load> {
                 Ok(Connection {
                     socket: ClientSocket::new(options.target)?,
                     left: 0,
+                    receiving: false,
                     awaited: 0,
                     began: 0,
                     generation: 0,
@@ -74,26 +84,43 @@ impl<'load> Client<'load> {
 
     fn run(&mut self, meter: &mut Meter) -> Result<(), LoadError> {
         for index in 0..self.connections.len() {
-            self.open(index, meter)?;
-            self.receive(index).map_err(LoadError::Client)?;
+            self.follow(index, meter)?;
         }
         let mut completions = Vec::with_capacity(1024);
         while !meter.stopped() {
-            self.wait().map_err(LoadError::Client)?;
+            self.wait(meter.wait()).map_err(LoadError::Client)?;
             completions.extend(self.ring.completion());
+            let mut worked = !completions.is_empty();
             for completion in completions.drain(..) {
                 self.complete(&completion, meter)?;
             }
+            while let Some(due) = meter.due() {
+                self.begin(due.index, due.at, meter)?;
+                worked = true;
+            }
             self.buffers.publish();
+            meter.turn(worked);
         }
         Ok(())
     }
 
-    fn wait(&mut self) -> io::Result<()> {
+    fn wait(&mut self, wait: Wait) -> io::Result<()> {
+        let submitted = match wait {
+            Wait::Spin => {
+                if self.queued == 0 && !self.ring.submission().taskrun() {
+                    std::hint::spin_loop();
+                    return Ok(());
+                }
+                self.ring.submit()
+            }
+            Wait::Within(time) => {
+                let time = Timespec::from(time);
+                let arguments = SubmitArgs::new().timespec(&time);
+                self.ring.submitter().submit_with_args(1, &arguments)
+            }
+        };
         self.queued = 0;
-        let interval = Timespec::from(LOOK_UP_INTERVAL);
-        let arguments = SubmitArgs::new().timespec(&interval);
-        match self.ring.submitter().submit_with_args(1, &arguments) {
+        match submitted {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
@@ -115,10 +142,21 @@ impl<'load> Client<'load> {
         if let Some(buffer) = cqueue::buffer_select(completion.flags()) {
             self.buffers.give_back(buffer);
         }
-        if !cqueue::more(completion.flags()) {
+        let ended = !cqueue::more(completion.flags());
+        if ended {
+            self.connections[index].receiving = false;
+        }
+        if self.connections[index].left == 0 {
+            return Ok(()); // the end of a connection that this side has ended
+        }
+        if ended {
             self.receive(index).map_err(LoadError::Client)?;
         }
         match result {
+            // Perhaps of the connection before this one. If not, the next receive finds the end of file.
+            _ if ended && meter.is_paced() && [-libc::ECONNRESET, -libc::ENOTCONN].contains(&result) => {
+                Ok(())
+            }
             1.. => self.received(index, result as usize, meter),
             0 => self.fail(index, io::ErrorKind::UnexpectedEof.into(), meter),
             _ => match -result {
@@ -140,50 +178,70 @@ impl<'load> Client<'load> {
         }
         meter.transaction(connection.began, meter.now());
         connection.left -= 1;
-        if connection.left > 0 {
-            return self.request(index, meter);
+        if connection.left == 0 {
+            meter.connection();
+            self.reset(index)?;
         }
-        meter.connection();
-        self.reopen(index, meter)
+        self.follow(index, meter)
     }
 
-    /// Counts a failed connection and begins another.
+    /// Counts a failed connection. The request under way is made again, and has begun when it began
+    /// first.
     fn fail(&mut self, index: usize, error: io::Error, meter: &mut Meter) -> Result<(), LoadError> {
         meter.failure(error)?;
-        self.reopen(index, meter)
+        self.reset(index)?;
+        let Connection { awaited, began, .. } = self.connections[index];
+        match awaited {
+            0 => Ok(()),
+            _ => self.begin(index, began, meter),
+        }
     }
 
-    fn reopen(&mut self, index: usize, meter: &mut Meter) -> Result<(), LoadError> {
+    fn reset(&mut self, index: usize) -> Result<(), LoadError> {
         let connection = &mut self.connections[index];
         connection.generation = connection.generation.wrapping_add(1) & !SENDS;
-        connection.socket.reset().map_err(LoadError::Client)?;
-        self.open(index, meter)
+        connection.left = 0;
+        connection.socket.reset().map_err(LoadError::Client)
+    }
+
+    /// Goes on with a connection that has nothing under way, unless its next request is yet to come.
+    fn follow(&mut self, index: usize, meter: &mut Meter) -> Result<(), LoadError> {
+        match meter.follow(index) {
+            Some(began) => self.begin(index, began, meter),
+            None => Ok(()),
+        }
+    }
+
+    /// Begins a transaction that counts from `began`; on a new connection if the last one is over.
+    fn begin(&mut self, index: usize, began: u64, meter: &mut Meter) -> Result<(), LoadError> {
+        let connection = &mut self.connections[index];
+        connection.began = began;
+        connection.awaited = self.options.size;
+        match connection.left {
+            0 => self.open(index, meter),
+            _ => self.send(index, 0),
+        }
     }
 
     /// Connects and sends the first request in the same breath, as any client does.
-    fn open(&mut self, index: usize, meter: &mut Meter) -> Result<(), LoadError> {
-        loop {
-            self.connections[index].left = self.options.transactions;
-            self.begin(index, meter);
+    fn open(&mut self, index: usize, meter: &Meter) -> Result<(), LoadError> {
+        let sent = loop {
             let socket = &self.connections[index].socket;
             match socket.connect().and_then(|()| socket.send(&self.request)) {
-                Ok(sent) if sent == self.options.size => return Ok(()),
-                Ok(sent) => return self.send(index, sent),
+                Ok(sent) => break sent,
                 Err(error) => meter.failure(error)?,
             }
             socket.reset().map_err(LoadError::Client)?;
-        }
-    }
-
-    fn request(&mut self, index: usize, meter: &Meter) -> Result<(), LoadError> {
-        self.begin(index, meter);
-        self.send(index, 0)
-    }
-
-    fn begin(&mut self, index: usize, meter: &Meter) {
+        };
         let connection = &mut self.connections[index];
-        connection.began = meter.now();
-        connection.awaited = self.options.size;
+        connection.left = self.options.transactions;
+        if !connection.receiving {
+            self.receive(index).map_err(LoadError::Client)?;
+        }
+        match sent == self.options.size {
+            true => Ok(()),
+            false => self.send(index, sent),
+        }
     }
 
     /// Sends the request from byte `from` on.
@@ -201,6 +259,7 @@ impl<'load> Client<'load> {
     fn receive(&mut self, index: usize) -> io::Result<()> {
         let receive =
             opcode::RecvMulti::new(Fixed(index as u32), BUFFER_GROUP).build().user_data(index as u64);
+        self.connections[index].receiving = true;
         self.push(receive)
     }
 
@@ -220,15 +279,16 @@ impl<'load> Client<'load> {
     }
 }
 
-fn ring(connections: usize) -> io::Result<IoUring> {
-    IoUring::builder()
+fn builder(connections: usize) -> Builder {
+    let mut builder = IoUring::builder();
+    builder
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_submit_all()
         .setup_no_sqarray()
         .setup_clamp()
-        .setup_cqsize((connections as u32 * 4).next_power_of_two().max(512))
-        .build(256)
+        .setup_cqsize((connections as u32 * 4).next_power_of_two().max(512));
+    builder
 }
 
 /// The generation of the connection that a send belongs to; none for a receive.
@@ -239,6 +299,9 @@ fn sender(user_data: u64) -> Option<u32> {
 
 /// Marks sends in the upper half of the user data.
 const SENDS: u32 = 1 << 31;
+
+/// Entries of the submission queue.
+const ENTRIES: u32 = 256;
 
 /// The only group of buffers.
 const BUFFER_GROUP: u16 = 0;
