@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores) and few
-# connections, for every server, into a dated folder with the machine and the commands beside the figures.
+# The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
+# connections, and latency at half load, for every server, into a dated folder with the machine and the commands beside
+# the figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,6 +30,9 @@ measure() {
 measure transactions --transactions 1,2,4,8,16,32,64,128
 measure sizes --transactions 10 --sizes 64,256,1024,4096,16384
 measure connections --transactions 128 --connections 1,8,64,256,1024
+# Latency at half of what the better epoll server can do, the same rate for every server.
+measure latency --transactions 1,10,128 --rate half
+measure latency-connections --transactions 128 --connections 1,8,64 --rate half
 
 # Server cores 1, 2, 4, ... as far as half of the machine goes; the rest is the client's.
 cores=()

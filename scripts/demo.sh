@@ -39,7 +39,8 @@ prepare() {
         exit 1
     fi
     say "building"
-    "$CARGO" build --release --locked -p megapipe-cli
+    # What `make build` has built is not built again: another choice of packages would mean other features.
+    make --no-print-directory build CARGO="$CARGO"
     rm -rf "$OUT"
     mkdir -p "$OUT"
 }
