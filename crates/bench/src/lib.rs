@@ -15,6 +15,7 @@ pub mod floor;
 pub mod peer;
 pub mod plot;
 pub mod record;
+mod ring;
 pub mod rpc;
 pub mod server;
 pub mod summary;

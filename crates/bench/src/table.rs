@@ -120,8 +120,8 @@ fn limits(group: &Group) -> String {
         if server > 0 {
             let _ = writeln!(
                 text,
-                "{name}: the server fell behind the schedule in {server} round(s), so its latencies grow with \
-                 --seconds"
+                "{name}: the server fell behind the schedule in {server} round(s): it is at its limit, or others \
+                 used its CPU"
             );
         }
     }

@@ -4,6 +4,8 @@
 //! number. One that finds its connection busy waits there, and its latency counts from when it was
 //! due: a server that stalls cannot thereby postpone what would have shown the stall (coordinated
 //! omission; see wrk2 and HdrHistogram).
+//!
+//! Requests are evenly spaced, not random: every server meets the very same load in every round.
 
 /// The part of the schedule that falls on one thread's connections.
 pub(super) struct Pace {

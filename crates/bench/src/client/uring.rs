@@ -14,6 +14,7 @@ use super::meter::Wait;
 use super::socket::ClientSocket;
 use super::{LoadError, Meter, Options};
 use crate::buffer_ring::{BufferRing, BufferSize};
+use crate::ring;
 
 pub(super) fn run(options: &Options, numbers: Range<usize>, meter: &mut Meter) -> Result<(), LoadError> {
     let mut client = Client::new(options, numbers.len()).map_err(LoadError::Client)?;
@@ -280,15 +281,7 @@ impl<'load> Client<'load> {
 }
 
 fn builder(connections: usize) -> Builder {
-    let mut builder = IoUring::builder();
-    builder
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_submit_all()
-        .setup_no_sqarray()
-        .setup_clamp()
-        .setup_cqsize((connections as u32 * 4).next_power_of_two().max(512));
-    builder
+    ring::builder((connections as u32 * 4).max(512))
 }
 
 /// The generation of the connection that a send belongs to; none for a receive.

@@ -10,21 +10,15 @@ use std::os::fd::AsRawFd;
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, Fixed};
-use io_uring::{IoUring, SubmissionQueue, Submitter, cqueue, opcode};
+use io_uring::{SubmissionQueue, Submitter, cqueue, opcode};
 
 use super::{Arrived, Worker};
 use crate::buffer_ring::{BufferRing, BufferSize};
+use crate::ring;
 
 pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let slots = (worker.connections * 2 + 64) as u32;
-    let mut ring: IoUring = IoUring::builder()
-        .setup_single_issuer()
-        .setup_defer_taskrun()
-        .setup_submit_all()
-        .setup_no_sqarray()
-        .setup_clamp()
-        .setup_cqsize((slots * 4).next_power_of_two().max(SUBMISSIONS * 2))
-        .build(SUBMISSIONS)?;
+    let mut ring = ring::builder((slots * 4).max(SUBMISSIONS * 2)).build(SUBMISSIONS)?;
     ring.submitter().register_files_sparse(slots)?;
     let buffers = BufferRing::register(
         &ring.submitter(),
