@@ -6,7 +6,7 @@
 //! cheap as it can be, since its cost bounds the rate at which a server can be seen.
 //!
 //! Closed loop, a connection sends its next request once it has the response. Open loop, requests
-//! are due at a fixed rate, and latency counts from when a request was due ([`pace`]).
+//! are due at a fixed rate, and latency counts from when a request was due.
 
 use std::io;
 use std::net::SocketAddr;
