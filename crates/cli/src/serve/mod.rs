@@ -1,8 +1,10 @@
 //! `megapipe serve`: ready-made servers on channels.
+mod address;
 mod connection;
 mod echo;
 mod kv;
 mod output;
+mod resources;
 mod server;
 mod service;
 mod worker;

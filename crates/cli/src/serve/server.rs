@@ -1,7 +1,7 @@
 //! A server as a whole: its address, its threads, and its end.
 use std::io;
 use std::io::Write as _;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -9,35 +9,32 @@ use std::sync::mpsc;
 use std::thread;
 
 use clap::{Args, ValueEnum};
-use megapipe::{Config, CpuSet, EngineKind, Waker};
-use rustix::process::{Resource, Rlimit};
+use megapipe::{Config, CpuSet, CreateError, EngineKind, Waker};
 use rustix::thread::CpuSet as Affinity;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 use thiserror::Error;
 
+use super::address::{self, ListenError};
+use super::resources::{self, ResourceError};
 use super::service::Service;
 use super::worker::{Worker, WorkerError};
-
-/// Descriptors that a server needs besides its connections, and each thread of it.
-const DESCRIPTORS_RESERVED: usize = 64;
-const DESCRIPTORS_PER_THREAD: usize = 8;
 
 /// What every server can be told.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServerArguments {
     /// Address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211", value_parser = parse_address)]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211", value_parser = address::parse)]
     pub(crate) listen: SocketAddr,
     /// Threads, each with a channel and a listener of its own [default: one for each CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_count, allow_hyphen_values = true)]
     threads: Option<NonZeroUsize>,
     /// Pin each thread to a CPU, and give it the connections that arrive there
     #[arg(long)]
     pin: bool,
     /// Connections that may be open at once
-    #[arg(long, value_name = "N", default_value = "16384")]
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = parse_count, allow_hyphen_values = true)]
     max_connections: NonZeroUsize,
     /// How to talk to the kernel [default: io_uring where it is allowed, else epoll]
     #[arg(long, value_enum)]
@@ -53,21 +50,31 @@ enum Engine {
 /// Why a server could not start, or ended by itself.
 #[derive(Debug, Error)]
 pub(crate) enum ServerError {
-    #[error("cannot listen on {address}; choose another address with --listen")]
-    Listen {
-        address: SocketAddr,
-        #[source]
-        cause: io::Error,
-    },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    #[error(transparent)]
+    Resources(#[from] ResourceError),
     #[error("cannot find out which CPUs may be used, which --pin needs")]
     Affinity(#[source] io::Error),
     #[error("cannot handle signals")]
     Signals(#[source] io::Error),
-    #[error("cannot start a thread; use fewer with --threads")]
-    Thread(#[source] io::Error),
-    #[error("thread {thread} cannot run")]
+    #[error(
+        "cannot start thread {thread} of {threads}; use fewer with --threads, or raise the limit (ulimit -u, the \
+         container's pids limit)"
+    )]
+    Thread {
+        thread: usize,
+        threads: usize,
+        #[source]
+        cause: io::Error,
+    },
+    /// What is wrong with every thread's channel, not with this thread's.
+    #[error(transparent)]
+    Channel(CreateError),
+    #[error("thread {thread} of {threads} cannot run")]
     Worker {
         thread: usize,
+        threads: usize,
         #[source]
         cause: WorkerError,
     },
@@ -94,17 +101,17 @@ pub(crate) struct Shared {
 
 impl Server {
     pub(crate) fn bind(arguments: &ServerArguments) -> Result<Self, ServerError> {
-        let address = arguments.listen;
-        let (socket, address) = bind(address).map_err(|cause| ServerError::Listen { address, cause })?;
-        let cpus = if arguments.pin { Some(allowed_cpus()?) } else { None };
         let threads = arguments.threads.or_else(|| thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZeroUsize::get);
+        let max_connections = resources::reserve(threads, arguments.max_connections.get())?;
+        let (socket, address) = address::bind(arguments.listen)?;
+        let cpus = if arguments.pin { Some(allowed_cpus()?) } else { None };
         Ok(Self {
             socket,
             address,
             threads,
             cpus,
-            max_connections: connections_possible(arguments.max_connections.get(), threads),
+            max_connections,
             engine: arguments.engine.map(|engine| match engine {
                 Engine::Uring => EngineKind::Uring,
                 Engine::Epoll => EngineKind::Epoll,
@@ -135,23 +142,30 @@ impl Server {
             max_connections: self.max_connections,
         };
         thread::scope(|scope| {
-            let (started, starts) = mpsc::channel();
+            let mut wakers: Vec<Waker> = Vec::new();
             let mut workers = Vec::new();
             let mut result = Ok(());
-            for number in 0..self.threads {
-                let (service, shared, running, started) = (&service, &shared, &running, started.clone());
+            // One after the other: the first that cannot start is the last that tries.
+            for thread in 0..self.threads {
+                let (started, start) = mpsc::sync_channel(1);
+                let (service, shared, running) = (&service, &shared, &running);
                 let body = move || {
                     let _leave = Leave(running);
-                    self.work(number, service, shared, started)
+                    self.work(thread, service, shared, started)
                 };
-                match thread::Builder::new().name(format!("megapipe-{number}")).spawn_scoped(scope, body) {
+                match thread::Builder::new().name(format!("megapipe-{thread}")).spawn_scoped(scope, body) {
                     Ok(worker) => workers.push(worker),
-                    Err(error) => result = Err(ServerError::Thread(error)),
+                    Err(cause) => {
+                        result = Err(ServerError::Thread { thread, threads: self.threads, cause });
+                        break;
+                    }
+                }
+                // Ends when the thread serves, or has ended.
+                match start.recv() {
+                    Ok(waker) => wakers.push(waker),
+                    Err(mpsc::RecvError) => break,
                 }
             }
-            drop(started);
-            // Ends when each thread has told that it serves, or has ended.
-            let wakers: Vec<Waker> = starts.iter().collect();
             if wakers.len() == self.threads {
                 announce(self.address);
                 signals.forever().next();
@@ -161,11 +175,22 @@ impl Server {
             for (thread, worker) in workers.into_iter().enumerate() {
                 let ended = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 if let Err(cause) = ended {
-                    result = Err(ServerError::Worker { thread, cause });
+                    result = Err(self.failure(thread, cause));
                 }
             }
             result
         })
+    }
+
+    fn failure(&self, thread: usize, cause: WorkerError) -> ServerError {
+        match cause {
+            WorkerError::Channel(
+                error @ (CreateError::UnknownEngine(_)
+                | CreateError::Setting { .. }
+                | CreateError::RingUnavailable(_)),
+            ) => ServerError::Channel(error),
+            cause => ServerError::Worker { thread, threads: self.threads, cause },
+        }
     }
 
     /// The life of one thread.
@@ -174,7 +199,7 @@ impl Server {
         number: usize,
         service: &S,
         shared: &Shared,
-        started: mpsc::Sender<Waker>,
+        started: mpsc::SyncSender<Waker>,
     ) -> Result<(), WorkerError> {
         let mask = self.pin(number);
         let config = Config {
@@ -186,7 +211,7 @@ impl Server {
             ..Config::default()
         };
         let mut worker = Worker::new(config, self.socket.as_fd(), &mask, number, service, shared)?;
-        // Nobody stops to listen before all have told.
+        // The one who started it waits for this.
         let _ = started.send(worker.waker());
         drop(started);
         let result = worker.run();
@@ -229,60 +254,15 @@ impl Drop for Leave<'_> {
     }
 }
 
-fn parse_address(text: &str) -> Result<SocketAddr, io::Error> {
-    let nowhere = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    text.to_socket_addrs()?.next().ok_or_else(nowhere)
-}
-
-/// A socket that every thread's listener can share the address of.
-fn bind(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
-    let open = || Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP));
-    let socket = open()?;
-    // A port that we choose is used again in spite of old connections in TIME_WAIT. One that the
-    // kernel chooses must not be given to others with this option, as long as nobody listens on it.
-    if address.port() != 0 {
-        // Without SO_REUSEPORT this fails if another server listens there, be it one that would
-        // share the port and take a part of our connections.
-        let probe = open()?;
-        probe.set_reuse_address(true)?;
-        probe.bind(&address.into())?;
-        socket.set_reuse_address(true)?;
-    }
-    socket.set_reuse_port(true)?;
-    socket.set_tcp_nodelay(true)?;
-    socket.bind(&address.into())?;
-    let bound = socket.local_addr()?.as_socket().unwrap_or(address);
-    Ok((socket, bound))
+/// A number of at least 1.
+fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "a whole number from 1 up is needed, such as 4".to_owned())
 }
 
 fn allowed_cpus() -> Result<Vec<usize>, ServerError> {
     let allowed =
         rustix::thread::sched_getaffinity(None).map_err(|error| ServerError::Affinity(error.into()))?;
     Ok((0..Affinity::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())
-}
-
-/// Raises the limit of descriptors as far as need be and may be; returns how many connections fit.
-fn connections_possible(wanted: usize, threads: usize) -> usize {
-    let reserved = (DESCRIPTORS_RESERVED + DESCRIPTORS_PER_THREAD * threads) as u64;
-    let needed = reserved.saturating_add(wanted as u64);
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let Some(current) = limit.current else {
-        return wanted;
-    };
-    let possible = needed.min(limit.maximum.unwrap_or(u64::MAX));
-    let raised = possible > current && {
-        let raised = Rlimit { current: Some(possible), maximum: limit.maximum };
-        rustix::process::setrlimit(Resource::Nofile, raised).is_ok()
-    };
-    let descriptors = if raised { possible } else { current };
-    let connections = descriptors.saturating_sub(reserved).clamp(1, wanted as u64) as usize;
-    if connections < wanted {
-        tracing::warn!(
-            "--max-connections {wanted} needs {needed} descriptors, of which the limit (ulimit -n) allows \
-             {descriptors}: it is {connections} now"
-        );
-    }
-    connections
 }
 
 /// Tells whoever started the server that it serves. That nobody reads it is no reason to end.

@@ -16,6 +16,7 @@ on_both_engines!(
     half_commands_store_nothing,
     a_line_without_end_is_refused,
     a_binary_client_is_told,
+    a_byte_too_many_is_refused_and_the_connection_goes_on,
     a_client_that_never_reads_is_bounded,
     a_client_that_reads_late_gets_everything,
     silent_clients_cost_little,
@@ -91,6 +92,27 @@ fn a_binary_client_is_told(engine: &'static str) -> Verdict {
     client.send([0x80, 0x0a, 0, 0, 0, 0, 0, 0]);
     assert_eq!(client.read_to_end(), b"CLIENT_ERROR the binary protocol is not supported\r\n");
     check_alive(&server);
+    Ok(())
+}
+
+fn a_byte_too_many_is_refused_and_the_connection_goes_on(engine: &'static str) -> Verdict {
+    const LARGEST: usize = 1 << 20;
+    let server = Server::start(engine, "kv", &[])?;
+    let mut client = Client::connect(server.address);
+    let value = vec![b'v'; LARGEST + 1];
+    client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
+    client.send(format!("set a 0 0 {}\r\n", LARGEST + 1));
+    client.send(&value);
+    client.ask("\r\n", "SERVER_ERROR object too large for cache\r\n");
+    // As in memcached, what the client meant to replace is gone.
+    client.ask("get a\r\n", "END\r\n");
+    client.send(format!("set a 0 0 {LARGEST}\r\n"));
+    client.send(&value[..LARGEST]);
+    client.ask("\r\n", "STORED\r\n");
+    client.ask("append a 0 0 1\r\nx\r\n", "SERVER_ERROR object too large for cache\r\n");
+    client.ask("get a\r\n", format!("VALUE a 0 {LARGEST}\r\n"));
+    client.expect(&value[..LARGEST]);
+    client.expect("\r\nEND\r\n");
     Ok(())
 }
 

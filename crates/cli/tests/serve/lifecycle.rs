@@ -12,7 +12,10 @@ on_both_engines!(
     connections_are_spread_over_pinned_threads,
     there_is_a_greatest_number_of_connections,
     a_taken_address_is_refused,
-    impossible_limits_are_refused,
+    impossible_arguments_are_refused,
+    threads_beyond_the_limit_of_descriptors_are_refused,
+    an_unknown_engine_is_told_in_one_line,
+    a_port_that_needs_a_privilege_is_named,
     it_listens_on_ipv6,
 );
 
@@ -77,24 +80,95 @@ fn a_taken_address_is_refused(engine: &'static str) -> Verdict {
             .expect("the built program can be started");
         let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success());
-        assert!(message.contains(&address) && message.contains("--listen"), "{message}");
+        for words in [address.as_str(), "another server", "127.0.0.1:0"] {
+            assert!(message.contains(words), "{message}");
+        }
         assert!(output.stdout.is_empty());
     }
     Ok(())
 }
 
-fn impossible_limits_are_refused(engine: &'static str) -> Verdict {
-    let cases: [&[&str]; 5] = [
-        &["--memory-limit", "1"],
-        &["--max-item-size", "2g"],
-        &["--max-item-size", "0"],
-        &["--threads", "0"],
-        &["--listen", "nowhere"],
+/// Each with what its message must name: the cause, and what would do instead.
+fn impossible_arguments_are_refused(engine: &'static str) -> Verdict {
+    let cases: [(&[&str], &[&str]); 18] = [
+        (&["--memory-limit", "1"], &["5 MiB", "--memory-limit", "--max-item-size"]),
+        (&["--memory-limit", "0"], &["--memory-limit", "such as 64"]),
+        (&["--memory-limit", "-1"], &["--memory-limit", "such as 64"]),
+        (&["--memory-limit", "10Q"], &["10Q", "whole number of MiB"]),
+        (&["--memory-limit", "1000000000"], &["MiB of memory here"]),
+        (&["--max-item-size", "2g"], &["such as 512k"]),
+        (&["--max-item-size", "0"], &["such as 512k"]),
+        (&["--max-connections", "0"], &["--max-connections", "from 1 up"]),
+        (&["--threads", "0"], &["--threads", "from 1 up"]),
+        (&["--threads", "-1"], &["--threads", "from 1 up"]),
+        (&["--threads", "100000000"], &["memory", "use at most", "--threads"]),
+        (&["--listen", "nowhere"], &["no port", "127.0.0.1:11211"]),
+        (&["--listen", "127.0.0.1"], &["no port", "127.0.0.1:11211"]),
+        (&["--listen", "127.0.0.1:70000"], &["70000", "65535", "127.0.0.1:11211"]),
+        (&["--listen", ":80"], &["no address before the port", "0.0.0.0:80"]),
+        (&["--listen", "::1"], &["brackets", "[::1]:11211"]),
+        (&["--listen", "no.such.name.invalid:80"], &["does not resolve", "127.0.0.1:11211"]),
+        // Kept for documentation (RFC 5737): no interface has it.
+        (&["--listen", "192.0.2.1:80"], &["no interface here", "0.0.0.0:80"]),
     ];
-    for arguments in cases {
+    for (arguments, named) in cases {
         let output = serve(engine, "kv", arguments).output().expect("the built program can be started");
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success(), "{arguments:?}");
-        assert!(!output.stderr.is_empty(), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(named.iter().all(|words| message.contains(words)), "{arguments:?}: {message}");
+    }
+    Ok(())
+}
+
+fn threads_beyond_the_limit_of_descriptors_are_refused(engine: &'static str) -> Verdict {
+    let program = env!("CARGO_BIN_EXE_megapipe");
+    let command = format!("ulimit -n 64 && exec {program} serve echo --listen 127.0.0.1:0 --threads 16");
+    let output = std::process::Command::new("sh")
+        .args(["-c", &command])
+        .env("MEGAPIPE_ENGINE", engine)
+        .output()
+        .expect("a shell is there");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(output.stdout.is_empty());
+    for words in ["16 threads need 81 descriptors", "RLIMIT_NOFILE", "is 64", "ulimit -n 81"] {
+        assert!(message.contains(words), "{message}");
+    }
+    Ok(())
+}
+
+fn an_unknown_engine_is_told_in_one_line(_: &'static str) -> Verdict {
+    let output = serve("foo", "kv", &["--listen", "127.0.0.1:0", "--threads", "1"])
+        .output()
+        .expect("the built program can be started");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    let expected = "megapipe serve: MEGAPIPE_ENGINE is `foo`; set it to `uring` or `epoll`, or unset it\n";
+    assert_eq!(message, expected);
+    Ok(())
+}
+
+fn a_port_that_needs_a_privilege_is_named(engine: &'static str) -> Verdict {
+    let first = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first = first.ok().and_then(|port| port.trim().parse::<u16>().ok()).unwrap_or(1024);
+    if !rustix::process::geteuid().is_root() || first < 2 {
+        return Err(crate::server::Skipped("needs root to give the privilege up".to_owned()));
+    }
+    // Without capabilities root may no more than others.
+    let output = std::process::Command::new("setpriv")
+        .args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_megapipe"), "serve", "echo"])
+        .args(["--listen", "127.0.0.1:1"])
+        .env("MEGAPIPE_ENGINE", engine)
+        .output();
+    let Ok(output) = output else {
+        return Err(crate::server::Skipped("setpriv (util-linux) is not installed".to_owned()));
+    };
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    let below = format!("ports below {first}");
+    for words in [below.as_str(), "CAP_NET_BIND_SERVICE", "127.0.0.1:11211"] {
+        assert!(message.contains(words), "{message}");
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ use stats::{Counter, Counters, Totals};
 use store::{Limits, Store};
 
 use super::output::Output;
+use super::resources;
 use super::server::{Server, ServerArguments};
 use super::service::{self, Progress, Traffic};
 
@@ -31,10 +32,16 @@ pub(crate) struct KvArguments {
     #[command(flatten)]
     server: ServerArguments,
     /// Memory for items, in MiB; the least used are evicted to stay within it
-    #[arg(long, value_name = "MIB", default_value = "64")]
+    #[arg(
+        long,
+        value_name = "MIB",
+        default_value = "64",
+        value_parser = parse_memory_limit,
+        allow_hyphen_values = true
+    )]
     memory_limit: u64,
     /// Largest value, in bytes, or with k or m in KiB or MiB
-    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "1m", value_parser = parse_size, allow_hyphen_values = true)]
     max_item_size: usize,
 }
 
@@ -96,6 +103,19 @@ impl service::Service for Service {
             Traffic::Read(bytes) => counters.add(Counter::BytesRead, bytes as u64),
             Traffic::Written(bytes) => counters.add(Counter::BytesWritten, bytes as u64),
         }
+    }
+}
+
+/// A number of MiB that this machine has.
+fn parse_memory_limit(text: &str) -> Result<u64, String> {
+    let available = resources::memory() >> 20;
+    match text.parse::<u64>() {
+        Ok(0) => Err("the cache could hold nothing; give it some MiB, such as 64".to_owned()),
+        Ok(limit) if limit > available => {
+            Err(format!("there are {available} MiB of memory here; give it some of them, such as 64"))
+        }
+        Ok(limit) => Ok(limit),
+        Err(_) => Err("a whole number of MiB without a unit is needed, such as 64".to_owned()),
     }
 }
 
