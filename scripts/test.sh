@@ -43,7 +43,7 @@ run rust --workspace
 MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe -p megapipe-capi -p megapipe-cli
 
 # The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
-LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,buffer_ring_incremental,direct_descriptors_safe
+LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
 LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
 MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
 

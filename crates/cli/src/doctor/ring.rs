@@ -64,15 +64,11 @@ fn replacement(feature: &str) -> &'static str {
             "nothing: a busy connection may bring many buffers at a time, and latency of others suffers"
         }
         "buffer_ring" => "the epoll engine: reads have nowhere to put their bytes",
-        "buffer_ring_incremental" => "a whole buffer for each message, however small",
         "sparse_files" => "ordinary descriptors, kept private, for lightweight sockets",
         "direct_descriptors_safe" => "ordinary descriptors, kept private, for lightweight sockets",
         "fixed_fd_install" => "ordinary descriptors, kept private, for lightweight sockets",
         "cqe_skip" => "the epoll engine: successful steps would drown the others in completions",
         "min_wait" => "the first completion ends a wait: smaller batches under a latency bound",
-        "sync_cancel" => "a cancel request on the ring, waited for",
-        "msg_ring" => "an eventfd to wake another channel",
-        "send_zc" => "sends that copy",
         "async_cancel_fd" => "the epoll engine: a close could not end what is pending",
         _ => "a slower way to the same result",
     }

@@ -147,7 +147,7 @@ fn a_filter_against_io_uring_leads_to_epoll() {
     assert_eq!(ring["instead"], "the epoll engine");
     assert!(ring["remedy"].as_str().expect("a remedy").contains("seccomp"), "{ring}");
     assert_eq!(finding(&report, "seccomp")["verdict"], "note");
-    assert_eq!(finding(&report, "send_zc")["verdict"], "missing");
+    assert_eq!(finding(&report, "min_wait")["verdict"], "missing");
 }
 
 #[test]
@@ -178,9 +178,9 @@ fn a_forced_engine_that_is_not_there_is_a_failure() {
 #[test]
 fn features_are_switched_off_by_name() {
     let (_, usual) = doctor_json(&mut megapipe());
-    let (status, report) = doctor_json(megapipe().env("MEGAPIPE_DISABLE", "send_zc,no_such_feature"));
+    let (status, report) = doctor_json(megapipe().env("MEGAPIPE_DISABLE", "min_wait,no_such_feature"));
     assert_eq!(status, Some(0));
-    assert_eq!(finding(&report, "send_zc")["verdict"], "missing");
+    assert_eq!(finding(&report, "min_wait")["verdict"], "missing");
     assert_eq!(finding(&report, "cqe_skip")["verdict"], finding(&usual, "cqe_skip")["verdict"]);
     assert!(finding(&report, "MEGAPIPE_DISABLE")["found"].to_string().contains("no_such_feature"));
 

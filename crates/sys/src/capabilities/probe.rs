@@ -59,7 +59,7 @@ impl Setup {
         })
     }
 
-    pub(super) fn build(&self, entries: u32) -> io::Result<IoUring> {
+    fn build(&self) -> io::Result<IoUring> {
         let mut builder = IoUring::builder();
         if self.defer_taskrun {
             builder.setup_single_issuer().setup_defer_taskrun();
@@ -72,7 +72,7 @@ impl Setup {
         if self.no_sqarray {
             builder.setup_no_sqarray();
         }
-        builder.build(entries)
+        builder.build(ENTRIES)
     }
 }
 
@@ -164,7 +164,7 @@ pub(super) struct Probe {
 
 impl Probe {
     pub(super) fn new(setup: &Setup) -> io::Result<Self> {
-        let ring = setup.build(ENTRIES)?;
+        let ring = setup.build()?;
         if !ring.params().is_feature_ext_arg() {
             // Without timed waits no trial could be bounded.
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
@@ -181,7 +181,6 @@ impl Probe {
     /// Runs a trial with a buffer ring; its requests have ended when the ring is taken away.
     pub(super) fn with_buffers(
         &mut self,
-        flags: u16,
         trial: impl FnOnce(&mut Self) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.memory.withdraw_buffers();
@@ -191,7 +190,7 @@ impl Probe {
                 self.memory.mapping as u64,
                 BUFFERS,
                 BUFFER_GROUP,
-                flags,
+                0,
             )
         }?;
         self.memory.provide_buffers();
@@ -201,7 +200,7 @@ impl Probe {
         answer
     }
 
-    /// The bytes that a completion brought. Buffers are filled from their start: not for incremental ones.
+    /// The bytes that a completion brought.
     pub(super) fn received(&self, entry: &cqueue::Entry) -> Option<&[u8]> {
         let id = cqueue::buffer_select(entry.flags()).filter(|&id| id < BUFFERS)?;
         let length = usize::try_from(entry.result()).ok().filter(|&length| length <= BUFFER_SIZE)?;

@@ -1,20 +1,17 @@
 //! One function for each feature: uses it on private sockets and looks at what the kernel did.
 use std::io::{self, Read, Write};
 use std::mem::size_of;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::ptr;
 
-use io_uring::types::{CancelBuilder, DestinationSlot, Fd, Fixed, SubmitArgs};
+use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs};
 use io_uring::{cqueue, opcode, squeue};
 
 use super::probe::{BUFFER_GROUP, BUFFER_SIZE, PATIENCE, Probe, Setup};
 use super::{Capabilities, DisabledFeatures, RingUnavailable};
 
 const SLOTS: u32 = 8;
-/// `IOU_PBUF_RING_INC`.
-const INCREMENTAL: u16 = 2;
 /// How long a peer may take to see the end of a closed connection: kernels before 6.5 closed from a work queue.
 const CLOSE_PATIENCE_MS: i32 = 5;
 
@@ -34,48 +31,50 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
             return Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled);
         }
     };
-    let allowed = |name: &str| !disabled.contains(name);
     let mut found = Capabilities::without_ring(Ok(()), disabled.clone());
-
     found.defer_taskrun = setup.defer_taskrun;
     found.coop_taskrun = setup.coop_taskrun;
     found.taskrun_flag = setup.taskrun_flag;
     found.submit_all = setup.submit_all;
     found.no_sqarray = setup.no_sqarray;
 
-    found.cqe_skip = allowed("cqe_skip") && works(probe.cqe_skip());
-    found.min_wait = allowed("min_wait") && works(probe.min_wait());
-    found.async_cancel_fd = allowed("async_cancel_fd") && works(probe.async_cancel_fd());
-    found.sync_cancel = allowed("sync_cancel") && works(probe.sync_cancel());
-    found.multishot_accept = allowed("multishot_accept") && works(probe.multishot_accept());
-    found.send_zc = allowed("send_zc") && works(probe.send_zc());
+    // A trial that fails for want of descriptors or memory says nothing about the kernel: it must not look like a
+    // feature that is missing, for which the slower engine would be taken.
+    let mut shortage = None;
+    let mut works = |name: &str, trial: fn(&mut Probe) -> io::Result<bool>| {
+        !disabled.contains(name)
+            && trial(&mut probe).unwrap_or_else(|error| {
+                let errno = error.raw_os_error();
+                shortage = shortage
+                    .or(errno.filter(|errno| [libc::EMFILE, libc::ENFILE, libc::ENOMEM].contains(errno)));
+                false
+            })
+    };
+    found.cqe_skip = works("cqe_skip", Probe::cqe_skip);
+    found.min_wait = works("min_wait", Probe::min_wait);
+    found.async_cancel_fd = works("async_cancel_fd", Probe::async_cancel_fd);
+    found.multishot_accept = works("multishot_accept", Probe::multishot_accept);
 
-    found.buffer_ring = allowed("buffer_ring") && works(probe.buffer_ring());
+    found.buffer_ring = works("buffer_ring", Probe::buffer_ring);
     if found.buffer_ring {
-        found.multishot_recv = allowed("multishot_recv") && works(probe.multishot_recv());
-        found.recv_len_cap = found.multishot_recv && allowed("recv_len_cap") && works(probe.recv_len_cap());
-        found.multishot_recvmsg = allowed("multishot_recvmsg") && works(probe.multishot_recvmsg());
-        found.buffer_ring_incremental = found.multishot_recv
-            && allowed("buffer_ring_incremental")
-            && works(probe.buffer_ring_incremental());
+        found.multishot_recv = works("multishot_recv", Probe::multishot_recv);
+        found.recv_len_cap = found.multishot_recv && works("recv_len_cap", Probe::recv_len_cap);
+        found.multishot_recvmsg = works("multishot_recvmsg", Probe::multishot_recvmsg);
     }
 
-    found.sparse_files = allowed("sparse_files") && works(probe.sparse_files());
+    found.sparse_files = works("sparse_files", Probe::sparse_files);
     if found.sparse_files {
-        found.direct_descriptors_safe =
-            allowed("direct_descriptors_safe") && works(probe.direct_descriptors_safe());
-        found.fixed_fd_install = allowed("fixed_fd_install") && works(probe.fixed_fd_install());
-        found.msg_ring = allowed("msg_ring") && works(probe.msg_ring(&setup));
+        found.direct_descriptors_safe = works("direct_descriptors_safe", Probe::direct_descriptors_safe);
+        found.fixed_fd_install = works("fixed_fd_install", Probe::fixed_fd_install);
     }
-    found.registered_ring_fd = allowed("registered_ring_fd") && works(probe.registered_ring_fd());
-    found
+    found.registered_ring_fd = works("registered_ring_fd", Probe::registered_ring_fd);
+    match shortage {
+        Some(errno) => Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled),
+        None => found,
+    }
 }
 
-/// A trial says whether the kernel did the expected; an error (unknown operation, no completion in time) is a no.
-fn works(trial: io::Result<bool>) -> bool {
-    trial.unwrap_or(false)
-}
-
+/// Each trial says whether the kernel did the expected; an error (unknown operation, no completion in time) is a no.
 impl Probe {
     fn cqe_skip(&mut self) -> io::Result<bool> {
         if !self.ring.params().is_feature_skip_cqe_on_success() {
@@ -107,14 +106,6 @@ impl Probe {
         Ok(cancelled && self.completion(pending)?.result() == -libc::ECANCELED)
     }
 
-    fn sync_cancel(&mut self) -> io::Result<bool> {
-        let (socket, _peer) = UnixStream::pair()?;
-        let pending =
-            self.submit(opcode::PollAdd::new(Fd(socket.as_raw_fd()), libc::POLLIN as u32).build())?;
-        self.ring.submitter().register_sync_cancel(Some(PATIENCE), CancelBuilder::user_data(pending))?;
-        Ok(self.completion(pending)?.result() == -libc::ECANCELED)
-    }
-
     fn multishot_accept(&mut self) -> io::Result<bool> {
         // The empty path asks for an address of the kernel's choice (unix(7), autobind).
         let listener = UnixListener::bind("")?;
@@ -123,32 +114,16 @@ impl Probe {
         for _ in 0..2 {
             let _client = UnixStream::connect_addr(&listener.local_addr()?)?;
             let entry = self.completion(accept)?;
-            if entry.result() < 0 {
-                return Ok(false);
-            }
             // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
-            drop(unsafe { OwnedFd::from_raw_fd(entry.result()) });
+            drop(unsafe { OwnedFd::from_raw_fd(value(&entry)?) });
             all_accepted &= cqueue::more(entry.flags());
         }
         self.cancel(accept)?;
         Ok(all_accepted)
     }
 
-    /// UDP, since UNIX sockets have no zero-copy; only "not supported" counts, not whether the packet got through.
-    fn send_zc(&mut self) -> io::Result<bool> {
-        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-        socket.connect(socket.local_addr()?)?;
-        let send = opcode::SendZc::new(Fd(socket.as_raw_fd()), PAYLOAD.as_ptr(), PAYLOAD.len() as u32);
-        let request = self.submit(send.build())?;
-        let sent = self.completion(request)?;
-        if cqueue::more(sent.flags()) {
-            self.completion(request)?;
-        }
-        Ok(!matches!(-sent.result(), libc::EINVAL | libc::EOPNOTSUPP))
-    }
-
     fn buffer_ring(&mut self) -> io::Result<bool> {
-        self.with_buffers(0, |probe| {
+        self.with_buffers(|probe| {
             let (socket, mut peer) = UnixStream::pair()?;
             peer.write_all(&PAYLOAD)?;
             let receive = opcode::Recv::new(Fd(socket.as_raw_fd()), ptr::null_mut(), BUFFER_SIZE as u32)
@@ -161,37 +136,26 @@ impl Probe {
         })
     }
 
+    /// One request, two messages.
     fn multishot_recv(&mut self) -> io::Result<bool> {
-        self.with_buffers(0, |probe| probe.receive_twice(|_, _| true))
-    }
-
-    fn buffer_ring_incremental(&mut self) -> io::Result<bool> {
-        self.with_buffers(INCREMENTAL, |probe| {
-            probe.receive_twice(|first, second| {
-                cqueue::buffer_more(first.flags())
-                    && cqueue::buffer_select(first.flags()) == cqueue::buffer_select(second.flags())
-            })
+        self.with_buffers(|probe| {
+            let (socket, mut peer) = UnixStream::pair()?;
+            let receive = opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP);
+            let request = probe.submit(receive.build())?;
+            let mut whole = true;
+            for _ in 0..2 {
+                peer.write_all(&PAYLOAD)?;
+                let entry = probe.completion(request)?;
+                whole &= entry.result() == PAYLOAD.len() as i32 && cqueue::more(entry.flags());
+            }
+            drop(peer);
+            let end = probe.completion(request)?;
+            Ok(whole && end.result() == 0 && !cqueue::more(end.flags()))
         })
     }
 
-    /// One multishot request, two messages; `judge` sees both completions.
-    fn receive_twice(&mut self, judge: impl Fn(&cqueue::Entry, &cqueue::Entry) -> bool) -> io::Result<bool> {
-        let (socket, mut peer) = UnixStream::pair()?;
-        let request = self.submit(opcode::RecvMulti::new(Fd(socket.as_raw_fd()), BUFFER_GROUP).build())?;
-        peer.write_all(&PAYLOAD)?;
-        let first = self.completion(request)?;
-        peer.write_all(&PAYLOAD)?;
-        let second = self.completion(request)?;
-        let whole = [&first, &second]
-            .iter()
-            .all(|entry| entry.result() == PAYLOAD.len() as i32 && cqueue::more(entry.flags()));
-        drop(peer);
-        let end = self.completion(request)?;
-        Ok(whole && judge(&first, &second) && end.result() == 0 && !cqueue::more(end.flags()))
-    }
-
     fn recv_len_cap(&mut self) -> io::Result<bool> {
-        self.with_buffers(0, |probe| {
+        self.with_buffers(|probe| {
             let (socket, mut peer) = UnixStream::pair()?;
             let cap = PAYLOAD.len() / 2;
             peer.write_all(&PAYLOAD)?;
@@ -214,7 +178,7 @@ impl Probe {
     /// Each message comes when the request already waits: Linux 6.1 loses the buffers that it waits with, and stops
     /// with ENOBUFS at the second message.
     fn multishot_recvmsg(&mut self) -> io::Result<bool> {
-        self.with_buffers(0, |probe| {
+        self.with_buffers(|probe| {
             let (socket, peer) = UnixDatagram::pair()?;
             let message = probe.message();
             let receive = opcode::RecvMsgMulti::new(Fd(socket.as_raw_fd()), message, BUFFER_GROUP);
@@ -262,44 +226,14 @@ impl Probe {
         self.ring.submitter().register_files_update(2, &[socket.as_raw_fd()])?;
         drop(socket);
         let install = self.submit(opcode::FixedFdInstall::new(Fixed(2), 0).build())?;
-        let fd = self.completion(install)?.result();
+        let installed = self.completion(install)?;
         self.ring.submitter().register_files_update(2, &[-1])?;
-        if fd < 0 {
-            return Ok(false);
-        }
         // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
-        let mut installed = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        let mut installed = UnixStream::from(unsafe { OwnedFd::from_raw_fd(value(&installed)?) });
         installed.write_all(&PAYLOAD)?;
         let mut bytes = [0; PAYLOAD.len()];
         (&peer).read_exact(&mut bytes)?;
         Ok(bytes == PAYLOAD)
-    }
-
-    /// A word and a direct descriptor to a second ring of this thread.
-    fn msg_ring(&mut self, setup: &Setup) -> io::Result<bool> {
-        const WORD: u64 = 1;
-        const FILE: u64 = 2;
-        let mut target = setup.build(4)?;
-        target.submitter().register_files_sparse(1)?;
-        let target_fd = Fd(target.as_raw_fd());
-
-        let post = self.submit(opcode::MsgRingData::new(target_fd, 7, WORD, None).build())?;
-        let mut sent = self.completion(post)?.result() == 0;
-
-        let (socket, _peer) = UnixStream::pair()?;
-        self.ring.submitter().register_files_update(3, &[socket.as_raw_fd()])?;
-        let pass = opcode::MsgRingSendFd::new(target_fd, Fixed(3), DestinationSlot::auto_target(), FILE);
-        let pass = self.submit(pass.build())?;
-        sent &= self.completion(pass)?.result() >= 0;
-        self.ring.submitter().register_files_update(3, &[-1])?;
-
-        let arguments = SubmitArgs::new().timespec(&PATIENCE);
-        target.submitter().submit_with_args(2, &arguments)?;
-        let mut arrived: Vec<_> =
-            target.completion().map(|entry| (entry.user_data(), entry.result())).collect();
-        // The two take different ways through the kernel and may overtake each other.
-        arrived.sort_unstable();
-        Ok(sent && arrived == [(WORD, 7), (FILE, 0)])
     }
 
     fn registered_ring_fd(&mut self) -> io::Result<bool> {
@@ -312,6 +246,11 @@ impl Probe {
         submitted?;
         Ok(self.completion(request)?.result() == 0)
     }
+}
+
+/// The result of a request, or the error that it ended with.
+fn value(entry: &cqueue::Entry) -> io::Result<i32> {
+    if entry.result() < 0 { Err(io::Error::from_raw_os_error(-entry.result())) } else { Ok(entry.result()) }
 }
 
 /// Whether the peer of this socket is closed, now or very soon.
