@@ -1,12 +1,15 @@
-//! Which engine Megapipe takes on this system, and whether any can run: a channel is made, as every program does.
+//! Which engine Megapipe takes on this system, and whether any can run: a channel is made and
+//! listens, as every server does.
 use std::env;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-use megapipe::{Channel, Config, CreateError};
-use sys::capabilities::{Capabilities, try_epoll};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, CreateError, RegisterError};
+use sys::capabilities::{Capabilities, RingUnavailable, try_epoll};
 
 use super::finding::Finding;
+use super::limits;
+use super::system::System;
 
 const AREA: &str = "engine";
 /// The environment variable that forces an engine.
@@ -19,21 +22,35 @@ pub(super) struct Choice {
     remedy: String,
     forced: Option<String>,
     epoll: io::Result<()>,
-    listener: io::Result<TcpListener>,
+    /// A listening socket, and a channel that accepts on it where there is a channel.
+    listener: Result<(), Refusal>,
+}
+
+/// Why there is no server, and what would help.
+struct Refusal {
+    reason: String,
+    remedy: String,
 }
 
 impl Choice {
-    pub(super) fn make(capabilities: &Capabilities) -> Self {
+    pub(super) fn make(capabilities: &Capabilities, system: &System) -> Self {
         let forced = env::var(ENGINE_VARIABLE).ok().filter(|value| !value.is_empty());
-        let channel = Channel::new(Config::default());
+        let mut channel = Channel::new(Config::default());
         let engine = channel.as_ref().ok().map(|channel| channel.engine().name());
         let (reason, remedy) = match (&channel, &forced) {
             (Ok(_), Some(name)) => (format!("{ENGINE_VARIABLE}={name}"), format!("unset {ENGINE_VARIABLE}")),
             (Ok(_), None) => (why(capabilities), "see io_uring below".to_owned()),
-            (Err(error), _) => (error.to_string(), remedy(error)),
+            (Err(error), _) => (error.to_string(), remedy(error, capabilities, system)),
         };
+        let listener = listen(channel.as_mut().ok()).map_err(|error| Refusal {
+            reason: error.to_string(),
+            remedy: match error.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE) => limits::more_open_files(system),
+                _ => "allow socket, bind and listen; set the loopback interface up (ip link set lo up)"
+                    .to_owned(),
+            },
+        });
         drop(channel);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
         Self { engine, reason, remedy, forced, epoll: try_epoll(), listener }
     }
 
@@ -43,7 +60,7 @@ impl Choice {
     }
 }
 
-pub(super) fn findings(choice: &Choice) -> Vec<Finding> {
+pub(super) fn findings(choice: &Choice, system: &System) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.push(match (choice.engine, &choice.forced) {
         (Some("uring"), _) => Finding::ok(AREA, "engine", "uring"),
@@ -59,15 +76,20 @@ pub(super) fn findings(choice: &Choice) -> Vec<Finding> {
     });
     findings.push(match &choice.epoll {
         Ok(()) => Finding::ok(AREA, "epoll", "works"),
+        Err(error) if error.raw_os_error() == Some(libc::EMFILE) => {
+            Finding::missing(AREA, "epoll", error.to_string())
+                .instead("no fallback where io_uring is missing")
+                .remedy(limits::more_open_files(system))
+        }
         Err(error) => Finding::missing(AREA, "epoll", error.to_string())
             .instead("no fallback where io_uring is missing")
             .remedy("allow epoll_create1, epoll_ctl and epoll_pwait2 in the seccomp profile"),
     });
     findings.push(match &choice.listener {
-        Ok(_) => Finding::ok(AREA, "tcp", "a listening socket can be made"),
-        Err(error) => Finding::missing(AREA, "tcp", error.to_string())
+        Ok(()) => Finding::ok(AREA, "tcp", "a listening socket can be made"),
+        Err(refusal) => Finding::missing(AREA, "tcp", refusal.reason.as_str())
             .instead("no server can run here")
-            .remedy("allow socket, bind and listen; set the loopback interface up (ip link set lo up)"),
+            .remedy(refusal.remedy.as_str()),
     });
     findings
 }
@@ -81,14 +103,32 @@ fn why(capabilities: &Capabilities) -> String {
     }
 }
 
-fn remedy(error: &CreateError) -> String {
+/// Makes a listening socket and, on a channel, a queue of its connections: what every server begins with.
+fn listen(channel: Option<&mut Channel>) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let Some(channel) = channel else {
+        return Ok(());
+    };
+    let handle = channel.register(listener, 0).map_err(|error| match error {
+        RegisterError::Io(cause) => cause,
+        other => io::Error::other(other),
+    })?;
+    channel.accept(handle, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
+    Ok(())
+}
+
+fn remedy(error: &CreateError, capabilities: &Capabilities, system: &System) -> String {
+    let without_ring = |command: String| format!("{command}   (or: {ENGINE_VARIABLE}=epoll)");
     match error {
         CreateError::UnknownEngine(_) | CreateError::RingUnavailable(_) => format!("unset {ENGINE_VARIABLE}"),
-        CreateError::Resources { cause, .. } => match cause.raw_os_error() {
-            Some(libc::ENOMEM) => format!("ulimit -l 8192   (or: {ENGINE_VARIABLE}=epoll)"),
-            Some(libc::EMFILE | libc::ENFILE) => "ulimit -n 65536".to_owned(),
-            _ => "see io_uring and limits below".to_owned(),
-        },
+        CreateError::Resources { cause, .. } => {
+            let errno = capabilities.ring.err().and_then(RingUnavailable::errno).or(cause.raw_os_error());
+            match errno {
+                Some(libc::ENOMEM) => without_ring(limits::more_locked_memory(system)),
+                Some(libc::EMFILE | libc::ENFILE) => limits::more_open_files(system),
+                _ => "see io_uring and limits below".to_owned(),
+            }
+        }
         CreateError::Setting { .. } => "see limits below".to_owned(),
     }
 }

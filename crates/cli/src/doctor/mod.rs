@@ -36,12 +36,12 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let system = System::this();
     let capabilities = Capabilities::get();
-    let engine = engine::Choice::make(capabilities);
+    let engine = engine::Choice::make(capabilities, &system);
 
     let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(engine::findings(&engine));
+    findings.extend(engine::findings(&engine, &system));
     findings.extend(ring::findings(capabilities, engine.engine, &system));
-    findings.extend(limits::findings(&system));
+    findings.extend(limits::findings(&system, engine.engine));
     findings.extend(sysctl::findings(&system));
     findings.extend(confinement::findings(capabilities, &system));
     findings.extend(cpu::findings(&system));

@@ -2,6 +2,7 @@
 use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable};
 
 use super::finding::Finding;
+use super::limits;
 use super::system::System;
 
 const AREA: &str = "io_uring";
@@ -77,10 +78,8 @@ fn replacement(feature: &str) -> &'static str {
 fn ring_remedy(reason: RingUnavailable, system: &System) -> String {
     match reason {
         RingUnavailable::Disabled => format!("unset {DISABLE_VARIABLE}"),
-        RingUnavailable::LockedMemory(_) => {
-            "ulimit -l 8192   (systemd: LimitMEMLOCK=8M; docker run --ulimit memlock=8388608)".to_owned()
-        }
-        RingUnavailable::Descriptors(_) => "ulimit -n 65536   (systemd: LimitNOFILE=65536)".to_owned(),
+        RingUnavailable::LockedMemory(_) => limits::more_locked_memory(system),
+        RingUnavailable::Descriptors(_) => limits::more_open_files(system),
         _ if is_confined(system) => "docker run --security-opt seccomp=PROFILE.json, where the profile allows \
                                      io_uring_setup, io_uring_enter and io_uring_register \
                                      (systemd: SystemCallFilter=@io-event io_uring_setup io_uring_enter io_uring_register)"

@@ -1,4 +1,5 @@
-//! Starting a program with less than the system has: without some system calls, with little lockable memory.
+//! Starting a program with less than the system has: without some system calls, with little lockable memory or few
+//! descriptors.
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -18,10 +19,19 @@ pub(crate) fn without_io_uring_and_epoll(command: &mut Command) -> &mut Command 
 
 /// RLIMIT_MEMLOCK of so many bytes.
 pub(crate) fn with_locked_memory(command: &mut Command, bytes: u64) -> &mut Command {
-    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
+    with_limit(command, libc::RLIMIT_MEMLOCK, bytes)
+}
+
+/// RLIMIT_NOFILE of so many descriptors.
+pub(crate) fn with_open_files(command: &mut Command, descriptors: u64) -> &mut Command {
+    with_limit(command, libc::RLIMIT_NOFILE, descriptors)
+}
+
+fn with_limit(command: &mut Command, resource: libc::__rlimit_resource_t, value: u64) -> &mut Command {
+    let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe.
     unsafe {
-        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_MEMLOCK, &limit) {
+        command.pre_exec(move || match libc::setrlimit(resource, &limit) {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         })

@@ -229,7 +229,7 @@ fn short_lockable_memory_is_shown_and_epoll_can_be_asked_for() {
             let engine = finding(&report, "engine");
             assert_ne!(engine["verdict"], "ok");
             let remedies = format!("{} {}", engine["remedy"], finding(&report, "ring")["remedy"]);
-            assert!(remedies.contains("ulimit -l"), "{report}");
+            assert!(remedies.contains("--memlock="), "{report}");
         }
 
         let mut command = binary.command();
@@ -237,4 +237,31 @@ fn short_lockable_memory_is_shown_and_epoll_can_be_asked_for() {
         let (status, report) = doctor_json(confine::with_locked_memory(&mut command, bytes));
         assert_eq!((status, &report["engine"]), (Some(0), &Value::from("epoll")));
     }
+}
+
+/// What doctor says of few descriptors is what a server then does.
+#[test]
+fn few_descriptors_are_told_as_they_are_met() {
+    if doctor_json(&mut megapipe()).1["engine"] != "uring" {
+        eprintln!("SKIPPED few_descriptors_are_told_as_they_are_met: no io_uring here");
+        return;
+    }
+    let mut outcomes = Vec::new();
+    for descriptors in [5, 6, 7, 8, 9, 10, 64] {
+        let (status, report) = doctor_json(confine::with_open_files(&mut megapipe(), descriptors));
+        assert_eq!(status == Some(0), report["runs"] == true, "{descriptors}: {report}");
+        // Descriptors that are short are no feature that is missing.
+        assert_ne!(report["engine"], "epoll", "{descriptors}: {report}");
+        let limit = finding(&report, "RLIMIT_NOFILE");
+        assert_eq!(limit["verdict"], "note");
+        assert!(limit["remedy"].as_str().expect("a remedy").contains("--nofile="), "{limit}");
+        if report["runs"] == false {
+            let remedies =
+                format!("{} {}", finding(&report, "engine")["remedy"], finding(&report, "tcp")["remedy"]);
+            assert!(remedies.contains("--nofile="), "{report}");
+        }
+        outcomes.push(status == Some(0));
+    }
+    assert_eq!((outcomes.first(), outcomes.last()), (Some(&false), Some(&true)));
+    assert!(outcomes.is_sorted(), "{outcomes:?}");
 }
