@@ -2,6 +2,7 @@
 # Puts the program, the C library, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
 # Usage: [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] scripts/install.sh install|uninstall
 set -euo pipefail
+CALLER=$PWD
 cd "$(dirname "$0")/.."
 
 PREFIX=${PREFIX:-/usr/local}
@@ -10,6 +11,15 @@ DESTDIR=${DESTDIR:-}
 BUILT=${CARGO_TARGET_DIR:-target}/release
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 SONAME=libmegapipe.so.0
+
+# Relative ones would end in megapipe.pc and mean another directory wherever that is read.
+for name in PREFIX LIBDIR DESTDIR; do
+    if [[ -n ${!name} && ${!name} != /* ]]; then
+        printf '%s: %s=%s is relative; give an absolute path, such as %s=%s\n' \
+            "$0" "$name" "${!name}" "$name" "$CALLER/${!name}" >&2
+        exit 2
+    fi
+done
 
 put() {
     local mode=$1 from=$2 to=$DESTDIR$3

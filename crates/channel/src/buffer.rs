@@ -211,7 +211,9 @@ pub enum WriteData {
     Vec(Vec<u8>),
     /// Shared or static bytes.
     Bytes(Bytes),
-    /// Several parts, sent as one write (writev(2)).
+    /// Several parts, sent as one write (writev(2)). On a stream or a file there may be any number; a message of a
+    /// datagram socket cannot be cut and has at most 64 that are not empty, beyond which the write is
+    /// [`crate::SubmitError::InvalidArgument`].
     Vectored(Vec<WriteData>),
     /// Memory of a C caller.
     #[doc(hidden)]

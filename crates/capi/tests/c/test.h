@@ -176,6 +176,33 @@ static inline mp_handle tcp_handle(mp_channel *channel, void *cookie, int *peer)
 	return handle;
 }
 
+/* Checks that a call tells of a lightweight socket what the system call tells of its descriptor. */
+#define checks_address(call, system_call)                                        \
+	do {                                                                     \
+		mp_channel *channel = make_channel(NULL);                        \
+		struct sockaddr_in expected, addr;                               \
+		struct sockaddr *out = (struct sockaddr *)&addr;                 \
+		socklen_t len = sizeof(expected);                                \
+		int ends[2], lwsocket;                                           \
+		mp_handle handle;                                                \
+                                                                                 \
+		tcp_pair(ends);                                                  \
+		EQUAL(system_call(ends[0], (struct sockaddr *)&expected, &len), 0); \
+		lwsocket = mp_fd_to_lwsocket(channel, ends[0]);                  \
+		CHECK(lwsocket >= 0);                                            \
+		handle = mp_register(channel, lwsocket, NULL, NULL, 0);          \
+		CHECK(handle > 0);                                               \
+		EQUAL(call(handle, NULL, &len), -EINVAL);                        \
+		EQUAL(call(handle, out, NULL), -EINVAL);                         \
+		REFUSES_STRANGE(call(handle, out, &len));                        \
+		len = sizeof(addr);                                              \
+		EQUAL(call(handle, out, &len), 0);                               \
+		EQUAL(len, sizeof(expected));                                    \
+		EQUAL(addr.sin_port, expected.sin_port);                         \
+		EQUAL(addr.sin_addr.s_addr, expected.sin_addr.s_addr);           \
+		EQUAL(mp_destroy(channel), 0);                                   \
+	} while (0)
+
 /* Reads exactly so much from a descriptor that waits. */
 static inline void read_all(int fd, void *buf, size_t size)
 {
