@@ -23,7 +23,8 @@ demo: ## Build, then compare Megapipe with epoll on this machine, in one table a
 bench: build ## Run the long suite of measurements into bench-results/
 	scripts/bench.sh
 
-install: build ## Install the program, the C library, man pages and completions below PREFIX
+# Root often has no cargo: then what `make build` has built is installed.
+install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the C library, man pages and completions below PREFIX
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh install
 
 uninstall: ## Remove what install has put below PREFIX

@@ -33,6 +33,13 @@ link() {
 }
 
 install_all() {
+    local built
+    for built in megapipe libmegapipe.so libmegapipe_c.a; do
+        if [ ! -f "$BUILT/$built" ]; then
+            printf '%s: %s is not there; run this first: make build\n' "$0" "$BUILT/$built" >&2
+            exit 1
+        fi
+    done
     put 755 "$BUILT/megapipe" "$PREFIX/bin/megapipe"
 
     local documents

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod support;
 
-use support::{Library, Outcome, build, engines, has_program, programs, run};
+use support::{Library, Outcome, build, engines, has_program, programs, root, run};
 
 /// Valgrind takes a second for what takes a moment; these move memory between a program,
 /// the library and the kernel.
@@ -59,7 +59,7 @@ fn examples_do_what_they_say() {
         return;
     }
     let library = Library::shared();
-    let examples = support::root().join("examples/c");
+    let examples = root().join("examples/c");
     let prefix = library.install();
     let made = Command::new("make")
         .args(["--no-print-directory", "-C"])
@@ -81,6 +81,19 @@ fn examples_do_what_they_say() {
             let lines = fs::read_to_string(&path).expect("readable").lines().count();
             assert!(lines < 100, "{} has {lines} lines", path.display());
         }
+    }
+}
+
+#[test]
+fn the_program_in_the_readme_compiles() {
+    let readme = fs::read_to_string(root().join("README.md")).expect("readable");
+    let (_, program) = readme.split_once("```c\n").expect("a program in C");
+    let (program, _) = program.split_once("```").expect("its end");
+    let library = Library::shared();
+    let source = library.directory.join("readme.c");
+    fs::write(&source, program).expect("a file");
+    if let Err(message) = build(&source, &library) {
+        panic!("{message}");
     }
 }
 

@@ -4,3 +4,8 @@
 //! to it; the crates below it are details.
 
 pub use channel::*;
+
+/// The program in the README is compiled with the documentation's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
