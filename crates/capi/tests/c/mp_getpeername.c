@@ -2,6 +2,6 @@
 
 int main(void)
 {
-	checks_address(mp_getpeername, getpeername);
+	CHECKS_ADDRESS(mp_getpeername, getpeername);
 	return 0;
 }

@@ -2,6 +2,6 @@
 
 int main(void)
 {
-	checks_address(mp_getsockname, getsockname);
+	CHECKS_ADDRESS(mp_getsockname, getsockname);
 	return 0;
 }

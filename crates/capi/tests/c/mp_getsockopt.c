@@ -3,15 +3,12 @@
 int main(void)
 {
 	mp_channel *channel = make_channel(NULL);
-	int value = -1, ends[2], lwsocket;
+	int value = -1, ends[2];
 	socklen_t len = sizeof(value);
 	mp_handle handle;
 
 	tcp_pair(ends);
-	lwsocket = mp_fd_to_lwsocket(channel, ends[0]);
-	CHECK(lwsocket >= 0);
-	handle = mp_register(channel, lwsocket, NULL, NULL, 0);
-	CHECK(handle > 0);
+	handle = lwsocket_handle(channel, ends[0]);
 	EQUAL(mp_getsockopt(handle, SOL_SOCKET, SO_TYPE, NULL, &len), -EINVAL);
 	EQUAL(mp_getsockopt(handle, SOL_SOCKET, SO_TYPE, &value, NULL), -EINVAL);
 	REFUSES_STRANGE(mp_getsockopt(handle, SOL_SOCKET, SO_TYPE, &value, &len));

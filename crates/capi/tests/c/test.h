@@ -176,22 +176,31 @@ static inline mp_handle tcp_handle(mp_channel *channel, void *cookie, int *peer)
 	return handle;
 }
 
+/* The same for a lightweight socket, made of one end. */
+static inline mp_handle lwsocket_handle(mp_channel *channel, int end)
+{
+	int lwsocket = mp_fd_to_lwsocket(channel, end);
+	mp_handle handle;
+
+	CHECK(lwsocket >= 0);
+	handle = mp_register(channel, lwsocket, NULL, NULL, 0);
+	CHECK(handle > 0);
+	return handle;
+}
+
 /* Checks that a call tells of a lightweight socket what the system call tells of its descriptor. */
-#define checks_address(call, system_call)                                        \
+#define CHECKS_ADDRESS(call, system_call)                                        \
 	do {                                                                     \
 		mp_channel *channel = make_channel(NULL);                        \
 		struct sockaddr_in expected, addr;                               \
 		struct sockaddr *out = (struct sockaddr *)&addr;                 \
 		socklen_t len = sizeof(expected);                                \
-		int ends[2], lwsocket;                                           \
 		mp_handle handle;                                                \
+		int ends[2];                                                     \
                                                                                  \
 		tcp_pair(ends);                                                  \
 		EQUAL(system_call(ends[0], (struct sockaddr *)&expected, &len), 0); \
-		lwsocket = mp_fd_to_lwsocket(channel, ends[0]);                  \
-		CHECK(lwsocket >= 0);                                            \
-		handle = mp_register(channel, lwsocket, NULL, NULL, 0);          \
-		CHECK(handle > 0);                                               \
+		handle = lwsocket_handle(channel, ends[0]);                      \
 		EQUAL(call(handle, NULL, &len), -EINVAL);                        \
 		EQUAL(call(handle, out, NULL), -EINVAL);                         \
 		REFUSES_STRANGE(call(handle, out, &len));                        \
