@@ -22,8 +22,18 @@ pub(crate) fn with_locked_memory(command: &mut Command, bytes: u64) -> &mut Comm
     with_limit(command, libc::RLIMIT_MEMLOCK, bytes)
 }
 
-/// RLIMIT_NOFILE of so many descriptors.
+/// RLIMIT_NOFILE of so many descriptors, none of them taken by what this process itself has inherited.
 pub(crate) fn with_open_files(command: &mut Command, descriptors: u64) -> &mut Command {
+    // SAFETY: between fork and exec only close_range is called, which is async-signal-safe and here closes nothing
+    // before exec.
+    unsafe {
+        command.pre_exec(|| {
+            match libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        });
+    }
     with_limit(command, libc::RLIMIT_NOFILE, descriptors)
 }
 
