@@ -244,6 +244,69 @@ pub fn close_behind_a_finished_disconnect_frees_the_handle(fixture: &mut Fixture
     Ok(())
 }
 
+/// An engine that looks a socket up only when a shutdown begins must not find another one
+/// under its number.
+pub fn a_shutdown_hits_no_successor(fixture: &mut Fixture) -> Verdict {
+    for kind in [AcceptAs::Fd, AcceptAs::LwSocket] {
+        succeed_each_other(&mut fixture.driver(), kind, || {});
+    }
+    // Out of descriptors, an engine may have to go other ways.
+    let config = fixture.config();
+    process::isolated(fixture.name(), || {
+        let mut driver = Driver::new(config);
+        if driver.engine() == channel::EngineKind::Uring {
+            succeed_each_other(&mut driver, AcceptAs::LwSocket, || process::leave_descriptors(0));
+        }
+    });
+    Ok(())
+}
+
+/// Each connection is shut down and closed, and the next one takes its number.
+fn succeed_each_other(driver: &mut Driver, kind: AcceptAs, restrict: impl FnOnce()) {
+    let listener = net::listener();
+    let mut peers: Vec<_> = (0..100).map(|_| net::connect(&listener)).collect();
+    let listening = driver.register(listener, 0).unwrap();
+    restrict();
+    for (round, peer) in peers.iter_mut().enumerate() {
+        driver.accept(listening, AcceptCount::Exactly(1), kind).unwrap();
+        let Event::Accept { result, .. } = driver.next().event else { panic!("no connection") };
+        let handle = driver.register(result.unwrap().socket, 0).unwrap();
+        let op = driver.read(handle).unwrap();
+        driver.flush().unwrap();
+        peer.write_all(b"alive").expect("nobody has shut it down");
+        let (result, _) = driver.expect_read(op);
+        assert_eq!(result.unwrap(), b"alive", "round {round}: shut down in another's place");
+        if round % 2 == 0 {
+            driver.read_stream(handle).unwrap();
+        }
+        match round % 5 {
+            0 | 1 => {
+                driver.shutdown(handle, Shutdown::Both).unwrap();
+                driver.close(handle).unwrap();
+            }
+            2 => {
+                driver.shutdown(handle, Shutdown::Write).unwrap();
+                drop(driver.unregister(handle).unwrap());
+            }
+            3 => {
+                driver.disconnect(handle).unwrap();
+                driver.flush().unwrap();
+                // Without a descriptor it cannot reset.
+                if driver.reset(handle).is_err() {
+                    driver.close(handle).unwrap();
+                }
+            }
+            _ => {
+                driver.disconnect(handle).unwrap();
+                drop(driver.unregister(handle).unwrap());
+            }
+        }
+        driver.flush().unwrap();
+    }
+    driver.close(listening).unwrap();
+    driver.expect_silence();
+}
+
 pub fn close_of_a_paused_accept_frees_everything(fixture: &mut Fixture) -> Verdict {
     let mut driver = fixture.driver_with(|config| {
         config.lwsockets_max = 2;

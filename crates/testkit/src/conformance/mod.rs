@@ -175,6 +175,7 @@ macro_rules! for_each_case {
                 close_of_a_blocked_writer_delivers_first
                 close_times_out_on_a_peer_that_does_not_read
                 close_behind_a_finished_disconnect_frees_the_handle
+                a_shutdown_hits_no_successor
                 close_of_a_paused_accept_frees_everything
                 reset_sends_rst_whatever_is_pending
                 unregister_gives_a_silent_file_back

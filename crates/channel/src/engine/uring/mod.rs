@@ -27,6 +27,7 @@ use self::stock::Stock;
 use self::token::Token;
 
 mod requests;
+mod shutdowns;
 mod stock;
 mod token;
 
@@ -43,6 +44,8 @@ pub(crate) struct Uring {
     capabilities: &'static Capabilities,
     /// Operations and held sends whose last completion is still to come.
     pending: u64,
+    /// Shutdowns under way; see `shutdowns`.
+    shutdowns: u32,
     direct: bool,
     /// The answer of a control request that is being waited for.
     control: Option<i32>,
@@ -102,6 +105,7 @@ impl Uring {
             waker,
             capabilities,
             pending: 0,
+            shutdowns: 0,
             direct,
             control: None,
             waker_armed: false,
@@ -161,6 +165,7 @@ impl Uring {
             Request::CancelWrites(handle) => {
                 self.cancel_writes(core, handle);
             }
+            Request::Close(handle) if shutdowns::postpone_close(core, handle) => {}
             Request::Close(handle) => {
                 // What is pending holds the file open, so that goes first, in one chain that
                 // a failure does not break (a broken one would leak the slot in silence).
@@ -179,7 +184,10 @@ impl Uring {
                 }
                 core.release_if_ended(handle);
             }
-            Request::Detach(handle) => self.cancel_pending(core, handle, Flags::empty()),
+            Request::Detach(handle) => {
+                self.finish_shutdowns(core, handle);
+                self.cancel_pending(core, handle, Flags::empty());
+            }
         }
         urgent
     }
@@ -231,7 +239,8 @@ impl Uring {
     }
 
     fn reap(&mut self, core: &mut Core) {
-        let Uring { ring, stock, requests, pending, control, waker, waker_armed, reaped, .. } = self;
+        let Uring { ring, stock, requests, pending, shutdowns, control, waker, waker_armed, reaped, .. } =
+            self;
         ring.reap(|user_data, result, flags| {
             *reaped += 1;
             match Token::from_bits(user_data) {
@@ -255,6 +264,9 @@ impl Uring {
                         done.flags |= Done::PENDING;
                     }
                     requests.finish_read(core, &mut done);
+                    if *shutdowns > 0 && !more {
+                        shutdowns::note_end(core, index, shutdowns);
+                    }
                     core.push_done(done);
                 }
                 Token::Batch(place) => {

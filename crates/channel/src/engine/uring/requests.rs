@@ -203,6 +203,11 @@ impl Uring {
 
     /// Submits an operation that the core has counted as started.
     pub(super) fn start(&mut self, core: &mut Core, op: OpId) {
+        if let Some(result) = self.shut_down(core, op) {
+            self.pending -= 1;
+            core.push_done(Done::plain(op, result));
+            return;
+        }
         let buffer_size = core.read_pool.buffer_size();
         let nearly_full = core.lwsockets_nearly_full();
         let aimed_at = core
@@ -260,6 +265,7 @@ impl Uring {
             }
         };
         self.push_after_poll(shape, target, libc::POLLIN, request, Token::op(op));
+        self.note_shutdown(core, op);
     }
 
     /// A pipe with O_NONBLOCK would answer EAGAIN instead of waiting: there the request
