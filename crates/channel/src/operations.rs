@@ -59,7 +59,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`SubmitError`].
+    /// [`SubmitError`]; any read of a listening socket is a [`crate::Event::Read`] with ENOTCONN.
     pub fn read(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
         self.start_read(handle, ReadData::None, None).map_err(|rejected| rejected.reason)
     }

@@ -13,6 +13,11 @@ impl Core {
     /// offsets are independent, starts it at once.
     pub(crate) fn queue_read(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
         let op = self.add_op(handle, kind)?;
+        if matches!(self.handles.at(handle), Some(entry) if matches!(entry.shape, Shape::Listener { .. })) {
+            // recv(2) says so at once for TCP; a poll would wait for ever.
+            self.done.push_back(Done::plain(op, -libc::ENOTCONN));
+            return Ok(op);
+        }
         if self.push_read(handle, op.index) {
             self.start_read_in_turn(op);
         }

@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use socket2::SockRef;
+
 use crate::lwsocket::LwSocket;
 
 /// A file on its way into or out of a channel.
@@ -31,6 +33,9 @@ impl From<LwSocket> for Source {
 pub(crate) enum Shape {
     /// Connected byte stream, or a socket that will be one: TCP, UNIX.
     Stream,
+    /// A socket that listened when it came: gives connections, of packets or bytes, and has
+    /// nothing to read.
+    Listener { packets: bool },
     /// UDP, UNIX datagram and seqpacket sockets: message boundaries are kept. On those
     /// with a connection (seqpacket) no bytes are its end.
     Datagram { connected: bool },
@@ -43,19 +48,30 @@ pub(crate) enum Shape {
 
 impl Shape {
     pub(crate) fn is_socket(self) -> bool {
-        matches!(self, Shape::Stream | Shape::Datagram { .. })
+        matches!(self, Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. })
+    }
+
+    /// What is accepted from such a socket.
+    pub(crate) fn of_accepted(self) -> Shape {
+        match self {
+            Shape::Listener { packets: true } => Shape::Datagram { connected: true },
+            Shape::Listener { packets: false } => Shape::Stream,
+            other => other,
+        }
     }
 
     pub(crate) fn is_datagram(self) -> bool {
         matches!(self, Shape::Datagram { .. })
     }
 
-    /// Asks the kernel, with one system call for a socket.
+    /// Asks the kernel, with two system calls for a socket.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Shape> {
         if let Some(kind) = sys::socket::kind(fd)? {
+            let packets = kind == sys::socket::Kind::Packets;
             return Ok(match kind {
-                sys::socket::Kind::Stream => Shape::Stream,
                 sys::socket::Kind::Message => Shape::Datagram { connected: false },
+                _ if SockRef::from(&fd).is_listener()? => Shape::Listener { packets },
+                sys::socket::Kind::Stream => Shape::Stream,
                 sys::socket::Kind::Packets => Shape::Datagram { connected: true },
             });
         }

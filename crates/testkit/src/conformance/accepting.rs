@@ -2,12 +2,13 @@
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use channel::{AcceptAs, AcceptCount, AcceptError, Accepted, Event, OpId, Source, SubmitError};
 
 use crate::conformance::Fixture;
-use crate::driver::Driver;
+use crate::driver::{Driver, Form};
 use crate::net::{self, End, Scratch};
 use crate::skip::Verdict;
 
@@ -155,6 +156,37 @@ pub fn a_socket_that_does_not_listen_says_so(fixture: &mut Fixture) -> Verdict {
         };
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
         driver.expect_silence();
+    }
+    Ok(())
+}
+
+pub fn a_listener_cannot_be_read(fixture: &mut Fixture) -> Verdict {
+    // On Linux an empty name has the kernel choose one.
+    let unix = || OwnedFd::from(UnixListener::bind("").unwrap());
+    for form in Form::ALL {
+        for socket in [OwnedFd::from(net::listener()), unix()] {
+            let mut driver = fixture.driver();
+            let handle = driver.add(socket, form, 0);
+            driver.accept(handle, AcceptCount::Unlimited, AcceptAs::Fd).unwrap();
+            for _ in 0..2 {
+                let reads = [
+                    driver.read(handle).unwrap(),
+                    driver.read_stream(handle).unwrap(),
+                    driver.read_into(handle, Vec::with_capacity(8)).unwrap(),
+                ];
+                for read in reads {
+                    let (result, more) = driver.expect_read(read);
+                    assert_eq!((result.unwrap_err().raw_os_error(), more), (Some(libc::ENOTCONN), false));
+                }
+            }
+            // One that was cancelled or closed before it was told.
+            let read = driver.read(handle).unwrap();
+            driver.cancel(read).unwrap();
+            assert!(driver.expect_read(read).0.is_err());
+            driver.read(handle).unwrap();
+            driver.close(handle).unwrap();
+            driver.expect_silence();
+        }
     }
     Ok(())
 }

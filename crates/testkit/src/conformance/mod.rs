@@ -164,6 +164,7 @@ macro_rules! for_each_case {
                 unix_connections
                 pending_says_whether_more_wait
                 a_socket_that_does_not_listen_says_so
+                a_listener_cannot_be_read
                 wrong_calls_are_refused
                 a_cancelled_accept_takes_nothing
                 a_closed_listener_takes_nothing

@@ -286,7 +286,7 @@ impl Uring {
                 let turn = if self.capabilities.recv_len_cap { len * TURN_BUFFERS } else { 0 };
                 aimed!(target, |file| opcode::RecvMulti::new(file, BUFFER_GROUP).len(turn).build())
             }
-            Shape::Stream => {
+            Shape::Stream | Shape::Listener { .. } => {
                 let recv = aimed!(target, |file| opcode::Recv::new(file, ptr::null_mut(), len)
                     .buf_group(BUFFER_GROUP)
                     .build());
