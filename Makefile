@@ -1,11 +1,11 @@
-# Targets: build test lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test soak lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test lint demo bench install uninstall clean help
+.PHONY: build test soak lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	$(CARGO) build --release --workspace --locked
@@ -13,6 +13,9 @@ build: ## Build everything, optimised
 
 test: ## Run every test, on both engines
 	scripts/test.sh
+
+soak: ## Run COUNT (10000) random sequences against the model on each engine
+	scripts/soak.sh
 
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh
