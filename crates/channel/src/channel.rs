@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 use sys::mapping::ForkMark;
@@ -29,9 +29,6 @@ pub struct Channel {
     pub(crate) core: Core,
     spin: SpinPolicy,
     pub(crate) fork_mark: ForkMark,
-    /// Connections that another channel of the same listener handed over, with the
-    /// listener's handle.
-    pub(crate) taken_over: VecDeque<(Handle, OwnedFd)>,
     /// Its partitioned listeners, for balancing.
     pub(crate) partitioned: Vec<Handle>,
     /// Timers that were cancelled, for the next dispatch.
@@ -63,7 +60,6 @@ impl Channel {
             core,
             engine,
             fork_mark,
-            taken_over: VecDeque::new(),
             partitioned: Vec::new(),
             ended_timers: VecDeque::new(),
             without_turn: 0,
@@ -113,6 +109,12 @@ impl Channel {
     /// same address share the connections by their masks; a CPU in several masks is
     /// shared by hash, and a CPU in none goes to any.
     ///
+    /// A listener may have members in several processes, but each process steers among its
+    /// own members as if there were no others, and the last to change a mask prevails: which
+    /// member gets a connection is then undefined, though one of them does. Have one process
+    /// own all members of a listener whose masks matter. A process that dies takes the connections
+    /// in its accept queues with it; with io_uring its listeners may live some milliseconds longer.
+    ///
     /// `listener` is a bound TCP socket with SO_REUSEPORT set before bind(2). It stays the
     /// caller's; it need not listen, and must stay open only until all channels joined.
     ///
@@ -140,6 +142,7 @@ impl Channel {
     ///
     /// [`ControlError::StaleHandle`]; EINVAL if the handle is no partitioned listener.
     pub fn set_cpu_mask(&mut self, handle: Handle, mask: &CpuSet) -> Result<(), ControlError> {
+        self.open_here(handle)?;
         let entry = self.core.open_entry(handle)?;
         let member = entry.member.as_mut().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         Ok(member.set_mask(mask).map_err(io::Error::from)?)
@@ -269,6 +272,9 @@ impl Channel {
                 self.core.finish_close(index);
             }
             self.close_dropped();
+            if self.make_room_for_handed_over()? {
+                continue;
+            }
             now = self.wait(deadline, now)?;
             looked = true;
         }
@@ -330,7 +336,6 @@ impl Channel {
     fn next_of_own(&mut self, now: Instant) -> Option<Completion> {
         if self.core.woken {
             self.core.woken = false;
-            self.collect_handed_over();
             self.core.stats.completions += 1;
             return Some(Completion { handle: Handle::NONE, cookie: 0, op: OpId::NONE, event: Event::Wake });
         }

@@ -34,6 +34,9 @@ impl Channel {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
         let op = self.core.add_and_start(index, OpKind::Accept(AcceptState::new(count, kind)))?;
+        if count == AcceptCount::Unlimited {
+            self.core.note_accept(index, op);
+        }
         self.flush_if_due();
         Ok(op)
     }

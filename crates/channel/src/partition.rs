@@ -11,13 +11,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use socket2::{SockAddr, SockRef, Socket};
 use sys::reuseport;
 use thiserror::Error;
 
+use crate::id::OpId;
 use crate::waker::Waker;
 
 /// A set of CPUs, by their kernel numbers.
@@ -98,12 +99,17 @@ struct Group {
 /// What a member shares with the channels of the other members.
 struct Seat {
     socket: OwnedFd,
+    /// A forked child inherits the table of groups, but the members are its parent's.
+    process: u32,
     mask: Mutex<CpuSet>,
-    /// The channel sleeps and has nothing to do.
-    idle: AtomicBool,
+    /// Connections that the channel could take: 0 unless it sleeps.
+    room: AtomicU32,
     /// Handles of the channel, as of its last sleep.
     load: AtomicU32,
-    handed_over: Mutex<VecDeque<OwnedFd>>,
+    /// `None` once the member has left.
+    handed_over: Mutex<Option<VecDeque<OwnedFd>>>,
+    /// How many those are, for a look without the lock.
+    waiting: AtomicUsize,
     waker: Waker,
 }
 
@@ -111,6 +117,8 @@ struct Seat {
 pub(crate) struct Member {
     seat: Arc<Seat>,
     key: Vec<u8>,
+    /// Accepts without end of this channel's listener, which take what is handed over.
+    pub(crate) accepts: Vec<OpId>,
 }
 
 /// Another channel that could take a connection.
@@ -142,12 +150,13 @@ impl Member {
         let key = key_of(&given, &address)?;
         let mut groups = groups();
         let group = groups.entry(key.clone()).or_insert_with(|| Group { members: Vec::new() });
+        group.members.retain(|seat| seat.process == std::process::id());
         let result = open_member(group, listener, &given, &address, mask, waker);
         if group.members.is_empty() {
             groups.remove(&key);
         }
         let (fd, seat) = result?;
-        Ok((fd, Member { seat, key }))
+        Ok((fd, Member { seat, key, accepts: Vec::new() }))
     }
 
     pub(crate) fn set_mask(&mut self, mask: &CpuSet) -> Result<(), PartitionError> {
@@ -163,10 +172,11 @@ impl Member {
         steered
     }
 
-    pub(crate) fn publish(&self, idle: bool, load: u32) {
+    /// How many connections the channel could take, and how many handles it has.
+    pub(crate) fn publish(&self, room: u32, load: u32) {
         // Hints for `idle_peer` only: nothing else hangs on their order.
         self.seat.load.store(load, Ordering::Relaxed);
-        self.seat.idle.store(idle, Ordering::Relaxed);
+        self.seat.room.store(room, Ordering::Relaxed);
     }
 
     /// The least loaded channel that sleeps while this one has more to do.
@@ -177,14 +187,23 @@ impl Member {
             .members
             .iter()
             .filter(|seat| !Arc::ptr_eq(seat, &self.seat))
-            .filter(|seat| seat.idle.load(Ordering::Relaxed) && seat.load.load(Ordering::Relaxed) < load)
-            .filter(|seat| lock(&seat.handed_over).len() < HANDED_OVER_MAX)
+            .filter(|seat| seat.load.load(Ordering::Relaxed) < load)
+            .filter(|seat| seat.waiting.load(Ordering::Relaxed) < seat.room())
             .min_by_key(|seat| seat.load.load(Ordering::Relaxed))
             .map(|seat| Peer(Arc::clone(seat)))
     }
 
-    pub(crate) fn take_handed_over(&self) -> impl Iterator<Item = OwnedFd> {
-        std::mem::take(&mut *lock(&self.seat.handed_over)).into_iter()
+    /// Whether connections wait to be taken over. Who handed one over wakes this channel
+    /// afterwards, so that no look is too early for good.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.seat.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    pub(crate) fn take_handed_over(&self) -> Option<OwnedFd> {
+        let mut queue = lock(&self.seat.handed_over);
+        let fd = queue.as_mut()?.pop_front();
+        self.seat.waiting.store(queue.as_ref().map_or(0, VecDeque::len), Ordering::Relaxed);
+        fd
     }
 }
 
@@ -201,6 +220,15 @@ impl Drop for Member {
             group.members.swap_remove(place);
             // A stale program falls back to hashing: nothing is lost if this fails.
             let _ = steer(&group.members);
+            // What was handed to it goes to who sleeps, or to the first; to nobody if it was
+            // the last, as its accept queue does.
+            let left = lock(&self.seat.handed_over).take().unwrap_or_default();
+            let heir = group.members.iter().find(|seat| seat.room() > 0);
+            if let Some(heir) = heir.or(group.members.first()) {
+                left.into_iter().for_each(|fd| {
+                    heir.receive(fd, usize::MAX);
+                });
+            }
         }
         if group.members.is_empty() {
             groups.remove(&self.key);
@@ -209,9 +237,27 @@ impl Drop for Member {
 }
 
 impl Peer {
-    pub(crate) fn hand_over(self, fd: OwnedFd) {
-        lock(&self.0.handed_over).push_back(fd);
-        self.0.waker.wake();
+    /// False if the channel left, or has too many waiting, since it was chosen.
+    pub(crate) fn hand_over(self, fd: OwnedFd) -> bool {
+        self.0.receive(fd, self.0.room())
+    }
+}
+
+impl Seat {
+    fn room(&self) -> usize {
+        (self.room.load(Ordering::Relaxed) as usize).min(HANDED_OVER_MAX)
+    }
+
+    fn receive(&self, fd: OwnedFd, max: usize) -> bool {
+        match &mut *lock(&self.handed_over) {
+            Some(queue) if queue.len() < max => {
+                queue.push_back(fd);
+                self.waiting.store(queue.len(), Ordering::Relaxed);
+            }
+            _ => return false,
+        }
+        self.waker.wake();
+        true
     }
 }
 
@@ -268,10 +314,12 @@ fn open_member(
     };
     let seat = Arc::new(Seat {
         socket: fd.try_clone()?,
+        process: std::process::id(),
         mask: Mutex::new(mask.clone()),
-        idle: AtomicBool::new(false),
+        room: AtomicU32::new(0),
         load: AtomicU32::new(0),
-        handed_over: Mutex::new(VecDeque::new()),
+        handed_over: Mutex::new(Some(VecDeque::new())),
+        waiting: AtomicUsize::new(0),
         waker,
     });
     group.members.push(Arc::clone(&seat));
@@ -315,6 +363,48 @@ mod tests {
         socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
         let refused = Member::join(socket.as_fd(), &CpuSet::of(0), waker);
         assert!(matches!(refused, Err(PartitionError::NoReusePort)));
+    }
+
+    /// A descriptor that can be told from others, and the other end of it.
+    fn connection() -> (OwnedFd, Socket) {
+        let (ours, peer) = Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
+        (ours.into(), peer)
+    }
+
+    #[test]
+    fn a_member_that_leaves_loses_no_connection() {
+        let socket = bound();
+        let waker = Waker::new().unwrap();
+        let join = || Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone()).unwrap().1;
+        let (busy, idle) = (join(), join());
+        idle.publish(2, 0);
+        assert!(idle.idle_peer(9).is_none(), "nobody sleeps but the one that asks");
+        let (first, mut peer) = connection();
+        assert!(busy.idle_peer(1).unwrap().hand_over(first));
+        assert!(idle.has_handed_over());
+        let late = busy.idle_peer(1).unwrap();
+        drop(idle);
+        // What it had goes to who is left; what comes too late stays where it was.
+        assert!(!late.hand_over(connection().0));
+        let passed_on = busy.take_handed_over().unwrap();
+        std::io::Write::write_all(&mut std::fs::File::from(passed_on), b"x").unwrap();
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut peer, &mut byte).unwrap();
+        assert!(!busy.has_handed_over() && busy.take_handed_over().is_none());
+    }
+
+    #[test]
+    fn nobody_gets_more_than_there_is_room_for() {
+        let socket = bound();
+        let waker = Waker::new().unwrap();
+        let join = || Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone()).unwrap().1;
+        let (busy, idle) = (join(), join());
+        idle.publish(2, 0);
+        let (one, two) = (busy.idle_peer(1).unwrap(), busy.idle_peer(1).unwrap());
+        let three = busy.idle_peer(1).unwrap();
+        assert!(one.hand_over(connection().0) && two.hand_over(connection().0));
+        assert!(!three.hand_over(connection().0));
+        assert!(busy.idle_peer(1).is_none());
     }
 
     #[test]

@@ -261,6 +261,9 @@ macro_rules! for_each_case {
                 leavers_and_late_joiners
                 the_death_of_a_thread
                 the_death_of_a_process
+                the_death_of_a_process_that_steers
+                a_forked_child_leaves_the_steering_alone
+                a_channel_without_room_is_handed_nothing
                 a_busy_channel_hands_over
             }
         }

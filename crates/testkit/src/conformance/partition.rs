@@ -7,7 +7,9 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{AcceptAs, AcceptCount, ControlError, CpuSet, Event, Handle, PartitionError, RegisterError};
+use channel::{
+    AcceptAs, AcceptCount, Channel, ControlError, CpuSet, Event, Handle, PartitionError, RegisterError,
+};
 use socket2::{Domain, Socket, Type};
 
 use crate::conformance::Fixture;
@@ -182,16 +184,20 @@ fn serve(member: &mut Member, over: &AtomicBool) -> usize {
 
 /// Echoes on all connections; true if this is a new one.
 fn echo(driver: &mut Driver, completion: channel::Completion) -> bool {
+    answer(driver, completion)
+}
+
+fn answer(channel: &mut Channel, completion: channel::Completion) -> bool {
     match completion.event {
         Event::Accept { result, .. } => {
-            let handle = driver.register(result.unwrap().socket, 0).unwrap();
-            driver.read_stream(handle).unwrap();
+            let handle = channel.register(result.unwrap().socket, 0).unwrap();
+            channel.read_stream(handle).unwrap();
             return true;
         }
         Event::Read { result: Ok(1..), data: channel::ReadData::Buffer(buffer), .. } => {
-            driver.write_quiet(completion.handle, buffer).unwrap();
+            channel.write_quiet(completion.handle, buffer).unwrap();
         }
-        Event::Read { .. } => driver.close(completion.handle).unwrap(),
+        Event::Read { .. } => channel.close(completion.handle).unwrap(),
         _ => {}
     }
     false
@@ -249,11 +255,34 @@ pub fn the_death_of_a_thread(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn the_death_of_a_process(fixture: &mut Fixture) -> Verdict {
+    let all = CpuSet::from_iter(process::cpus());
+    lose_a_process(fixture, &all, &all)
+}
+
+/// Each process programs its own members only, so who gets what is undefined; but somebody
+/// does.
+pub fn the_death_of_a_process_that_steers(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    lose_a_process(fixture, &CpuSet::of(a), &CpuSet::of(b))
+}
+
+/// TCP sockets that listen on this port (proc_net(5): state 0A).
+fn listening_sockets(address: SocketAddr) -> usize {
+    let port = format!(":{:04X}", address.port());
+    let table = std::fs::read_to_string("/proc/net/tcp").expect("proc is mounted");
+    let listens = |line: &&str| {
+        let mut fields = line.split_whitespace().skip(1);
+        fields.next().is_some_and(|local| local.ends_with(&port)) && fields.nth(1) == Some("0A")
+    };
+    table.lines().filter(listens).count()
+}
+
+fn lose_a_process(fixture: &Fixture, survivors: &CpuSet, childs: &CpuSet) -> Verdict {
     const ADDRESS: &str = "MEGAPIPE_TEST_ADDRESS";
     if process::role().as_deref() == Some("member") {
         let address: SocketAddr = std::env::var(ADDRESS).unwrap().parse().unwrap();
         let (socket, _) = shared_socket(address);
-        let mut member = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
+        let mut member = join(fixture, &socket, childs);
         println!("joined");
         // Until it is killed; or its parent is gone, should that die first.
         let over = AtomicBool::new(false);
@@ -267,7 +296,7 @@ pub fn the_death_of_a_process(fixture: &mut Fixture) -> Verdict {
         return Ok(());
     }
     let (socket, address) = shared_socket(net::v4());
-    let mut member = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
+    let mut member = join(fixture, &socket, survivors);
     let mut command = process::this_test_as(fixture.name(), "member");
     command.env(ADDRESS, address.to_string()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = Fosterling::start(&mut command);
@@ -277,13 +306,20 @@ pub fn the_death_of_a_process(fixture: &mut Fixture) -> Verdict {
         line.clear();
         assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "the child did not join");
     }
-    // The child's program steers by the numbers of its own group. Without a program the
-    // kernel hashes over both processes, so that both have connections.
+    // The child's program steers by the numbers of its own group.
     let clients = move || {
         let mut peers: Vec<TcpStream> = Vec::new();
+        let cpus = process::cpus();
         for round in 0..400 {
+            assert!(process::pin_to(cpus[round % cpus.len()]), "the CPU was there a moment ago");
             if round == 200 {
                 child.kill();
+                // The kernel takes a dead process's rings, and what they hold, apart later.
+                let start = Instant::now();
+                while listening_sockets(address) > 1 {
+                    assert!(start.elapsed() < WATCHDOG, "the dead one's listener stays");
+                    std::thread::yield_now();
+                }
             }
             let Ok(mut peer) = TcpStream::connect(address) else { continue };
             net::bounded(&peer);
@@ -309,6 +345,83 @@ pub fn the_death_of_a_process(fixture: &mut Fixture) -> Verdict {
     assert_eq!(total, 400, "connections failed while a member died");
     assert_eq!(alive, served, "the survivor's connections go on");
     assert!(served >= 200);
+    Ok(())
+}
+
+pub fn a_forked_child_leaves_the_steering_alone(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let fixture = &*fixture;
+    process::isolated(fixture.name(), || {
+        let (socket, address) = shared_socket(net::v4());
+        let mut members =
+            vec![join(fixture, &socket, &CpuSet::of(a)), join(fixture, &socket, &CpuSet::of(b))];
+        for _ in 0..2 {
+            let status = process::in_forked_child(|| {
+                let Member { driver, listener } = &mut members[0];
+                let refused = driver.set_cpu_mask(*listener, &CpuSet::from_iter([a, b])).is_err()
+                    && driver.close(*listener).is_err();
+                members.clear();
+                i32::from(!refused)
+            });
+            assert_eq!(status, 0, "a forked child changed its parent's listener");
+            let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+            assert_eq!((members[0].count(), members[1].count()), (20, 30));
+        }
+    });
+    Ok(())
+}
+
+pub fn a_channel_without_room_is_handed_nothing(fixture: &mut Fixture) -> Verdict {
+    // Without an accept; with an accept that was cancelled; with room for three.
+    for case in 0..3 {
+        let (socket, address) = shared_socket(net::v4());
+        let over = AtomicBool::new(false);
+        let mut config = fixture.config();
+        config.balance = true;
+        let mut driver = Driver::new(config.clone());
+        let all = CpuSet::from_iter(process::cpus());
+        let listener = driver.register_partitioned(socket.as_fd(), 0, &all).unwrap();
+        driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+        driver.flush().unwrap();
+        let ready = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let (over, socket, ready) = (&over, &socket, &ready);
+            let helper = scope.spawn(move || {
+                config.lwsockets_max = 3;
+                let mut driver = Driver::new(config);
+                let listener = driver.register_partitioned(socket.as_fd(), 0, &CpuSet::empty()).unwrap();
+                if case > 0 {
+                    let op = driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+                    if case == 1 {
+                        driver.cancel(op).unwrap();
+                        driver.next();
+                    }
+                }
+                ready.wait();
+                let mut served = 0;
+                while !over.load(Ordering::Relaxed) {
+                    match driver.next_within(Duration::from_millis(5)) {
+                        // The accept of a full table says so.
+                        Some(channel::Completion { event: Event::Accept { result: Err(_), .. }, .. })
+                        | None => {}
+                        Some(completion) => served += usize::from(echo(&mut driver, completion)),
+                    }
+                }
+                served
+            });
+            ready.wait();
+            let mut served = 0;
+            let mut peers: Vec<_> = (0..100).map(|_| net::connect_to(address)).collect();
+            driver.drive_while(
+                || peers.iter_mut().for_each(|peer| ask(peer).expect("somebody serves every connection")),
+                |channel, completion| served += usize::from(answer(channel, completion)),
+            );
+            over.store(true, Ordering::Relaxed);
+            let taken = helper.join().unwrap();
+            assert_eq!(served + taken, 100);
+            assert!(taken <= if case == 2 { 3 } else { 0 }, "case {case}: {taken} were handed over");
+        });
+    }
     Ok(())
 }
 
