@@ -8,20 +8,19 @@ use std::time::{Duration, Instant};
 
 use crate::accept::AcceptState;
 use crate::buffer::{Buffer, Pool, ReadData, WriteData};
+use crate::closing::CloseDeadlines;
 use crate::completion::{Completion, Event};
 use crate::config::Config;
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::lwsocket::{LwFile, LwOwner};
+use crate::op_list::{NO_OP, OpList};
 use crate::partition::Member;
 use crate::slab::Slab;
 use crate::source::Shape;
 use crate::timer::Timers;
 use crate::write::{Destination, Fresh};
-
-/// The end of a linked list of operations.
-pub(crate) const NO_OP: u32 = u32::MAX;
 
 pub(crate) struct Core {
     pub(crate) config: Config,
@@ -57,10 +56,6 @@ pub(crate) struct Core {
     pub(crate) woken: bool,
     pub(crate) stats: Stats,
 }
-
-/// Deadlines of closes that wait for queued writes; all waits are equally long, so the
-/// queue is ordered by itself.
-pub(crate) type CloseDeadlines = VecDeque<(Instant, Handle)>;
 
 /// Counters of a channel since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,18 +127,6 @@ pub(crate) enum WriteState {
     /// In the kernel beyond this turn, waiting for room in the socket buffer: the queued
     /// data must stay where it is.
     Held,
-}
-
-/// A first-in first-out list of operations, linked through `Op::next`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct OpList {
-    pub(crate) head: u32,
-    tail: u32,
-    pub(crate) len: u32,
-}
-
-impl OpList {
-    const EMPTY: OpList = OpList { head: NO_OP, tail: NO_OP, len: 0 };
 }
 
 pub(crate) struct Op {
@@ -309,80 +292,6 @@ impl Core {
         self.requests.push_back(Request::Start(op));
     }
 
-    pub(crate) fn push_read(&mut self, handle: u32, op: u32) -> bool {
-        Self::append(&mut self.handles, &mut self.ops, handle, op, |entry| &mut entry.reads)
-    }
-
-    pub(crate) fn push_write(&mut self, handle: u32, op: u32) -> bool {
-        Self::append(&mut self.handles, &mut self.ops, handle, op, |entry| &mut entry.writes)
-    }
-
-    /// Appends the operation to a list of the handle; true if the list was empty.
-    #[inline]
-    fn append(
-        handles: &mut Slab<HandleEntry>,
-        ops: &mut Slab<Op>,
-        handle: u32,
-        op: u32,
-        list: impl Fn(&mut HandleEntry) -> &mut OpList,
-    ) -> bool {
-        let Some(entry) = handles.at_mut(handle) else {
-            return false;
-        };
-        let list = list(entry);
-        let first = list.head == NO_OP;
-        if first {
-            list.head = op;
-        } else if let Some(last) = ops.at_mut(list.tail) {
-            last.next = op;
-        }
-        list.tail = op;
-        list.len += 1;
-        first
-    }
-
-    /// Puts the operation before all other writes of its handle.
-    pub(crate) fn push_write_front(&mut self, handle: u32, op: u32) {
-        let Some(entry) = self.handles.at_mut(handle) else { return };
-        let list = &mut entry.writes;
-        let next = list.head;
-        list.head = op;
-        list.len += 1;
-        if next == NO_OP {
-            list.tail = op;
-        }
-        if let Some(op) = self.ops.at_mut(op) {
-            op.next = next;
-        }
-    }
-
-    /// Takes `op` out of a list of its handle, wherever it stands in it.
-    pub(crate) fn unlink(&mut self, handle: u32, op: u32, list: impl Fn(&mut HandleEntry) -> &mut OpList) {
-        let Some(entry) = self.handles.at_mut(handle) else {
-            return;
-        };
-        let list = list(entry);
-        let mut before = NO_OP;
-        let mut at = list.head;
-        while at != NO_OP && at != op {
-            before = at;
-            at = self.ops.at(at).map_or(NO_OP, |entry| entry.next);
-        }
-        if at == NO_OP {
-            return;
-        }
-        let next = self.ops.at(at).map_or(NO_OP, |entry| entry.next);
-        if before == NO_OP {
-            list.head = next;
-        } else if let Some(entry) = self.ops.at_mut(before) {
-            entry.next = next;
-        }
-        if list.tail == op {
-            list.tail = before;
-        }
-        list.len -= 1;
-    }
-
     /// The engine reports one result. Results of closed handles end here.
     #[inline]
     pub(crate) fn push_done(&mut self, done: Done) {
@@ -424,112 +333,6 @@ impl Core {
     pub(crate) fn discard(&mut self, done: &Done) {
         if done.has(Done::BUFFER) {
             self.read_pool.put_free(done.buffer);
-        }
-    }
-
-    fn end_of_closed(&mut self, op: OpId, handle: u32) {
-        let disconnect = matches!(self.op(op), Some(Op { kind: OpKind::Disconnect, .. }));
-        if disconnect {
-            self.settle_disconnect(op, handle);
-            return;
-        }
-        if matches!(self.op(op), Some(Op { kind: OpKind::Read { .. } | OpKind::ReadStream { .. }, .. })) {
-            self.unlink(handle, op.index, |entry| &mut entry.reads);
-        }
-        if matches!(self.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
-            self.discard_all_accepted(op);
-        }
-        self.ops.remove(op.index);
-        self.release_if_ended(handle);
-    }
-
-    /// Closes a handle for its user: no completion of it surfaces from here on.
-    pub(crate) fn close(&mut self, index: u32) {
-        let Some(entry) = self.handles.at_mut(index) else {
-            return;
-        };
-        entry.state = State::Draining;
-        // A partitioned listener leaves its group now: no connection is steered to it
-        // any more.
-        entry.member = None;
-        let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
-        if draining {
-            let name = self.name_of(index);
-            self.closes.push_back((Instant::now() + self.config.close_timeout, name));
-        } else {
-            self.finish_close(index);
-        }
-    }
-
-    /// Lets the engine end what is pending and close the file.
-    pub(crate) fn finish_close(&mut self, index: u32) {
-        let Some(entry) = self.handles.at_mut(index) else {
-            return;
-        };
-        if entry.state == State::Closing {
-            return;
-        }
-        entry.state = State::Closing;
-        self.drop_unstarted(index);
-        self.requests.push_back(Request::Close(index));
-    }
-
-    /// Removes every queued operation of the handle that the engine does not hold. Results that
-    /// wait to be handed out then have no operation any more, and are discarded.
-    pub(crate) fn drop_unstarted(&mut self, index: u32) {
-        type List = fn(&mut HandleEntry) -> &mut OpList;
-        let lists: [List; 2] = [|entry| &mut entry.reads, |entry| &mut entry.writes];
-        for (which, list) in lists.into_iter().enumerate() {
-            let Some(entry) = self.handles.at_mut(index) else {
-                return;
-            };
-            if which == 1 && entry.write_state == WriteState::Held {
-                continue;
-            }
-            let mut at = list(entry).head;
-            let mut kept = OpList::EMPTY;
-            while at != NO_OP {
-                let Some(op) = self.ops.at_mut(at) else { break };
-                let next = op.next;
-                if op.started {
-                    op.next = NO_OP;
-                    let before = kept.tail;
-                    if before == NO_OP {
-                        kept.head = at;
-                    }
-                    kept.tail = at;
-                    kept.len += 1;
-                    if let Some(before) = self.ops.at_mut(before) {
-                        before.next = at;
-                    }
-                } else {
-                    self.ops.remove(at);
-                }
-                at = next;
-            }
-            if let Some(entry) = self.handles.at_mut(index) {
-                *list(entry) = kept;
-            }
-        }
-    }
-
-    /// The file of a handle that is being closed or handed back, for the engine to end.
-    pub(crate) fn take_file(&mut self, index: u32) -> File {
-        match self.handles.at_mut(index) {
-            Some(entry) => std::mem::replace(&mut entry.file, File::None),
-            None => File::None,
-        }
-    }
-
-    /// Frees the entry of a closed handle once the engine holds nothing of it. Engines
-    /// call it at the end of a `Request::Close` or `Request::Detach`.
-    pub(crate) fn release_if_ended(&mut self, index: u32) {
-        let Some(entry) = self.handles.at(index) else {
-            return;
-        };
-        if entry.state == State::Closing && entry.in_engine == 0 && matches!(entry.file, File::None) {
-            self.drop_unstarted(index);
-            self.handles.remove(index);
         }
     }
 
@@ -645,22 +448,6 @@ impl Core {
             self.resume_accepts();
         }
         self.requests.len() > before
-    }
-
-    /// A handle whose close has waited too long for its queued writes.
-    pub(crate) fn overdue_close(&mut self, now: Instant) -> Option<u32> {
-        while let Some(&(deadline, handle)) = self.closes.front() {
-            let draining = matches!(self.handles.get(handle.index, handle.generation), Some(entry) if entry.state == State::Draining);
-            if draining && deadline > now {
-                return None;
-            }
-            self.closes.pop_front();
-            if draining {
-                self.stats.close_timeouts += 1;
-                return Some(handle.index);
-            }
-        }
-        None
     }
 
     /// What the channel itself has to do at some time: feeding starved reads, retries of

@@ -12,11 +12,12 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::buffer::Foreign;
 use crate::channel::Channel;
-use crate::core::{Core, File, NO_OP, Op, OpKind, WriteState};
+use crate::core::{Core, File, Op, OpKind, WriteState};
 use crate::engine::{Request, Wait};
 use crate::error::{ControlError, DispatchError, RegisterError};
 use crate::id::Handle;
 use crate::lwsocket::{LwFile, LwSocket};
+use crate::op_list::NO_OP;
 use crate::source::Shape;
 
 impl Foreign {

@@ -2,10 +2,11 @@
 
 use crate::buffer::{DATAGRAM_OFFSET, ReadData};
 use crate::completion::Event;
-use crate::core::{Core, NO_OP, Op, OpKind, outcome};
+use crate::core::{Core, Op, OpKind, outcome};
 use crate::engine::Done;
 use crate::error::SubmitError;
 use crate::id::OpId;
+use crate::op_list::NO_OP;
 use crate::source::Shape;
 
 impl Core {

@@ -9,10 +9,11 @@ use socket2::SockAddr;
 
 use crate::buffer::WriteData;
 use crate::completion::Event;
-use crate::core::{Core, NO_OP, Op, OpKind, State, WriteState, outcome};
+use crate::core::{Core, Op, OpKind, State, WriteState, outcome};
 use crate::engine::{Done, Request};
 use crate::error::SubmitError;
 use crate::id::{Handle, OpId};
+use crate::op_list::NO_OP;
 use crate::source::Shape;
 
 /// Parts of one send (IOV_MAX is 1024; more than this gains nothing).

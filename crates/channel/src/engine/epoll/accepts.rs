@@ -6,9 +6,10 @@ use socket2::SockRef;
 
 use super::{Epoll, errno, interest, status};
 use crate::accept::{AcceptAs, AcceptCount};
-use crate::core::{Core, NO_OP, Op, OpKind};
+use crate::core::{Core, Op, OpKind};
 use crate::engine::Done;
 use crate::id::OpId;
+use crate::op_list::NO_OP;
 
 /// Connections that one listener may give in one turn.
 const ACCEPTS_PER_TURN: usize = 64;

@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use sys::epoll::{EDGES, ERROR, HANG_UP, IN, OUT, PEER_ENDED, URGENT};
 
 use super::{Epoll, errno};
-use crate::core::{Core, File, HandleEntry, NO_OP, WriteState};
+use crate::core::{Core, File, HandleEntry, WriteState};
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
+use crate::op_list::NO_OP;
 use crate::source::Shape;
 
 /// In the epoll set.

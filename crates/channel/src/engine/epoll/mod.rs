@@ -21,11 +21,12 @@ use socket2::SockRef;
 use sys::epoll::{Event, Set};
 
 use crate::config::{Config, EngineKind, LatencyBound};
-use crate::core::{Core, File, NO_OP, OpKind, WriteState};
+use crate::core::{Core, File, OpKind, WriteState};
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
+use crate::op_list::NO_OP;
 use crate::waker::Waker;
 
 /// Edges fetched at once.

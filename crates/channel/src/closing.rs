@@ -1,0 +1,137 @@
+//! Closing: what a closed handle still waits for, and when its entry is free.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use crate::core::{Core, File, HandleEntry, Op, OpKind, State, WriteState};
+use crate::engine::Request;
+use crate::id::{Handle, OpId};
+use crate::op_list::{NO_OP, OpList};
+
+/// Deadlines of closes that wait for queued writes; all waits are equally long, so the
+/// queue is ordered by itself.
+pub(crate) type CloseDeadlines = VecDeque<(Instant, Handle)>;
+
+impl Core {
+    /// Closes a handle for its user: no completion of it surfaces from here on.
+    pub(crate) fn close(&mut self, index: u32) {
+        let Some(entry) = self.handles.at_mut(index) else {
+            return;
+        };
+        entry.state = State::Draining;
+        // A partitioned listener leaves its group now: no connection is steered to it
+        // any more.
+        entry.member = None;
+        let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
+        if draining {
+            let name = self.name_of(index);
+            self.closes.push_back((Instant::now() + self.config.close_timeout, name));
+        } else {
+            self.finish_close(index);
+        }
+    }
+
+    /// Lets the engine end what is pending and close the file.
+    pub(crate) fn finish_close(&mut self, index: u32) {
+        let Some(entry) = self.handles.at_mut(index) else {
+            return;
+        };
+        if entry.state == State::Closing {
+            return;
+        }
+        entry.state = State::Closing;
+        self.drop_unstarted(index);
+        self.requests.push_back(Request::Close(index));
+    }
+
+    pub(crate) fn end_of_closed(&mut self, op: OpId, handle: u32) {
+        let disconnect = matches!(self.op(op), Some(Op { kind: OpKind::Disconnect, .. }));
+        if disconnect {
+            self.settle_disconnect(op, handle);
+            return;
+        }
+        if matches!(self.op(op), Some(Op { kind: OpKind::Read { .. } | OpKind::ReadStream { .. }, .. })) {
+            self.unlink(handle, op.index, |entry| &mut entry.reads);
+        }
+        if matches!(self.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
+            self.discard_all_accepted(op);
+        }
+        self.ops.remove(op.index);
+        self.release_if_ended(handle);
+    }
+
+    /// Removes every queued operation of the handle that the engine does not hold. Results that
+    /// wait to be handed out then have no operation any more, and are discarded.
+    pub(crate) fn drop_unstarted(&mut self, index: u32) {
+        type List = fn(&mut HandleEntry) -> &mut OpList;
+        let lists: [List; 2] = [|entry| &mut entry.reads, |entry| &mut entry.writes];
+        for (which, list) in lists.into_iter().enumerate() {
+            let Some(entry) = self.handles.at_mut(index) else {
+                return;
+            };
+            if which == 1 && entry.write_state == WriteState::Held {
+                continue;
+            }
+            let mut at = list(entry).head;
+            let mut kept = OpList::EMPTY;
+            while at != NO_OP {
+                let Some(op) = self.ops.at_mut(at) else { break };
+                let next = op.next;
+                if op.started {
+                    op.next = NO_OP;
+                    let before = kept.tail;
+                    if before == NO_OP {
+                        kept.head = at;
+                    }
+                    kept.tail = at;
+                    kept.len += 1;
+                    if let Some(before) = self.ops.at_mut(before) {
+                        before.next = at;
+                    }
+                } else {
+                    self.ops.remove(at);
+                }
+                at = next;
+            }
+            if let Some(entry) = self.handles.at_mut(index) {
+                *list(entry) = kept;
+            }
+        }
+    }
+
+    /// The file of a handle that is being closed or handed back, for the engine to end.
+    pub(crate) fn take_file(&mut self, index: u32) -> File {
+        match self.handles.at_mut(index) {
+            Some(entry) => std::mem::replace(&mut entry.file, File::None),
+            None => File::None,
+        }
+    }
+
+    /// Frees the entry of a closed handle once the engine holds nothing of it. Engines
+    /// call it at the end of a `Request::Close` or `Request::Detach`.
+    pub(crate) fn release_if_ended(&mut self, index: u32) {
+        let Some(entry) = self.handles.at(index) else {
+            return;
+        };
+        if entry.state == State::Closing && entry.in_engine == 0 && matches!(entry.file, File::None) {
+            self.drop_unstarted(index);
+            self.handles.remove(index);
+        }
+    }
+
+    /// A handle whose close has waited too long for its queued writes.
+    pub(crate) fn overdue_close(&mut self, now: Instant) -> Option<u32> {
+        while let Some(&(deadline, handle)) = self.closes.front() {
+            let draining = matches!(self.handles.get(handle.index, handle.generation), Some(entry) if entry.state == State::Draining);
+            if draining && deadline > now {
+                return None;
+            }
+            self.closes.pop_front();
+            if draining {
+                self.stats.close_timeouts += 1;
+                return Some(handle.index);
+            }
+        }
+        None
+    }
+}
