@@ -1,152 +1,23 @@
-//! Random sequences of operations against a model that knows which bytes must arrive:
-//! nothing is lost, doubled or out of order, every operation ends once, and nothing is
-//! left behind.
-//!
-//! `MEGAPIPE_SOAK=N` runs N sequences per engine instead of a few; `MEGAPIPE_SEED=N`
-//! repeats a run.
+//! Takes the steps on a channel, and knows what must come of them.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
-use proptest::prelude::*;
-use proptest::test_runner::{Config as RunnerConfig, RngSeed, TestRunner};
 use socket2::{Domain, Socket, Type};
 use testkit::channel::{
     AcceptAs, AcceptCount, Completion, Event, Handle, OpId, ReadData, SubmitError, WriteData,
 };
 use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form, gather};
-use testkit::skip::Verdict;
-use testkit::{net, one_test_per_engine};
+use testkit::net;
 
-one_test_per_engine! { random_sequences_agree_with_the_model }
+use crate::connection::{Connection, Segment};
+use crate::steps::{ReadKind, SocketKind, Step, WriteKind};
+use crate::{BUFFER_SIZE, CONNECTIONS, HANDLES_MAX, OPERATIONS_MAX, PATIENCE, READ_BUFFERS, WRITE_QUEUE_MAX};
 
-/// How long a sequence may take to come to its end; shrinking repeats it many times.
-const PATIENCE: Duration = Duration::from_secs(10);
-const CONNECTIONS: usize = 4;
-const HANDLES_MAX: u32 = 10;
-const OPERATIONS_MAX: u32 = 48;
-const READ_BUFFERS: u16 = 4;
-const BUFFER_SIZE: u32 = 256;
-const WRITE_QUEUE_MAX: u32 = 8;
-
-/// What may happen. Places and picks are taken modulo what is there.
-#[derive(Clone, Debug)]
-enum Step {
-    Open { place: usize, socket: SocketKind },
-    PeerSends { place: usize, len: usize },
-    PeerReads { place: usize, most: usize },
-    PeerEnds { place: usize },
-    PeerResets { place: usize },
-    Read { place: usize, kind: ReadKind },
-    Write { place: usize, len: usize, kind: WriteKind },
-    Cancel { pick: usize },
-    Disconnect { place: usize },
-    Close { place: usize },
-    Reset { place: usize },
-    Reregister { place: usize },
-    Timer { millis: u64 },
-    Hoard(bool),
-    Flush,
-    Dispatch { most: usize },
-}
-
-#[derive(Clone, Copy, Debug)]
-enum SocketKind {
-    Accepted { lightweight: bool, tight: bool },
-    Unix(Form),
-}
-
-#[derive(Clone, Copy, Debug)]
-enum ReadKind {
-    Pooled,
-    Own(usize),
-    Vectored,
-    Stream,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum WriteKind {
-    Spoken,
-    Quiet,
-    Vectored,
-    Buffer,
-}
-
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let place = 0..CONNECTIONS;
-    let socket = prop_oneof![
-        3 => (any::<bool>(), any::<bool>())
-            .prop_map(|(lightweight, tight)| SocketKind::Accepted { lightweight, tight }),
-        1 => prop_oneof![Just(Form::Descriptor), Just(Form::Lightweight)].prop_map(SocketKind::Unix),
-    ];
-    let len = || prop_oneof![1..300usize, 1..20_000usize];
-    let read = prop_oneof![
-        Just(ReadKind::Pooled),
-        (1..1000usize).prop_map(ReadKind::Own),
-        Just(ReadKind::Vectored),
-        Just(ReadKind::Stream),
-        Just(ReadKind::Stream),
-    ];
-    let write = prop_oneof![
-        Just(WriteKind::Spoken),
-        Just(WriteKind::Quiet),
-        Just(WriteKind::Quiet),
-        Just(WriteKind::Vectored),
-        Just(WriteKind::Buffer),
-    ];
-    let step = prop_oneof![
-        4 => (place.clone(), socket).prop_map(|(place, socket)| Step::Open { place, socket }),
-        8 => (place.clone(), len()).prop_map(|(place, len)| Step::PeerSends { place, len }),
-        6 => (place.clone(), len()).prop_map(|(place, most)| Step::PeerReads { place, most }),
-        1 => place.clone().prop_map(|place| Step::PeerEnds { place }),
-        1 => place.clone().prop_map(|place| Step::PeerResets { place }),
-        8 => (place.clone(), read).prop_map(|(place, kind)| Step::Read { place, kind }),
-        8 => (place.clone(), len(), write).prop_map(|(place, len, kind)| Step::Write { place, len, kind }),
-        4 => any::<usize>().prop_map(|pick| Step::Cancel { pick }),
-        1 => place.clone().prop_map(|place| Step::Disconnect { place }),
-        2 => place.clone().prop_map(|place| Step::Close { place }),
-        1 => place.clone().prop_map(|place| Step::Reset { place }),
-        1 => place.prop_map(|place| Step::Reregister { place }),
-        1 => (0..3u64).prop_map(|millis| Step::Timer { millis }),
-        2 => any::<bool>().prop_map(Step::Hoard),
-        3 => Just(Step::Flush),
-        10 => (1..12usize).prop_map(|most| Step::Dispatch { most }),
-    ];
-    prop::collection::vec(step, 1..160)
-}
-
-/// A write as the peer must see it.
-struct Segment {
-    /// Known by its operation until that has ended.
-    op: OpId,
-    bytes: Vec<u8>,
-    /// A cancel was asked for and has not been answered.
-    doubtful: bool,
-}
-
-struct Connection {
-    handle: Handle,
-    cookie: u64,
-    peer: Socket,
-    /// What the peer sent, and how much of it a read brought.
-    inbound: Vec<u8>,
-    received: usize,
-    /// What was written to the peer, cancelled writes left out, and what it got.
-    outbound: Vec<Segment>,
-    arrived: Vec<u8>,
-    /// Operations that have not ended, in the order of their calls.
-    reads: VecDeque<(OpId, bool)>,
-    writes: VecDeque<OpId>,
-    peer_ended: bool,
-    disconnected: bool,
-    /// The connection was reset or a call failed: bytes may be missing at the end.
-    broken: bool,
-}
-
-struct Model {
+pub(crate) struct Model {
     driver: Driver,
     listeners: HashMap<(bool, bool), (Handle, SocketAddr)>,
     connections: Vec<Option<Connection>>,
@@ -160,7 +31,7 @@ struct Model {
 }
 
 impl Model {
-    fn new(fixture: &Fixture) -> Model {
+    pub(crate) fn new(fixture: &Fixture) -> Model {
         let mut driver = fixture.driver_with(|config| {
             config.handles_max = HANDLES_MAX;
             config.lwsockets_max = HANDLES_MAX;
@@ -200,7 +71,7 @@ impl Model {
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    pub(crate) fn step(&mut self, step: &Step) {
         match *step {
             Step::Open { place, socket } => self.open(place, socket),
             Step::PeerSends { place, len } => self.peer_sends(place, len),
@@ -574,7 +445,7 @@ impl Model {
     }
 
     /// Lets everything come to its end, and looks at what is left.
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.hoarding = false;
         self.hoard.clear();
         for place in 0..CONNECTIONS {
@@ -653,74 +524,9 @@ impl Model {
     }
 }
 
-impl Connection {
-    /// Reads what has come; true once the end was seen.
-    fn peer_reads(&mut self, most: usize) -> bool {
-        let mut piece = [0; 4096];
-        let mut left = most;
-        while left > 0 {
-            let room = piece.len().min(left);
-            match (&self.peer).read(&mut piece[..room]) {
-                Ok(0) => return true,
-                Ok(count) => {
-                    self.arrived.extend_from_slice(&piece[..count]);
-                    left -= count;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-                // Whether this is allowed shows in what arrived.
-                Err(_) => return true,
-            }
-        }
-        false
-    }
-
-    /// What arrived is what was written: all of it if nothing excuses a loss, else a
-    /// beginning of it.
-    fn check_arrived(&self, whole: bool) {
-        let mut rest = &self.arrived[..];
-        for segment in &self.outbound {
-            if segment.doubtful {
-                return;
-            }
-            let common = rest.len().min(segment.bytes.len());
-            assert!(rest[..common] == segment.bytes[..common], "the peer got other bytes than were written");
-            assert!(common == segment.bytes.len() || !whole, "bytes were lost on the way to the peer");
-            rest = &rest[common..];
-        }
-        assert!(rest.is_empty(), "the peer got bytes that nobody wrote");
-    }
-}
-
 /// A call may be refused for want of room, and for nothing else.
 fn allowed<T>(result: Result<T, SubmitError>) -> Result<T, ()> {
     result.map_err(|reason| {
         assert!(matches!(reason, SubmitError::OperationsFull | SubmitError::QueueFull), "{reason}");
     })
-}
-
-fn random_sequences_agree_with_the_model(fixture: &mut Fixture) -> Verdict {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let soak = number("MEGAPIPE_SOAK");
-    let seed = number("MEGAPIPE_SEED")
-        .unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_nanos() as u64));
-    println!("seed {seed}: repeat with MEGAPIPE_SEED={seed}");
-    let mut runner = TestRunner::new(RunnerConfig {
-        cases: soak.unwrap_or(150) as u32,
-        rng_seed: RngSeed::Fixed(seed),
-        failure_persistence: None,
-        max_shrink_iters: 4000,
-        ..RunnerConfig::default()
-    });
-    let outcome = runner.run(&steps(), |steps| {
-        let mut model = Model::new(fixture);
-        for step in &steps {
-            model.step(step);
-        }
-        model.finish();
-        Ok(())
-    });
-    if let Err(failure) = outcome {
-        panic!("MEGAPIPE_SEED={seed}: {failure}");
-    }
-    Ok(())
 }
