@@ -291,8 +291,12 @@ impl Uring {
         });
     }
 
-    /// What became of the batch's sends, now that its enter has returned.
+    /// What became of the batch's sends, now that its enter has returned. After one that
+    /// failed, some may not have been submitted: they and their data stay for the next.
     fn settle_batch(&mut self, core: &mut Core) {
+        if self.ring.queued() > 0 {
+            return;
+        }
         for send in self.requests.batch.drain(..) {
             let (result, blocked) = match send.result {
                 None => (send.bytes as i32, false),
