@@ -90,6 +90,7 @@ impl Core {
                 *left -= 1;
             }
             let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
+            self.accepted_one = true;
             let socket = self.accepted(handle, kind, done.result);
             if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
                 self.pause_accept(done.op, Paused::TableFull);

@@ -287,6 +287,9 @@ impl Channel {
             self.turn(Wait::No)?;
             return Ok(Instant::now());
         }
+        if std::mem::take(&mut self.core.accepted_one) {
+            self.spin.forget();
+        }
         let budget = self.spin.budget(self.core.handles.len());
         if !budget.is_zero() {
             self.turn(Wait::No)?;

@@ -52,6 +52,8 @@ pub(crate) struct Core {
     pub(crate) timers: Timers,
     pub(crate) timers_live: usize,
     pub(crate) closes: CloseDeadlines,
+    /// A connection was accepted since the last wait.
+    pub(crate) accepted_one: bool,
     /// A waker was used since the last wake-up was handed out.
     pub(crate) woken: bool,
     pub(crate) stats: Stats,
@@ -192,6 +194,7 @@ impl Core {
             timers: Timers::default(),
             timers_live: 0,
             closes: VecDeque::new(),
+            accepted_one: false,
             woken: false,
             stats: Stats::default(),
             config: config.clone(),

@@ -2,7 +2,10 @@
 //!
 //! A sleep costs a wake-up, which costs more than all the system calls of a transaction;
 //! spinning costs the core. It pays while the next completion is near, and that is
-//! learned: from how long the last waits were, whether spent spinning or asleep.
+//! learned: from how long the last waits were, whether spent spinning or asleep. Where
+//! connections come and go, many clients that know nothing of each other make the load:
+//! an answer given sooner brings no request sooner, and a spin that fills the CPU makes
+//! the slowest answers slower.
 
 use std::time::Duration;
 
@@ -16,6 +19,10 @@ const BUDGET: Duration = Duration::from_micros(50);
 /// only tear the batches apart, and cost the CPU that they save.
 const CROWD: u32 = 32;
 
+/// What is believed of a channel that nothing is known of: some waits must have been
+/// short before one is spun.
+const FAR: u64 = 2 * BUDGET.as_nanos() as u64;
+
 pub(crate) struct SpinPolicy {
     mode: Spin,
     /// Moving average of how long waits took, in nanoseconds.
@@ -24,7 +31,13 @@ pub(crate) struct SpinPolicy {
 
 impl SpinPolicy {
     pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy { mode, gap: 2 * BUDGET.as_nanos() as u64 }
+        SpinPolicy { mode, gap: FAR }
+    }
+
+    /// A connection came: whatever was learned before no longer holds.
+    #[inline]
+    pub(crate) fn forget(&mut self) {
+        self.gap = FAR;
     }
 
     /// How long to spin before the next sleep of a channel with so many handles.
@@ -60,6 +73,12 @@ mod tests {
         }
         assert_eq!(policy.budget(1), BUDGET);
         assert_eq!(policy.budget(CROWD + 1), Duration::ZERO);
+        policy.forget();
+        assert_eq!(policy.budget(1), Duration::ZERO);
+        for _ in 0..32 {
+            policy.learn(Duration::from_micros(5));
+        }
+        assert_eq!(policy.budget(1), BUDGET);
         for _ in 0..32 {
             policy.learn(Duration::from_millis(5));
         }
