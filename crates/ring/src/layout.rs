@@ -1,0 +1,192 @@
+//! Where what lies: the words of a segment and of a loop page, version 1.
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// First word of a segment, "MPR1".
+pub const SEGMENT_MAGIC: u32 = 0x3152_504d;
+/// First word of a loop page, "MPL1".
+pub const LOOP_MAGIC: u32 = 0x314c_504d;
+/// The layout that this crate knows.
+pub const VERSION: u32 = 1;
+/// Sizes of segments are multiples of this, in bytes.
+pub const PAGE: usize = 4096;
+/// The smallest segment in bytes.
+pub const MIN_SIZE: usize = 8 * 1024;
+/// The largest segment in bytes.
+pub const MAX_SIZE: usize = 16 * 1024 * 1024;
+/// Bytes of a loop page.
+pub const LOOP_PAGE_SIZE: usize = 4096;
+/// Where the ring begins in a segment.
+pub const RING_OFFSET: usize = 1048;
+/// Records of parts that a segment has places for.
+pub const RECORDS: u32 = 8;
+/// Words for statistics in a segment and in a loop page.
+pub const COUNTERS: usize = 16;
+/// Where the counters begin in a segment.
+pub const SEGMENT_COUNTERS_OFFSET: usize = 512;
+/// Where the counters begin in a loop page.
+pub const LOOP_COUNTERS_OFFSET: usize = 128;
+
+/// Why memory is no segment or loop page of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The size is none that a segment may have.
+    #[error("a segment of {0} bytes; it has {MIN_SIZE} to {MAX_SIZE}, a multiple of {PAGE}")]
+    Size(usize),
+    /// The memory says another size than it has.
+    #[error("the segment says it has {said} bytes, and is mapped with {mapped}")]
+    OtherSize {
+        /// The size in the segment's own words.
+        said: u32,
+        /// The size that was mapped.
+        mapped: usize,
+    },
+    /// The first word is not the magic number.
+    #[error("the memory begins with {0:#010x}, which is not what was asked for")]
+    Magic(u32),
+    /// Another version.
+    #[error("the memory has layout version {0}; this program knows version {VERSION}")]
+    Version(u32),
+    /// The address is not aligned to a cache line.
+    #[error("the memory does not begin at a cache line; map it by pages")]
+    Alignment,
+}
+
+/// What a new segment of `size` bytes begins with; the rest is zeros.
+///
+/// # Errors
+/// [`LayoutError::Size`] for a size that no segment may have.
+pub fn format_segment(size: usize) -> Result<[u8; 12], LayoutError> {
+    check_size(size)?;
+    let mut bytes = [0; 12];
+    bytes[..4].copy_from_slice(&SEGMENT_MAGIC.to_le_bytes());
+    bytes[4..8].copy_from_slice(&VERSION.to_le_bytes());
+    // At most MAX_SIZE, so it fits.
+    bytes[8..].copy_from_slice(&(size as u32).to_le_bytes());
+    Ok(bytes)
+}
+
+/// What a new loop page begins with; the rest is zeros.
+pub fn format_loop_page() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..4].copy_from_slice(&LOOP_MAGIC.to_le_bytes());
+    bytes[4..].copy_from_slice(&VERSION.to_le_bytes());
+    bytes
+}
+
+pub(crate) fn check_size(size: usize) -> Result<(), LayoutError> {
+    let possible = (MIN_SIZE..=MAX_SIZE).contains(&size) && size.is_multiple_of(PAGE);
+    if possible { Ok(()) } else { Err(LayoutError::Size(size)) }
+}
+
+pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) -> Result<(), LayoutError> {
+    if magic != SEGMENT_MAGIC {
+        return Err(LayoutError::Magic(magic));
+    }
+    if version != VERSION {
+        return Err(LayoutError::Version(version));
+    }
+    if said as usize != mapped {
+        return Err(LayoutError::OtherSize { said, mapped });
+    }
+    Ok(())
+}
+
+/// Bytes between words; atomics, since the other end may write what it likes there.
+type Gap<const N: usize> = [std::sync::atomic::AtomicU8; N];
+
+/// Opens a part of a direction.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Record {
+    pub(crate) start: AtomicU64,
+    pub(crate) tcp_start: AtomicU64,
+}
+
+/// The words of a segment before its ring. Gaps are named by where they begin.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub(crate) struct Header {
+    pub(crate) magic: AtomicU32,
+    pub(crate) version: AtomicU32,
+    pub(crate) size: AtomicU32,
+    pub(crate) aware: AtomicU32,
+    gap_16: Gap<48>,
+    pub(crate) armed: AtomicU32,
+    pub(crate) ended: AtomicU32,
+    gap_72: Gap<56>,
+    pub(crate) parts_published: AtomicU32,
+    pub(crate) parts_taken: AtomicU32,
+    pub(crate) bells: AtomicU32,
+    gap_140: Gap<52>,
+    pub(crate) records: [Record; RECORDS as usize],
+    pub(crate) send_lock: AtomicU32,
+    pub(crate) receive_lock: AtomicU32,
+    gap_328: Gap<56>,
+    pub(crate) sent: Positions,
+    pub(crate) taken: Positions,
+    /// The arming number last used.
+    pub(crate) arming: AtomicU32,
+    gap_436: Gap<76>,
+    pub(crate) counters: [AtomicU64; COUNTERS],
+    gap_640: Gap<384>,
+    pub(crate) tail: AtomicU64,
+    pub(crate) base: AtomicU64,
+    pub(crate) head: AtomicU64,
+}
+
+/// Where a half of an end is; for the other processes that hold this end.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct Positions {
+    /// Stream bytes that went through the kernel connection.
+    pub(crate) data: AtomicU64,
+    /// TCP-lane offset: these bytes and bells.
+    pub(crate) tcp: AtomicU64,
+    /// Sender: the number last rung for. Receiver: ring count taken, which may be ahead of
+    /// the published head.
+    pub(crate) last: AtomicU64,
+}
+
+/// The words of a loop page that its loop and its peers use.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub(crate) struct LoopHeader {
+    pub(crate) magic: AtomicU32,
+    pub(crate) version: AtomicU32,
+    gap_8: Gap<56>,
+    pub(crate) asleep: AtomicU32,
+    gap_68: Gap<60>,
+    pub(crate) counters: [AtomicU64; COUNTERS],
+}
+
+#[cfg(not(loom))]
+const _: () = {
+    use std::mem::offset_of;
+    assert!(offset_of!(Header, magic) == 0);
+    assert!(offset_of!(Header, version) == 4);
+    assert!(offset_of!(Header, size) == 8);
+    assert!(offset_of!(Header, aware) == 12);
+    assert!(offset_of!(Header, armed) == 64);
+    assert!(offset_of!(Header, ended) == 68);
+    assert!(offset_of!(Header, parts_published) == 128);
+    assert!(offset_of!(Header, parts_taken) == 132);
+    assert!(offset_of!(Header, bells) == 136);
+    assert!(offset_of!(Header, records) == 192);
+    assert!(size_of::<Record>() == 16);
+    assert!(offset_of!(Header, send_lock) == 320);
+    assert!(offset_of!(Header, receive_lock) == 324);
+    assert!(offset_of!(Header, sent) == 384);
+    assert!(offset_of!(Header, taken) == 408);
+    assert!(offset_of!(Header, arming) == 432);
+    assert!(offset_of!(Header, counters) == SEGMENT_COUNTERS_OFFSET);
+    assert!(offset_of!(Header, tail) == 1024);
+    assert!(offset_of!(Header, base) == 1032);
+    assert!(offset_of!(Header, head) == 1040);
+    assert!(size_of::<Header>() == RING_OFFSET);
+    assert!(offset_of!(LoopHeader, magic) == 0);
+    assert!(offset_of!(LoopHeader, version) == 4);
+    assert!(offset_of!(LoopHeader, asleep) == 64);
+    assert!(offset_of!(LoopHeader, counters) == LOOP_COUNTERS_OFFSET);
+    assert!(size_of::<LoopHeader>() <= LOOP_PAGE_SIZE);
+};

@@ -1,0 +1,114 @@
+//! Direction locks: one holder at a time among the threads and processes of one end.
+
+use crate::memory::Segment;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The half of an end that a lock guards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The sender half.
+    Send,
+    /// The receiver half.
+    Receive,
+}
+
+/// How a lock came to its new holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// Its last holder gave it back.
+    Free,
+    /// Its last holder died with it. Nothing that it had not published counts.
+    TakenOver,
+}
+
+/// Why a lock was not acquired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LockError {
+    /// The caller's own thread holds it: a signal handler came in between, or the number is
+    /// that of a thread that died. The caller knows which.
+    #[error("the calling thread already holds this direction of the connection")]
+    Own,
+    /// The caller gave up.
+    #[error("another thread holds this direction of the connection")]
+    Busy,
+}
+
+/// What a waiter does between two looks at a lock.
+pub trait Wait {
+    /// Whether the thread with this id still lives; asked seldom, as it takes a system call.
+    fn is_alive(&mut self, thread: u32) -> bool;
+    /// Pauses, yields or sleeps; `attempt` counts from 0. False: give up.
+    fn pause(&mut self, attempt: u32) -> bool;
+}
+
+/// A waiter looks for its holder's death each time it has paused this often.
+const PAUSES_PER_CHECK: u32 = 64;
+
+/// A direction lock of the own segment.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    segment: Segment,
+    direction: Direction,
+}
+
+impl Lock {
+    /// The lock of one half.
+    pub fn new(segment: Segment, direction: Direction) -> Lock {
+        Lock { segment, direction }
+    }
+
+    #[inline(always)]
+    fn word(&self) -> &AtomicU32 {
+        match self.direction {
+            Direction::Send => &self.segment.header().send_lock,
+            Direction::Receive => &self.segment.header().receive_lock,
+        }
+    }
+
+    /// Acquires it for `thread` (gettid(2), never 0): one exchange if it is free. The new
+    /// holder calls `resume` of its half before anything else.
+    ///
+    /// # Errors
+    /// [`LockError::Own`] if `thread` holds it; [`LockError::Busy`] if `wait` gave up.
+    #[inline]
+    pub fn acquire(&self, thread: u32, wait: &mut impl Wait) -> Result<Acquired, LockError> {
+        // LOCK-PAIR: acquire what the last holder stored.
+        match self.word().compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Acquired::Free),
+            Err(holder) => self.contend(holder, thread, wait),
+        }
+    }
+
+    #[cold]
+    fn contend(&self, mut holder: u32, thread: u32, wait: &mut impl Wait) -> Result<Acquired, LockError> {
+        let mut attempt: u32 = 0;
+        loop {
+            if holder == thread {
+                return Err(LockError::Own);
+            }
+            let dead = holder != 0 && attempt.is_multiple_of(PAUSES_PER_CHECK) && !wait.is_alive(holder);
+            if holder == 0 || dead {
+                // LOCK-PAIR: of one dead holder there is one heir: the word must still be its.
+                match self.word().compare_exchange(holder, thread, Ordering::Acquire, Ordering::Relaxed) {
+                    Ok(_) => return Ok(if dead { Acquired::TakenOver } else { Acquired::Free }),
+                    Err(other) => holder = other,
+                }
+            } else {
+                if !wait.pause(attempt) {
+                    return Err(LockError::Busy);
+                }
+                attempt = attempt.wrapping_add(1);
+                holder = self.word().load(Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Gives it back, if `thread` holds it.
+    #[inline]
+    pub fn release(&self, thread: u32) {
+        if self.word().load(Ordering::Relaxed) == thread {
+            // LOCK-PAIR: release what this holder stored.
+            self.word().store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Random calls on two ends against a plain queue of bytes for each direction.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use crate::support::Pair;
+use crate::{Front, Lane, Ready};
+
+/// What the kernel takes without waiting, in bytes.
+const KERNEL_ROOM: usize = 600;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write { lengths: Vec<usize>, limit: usize, with_receiver: bool },
+    SendOverTcp(usize),
+    OpenRing,
+    OpenTcp,
+    Take(usize),
+    Peek(usize),
+    Skip(usize),
+    Release,
+    Wait,
+    Sleep,
+    ResumeSender,
+    ResumeReceiver,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let length = prop_oneof![4 => 0..100_usize, 1 => 0..5000_usize, 1 => Just(7144_usize)];
+    prop_oneof![
+        6 => (prop::collection::vec(length.clone(), 1..4), prop_oneof![Just(usize::MAX), length.clone()], any::<bool>())
+            .prop_map(|(lengths, limit, with_receiver)| Step::Write { lengths, limit, with_receiver }),
+        2 => (1..KERNEL_ROOM).prop_map(Step::SendOverTcp),
+        2 => Just(Step::OpenRing),
+        1 => Just(Step::OpenTcp),
+        6 => length.clone().prop_map(Step::Take),
+        1 => length.clone().prop_map(Step::Peek),
+        1 => length.prop_map(Step::Skip),
+        1 => Just(Step::Release),
+        2 => Just(Step::Wait),
+        1 => Just(Step::Sleep),
+        1 => Just(Step::ResumeSender),
+        1 => Just(Step::ResumeReceiver),
+    ]
+}
+
+/// One direction, as the programs and the kernel see it.
+#[derive(Default)]
+struct Direction {
+    /// Sent, and not yet taken.
+    stream: VecDeque<u8>,
+    sent: u64,
+    kernel: VecDeque<u8>,
+    /// The receiver waits on the kernel, armed or with its loop asleep.
+    waits: bool,
+}
+
+struct Model {
+    pair: Pair,
+    directions: [Direction; 2],
+}
+
+impl Model {
+    fn bytes(&mut self, sender: usize, count: usize) -> Vec<u8> {
+        let sent = self.directions[sender].sent;
+        (sent..sent + count as u64).map(|offset| (offset * 131 >> 3) as u8).collect()
+    }
+
+    fn sent(&mut self, sender: usize, bytes: &[u8]) {
+        let direction = &mut self.directions[sender];
+        direction.sent += bytes.len() as u64;
+        direction.stream.extend(bytes);
+        assert_eq!(self.pair.ends[sender].sender.stream(), direction.sent);
+    }
+
+    fn ring_bell(&mut self, sender: usize) {
+        let end = &mut self.pair.ends[sender].sender;
+        if end.wants_bell(&mut self.pair.peers[sender]) {
+            let direction = &mut self.directions[sender];
+            let room = direction.kernel.len() < KERNEL_ROOM;
+            if room {
+                direction.kernel.push_back(0);
+            }
+            end.rang(&mut self.pair.peers[sender], room);
+            assert!(!end.wants_bell(&mut self.pair.peers[sender]), "one bell for each number");
+        }
+    }
+
+    /// The receiver of `sender`'s direction, awake.
+    fn wake(&mut self, sender: usize) {
+        self.directions[sender].waits = false;
+        self.pair.ends[1 - sender].receiver.disarm();
+        self.pair.pages[1 - sender].wake();
+    }
+
+    fn apply(&mut self, side: usize, step: Step) {
+        let other = 1 - side;
+        match step {
+            Step::Write { lengths, limit, with_receiver } => {
+                let bytes = self.bytes(side, lengths.iter().sum());
+                let mut rest = bytes.as_slice();
+                let slices: Vec<&[u8]> =
+                    lengths.iter().map(|&length| rest.split_off(..length).unwrap()).collect();
+                let end = &mut self.pair.ends[side];
+                let lane = end.sender.lane();
+                let written = if with_receiver {
+                    end.write(slices, limit).unwrap()
+                } else {
+                    end.sender.write(slices, limit, None).unwrap()
+                };
+                assert!(written <= limit && (lane == Lane::Ring || written == 0));
+                if written < bytes.len().min(limit) && lane == Lane::Ring {
+                    assert_eq!(self.pair.ends[side].sender.free(1).unwrap(), 0, "short only if full");
+                }
+                self.sent(side, &bytes[..written]);
+                self.ring_bell(side);
+            }
+            Step::SendOverTcp(length) => {
+                if self.pair.ends[side].sender.lane() == Lane::Tcp {
+                    let room = KERNEL_ROOM - self.directions[side].kernel.len();
+                    let bytes = self.bytes(side, length.min(room));
+                    self.directions[side].kernel.extend(&bytes);
+                    self.pair.ends[side].sender.sent_over_tcp(bytes.len() as u64);
+                    self.sent(side, &bytes);
+                }
+            }
+            Step::OpenRing => {
+                let opened = self.pair.ends[side].sender.open_ring().unwrap();
+                assert!(!opened || self.pair.ends[side].sender.lane() == Lane::Ring);
+            }
+            Step::OpenTcp => assert!(self.pair.ends[side].sender.open_tcp().unwrap(), "can always leave"),
+            Step::Take(limit) => {
+                self.wake(other);
+                self.take(other, limit);
+            }
+            Step::Peek(length) => {
+                let mut buffer = vec![0; length];
+                let peeked = self.pair.ends[side].receiver.peek(&mut buffer).unwrap();
+                assert!(self.directions[other].stream.iter().take(peeked).eq(&buffer[..peeked]));
+            }
+            Step::Skip(count) => {
+                let skipped = self.pair.ends[side].receiver.skip(count).unwrap();
+                self.directions[other].stream.drain(..skipped);
+            }
+            Step::Release => self.pair.ends[side].receiver.release(),
+            Step::Wait => {
+                // As before epoll_wait(2): what is ready in the kernel would not let it wait.
+                if !self.pair.ends[side].receiver.arm().unwrap() {
+                    self.directions[other].waits = true;
+                }
+            }
+            Step::Sleep => {
+                self.wake(other);
+                self.pair.pages[side].sleep();
+                match self.pair.ends[side].receiver.look_again().unwrap() {
+                    Ready::Ring(_) => self.pair.pages[side].wake(),
+                    Ready::Tcp { .. } | Ready::Nothing => self.directions[other].waits = true,
+                }
+            }
+            Step::ResumeSender => self.pair.ends[side].sender.resume(),
+            Step::ResumeReceiver => {
+                self.pair.ends[side].receiver.save();
+                self.pair.ends[side].receiver.resume().unwrap();
+            }
+        }
+        for (sender, direction) in self.directions.iter().enumerate() {
+            assert!(
+                !direction.waits || direction.stream.is_empty() || !direction.kernel.is_empty(),
+                "receiver {} waits for ever",
+                1 - sender
+            );
+        }
+    }
+
+    /// Takes up to `limit` bytes of `sender`'s direction; returns how many.
+    fn take(&mut self, sender: usize, limit: usize) -> usize {
+        let receiver = &mut self.pair.ends[1 - sender].receiver;
+        let direction = &mut self.directions[sender];
+        let mut taken = 0;
+        // Each turn takes bytes, drops bells, or is the last.
+        while taken < limit {
+            let front = match receiver.look().unwrap() {
+                Ready::Ring(here) => {
+                    let mut buffer = vec![0; here.min(limit - taken)];
+                    assert_eq!(receiver.read(&mut buffer).unwrap(), buffer.len());
+                    assert!(direction.stream.drain(..buffer.len()).eq(buffer.iter().copied()));
+                    taken += buffer.len();
+                    continue;
+                }
+                Ready::Tcp { .. } | Ready::Nothing => receiver.tcp(direction.kernel.len() as u64).unwrap(),
+            };
+            let count = match front {
+                Front::Bells(count) => {
+                    assert!(direction.kernel.drain(..count as usize).all(|byte| byte == 0));
+                    count
+                }
+                Front::Data(count) => {
+                    let count = count.min((limit - taken) as u64);
+                    let data = direction.kernel.drain(..count as usize);
+                    assert!(direction.stream.drain(..count as usize).eq(data));
+                    taken += count as usize;
+                    count
+                }
+                Front::Later => panic!("nothing lies in the ring before it"),
+            };
+            receiver.took_tcp(count);
+            if count == 0 {
+                break;
+            }
+        }
+        taken
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn streams_come_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..200)) {
+        let mut model = Model { pair: Pair::new(), directions: Default::default() };
+        model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());
+        for (side, step) in steps {
+            model.apply(side, step);
+        }
+        for sender in 0..2 {
+            let left = model.directions[sender].stream.len();
+            prop_assert_eq!(model.take(sender, usize::MAX), left);
+            prop_assert!(model.directions[sender].stream.is_empty());
+            prop_assert!(model.directions[sender].kernel.is_empty());
+            prop_assert!(model.pair.ends[1 - sender].receiver.is_at_end_of_ring().unwrap());
+            prop_assert_eq!(model.pair.ends[1 - sender].receiver.stream(), model.directions[sender].sent);
+            model.pair.ends[1 - sender].receiver.look_again().unwrap();
+            prop_assert!(model.pair.ends[sender].sender.drained().unwrap());
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The half of an end that receives: takes bytes of both lanes in stream order.
+
+use crate::Corrupt;
+use crate::bell::next_number;
+use crate::memory::{PeerSegment, Segment};
+use crate::parts::{self, Lane, Opening};
+use crate::sync::{Ordering, full_fence};
+
+/// What can be taken now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// So many bytes from the ring, more than 0.
+    Ring(usize),
+    /// Bytes of the kernel connection, if there are any: at most `limit` if the part's end
+    /// is known.
+    Tcp {
+        /// Stream bytes left in this part; more than 0.
+        limit: Option<u64>,
+    },
+    /// The ring is the lane, and nothing is in it. Bytes of the kernel connection are bells.
+    Nothing,
+}
+
+/// What the bytes at the front of the TCP lane are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// So many bells: to be read and dropped.
+    Bells(u64),
+    /// So many stream bytes.
+    Data(u64),
+    /// Stream bytes that come after ring bytes which are not yet taken.
+    Later,
+}
+
+/// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
+/// the holder of the direction's lock.
+#[derive(Debug)]
+pub struct Receiver {
+    own: Segment,
+    peer: PeerSegment,
+    /// Ring count taken.
+    head: u64,
+    /// Position of `head` in the other end's ring.
+    index: usize,
+    /// What the other end's sender knows of `head`.
+    released: u64,
+    /// The other end's words, as last seen and checked.
+    tail: u64,
+    base: u64,
+    /// The other end's head, unchecked: for this end's sender.
+    peer_head: u64,
+    /// Records passed.
+    parts: u32,
+    /// Where the part ends, if that is known.
+    next: Option<Opening>,
+    /// Stream bytes taken from the kernel.
+    data: u64,
+    /// TCP-lane offset.
+    tcp: u64,
+    /// Where in the TCP lane this part's bytes begin; bells lie before.
+    tcp_start: u64,
+    /// The last arming number.
+    number: u32,
+}
+
+impl Receiver {
+    /// The receiver half of the end that `own` belongs to, as its words say: of a new
+    /// connection, or where another process of this end left it.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn new(own: Segment, peer: PeerSegment) -> Result<Receiver, Corrupt> {
+        let mut receiver = Receiver {
+            own,
+            peer,
+            head: 0,
+            index: 0,
+            released: 0,
+            tail: 0,
+            base: 0,
+            peer_head: 0,
+            parts: 0,
+            next: None,
+            data: 0,
+            tcp: 0,
+            tcp_start: 0,
+            number: 0,
+        };
+        receiver.resume()?;
+        Ok(receiver)
+    }
+
+    /// Takes over where the last holder of the lock has [saved](Receiver::save) or published
+    /// that it is.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn resume(&mut self) -> Result<(), Corrupt> {
+        let own = self.own.header();
+        self.released = own.head.load(Ordering::Relaxed);
+        self.head = own.taken.last.load(Ordering::Relaxed).max(self.released);
+        self.parts = own.parts_taken.load(Ordering::Relaxed);
+        self.data = own.taken.data.load(Ordering::Relaxed);
+        self.tcp = own.taken.tcp.load(Ordering::Relaxed);
+        self.number = own.arming.load(Ordering::Relaxed);
+        let peer = self.peer.header();
+        // DATA-PAIR, as in `refresh`.
+        self.tail = peer.tail.load(Ordering::Acquire);
+        self.base = peer.base.load(Ordering::Relaxed);
+        let ring_length = self.peer.ring_length() as u64;
+        if self.tail.wrapping_sub(self.head) > ring_length {
+            return Err(Corrupt::Tail);
+        }
+        if self.base > self.head {
+            return Err(Corrupt::Base);
+        }
+        self.index = ((self.head - self.base) % ring_length) as usize;
+        self.next = None;
+        self.tcp_start = match self.lane() {
+            // The record that opened this part is the one passed last; its place is still its own.
+            Lane::Tcp if self.parts > 0 => {
+                parts::opened_at(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+            }
+            _ => 0,
+        };
+        self.settle()
+    }
+
+    /// Leaves word for the next holder of the lock.
+    #[inline]
+    pub fn save(&mut self) {
+        self.own.header().taken.last.store(self.head, Ordering::Relaxed);
+    }
+
+    /// The lane of the next byte, as far as is known.
+    #[inline]
+    fn lane(&self) -> Lane {
+        Lane::of(self.parts)
+    }
+
+    /// Stream offset: bytes taken from both lanes.
+    #[inline]
+    pub fn stream(&self) -> u64 {
+        self.head.wrapping_add(self.data)
+    }
+
+    /// TCP-lane offset: bytes and bells taken from the kernel.
+    pub fn tcp_lane(&self) -> u64 {
+        self.tcp
+    }
+
+    /// The other end's head as this half saw it last, unchecked.
+    #[inline(always)]
+    pub(crate) fn peer_head(&self) -> u64 {
+        self.peer_head
+    }
+
+    /// Ring bytes that are here and belong to this part.
+    #[inline(always)]
+    fn in_ring(&self) -> usize {
+        // `refresh` keeps `tail` at most a ring's length ahead of `head`.
+        let here = self.tail.wrapping_sub(self.head) as usize;
+        match self.next {
+            None => here,
+            Some(next) => {
+                usize::try_from(next.start.wrapping_sub(self.stream())).map_or(here, |left| left.min(here))
+            }
+        }
+    }
+
+    /// What can be taken now.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    #[inline]
+    pub fn look(&mut self) -> Result<Ready, Corrupt> {
+        if self.lane() == Lane::Ring {
+            let here = self.in_ring();
+            if here > 0 {
+                return Ok(Ready::Ring(here));
+            }
+        }
+        self.look_again()
+    }
+
+    /// What can be taken now, with a new look at the other end's words.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    #[inline]
+    pub fn look_again(&mut self) -> Result<Ready, Corrupt> {
+        self.refresh()?;
+        if self.lane() == Lane::Ring {
+            let here = self.in_ring();
+            if here > 0 {
+                return Ok(Ready::Ring(here));
+            }
+        }
+        self.release();
+        Ok(match self.lane() {
+            Lane::Ring => Ready::Nothing,
+            Lane::Tcp => Ready::Tcp { limit: self.next.map(|next| next.start.wrapping_sub(self.stream())) },
+        })
+    }
+
+    /// Loads the other end's words, checks them, and passes the parts that are at their end.
+    #[inline]
+    fn refresh(&mut self) -> Result<(), Corrupt> {
+        let peer = self.peer.header();
+        // DATA-PAIR: acquire the bytes, `base`, and the parts that they belong to.
+        let tail = peer.tail.load(Ordering::Acquire);
+        if tail != self.tail {
+            let here = tail.wrapping_sub(self.head);
+            if here > self.peer.ring_length() as u64 || here < self.tail.wrapping_sub(self.head) {
+                return Err(Corrupt::Tail);
+            }
+            let base = peer.base.load(Ordering::Relaxed);
+            if base != self.base {
+                // It moves only when all was taken, to where that ended.
+                if base != self.head {
+                    return Err(Corrupt::Base);
+                }
+                self.base = base;
+                self.index = 0;
+            }
+            self.tail = tail;
+        }
+        // HEAD-PAIR: acquire the end of the other end's copying.
+        self.peer_head = peer.head.load(Ordering::Acquire);
+        if self.next.is_some() || parts::unread(peer, self.parts)? > 0 {
+            return self.settle();
+        }
+        Ok(())
+    }
+
+    /// Learns of the next part, and passes parts that are at their end.
+    #[cold]
+    fn settle(&mut self) -> Result<(), Corrupt> {
+        let peer = self.peer.header();
+        let unread = parts::unread(peer, self.parts)?;
+        for _ in 0..unread {
+            let next = match self.next {
+                Some(next) => next,
+                None => parts::read(peer, self.parts, self.stream(), self.tcp)?,
+            };
+            self.next = Some(next);
+            if next.start != self.stream() {
+                break;
+            }
+            self.next = None;
+            self.tcp_start = next.tcp_start.unwrap_or(0);
+            self.parts = self.parts.wrapping_add(1);
+            // PASSED-PAIR: release the reading of this record.
+            self.own.header().parts_taken.store(self.parts, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from the ring, as many as fit and are here; 0 if the next byte is not in
+    /// the ring.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    #[inline]
+    pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+        let here = match self.look()? {
+            Ready::Ring(here) => here.min(buffer.len()),
+            Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
+        };
+        self.index = self.peer.copy_out(self.index, &mut buffer[..here]);
+        self.took(here);
+        Ok(here)
+    }
+
+    /// As [`Receiver::read`], into one buffer after the other.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn read_vectored<'a>(
+        &mut self,
+        buffers: impl IntoIterator<Item = &'a mut [u8]>,
+    ) -> Result<usize, Corrupt> {
+        let mut taken = 0;
+        for buffer in buffers {
+            let wanted = buffer.len();
+            let here = self.read(buffer)?;
+            taken += here;
+            if here < wanted {
+                break;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// As [`Receiver::read`], but takes nothing.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+        let here = match self.look_again()? {
+            Ready::Ring(here) => here.min(buffer.len()),
+            Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
+        };
+        self.peer.copy_out(self.index, &mut buffer[..here]);
+        Ok(here)
+    }
+
+    /// Takes up to `count` bytes from the ring without copying them; returns how many.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn skip(&mut self, count: usize) -> Result<usize, Corrupt> {
+        let here = match self.look()? {
+            Ready::Ring(here) => here.min(count),
+            Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
+        };
+        let index = self.index + here;
+        let ring_length = self.peer.ring_length();
+        self.index = if index < ring_length { index } else { index - ring_length };
+        self.took(here);
+        Ok(here)
+    }
+
+    #[inline(always)]
+    fn took(&mut self, count: usize) {
+        self.head = self.head.wrapping_add(count as u64);
+        if self.head.wrapping_sub(self.released) >= self.peer.ring_length() as u64 / 4 {
+            self.release();
+        }
+    }
+
+    /// Tells the other end's sender what was taken, if it does not know.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.released != self.head {
+            self.released = self.head;
+            // HEAD-PAIR: release the end of our copying.
+            self.own.header().head.store(self.head, Ordering::Release);
+        }
+    }
+
+    /// What the first `unread` bytes of the TCP lane, which lie unread in the kernel or were
+    /// read already but not counted with [`Receiver::took_tcp`], begin with. To be asked
+    /// after the kernel was.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn tcp(&mut self, unread: u64) -> Result<Front, Corrupt> {
+        self.refresh()?;
+        Ok(match self.lane() {
+            Lane::Tcp if self.tcp < self.tcp_start => Front::Bells(unread.min(self.tcp_start - self.tcp)),
+            Lane::Tcp => {
+                let left = self.next.map_or(u64::MAX, |next| next.start.wrapping_sub(self.stream()));
+                Front::Data(unread.min(left))
+            }
+            Lane::Ring => match self.next.and_then(|next| next.tcp_start) {
+                None => Front::Bells(unread),
+                Some(start) if self.tcp < start => Front::Bells(unread.min(start - self.tcp)),
+                Some(_) => Front::Later,
+            },
+        })
+    }
+
+    /// The first `count` bytes of the TCP lane were taken: no more than [`Receiver::tcp`]
+    /// said they were bells or data.
+    pub fn took_tcp(&mut self, count: u64) {
+        let own = self.own.header();
+        let bells = match self.lane() {
+            Lane::Tcp => count.min(self.tcp_start.saturating_sub(self.tcp)),
+            Lane::Ring => count,
+        };
+        self.tcp = self.tcp.wrapping_add(count);
+        self.data = self.data.wrapping_add(count - bells);
+        own.taken.data.store(self.data, Ordering::Relaxed);
+        own.taken.tcp.store(self.tcp, Ordering::Relaxed);
+    }
+
+    /// Asks for a bell; to be called before this end waits on the kernel connection. True:
+    /// something came meanwhile, this end stays awake and is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn arm(&mut self) -> Result<bool, Corrupt> {
+        self.release();
+        self.number = next_number(self.number);
+        let own = self.own.header();
+        own.arming.store(self.number, Ordering::Relaxed);
+        own.armed.store(self.number, Ordering::Relaxed);
+        // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
+        full_fence();
+        let ready = self.look_again();
+        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
+            return Ok(false);
+        }
+        self.disarm();
+        ready.map(|_| true)
+    }
+
+    /// The connection is hot: whoever looks at it does so by itself while its loop is awake.
+    #[inline]
+    pub fn disarm(&mut self) {
+        self.own.header().armed.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether all that was ever in the ring has been taken: what a FIN, once read from the
+    /// kernel, announces is then the end of the stream.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn is_at_end_of_ring(&mut self) -> Result<bool, Corrupt> {
+        self.refresh()?;
+        Ok(self.tail == self.head)
+    }
+
+    /// Whether ring bytes are here that were never taken: a close then is a reset.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn unread(&mut self) -> Result<bool, Corrupt> {
+        self.is_at_end_of_ring().map(|end| !end)
+    }
+
+    /// Lets the other end use its ring. From now on this end looks there, or has armed.
+    pub fn mark_aware(&self) {
+        // AWARE-PAIR: release what was armed before.
+        self.own.header().aware.store(1, Ordering::Release);
+    }
+
+    /// Says that this end reads no more.
+    pub fn mark_ended(&self) {
+        self.own.header().ended.store(1, Ordering::Relaxed);
+    }
+}

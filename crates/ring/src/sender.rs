@@ -1,0 +1,295 @@
+//! The half of an end that sends: writes its ring, chooses the lane, rings bells.
+
+use crate::Corrupt;
+use crate::bell::PeerLoop;
+use crate::layout::RECORDS;
+use crate::memory::{PeerSegment, Segment};
+use crate::parts::{self, Lane, Opening};
+use crate::receiver::Receiver;
+use crate::sync::{Ordering, full_fence};
+
+/// Sends one direction of a connection. Whoever uses it is alone in that: one thread, or the
+/// holder of the direction's lock.
+#[derive(Debug)]
+pub struct Sender {
+    own: Segment,
+    peer: PeerSegment,
+    /// Ring count published.
+    tail: u64,
+    /// Position of `tail` in the ring.
+    index: usize,
+    /// The other end's head, as last seen.
+    head: u64,
+    /// Records published.
+    parts: u32,
+    /// Records that the other end has passed, as last seen.
+    parts_taken: u32,
+    /// Stream bytes that went through the kernel.
+    data: u64,
+    /// TCP-lane offset.
+    tcp: u64,
+    /// The arming number last rung for, and the one seen last; 0: the loop page was asked.
+    rung: u32,
+    seen: u32,
+}
+
+impl Sender {
+    /// The sender half of the end that `own` belongs to, as its words say: of a new
+    /// connection, or where another process of this end left it.
+    pub fn new(own: Segment, peer: PeerSegment) -> Sender {
+        let mut sender = Sender {
+            own,
+            peer,
+            tail: 0,
+            index: 0,
+            head: 0,
+            parts: 0,
+            parts_taken: 0,
+            data: 0,
+            tcp: 0,
+            rung: 0,
+            seen: 0,
+        };
+        sender.resume();
+        sender
+    }
+
+    /// Takes over where the last holder of the lock has published to.
+    pub fn resume(&mut self) {
+        let own = self.own.header();
+        self.tail = own.tail.load(Ordering::Relaxed);
+        let behind_base = self.tail.wrapping_sub(own.base.load(Ordering::Relaxed));
+        self.index = (behind_base % self.own.ring_length() as u64) as usize;
+        self.parts = own.parts_published.load(Ordering::Relaxed);
+        self.data = own.sent.data.load(Ordering::Relaxed);
+        self.tcp = own.sent.tcp.load(Ordering::Relaxed);
+        self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
+        // What is surely true: no more can be on its way. The other end tells when it matters.
+        self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
+        self.parts_taken = self.parts.wrapping_sub(RECORDS);
+    }
+
+    /// The lane that the next byte takes.
+    #[inline]
+    pub fn lane(&self) -> Lane {
+        Lane::of(self.parts)
+    }
+
+    /// Stream offset: bytes sent in both lanes.
+    pub fn stream(&self) -> u64 {
+        self.tail.wrapping_add(self.data)
+    }
+
+    /// TCP-lane offset: bytes and bells that the kernel took.
+    pub fn tcp(&self) -> u64 {
+        self.tcp
+    }
+
+    /// Whether the other end has mapped both segments.
+    pub fn peer_is_aware(&self) -> bool {
+        // AWARE-PAIR: acquire what it did before it said so.
+        self.peer.header().aware.load(Ordering::Acquire) == 1
+    }
+
+    /// Whether the other end reads no more.
+    pub fn peer_ended(&self) -> bool {
+        self.peer.header().ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
+    /// when it was last asked.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    #[inline]
+    pub fn free(&mut self, wanted: usize) -> Result<usize, Corrupt> {
+        let free = self.free_at_least();
+        if free >= wanted { Ok(free) } else { self.refresh() }
+    }
+
+    #[inline(always)]
+    fn free_at_least(&self) -> usize {
+        // `head` is at most a ring's length behind `tail`: `resume` begins so, and it only grows.
+        self.own.ring_length() - self.tail.wrapping_sub(self.head) as usize
+    }
+
+    fn refresh(&mut self) -> Result<usize, Corrupt> {
+        // HEAD-PAIR: acquire the end of the copying that this head says is done.
+        let head = self.peer.header().head.load(Ordering::Acquire);
+        // It goes forward only, and no further than what was sent.
+        if self.tail.wrapping_sub(head) > self.tail.wrapping_sub(self.head) {
+            return Err(Corrupt::Head);
+        }
+        self.head = head;
+        Ok(self.free_at_least())
+    }
+
+    /// Copies what there is room for, at most `limit` bytes, and publishes it with one
+    /// store; returns how much. 0 if the ring is full, or this is no ring part. `receiver`
+    /// is the other half of this end, if the caller has it too: its head travels along.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    #[inline]
+    pub fn write<'a>(
+        &mut self,
+        slices: impl IntoIterator<Item = &'a [u8]>,
+        limit: usize,
+        receiver: Option<&mut Receiver>,
+    ) -> Result<usize, Corrupt> {
+        if self.lane() != Lane::Ring {
+            return Ok(0);
+        }
+        if let Some(receiver) = &receiver {
+            // What it saw may be older than what is known here. Nonsense is left to `refresh`.
+            let head = receiver.peer_head();
+            if self.tail.wrapping_sub(head) < self.tail.wrapping_sub(self.head) {
+                self.head = head;
+            }
+        }
+        let mut base = None;
+        if self.tail == self.head && self.index != 0 {
+            // Return to the start: a small message then lies beside its `tail`.
+            base = Some(self.tail);
+            self.index = 0;
+        }
+        let mut room = self.free_at_least().min(limit);
+        let mut refreshed = room == limit;
+        let mut written = 0;
+        let mut index = self.index;
+        for slice in slices {
+            let mut slice = slice;
+            if slice.len() > room && !refreshed {
+                refreshed = true;
+                room = self.refresh()?.min(limit) - written;
+            }
+            if slice.len() > room {
+                slice = &slice[..room];
+            }
+            index = self.own.copy_in(index, slice);
+            written += slice.len();
+            room -= slice.len();
+            if room == 0 && refreshed {
+                break;
+            }
+        }
+        let own = self.own.header();
+        if let Some(base) = base {
+            own.base.store(base, Ordering::Relaxed);
+        }
+        if written == 0 {
+            return Ok(0);
+        }
+        self.index = index;
+        self.tail = self.tail.wrapping_add(written as u64);
+        if let Some(receiver) = receiver {
+            receiver.release();
+        }
+        // DATA-PAIR: release the bytes, `base`, and the parts published before.
+        own.tail.store(self.tail, Ordering::Release);
+        Ok(written)
+    }
+
+    /// The kernel took `count` stream bytes in a TCP part.
+    pub fn sent_over_tcp(&mut self, count: u64) {
+        self.data = self.data.wrapping_add(count);
+        self.tcp = self.tcp.wrapping_add(count);
+        let own = self.own.header();
+        own.sent.data.store(self.data, Ordering::Relaxed);
+        own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+    }
+
+    /// Opens a ring part, if this is none yet: the next bytes go through the ring. False if
+    /// the other end has not mapped it, or too many parts are not taken.
+    ///
+    /// # Errors
+    /// The other end has passed parts that were never sent.
+    pub fn open_ring(&mut self) -> Result<bool, Corrupt> {
+        if self.lane() == Lane::Ring {
+            return Ok(true);
+        }
+        // Two: it must always be possible to leave the ring again.
+        if !self.peer_is_aware() || self.free_records()? < 2 {
+            return Ok(false);
+        }
+        self.open(None);
+        Ok(true)
+    }
+
+    /// Opens a TCP part, if this is none yet: the next bytes go to the kernel. False if too
+    /// many parts are not taken, which [`Sender::open_ring`] leaves possible for no peer
+    /// that keeps to the rules.
+    ///
+    /// # Errors
+    /// The other end has passed parts that were never sent.
+    pub fn open_tcp(&mut self) -> Result<bool, Corrupt> {
+        if self.lane() == Lane::Tcp {
+            return Ok(true);
+        }
+        if self.free_records()? < 1 {
+            return Ok(false);
+        }
+        self.open(Some(self.tcp));
+        Ok(true)
+    }
+
+    fn open(&mut self, tcp_start: Option<u64>) {
+        parts::publish(self.own.header(), self.parts, Opening { start: self.stream(), tcp_start });
+        self.parts = self.parts.wrapping_add(1);
+    }
+
+    fn free_records(&mut self) -> Result<u32, Corrupt> {
+        // PASSED-PAIR: acquire the end of the reading of the records passed.
+        let taken = self.peer.header().parts_taken.load(Ordering::Acquire);
+        let open = self.parts.wrapping_sub(taken);
+        if open > self.parts.wrapping_sub(self.parts_taken) {
+            return Err(Corrupt::PartsTaken);
+        }
+        self.parts_taken = taken;
+        Ok(RECORDS - open)
+    }
+
+    /// Whether the other end has taken all ring bytes and has come to the newest part: after
+    /// a spill, it pays to open a ring part again.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    pub fn drained(&mut self) -> Result<bool, Corrupt> {
+        self.refresh()?;
+        Ok(self.head == self.tail && self.free_records()? == RECORDS)
+    }
+
+    /// Whether the other end waits for a bell for what was published before. Ask after each
+    /// write, or after several; then ring (one byte 0 through the kernel, without waiting),
+    /// and say so with [`Sender::rang`]. Never in a TCP part, where a bell would be taken for
+    /// data: its bytes themselves wake. So ask before opening one that no bytes follow at once.
+    #[inline]
+    pub fn wants_bell(&mut self, peer_loop: &mut PeerLoop) -> bool {
+        if self.lane() == Lane::Tcp {
+            return false;
+        }
+        // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
+        // loop's fences lie between their store and their last look at `tail`.
+        full_fence();
+        self.seen = self.peer.header().armed.load(Ordering::Relaxed);
+        if self.seen != 0 { self.seen != self.rung } else { peer_loop.wants_bell() }
+    }
+
+    /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as
+    /// rung: unread bytes lie before the receiver.
+    pub fn rang(&mut self, peer_loop: &mut PeerLoop, taken: bool) {
+        let own = self.own.header();
+        if self.seen != 0 {
+            self.rung = self.seen;
+            own.sent.last.store(u64::from(self.rung), Ordering::Relaxed);
+        } else {
+            peer_loop.rang();
+        }
+        if taken {
+            self.tcp = self.tcp.wrapping_add(1);
+            own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+            // Statistics.
+            own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Memory of two ends, for tests: on the heap, where miri watches every access.
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::ptr::NonNull;
+
+use crate::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
+use crate::{End, LoopPage, PeerLoop, PeerSegment, Segment};
+
+/// Zeroed memory that begins with `head`.
+pub(crate) struct Memory {
+    pub(crate) start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Memory {
+    pub(crate) fn new(size: usize, head: &[u8]) -> Memory {
+        let layout = Layout::from_size_align(size, 4096).unwrap();
+        // SAFETY: the size is not 0, and `head` is shorter.
+        let start = unsafe {
+            let start = NonNull::new(alloc_zeroed(layout)).unwrap();
+            start.as_ptr().copy_from_nonoverlapping(head.as_ptr(), head.len());
+            start
+        };
+        Memory { start, layout }
+    }
+
+    pub(crate) fn segment() -> Memory {
+        Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).unwrap())
+    }
+
+    /// As another process would write it.
+    pub(crate) fn poke(&self, offset: usize, value: &[u8]) {
+        assert!(offset + value.len() <= self.layout.size());
+        // SAFETY: inside the allocation; tests poke on the thread that uses the halves.
+        unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(value.as_ptr(), value.len()) };
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: as it was allocated; `Pair` drops the halves first.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Two ends and their loops.
+pub(crate) struct Pair {
+    pub(crate) ends: [End; 2],
+    pub(crate) pages: [LoopPage; 2],
+    /// What each end sees of the other's loop.
+    pub(crate) peers: [PeerLoop; 2],
+    pub(crate) segments: [Memory; 2],
+    pub(crate) loops: [Memory; 2],
+}
+
+impl Pair {
+    pub(crate) fn new() -> Pair {
+        let segments = [Memory::segment(), Memory::segment()];
+        let loops = [(); 2].map(|()| Memory::new(LOOP_PAGE_SIZE, &format_loop_page()));
+        // SAFETY: `Pair` keeps all memory until its ends are dropped.
+        let ends = [0, 1].map(|end| unsafe {
+            let own = Segment::new(segments[end].start, MIN_SIZE).unwrap();
+            let peer = PeerSegment::new(segments[1 - end].start, MIN_SIZE).unwrap();
+            End::new(own, peer).unwrap()
+        });
+        // SAFETY: as above.
+        let pages = [0, 1].map(|end| unsafe { LoopPage::new(loops[end].start).unwrap() });
+        // SAFETY: as above.
+        let peers = [0, 1].map(|end| unsafe { PeerLoop::new(loops[1 - end].start).unwrap() });
+        Pair { ends, pages, peers, segments, loops }
+    }
+
+    /// Both in the ring from the first byte on.
+    pub(crate) fn in_ring() -> Pair {
+        let mut pair = Pair::new();
+        pair.ends.iter().for_each(|end| end.receiver.mark_aware());
+        pair.ends.iter_mut().for_each(|end| assert!(end.sender.open_ring().unwrap()));
+        pair
+    }
+}
