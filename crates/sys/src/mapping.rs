@@ -1,7 +1,10 @@
-//! Anonymous memory mappings.
+//! Memory mappings: of this process alone, and shared with others.
 
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+
+use crate::memory_file::{self, UnsoundFile};
 
 /// Zeroed, page-aligned memory of this process, unmapped on drop (mmap(2)).
 pub struct Mapping {
@@ -50,6 +53,112 @@ impl Mapping {
 }
 
 impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours alone, and its users hold it alive while they use it.
+        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Why a shared file could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// Mapping it would be unsafe.
+    #[error(transparent)]
+    Unsound(#[from] UnsoundFile),
+    /// mmap(2).
+    #[error("the shared memory cannot be mapped: {0}")]
+    Refused(#[source] io::Error),
+}
+
+/// Sealed memory that other processes map too, unmapped on drop. What lies in it may
+/// change at any moment: it is reached through raw pointers and atomics only.
+pub struct SharedMapping {
+    address: NonNull<u8>,
+    len: usize,
+    number: u64,
+    writable: bool,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread; it hands out only its address.
+unsafe impl Send for SharedMapping {}
+// SAFETY: as above.
+unsafe impl Sync for SharedMapping {}
+
+impl SharedMapping {
+    /// Maps all `len` bytes of sealed memory to read and write.
+    ///
+    /// # Errors
+    ///
+    /// `Unsound` if the file is not sealed, or not of that size; `Refused` as mmap(2), with
+    /// EACCES or EPERM for a descriptor that only reads.
+    pub fn writable(fd: BorrowedFd<'_>, len: usize) -> Result<SharedMapping, MapError> {
+        SharedMapping::map(fd, len, true)
+    }
+
+    /// Maps all `len` bytes of sealed memory to read.
+    ///
+    /// # Errors
+    ///
+    /// As for `writable`.
+    pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<SharedMapping, MapError> {
+        SharedMapping::map(fd, len, false)
+    }
+
+    fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<SharedMapping, MapError> {
+        let number = memory_file::check(fd, len as u64)?;
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        // SAFETY: a fresh mapping at an address the kernel chooses touches no existing
+        // memory; the seals keep the file as long as the mapping for ever.
+        let address =
+            unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(MapError::Refused(io::Error::last_os_error()));
+        }
+        match NonNull::new(address.cast()) {
+            Some(address) => Ok(SharedMapping { address, len, number, writable }),
+            None => Err(MapError::Refused(io::Error::from_raw_os_error(libc::ENOMEM))),
+        }
+    }
+
+    /// The first byte; writable only if the mapping is.
+    #[inline]
+    pub fn address(&self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    /// Bytes mapped.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is mapped: never, as mmap(2) refuses that.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether this process may write to it.
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The file's number: equal for two mappings exactly if they show the same memory.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl std::fmt::Debug for SharedMapping {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("SharedMapping")
+            .field("len", &self.len)
+            .field("writable", &self.writable)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and its users hold it alive while they use it.
         unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };

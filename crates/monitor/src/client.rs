@@ -1,0 +1,110 @@
+//! One connected client: who it is, what it holds, and what it still has to be told.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use promote::wire::{MonitorMessage, Name, Packet, Token};
+use sys::packet;
+use sys::tcp::End;
+
+use crate::ledger::Bucket;
+use crate::policy::{Limits, Subject};
+
+/// What a client's token stands for.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// An offer that waits; whether its descriptor is kept.
+    Waiting { end: End, foreign: bool },
+    /// A promoted connection with its segment. `cookie` is none for one that an earlier
+    /// monitor granted: what the client says of it is not verified.
+    Promoted { cookie: Option<u64>, bytes: u64 },
+}
+
+/// A client that has said hello.
+pub(crate) struct Loop {
+    pub(crate) id: u32,
+    pub(crate) name: Name,
+    /// Its loop page, for those it shares connections with.
+    pub(crate) page: OwnedFd,
+}
+
+/// A client.
+pub(crate) struct Client {
+    pub(crate) socket: OwnedFd,
+    pub(crate) pid: u32,
+    pub(crate) subject: Subject,
+    /// `None` until it has said hello.
+    pub(crate) greeted: Option<Loop>,
+    pub(crate) held: HashMap<Token, Held>,
+    /// How many of them wait.
+    pub(crate) waiting: u64,
+    pub(crate) bucket: Bucket,
+    /// What it had no room for. While there is any, nothing more is read from it, so that
+    /// there can be no more than it has offers waiting.
+    unsent: VecDeque<Packet>,
+}
+
+impl Client {
+    /// Looks at who has connected.
+    pub(crate) fn new(socket: OwnedFd, limits: &Limits, now: Instant) -> io::Result<Client> {
+        let peer = packet::credentials(socket.as_fd())?;
+        let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup: cgroup(peer.pid) };
+        Ok(Client {
+            socket,
+            pid: peer.pid,
+            subject,
+            greeted: None,
+            held: HashMap::new(),
+            waiting: 0,
+            bucket: Bucket::full(limits.offers_burst, now),
+            unsent: VecDeque::new(),
+        })
+    }
+
+    /// Says something, now or as soon as the client has room; false if it is gone.
+    pub(crate) fn say(&mut self, message: MonitorMessage) -> bool {
+        self.unsent.push_back(message.encode());
+        self.flush()
+    }
+
+    /// Says something that brings descriptors, now or not at all.
+    pub(crate) fn hand(&self, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        packet::send(self.socket.as_fd(), message.encode().as_bytes(), descriptors)
+    }
+
+    /// Says what is unsaid, as far as the client has room; false if it is gone.
+    pub(crate) fn flush(&mut self) -> bool {
+        while let Some(packet) = self.unsent.front() {
+            match packet::send(self.socket.as_fd(), packet.as_bytes(), &[]) {
+                Ok(()) => drop(self.unsent.pop_front()),
+                Err(error) => {
+                    return matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM));
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether it does not read what it is told.
+    pub(crate) fn is_stalled(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Whether a grant would reach it.
+    pub(crate) fn has_room(&self) -> bool {
+        self.unsent.is_empty() && packet::has_room(self.socket.as_fd())
+    }
+
+    /// Its name, as far as it has told one.
+    pub(crate) fn name(&self) -> String {
+        self.greeted.as_ref().map_or_else(String::new, |greeted| greeted.name.to_string())
+    }
+}
+
+/// The control group (version 2) of a process; `None` if the process is gone.
+fn cgroup(pid: u32) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
+}

@@ -1,0 +1,29 @@
+//! The shared memory that is handed out: segments and loop pages, as the specification
+//! lays them out, sealed.
+
+use std::io;
+
+use promote::client::LOOP_PAGE;
+use sys::memory_file::MemoryFile;
+
+const SEGMENT_MAGIC: u32 = u32::from_le_bytes(*b"MPR1");
+const LOOP_MAGIC: u32 = u32::from_le_bytes(*b"MPL1");
+const LAYOUT: u32 = 1;
+
+/// A segment of `size` bytes, of which none but the first page is taken yet.
+pub(crate) fn segment(size: u32) -> io::Result<MemoryFile> {
+    let mut head = [0; 12];
+    for (place, word) in head.chunks_exact_mut(4).zip([SEGMENT_MAGIC, LAYOUT, size]) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    MemoryFile::create("megapipe-segment", size.into(), &head)
+}
+
+/// A loop page.
+pub(crate) fn loop_page() -> io::Result<MemoryFile> {
+    let mut head = [0; 8];
+    for (place, word) in head.chunks_exact_mut(4).zip([LOOP_MAGIC, LAYOUT]) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    MemoryFile::create("megapipe-loop", LOOP_PAGE as u64, &head)
+}

@@ -1,0 +1,21 @@
+//! The monitor: brings the two ends of a same-host TCP connection together and hands both
+//! the shared memory that their bytes then move through. It carries no data; a connection
+//! that was granted lives on without it.
+//!
+//! One thread, one epoll set. Control path: nothing here is hot.
+
+mod client;
+mod grant;
+mod ledger;
+mod listener;
+mod meeting;
+mod metrics;
+mod offers;
+pub mod policy;
+mod scrape;
+mod server;
+mod verify;
+
+pub use listener::{ListenError, Listener};
+pub use scrape::MetricsAddress;
+pub use server::{Monitor, Options, RunError};

@@ -1,0 +1,432 @@
+//! What the clients' messages come to: offers meet, and are granted or refused.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Instant;
+
+use promote::Reason;
+use promote::client::PROTOCOL;
+use promote::wire::{ClientMessage, MonitorMessage, Name};
+
+use crate::client::{Client, Held, Loop};
+use crate::grant;
+use crate::ledger::{Bucket, Ledger};
+use crate::metrics::Metrics;
+use crate::offers::{ClientId, Offer, Offers, Party};
+use crate::policy::Policy;
+use crate::verify::{Verified, Verifier};
+
+/// Lines about refusals that are logged in a second; the counters have all of them.
+const LOGGED_PER_SECOND: u32 = 50;
+
+/// Everybody who is connected, and everything that waits or is promoted.
+pub(crate) struct Meeting {
+    pub(crate) clients: HashMap<ClientId, Client>,
+    pub(crate) metrics: Metrics,
+    policy: Policy,
+    run_by_root: bool,
+    offers: Offers,
+    ledger: Ledger,
+    verifier: Verifier,
+    /// Sockets that are ends of promoted connections, by cookie.
+    promoted: HashMap<u64, Party>,
+    next_loop: u32,
+    logged: Bucket,
+    /// Clients that do not read, or are gone: the event loop has to look after them.
+    unwell: Vec<ClientId>,
+}
+
+impl Meeting {
+    pub(crate) fn new(policy: Policy, now: Instant) -> io::Result<Meeting> {
+        Ok(Meeting {
+            clients: HashMap::new(),
+            metrics: Metrics::new(),
+            policy,
+            run_by_root: rustix::process::geteuid().is_root(),
+            offers: Offers::default(),
+            ledger: Ledger::default(),
+            verifier: Verifier::new()?,
+            promoted: HashMap::new(),
+            // Numbers of an earlier monitor may still be in use; these are most likely
+            // others.
+            next_loop: std::process::id().wrapping_mul(0x9e37_79b9) | 1,
+            logged: Bucket::full(LOGGED_PER_SECOND, now),
+            unwell: Vec::new(),
+        })
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Follows another policy from now on; what was granted stays.
+    pub(crate) fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
+    /// Clients that the event loop has to look after since the last call.
+    pub(crate) fn take_unwell(&mut self) -> Vec<ClientId> {
+        std::mem::take(&mut self.unwell)
+    }
+
+    /// When the next offer expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.offers.next_expiry()
+    }
+
+    /// Lets a client in, if there is room for it.
+    pub(crate) fn enter(&mut self, id: ClientId, mut client: Client) -> bool {
+        let limits = &self.policy.limits;
+        let room = (self.clients.len() as u64) < limits.clients;
+        if !room || !self.ledger.add_client(client.subject.uid, limits) {
+            self.metrics.refused(Reason::Quota);
+            tracing::warn!(
+                uid = client.subject.uid,
+                pid = client.pid,
+                "too many clients; one is turned away"
+            );
+            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Quota });
+            return false;
+        }
+        self.clients.insert(id, client);
+        true
+    }
+
+    /// Forgets a client and all it held.
+    pub(crate) fn leave(&mut self, id: ClientId) {
+        let Some(mut client) = self.clients.remove(&id) else { return };
+        let uid = client.subject.uid;
+        self.ledger.remove_client(uid);
+        for (token, held) in client.held.drain() {
+            self.give_up(uid, Party { client: id, token }, &held);
+        }
+        tracing::debug!(client = id.0, uid, pid = client.pid, name = client.name(), "client gone");
+    }
+
+    /// Gives back what a token stood for.
+    fn give_up(&mut self, uid: u32, party: Party, held: &Held) {
+        match held {
+            Held::Waiting { end, foreign } => {
+                drop(self.offers.take(end, party));
+                if *foreign {
+                    self.ledger.remove_kept(uid);
+                }
+            }
+            Held::Promoted { cookie, bytes } => {
+                self.ledger.remove_segment(uid, *bytes);
+                if let Some(cookie) = cookie {
+                    self.promoted.remove(cookie);
+                }
+            }
+        }
+    }
+
+    /// What a client said.
+    ///
+    /// # Errors
+    ///
+    /// It broke the protocol: why.
+    pub(crate) fn hear(
+        &mut self,
+        id: ClientId,
+        message: ClientMessage,
+        descriptor: Option<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), &'static str> {
+        let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
+        if client.greeted.is_none() && !matches!(message, ClientMessage::Hello { .. }) {
+            return Err("the first message is no hello");
+        }
+        match (message, descriptor) {
+            (ClientMessage::Hello { .. }, None) if client.greeted.is_some() => Err("a second hello"),
+            (ClientMessage::Hello { version_min, version_max, name }, None) => {
+                if !(version_min..=version_max).contains(&PROTOCOL) {
+                    return Err("no version in common");
+                }
+                self.greet(id, name);
+                Ok(())
+            }
+            (ClientMessage::Offer { token }, Some(descriptor)) => {
+                if client.held.contains_key(&token) {
+                    return Err("a token that is in use");
+                }
+                self.metrics.offers.inc();
+                let party = Party { client: id, token };
+                if let Err(reason) = self.offer(party, descriptor, now) {
+                    self.refuse(party, reason, now);
+                }
+                Ok(())
+            }
+            (ClientMessage::Withdraw { token }, None) => {
+                if let Some(held) = client.held.remove(&token) {
+                    client.waiting -= u64::from(matches!(held, Held::Waiting { .. }));
+                    let uid = client.subject.uid;
+                    self.give_up(uid, Party { client: id, token }, &held);
+                }
+                Ok(())
+            }
+            (ClientMessage::Register { token, .. }, None) => {
+                let limits = &self.policy.limits;
+                let bytes = limits.segment_size.into();
+                if client.held.contains_key(&token) {
+                    return Err("a token that is in use");
+                }
+                // Beyond the quota it is not counted; it lives all the same.
+                if self.ledger.add_segment(client.subject.uid, bytes, limits) {
+                    client.held.insert(token, Held::Promoted { cookie: None, bytes });
+                }
+                Ok(())
+            }
+            // A later version answers; in this one nobody has segments to give.
+            (ClientMessage::Attach { .. }, Some(_)) => Err("attaching is not spoken in this version"),
+            _ => Err("a message with the wrong descriptors"),
+        }
+    }
+
+    fn greet(&mut self, id: ClientId, name: Name) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let refuse = |client: &mut Client, error: &io::Error| {
+            tracing::error!(%error, "no loop page can be made; a client is turned away");
+            client.say(MonitorMessage::Refuse { token: None, reason: Reason::NoMemory });
+        };
+        let page = match grant::loop_page() {
+            Ok(page) => page,
+            Err(error) => {
+                refuse(client, &error);
+                self.metrics.refused(Reason::NoMemory);
+                return self.unwell.push(id);
+            }
+        };
+        let loop_id = self.next_loop;
+        self.next_loop = self.next_loop.wrapping_add(1);
+        let segment_size = self.policy.limits.segment_size;
+        let welcome = MonitorMessage::Welcome { version: PROTOCOL, loop_id, segment_size };
+        if let Err(error) = client.hand(welcome, &[page.writable.as_fd()]) {
+            refuse(client, &error);
+            return self.unwell.push(id);
+        }
+        client.greeted = Some(Loop { id: loop_id, name, page: page.read_only });
+        tracing::debug!(
+            client = id.0,
+            uid = client.subject.uid,
+            pid = client.pid,
+            cgroup = client.subject.cgroup,
+            %name,
+            "client welcome"
+        );
+    }
+
+    fn offer(&mut self, party: Party, descriptor: OwnedFd, now: Instant) -> Result<(), Reason> {
+        let limits = &self.policy.limits;
+        let Some(client) = self.clients.get_mut(&party.client) else { return Ok(()) };
+        if !client.bucket.take(limits.offers_per_second, limits.offers_burst, now) {
+            return Err(Reason::Rate);
+        }
+        if client.waiting >= limits.waiting_per_client {
+            return Err(Reason::Quota);
+        }
+        let verified = self.verifier.examine(descriptor)?;
+        if self.promoted.contains_key(&verified.end.cookie) {
+            return Err(Reason::Changed);
+        }
+        if let Some(mirror) = self.take(Offers::take_mirror, &verified) {
+            if self.verifier.is_still(&mirror.verified) {
+                return self.unite([mirror, Offer { party, verified, expires: now }], now);
+            }
+            // Of a connection that had these addresses before.
+            self.refuse(mirror.party, Reason::Changed, now);
+        }
+        if let Some(earlier) = self.take(Offers::take_same, &verified) {
+            if self.verifier.is_still(&earlier.verified) {
+                // Another holder of the same end was faster.
+                self.wait(earlier);
+                return Err(Reason::Unmatched);
+            }
+            self.refuse(earlier.party, Reason::Changed, now);
+        }
+        let limits = &self.policy.limits;
+        let foreign = verified.is_kept();
+        let Some(client) = self.clients.get(&party.client) else { return Ok(()) };
+        if foreign && !self.ledger.may_keep(client.subject.uid, limits) {
+            return Err(Reason::Quota);
+        }
+        let expires = now + limits.offer_expires(foreign);
+        self.wait(Offer { party, verified, expires });
+        Ok(())
+    }
+
+    /// Takes out a waiting offer; its client no longer holds the token.
+    fn take(
+        &mut self,
+        which: impl FnOnce(&mut Offers, &sys::tcp::End) -> Option<Offer>,
+        verified: &Verified,
+    ) -> Option<Offer> {
+        let offer = which(&mut self.offers, &verified.end)?;
+        self.release(&offer);
+        Some(offer)
+    }
+
+    /// The client of an offer that was taken out no longer holds it.
+    fn release(&mut self, offer: &Offer) {
+        if let Some(client) = self.clients.get_mut(&offer.party.client) {
+            client.held.remove(&offer.party.token);
+            client.waiting = client.waiting.saturating_sub(1);
+            if offer.verified.is_kept() {
+                self.ledger.remove_kept(client.subject.uid);
+            }
+        }
+    }
+
+    fn wait(&mut self, offer: Offer) {
+        let Some(client) = self.clients.get_mut(&offer.party.client) else { return };
+        let foreign = offer.verified.is_kept();
+        client.held.insert(offer.party.token, Held::Waiting { end: offer.verified.end, foreign });
+        client.waiting += 1;
+        if foreign {
+            self.ledger.add_kept(client.subject.uid);
+        }
+        self.offers.wait(offer);
+    }
+
+    /// Two offers that mirror each other; the first, which had to wait, still is what it
+    /// was. Whatever stands in the way is answered to both.
+    fn unite(&mut self, offers: [Offer; 2], now: Instant) -> Result<(), Reason> {
+        let [mirror, own] = &offers;
+        let parties = [mirror.party, own.party];
+        if !self.verifier.is_still(&own.verified) {
+            self.refuse(parties[0], Reason::Changed, now);
+            return Err(Reason::Changed);
+        }
+        if let Err(reason) = self.grant(&offers) {
+            self.refuse(parties[0], reason, now);
+            return Err(reason);
+        }
+        Ok(())
+    }
+
+    fn grant(&mut self, offers: &[Offer; 2]) -> Result<(), Reason> {
+        let parties = offers.each_ref().map(|offer| offer.party);
+        let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
+            return Err(Reason::Unmatched);
+        };
+        let end = &offers[1].verified.end;
+        if !self.policy.permits([&a.subject, &b.subject], [end.local, end.peer], self.run_by_root) {
+            return Err(Reason::Policy);
+        }
+        // What cannot be told to both is not begun.
+        if !a.has_room() || !b.has_room() {
+            return Err(Reason::Unmatched);
+        }
+        let limits = &self.policy.limits;
+        let size = limits.segment_size;
+        let users = [a.subject.uid, b.subject.uid];
+        if !self.ledger.add_segment(users[0], size.into(), limits) {
+            return Err(Reason::Quota);
+        }
+        if !self.ledger.add_segment(users[1], size.into(), limits) {
+            self.ledger.remove_segment(users[0], size.into());
+            return Err(Reason::Quota);
+        }
+        if let Err(reason) = self.hand_out(parties, [a, b], size) {
+            for uid in users {
+                self.ledger.remove_segment(uid, size.into());
+            }
+            return Err(reason);
+        }
+        for offer in offers {
+            let cookie = offer.verified.end.cookie;
+            self.promoted.insert(cookie, offer.party);
+            if let Some(client) = self.clients.get_mut(&offer.party.client) {
+                let held = Held::Promoted { cookie: Some(cookie), bytes: size.into() };
+                client.held.insert(offer.party.token, held);
+            }
+        }
+        self.metrics.matches.inc();
+        tracing::debug!(
+            clients = ?parties.map(|party| party.client.0),
+            local = %end.local,
+            peer = %end.peer,
+            "promoted"
+        );
+        Ok(())
+    }
+
+    /// Makes the two segments and sends them. If only the first client could be told, it
+    /// is told the contrary with the refusal that follows.
+    fn hand_out(&self, parties: [Party; 2], clients: [&Client; 2], size: u32) -> Result<(), Reason> {
+        let no_memory = |error: io::Error| {
+            tracing::error!(%error, "no segments can be made");
+            Reason::NoMemory
+        };
+        let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
+        for (own, other) in [(0, 1), (1, 0)] {
+            let Some(peer_loop) = &clients[other].greeted else { return Err(Reason::Unmatched) };
+            let message = MonitorMessage::Grant {
+                token: parties[own].token,
+                peer_loop: peer_loop.id,
+                segment_size: size,
+            };
+            let descriptors =
+                [segments[own].writable.as_fd(), segments[other].read_only.as_fd(), peer_loop.page.as_fd()];
+            if let Err(error) = clients[own].hand(message, &descriptors) {
+                tracing::debug!(client = parties[own].client.0, %error, "a grant cannot be sent");
+                return Err(match error.raw_os_error() {
+                    Some(libc::EPIPE | libc::ECONNRESET) => Reason::Changed,
+                    _ => Reason::NoMemory,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses the offers that have waited long enough.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        while let Some(offer) = self.offers.take_expired(now) {
+            self.release(&offer);
+            self.refuse(offer.party, Reason::Unmatched, now);
+        }
+    }
+
+    /// Refuses everything, since the monitor ends.
+    pub(crate) fn shut_down(&mut self, now: Instant) {
+        while let Some(offer) = self.offers.take_any() {
+            self.release(&offer);
+            self.refuse(offer.party, Reason::ShuttingDown, now);
+        }
+    }
+
+    fn refuse(&mut self, party: Party, reason: Reason, now: Instant) {
+        self.metrics.refused(reason);
+        let Some(client) = self.clients.get_mut(&party.client) else { return };
+        if !client.say(MonitorMessage::Refuse { token: Some(party.token), reason }) || client.is_stalled() {
+            self.unwell.push(party.client);
+        }
+        // Everyday ones, and those that a flood would repeat, only where they are asked for.
+        let quiet = matches!(reason, Reason::Unmatched | Reason::Rate | Reason::ShuttingDown);
+        if quiet || !self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
+            tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "refused");
+        } else {
+            tracing::info!(
+                client = party.client.0,
+                uid = client.subject.uid,
+                pid = client.pid,
+                name = client.name(),
+                token = party.token.get(),
+                %reason,
+                "refused"
+            );
+        }
+    }
+
+    /// The metrics of this moment.
+    pub(crate) fn metrics_text(&self) -> String {
+        let (segments, bytes) = self.ledger.segments();
+        let levels = &self.metrics.levels;
+        levels.clients.set(self.clients.len() as u64);
+        levels.waiting.set(self.offers.len() as u64);
+        levels.promoted.set(segments);
+        levels.bytes.set(bytes);
+        self.metrics.text()
+    }
+}

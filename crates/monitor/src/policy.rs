@@ -1,0 +1,396 @@
+//! Who may share memory with whom, and how much of it: the policy file.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use promote::client::SEGMENT_SIZES;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
+
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file cannot be read.
+    #[error("the policy {path} cannot be read: {cause}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// open(2) or read(2).
+        #[source]
+        cause: io::Error,
+    },
+    /// The file says what no policy can say; the cause shows the line.
+    #[error(
+        "{path}: {cause}\nThe keys and their values are listed in docs/monitor.md; correct the line above, or remove it."
+    )]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        #[source]
+        cause: Box<toml::de::Error>,
+    },
+    /// A limit is outside of what is possible.
+    #[error("{path}: limits.{key} = {value} is impossible; it must be {remedy}")]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// Which.
+        key: &'static str,
+        /// What it says.
+        value: u64,
+        /// What it may say.
+        remedy: &'static str,
+    },
+}
+
+/// A policy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Policy {
+    /// Whether two programs of one user may share without a rule. `None`: yes, unless the
+    /// monitor runs as root.
+    same_user: Option<bool>,
+    allow: Vec<Rule>,
+    deny: Vec<Rule>,
+    /// How much of everything.
+    pub limits: Limits,
+}
+
+/// Bounds, each for one user or one client.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Limits {
+    /// Bytes of each segment.
+    pub segment_size: u32,
+    /// Segments that one user's programs may hold.
+    pub segments_per_user: u64,
+    /// Bytes of all their segments.
+    pub bytes_per_user: u64,
+    /// Offers of one client that may wait.
+    pub waiting_per_client: u64,
+    /// Offers that one client may make in a second.
+    pub offers_per_second: u32,
+    /// Offers that it may make at once after a pause.
+    pub offers_burst: u32,
+    /// Clients that one user may have connected.
+    pub clients_per_user: u64,
+    /// Clients of all users.
+    pub clients: u64,
+    /// Milliseconds that an offer waits for the other end's.
+    pub offer_expires_ms: u32,
+    /// The same for offers from another network namespace, whose descriptor the monitor
+    /// has to keep meanwhile.
+    pub foreign_offer_expires_ms: u32,
+    /// Such offers of one user that may wait.
+    pub foreign_waiting_per_user: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            segment_size: 256 << 10,
+            segments_per_user: 65_536,
+            bytes_per_user: 16 << 30,
+            waiting_per_client: 16_384,
+            offers_per_second: 20_000,
+            offers_burst: 20_000,
+            clients_per_user: 4096,
+            clients: 16_384,
+            offer_expires_ms: 5000,
+            foreign_offer_expires_ms: 500,
+            foreign_waiting_per_user: 64,
+        }
+    }
+}
+
+impl Limits {
+    /// How long an offer waits.
+    pub fn offer_expires(&self, foreign: bool) -> Duration {
+        let milliseconds = if foreign { self.foreign_offer_expires_ms } else { self.offer_expires_ms };
+        Duration::from_millis(milliseconds.into())
+    }
+
+    fn check(&self, path: &Path) -> Result<(), PolicyError> {
+        let wrong = |key, value: u32, remedy| {
+            Err(PolicyError::Limit { path: path.into(), key, value: value.into(), remedy })
+        };
+        if !SEGMENT_SIZES.contains(&self.segment_size) || !self.segment_size.is_multiple_of(4096) {
+            return wrong("segment_size", self.segment_size, "a multiple of 4096 from 8192 to 16777216");
+        }
+        if self.offers_burst == 0 {
+            return wrong("offers_burst", 0, "at least 1");
+        }
+        if self.offer_expires_ms == 0 {
+            return wrong("offer_expires_ms", 0, "at least 1");
+        }
+        Ok(())
+    }
+}
+
+/// Two parties, and the connections between them that a rule is about.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Rule {
+    one: Who,
+    other: Who,
+    /// One of the two ports is among these; empty: any.
+    #[serde(default)]
+    ports: Vec<Ports>,
+    /// Both addresses are among these; empty: any.
+    #[serde(default)]
+    addresses: Vec<Network>,
+}
+
+/// Programs; every key that is given must hold.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Who {
+    uid: Vec<u32>,
+    gid: Vec<u32>,
+    /// A control group (version 2), and all below it.
+    cgroup: Option<String>,
+}
+
+/// What the kernel says of a program that offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Path of its control group (version 2), where it could be read.
+    pub cgroup: Option<String>,
+}
+
+impl Policy {
+    /// Reads a policy.
+    pub fn load(path: &Path) -> Result<Policy, PolicyError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|cause| PolicyError::Unreadable { path: path.into(), cause })?;
+        Policy::parse(&text, path)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Policy, PolicyError> {
+        let policy: Policy = toml::from_str(text)
+            .map_err(|cause| PolicyError::Wrong { path: path.into(), cause: Box::new(cause) })?;
+        policy.limits.check(path)?;
+        Ok(policy)
+    }
+
+    /// Whether these two may share the memory of a connection between these addresses.
+    /// A rule that denies is stronger than any that allows.
+    pub fn permits(&self, parties: [&Subject; 2], addresses: [SocketAddr; 2], run_by_root: bool) -> bool {
+        if self.deny.iter().any(|rule| rule.matches(parties, addresses)) {
+            return false;
+        }
+        let same_user = self.same_user.unwrap_or(!run_by_root) && parties[0].uid == parties[1].uid;
+        same_user || self.allow.iter().any(|rule| rule.matches(parties, addresses))
+    }
+}
+
+impl Rule {
+    fn matches(&self, [a, b]: [&Subject; 2], addresses: [SocketAddr; 2]) -> bool {
+        let parties =
+            (self.one.matches(a) && self.other.matches(b)) || (self.one.matches(b) && self.other.matches(a));
+        let is_port = |address: SocketAddr| self.ports.iter().any(|ports| ports.contains(address.port()));
+        let is_address =
+            |address: SocketAddr| self.addresses.iter().any(|network| network.contains(address.ip()));
+        parties
+            && (self.ports.is_empty() || addresses.into_iter().any(is_port))
+            && (self.addresses.is_empty() || addresses.into_iter().all(is_address))
+    }
+}
+
+impl Who {
+    fn matches(&self, subject: &Subject) -> bool {
+        let cgroup = |group: &String| {
+            let group = group.trim_end_matches('/');
+            subject.cgroup.as_deref().is_some_and(|path| {
+                path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            })
+        };
+        (self.uid.is_empty() || self.uid.contains(&subject.uid))
+            && (self.gid.is_empty() || self.gid.contains(&subject.gid))
+            && self.cgroup.as_ref().is_none_or(cgroup)
+    }
+}
+
+/// A port, or some in a row: `80` or `"8000-8999"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ports {
+    first: u16,
+    last: u16,
+}
+
+impl Ports {
+    fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ports {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Ports, D::Error> {
+        struct Reader;
+        impl Visitor<'_> for Reader {
+            type Value = Ports;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a port from 0 to 65535, or some in a row such as \"8000-8999\"")
+            }
+
+            fn visit_i64<E: serde::de::Error>(self, value: i64) -> Result<Ports, E> {
+                let port =
+                    u16::try_from(value).map_err(|_| E::invalid_value(Unexpected::Signed(value), &self))?;
+                Ok(Ports { first: port, last: port })
+            }
+
+            fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Ports, E> {
+                let (first, last) = value.split_once('-').unwrap_or((value, value));
+                match (first.trim().parse(), last.trim().parse()) {
+                    (Ok(first), Ok(last)) if first <= last => Ok(Ports { first, last }),
+                    _ => Err(E::invalid_value(Unexpected::Str(value), &self)),
+                }
+            }
+        }
+        deserializer.deserialize_any(Reader)
+    }
+}
+
+/// Addresses that begin with the same bits: `"10.0.0.0/8"`, or one alone: `"::1"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Network {
+    address: IpAddr,
+    bits: u32,
+}
+
+impl Network {
+    fn contains(self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => {
+                (own.to_bits() ^ other.to_bits()).leading_zeros() >= self.bits
+            }
+            (IpAddr::V6(own), IpAddr::V6(other)) => {
+                (own.to_bits() ^ other.to_bits()).leading_zeros() >= self.bits
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Network {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Network, ()> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| ())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| ()))?;
+        if bits <= most { Ok(Network { address, bits }) } else { Err(()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for Network {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let expected = "an address, or a network such as \"127.0.0.0/8\"";
+        text.parse().map_err(|()| D::Error::invalid_value(Unexpected::Str(&text), &expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        Policy::parse(text, Path::new("p.toml")).unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        Policy::parse(text, Path::new("p.toml")).unwrap_err().to_string()
+    }
+
+    fn subject(uid: u32, gid: u32, cgroup: &str) -> Subject {
+        Subject { uid, gid, cgroup: (!cgroup.is_empty()).then(|| cgroup.to_owned()) }
+    }
+
+    const LOCAL: [&str; 2] = ["127.0.0.1:40000", "127.0.0.1:6379"];
+
+    fn permits(policy: &Policy, a: &Subject, b: &Subject, addresses: [&str; 2], root: bool) -> bool {
+        let addresses = addresses.map(|address| address.parse().unwrap());
+        let outcome = policy.permits([a, b], addresses, root);
+        assert_eq!(
+            outcome,
+            policy.permits([b, a], [addresses[1], addresses[0]], root),
+            "asked the other way"
+        );
+        outcome
+    }
+
+    #[test]
+    fn without_rules_each_user_shares_with_himself_and_under_root_nobody() {
+        let (a, b) = (subject(1000, 1000, ""), subject(1001, 1001, ""));
+        let empty = policy("");
+        assert!(permits(&empty, &a, &a, LOCAL, false));
+        assert!(!permits(&empty, &a, &b, LOCAL, false));
+        assert!(!permits(&empty, &a, &a, LOCAL, true));
+        assert!(permits(&policy("same_user = true"), &a, &a, LOCAL, true));
+        assert!(!permits(&policy("same_user = false"), &a, &a, LOCAL, false));
+    }
+
+    #[test]
+    fn a_rule_holds_if_all_of_it_holds() {
+        let policy = policy(
+            r#"
+            [[allow]]
+            one = { uid = [33], cgroup = "/system.slice/web.service" }
+            other = { gid = [50] }
+            ports = [6379, "8000-8999"]
+            addresses = ["127.0.0.0/8", "::1"]
+            [[deny]]
+            one = { uid = [33] }
+            other = {}
+            ports = [8080]
+            "#,
+        );
+        let web = subject(33, 33, "/system.slice/web.service/worker");
+        let cache = subject(7, 50, "");
+        assert!(permits(&policy, &web, &cache, LOCAL, true));
+        assert!(permits(&policy, &web, &cache, ["[::1]:8999", "[::1]:1"], true));
+        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:1", "127.0.0.1:2"], true));
+        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:6379", "10.0.0.1:2"], true));
+        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:8080", "127.0.0.1:6379"], true));
+        assert!(!permits(&policy, &subject(33, 33, "/system.slice/web.service2"), &cache, LOCAL, true));
+        assert!(!permits(&policy, &subject(33, 33, ""), &cache, LOCAL, true));
+        assert!(!permits(&policy, &web, &subject(7, 51, ""), LOCAL, true));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        let text = refusal("same_user = true\n[limits]\nsegmentsize = 4096\n");
+        assert!(
+            text.contains("line 3") && text.contains("segmentsize") && text.contains("segment_size"),
+            "{text}"
+        );
+        let text = refusal("[[allow]]\none = {}\n");
+        assert!(text.contains("other"), "{text}");
+        for wrong in [
+            "ports = [70000]",
+            "ports = [\"9-8\"]",
+            "addresses = [\"10.0.0.0/33\"]",
+            "addresses = [\"host\"]",
+        ] {
+            let text = refusal(&format!("[[allow]]\none = {{}}\nother = {{}}\n{wrong}\n"));
+            assert!(text.contains("line 4") && text.contains("docs/monitor.md"), "{text}");
+        }
+        assert!(refusal("[limits]\nsegment_size = 5000\n").contains("multiple of 4096"));
+        assert!(refusal("[limits]\noffers_burst = 0\n").contains("at least 1"));
+    }
+}

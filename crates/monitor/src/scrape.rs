@@ -1,0 +1,214 @@
+//! Handing out the metrics: a few short HTTP answers, on a UNIX socket or a loopback port.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+/// Askers at one time; more wait in the backlog.
+const MOST_ASKERS: usize = 16;
+/// Bytes of a question; its content does not matter.
+const LONGEST_QUESTION: usize = 8192;
+/// How long an asker may take for all of it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where the metrics are to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    /// A port of a loopback address.
+    Port(SocketAddr),
+    /// A UNIX stream socket.
+    Path(PathBuf),
+}
+
+impl FromStr for MetricsAddress {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<MetricsAddress, String> {
+        if text.contains('/') {
+            return Ok(MetricsAddress::Path(text.into()));
+        }
+        match text.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_loopback() => Ok(MetricsAddress::Port(address)),
+            Ok(_) => Err("only loopback addresses are allowed, as anybody who reaches it is answered: \
+                          use 127.0.0.1:PORT, or the path of a UNIX socket"
+                .into()),
+            Err(_) => Err("neither a path such as /run/megapipe/metrics.sock nor an address such as \
+                           127.0.0.1:9464"
+                .into()),
+        }
+    }
+}
+
+enum Listening {
+    Port(TcpListener),
+    Path(UnixListener, PathBuf),
+}
+
+/// A connection of either kind.
+trait Stream: Read + Write + AsFd {}
+impl<S: Read + Write + AsFd> Stream for S {}
+
+struct Asker {
+    stream: Box<dyn Stream>,
+    until: Instant,
+    question: usize,
+    end: [u8; 4],
+    answer: Vec<u8>,
+    said: usize,
+}
+
+/// Those who ask for metrics.
+pub(crate) struct Scrape {
+    listening: Listening,
+    askers: HashMap<u64, Asker>,
+    next: u64,
+}
+
+impl Scrape {
+    /// Listens.
+    pub(crate) fn listen(address: &MetricsAddress) -> io::Result<Scrape> {
+        let listening = match address {
+            MetricsAddress::Port(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Listening::Port(listener)
+            }
+            MetricsAddress::Path(path) => {
+                let mut bound = UnixListener::bind(path);
+                if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
+                    && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+                {
+                    // A dead monitor left it.
+                    fs::remove_file(path)?;
+                    bound = UnixListener::bind(path);
+                }
+                let listener = bound?;
+                listener.set_nonblocking(true)?;
+                Listening::Path(listener, path.clone())
+            }
+        };
+        Ok(Scrape { listening, askers: HashMap::new(), next: 0 })
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        match &self.listening {
+            Listening::Port(listener) => listener.as_fd(),
+            Listening::Path(listener, _) => listener.as_fd(),
+        }
+    }
+
+    /// Takes one asker: its number and descriptor, to be waited for. `None` if there is
+    /// none, or no room: those who have waited longest make room in time.
+    pub(crate) fn accept(&mut self, now: Instant) -> io::Result<Option<(u64, BorrowedFd<'_>)>> {
+        let accepted = match &self.listening {
+            Listening::Port(listener) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+            Listening::Path(listener, _) => listener.accept().and_then(|(stream, _)| {
+                stream.set_nonblocking(true)?;
+                Ok(Box::new(stream) as Box<dyn Stream>)
+            }),
+        };
+        let stream = match accepted {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if self.askers.len() >= MOST_ASKERS
+            && let Some(oldest) = self.askers.iter().min_by_key(|(_, asker)| asker.until).map(|(key, _)| *key)
+        {
+            self.askers.remove(&oldest);
+        }
+        let number = self.next;
+        self.next += 1;
+        let asker =
+            Asker { stream, until: now + PATIENCE, question: 0, end: [0; 4], answer: Vec::new(), said: 0 };
+        let asker = self.askers.entry(number).or_insert(asker);
+        Ok(Some((number, asker.stream.as_fd())))
+    }
+
+    /// Goes on with one asker; `text` is asked for at the end of a question. Returns its
+    /// descriptor if it has to be waited for until it has room.
+    pub(crate) fn go_on(&mut self, number: u64, text: impl FnOnce() -> String) -> Option<BorrowedFd<'_>> {
+        let asker = self.askers.get_mut(&number)?;
+        match asker.go_on(text) {
+            Ok(false) => {
+                let waits = !asker.answer.is_empty();
+                self.askers.get(&number).filter(|_| waits).map(|asker| asker.stream.as_fd())
+            }
+            Ok(true) | Err(_) => {
+                self.askers.remove(&number);
+                None
+            }
+        }
+    }
+
+    /// Lets go of those who take too long; returns when to look again.
+    pub(crate) fn expire(&mut self, now: Instant) -> Option<Instant> {
+        self.askers.retain(|_, asker| asker.until > now);
+        self.askers.values().map(|asker| asker.until).min()
+    }
+}
+
+impl Asker {
+    /// True if all is said.
+    fn go_on(&mut self, text: impl FnOnce() -> String) -> io::Result<bool> {
+        let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+        if self.answer.is_empty() {
+            let mut bytes = [0; 1024];
+            loop {
+                let count = match self.stream.read(&mut bytes) {
+                    Ok(0) => return Ok(true),
+                    Ok(count) => count,
+                    Err(error) if waits(&error) => return Ok(false),
+                    Err(error) => return Err(error),
+                };
+                self.question += count;
+                let mut ended = false;
+                for byte in &bytes[..count] {
+                    self.end.rotate_left(1);
+                    self.end[3] = *byte;
+                    ended |= &self.end == b"\r\n\r\n";
+                }
+                if ended {
+                    break;
+                }
+                if self.question > LONGEST_QUESTION {
+                    return Ok(true);
+                }
+            }
+            let text = text();
+            self.answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
+                 charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
+                text.len()
+            )
+            .into_bytes();
+        }
+        while self.said < self.answer.len() {
+            match self.stream.write(&self.answer[self.said..]) {
+                Ok(0) => return Ok(true),
+                Ok(count) => self.said += count,
+                Err(error) if waits(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Drop for Scrape {
+    fn drop(&mut self) {
+        if let Listening::Path(_, path) = &self.listening {
+            // Somebody may have removed it before.
+            let _ = fs::remove_file(path);
+        }
+    }
+}

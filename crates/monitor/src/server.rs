@@ -1,0 +1,372 @@
+//! The event loop: who is connected, what arrives, what is due, and when it ends.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use promote::Reason;
+use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
+use sys::epoll::{self, Event, Set};
+use sys::{packet, signals};
+
+use crate::client::Client;
+use crate::listener::Listener;
+use crate::meeting::Meeting;
+use crate::offers::ClientId;
+use crate::policy::{Policy, PolicyError};
+use crate::scrape::{MetricsAddress, Scrape};
+
+/// Messages of one client, or connections, that are looked at before the next is served.
+const TURN: usize = 64;
+/// How long a client may take for its hello.
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How long the monitor does not accept after it ran out of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// What an event is about: one of these, or a client or asker by number.
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const SCRAPE: u64 = 2;
+const FIRST_CLIENT: u64 = 16;
+/// Set in the numbers of those who ask for metrics.
+const ASKER: u64 = 1 << 63;
+
+/// How a monitor runs.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The policy; `None`: the built-in one.
+    pub policy: Option<PathBuf>,
+    /// Where metrics are to be had; `None`: nowhere.
+    pub metrics: Option<MetricsAddress>,
+    /// Ends by itself when it has had no client for this long; `None`: stays.
+    pub linger: Option<Duration>,
+}
+
+/// Why a monitor does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The metrics cannot be offered.
+    #[error("metrics cannot be offered at {address:?}: {cause}; choose another place with --metrics")]
+    Metrics {
+        /// Where.
+        address: MetricsAddress,
+        /// bind(2) or listen(2).
+        #[source]
+        cause: io::Error,
+    },
+    /// The system lacks what every monitor needs.
+    #[error("the system does not let a monitor run ({what}): {cause}")]
+    System {
+        /// Which call.
+        what: &'static str,
+        /// Its error.
+        #[source]
+        cause: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
+    move |cause| RunError::System { what, cause }
+}
+
+/// A monitor that listens.
+pub struct Monitor {
+    options: Options,
+    listener: Listener,
+    set: Set,
+    signals: OwnedFd,
+    scrape: Option<Scrape>,
+    meeting: Meeting,
+    next_client: u64,
+    /// Those who have not said hello, in the order in which they came.
+    ungreeted: VecDeque<(Instant, ClientId)>,
+    /// Accepting goes on then.
+    paused_until: Option<Instant>,
+    /// Since when there has been no client.
+    alone_since: Instant,
+}
+
+impl Monitor {
+    /// Sets a monitor up on the calling thread, whose SIGTERM, SIGINT and SIGHUP it takes.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from running.
+    pub fn new(listener: Listener, options: Options) -> Result<Monitor, RunError> {
+        let now = Instant::now();
+        let policy = options.policy.as_deref().map_or_else(|| Ok(Policy::default()), Policy::load)?;
+        let scrape = match &options.metrics {
+            None => None,
+            Some(address) => Some(
+                Scrape::listen(address)
+                    .map_err(|cause| RunError::Metrics { address: address.clone(), cause })?,
+            ),
+        };
+        let set = Set::new().map_err(system("epoll_create1"))?;
+        let signals =
+            signals::redirect(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(system("signalfd"))?;
+        set.add(listener.fd(), epoll::IN, LISTENER).map_err(system("epoll_ctl"))?;
+        set.add(signals.as_fd(), epoll::IN, SIGNALS).map_err(system("epoll_ctl"))?;
+        if let Some(scrape) = &scrape {
+            set.add(scrape.fd(), epoll::IN, SCRAPE).map_err(system("epoll_ctl"))?;
+        }
+        let meeting = Meeting::new(policy, now).map_err(system("sock_diag"))?;
+        Ok(Monitor {
+            options,
+            listener,
+            set,
+            signals,
+            scrape,
+            meeting,
+            next_client: FIRST_CLIENT,
+            ungreeted: VecDeque::new(),
+            paused_until: None,
+            alone_since: now,
+        })
+    }
+
+    /// Serves until a signal says to end, or nobody needs it any more.
+    ///
+    /// # Errors
+    ///
+    /// Only what no single client can cause.
+    pub fn run(mut self) -> Result<(), RunError> {
+        let mut events = [Event::NONE; 64];
+        loop {
+            let Some(limit) = self.due(Instant::now()) else { return Ok(()) };
+            let count = match self.set.wait(&mut events, limit) {
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+                Err(error) => return Err(system("epoll_wait")(error)),
+            };
+            let now = Instant::now();
+            for event in &events[..count] {
+                match event.data() {
+                    LISTENER => self.accept(now)?,
+                    SIGNALS => {
+                        if self.signalled(now)? {
+                            return Ok(());
+                        }
+                    }
+                    SCRAPE => self.accept_asker(now),
+                    number if number & ASKER != 0 => self.answer_asker(number & !ASKER),
+                    number => self.serve(ClientId(number), event.readiness(), now),
+                }
+                self.look_after();
+            }
+        }
+    }
+
+    /// Does what is due, and returns how long there is nothing else to do (`Some(None)`:
+    /// for ever). `None`: the monitor ends.
+    fn due(&mut self, now: Instant) -> Option<Option<Duration>> {
+        self.meeting.expire(now);
+        while let Some((until, id)) = self.ungreeted.front().copied() {
+            let waits = self.meeting.clients.get(&id).is_some_and(|client| client.greeted.is_none());
+            if waits && until > now {
+                break;
+            }
+            self.ungreeted.pop_front();
+            if waits {
+                tracing::info!(client = id.0, "a client that says no hello is cut off");
+                self.remove(id);
+            }
+        }
+        if self.paused_until.is_some_and(|until| until <= now) {
+            self.paused_until = None;
+            if let Err(error) = self.set.modify(self.listener.fd(), epoll::IN, LISTENER) {
+                tracing::error!(%error, "no further clients can be accepted");
+            }
+        }
+        self.look_after();
+        if !self.meeting.clients.is_empty() {
+            self.alone_since = now;
+        }
+        let ends = self.options.linger.map(|linger| self.alone_since + linger);
+        if ends.is_some_and(|ends| ends <= now) {
+            tracing::info!("the last client has gone; the monitor ends");
+            return None;
+        }
+        let times = [
+            self.meeting.next_expiry(),
+            self.ungreeted.front().map(|(until, _)| *until),
+            self.paused_until,
+            self.scrape.as_mut().and_then(|scrape| scrape.expire(now)),
+            ends.filter(|_| self.meeting.clients.is_empty()),
+        ];
+        Some(times.into_iter().flatten().min().map(|time| time.saturating_duration_since(now)))
+    }
+
+    fn accept(&mut self, now: Instant) -> Result<(), RunError> {
+        for _ in 0..TURN {
+            let socket = match packet::accept(self.listener.fd()) {
+                Ok(socket) => socket,
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::EAGAIN) => return Ok(()),
+                    Some(libc::ECONNABORTED | libc::EINTR) => continue,
+                    Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                        tracing::warn!(%error, "no client can be accepted for now");
+                        self.paused_until = Some(now + PAUSE);
+                        return self.set.modify(self.listener.fd(), 0, LISTENER).map_err(system("epoll_ctl"));
+                    }
+                    _ => return Err(system("accept4")(error)),
+                },
+            };
+            let id = ClientId(self.next_client);
+            self.next_client += 1;
+            let client = match Client::new(socket, &self.meeting.policy().limits, now) {
+                Ok(client) => client,
+                Err(error) => {
+                    tracing::warn!(%error, "the kernel does not say who has connected");
+                    continue;
+                }
+            };
+            if let Err(error) = self.set.add(client.socket.as_fd(), epoll::IN, id.0) {
+                tracing::warn!(%error, "a client cannot be watched");
+                continue;
+            }
+            if self.meeting.enter(id, client) {
+                self.ungreeted.push_back((now + HELLO_WITHIN, id));
+                self.alone_since = now;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads from a client: as much as is its turn, and only while it reads what it is told.
+    fn serve(&mut self, id: ClientId, readiness: u32, now: Instant) {
+        if readiness & (epoll::HANG_UP | epoll::ERROR) != 0 {
+            return self.remove(id);
+        }
+        if readiness & epoll::OUT != 0 {
+            let Some(client) = self.meeting.clients.get_mut(&id) else { return };
+            if !client.flush() {
+                return self.remove(id);
+            }
+            self.watch(id);
+        }
+        let mut bytes = [0; MOST_BYTES];
+        for _ in 0..TURN {
+            let Some(client) = self.meeting.clients.get(&id).filter(|client| !client.is_stalled()) else {
+                return;
+            };
+            let received = match packet::receive(client.socket.as_fd(), &mut bytes) {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.remove(id),
+            };
+            if received.len == 0 {
+                return self.remove(id);
+            }
+            let [descriptor, second, _] = received.descriptors;
+            let outcome = if received.truncated || second.is_some() {
+                Err("a packet that is too long, or with too many descriptors".to_owned())
+            } else {
+                match ClientMessage::decode(&bytes[..received.len]) {
+                    Ok(message) => self.meeting.hear(id, message, descriptor, now).map_err(str::to_owned),
+                    Err(error) => Err(error.to_string()),
+                }
+            };
+            if let Err(breach) = outcome {
+                return self.cut_off(id, &breach);
+            }
+        }
+    }
+
+    fn cut_off(&mut self, id: ClientId, breach: &str) {
+        self.meeting.metrics.protocol_errors.inc();
+        self.meeting.metrics.refused(Reason::Protocol);
+        if let Some(client) = self.meeting.clients.get_mut(&id) {
+            tracing::warn!(
+                client = id.0,
+                uid = client.subject.uid,
+                pid = client.pid,
+                name = client.name(),
+                breach,
+                "a client that breaks the protocol is cut off"
+            );
+            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Protocol });
+        }
+        self.remove(id);
+    }
+
+    fn remove(&mut self, id: ClientId) {
+        // Closing its descriptor takes it out of the set.
+        self.meeting.leave(id);
+    }
+
+    /// Waits for those who do not read to have room, and lets go of those who are gone or
+    /// were turned away.
+    fn look_after(&mut self) {
+        for id in self.meeting.take_unwell() {
+            let Some(client) = self.meeting.clients.get_mut(&id) else { continue };
+            if client.greeted.is_none() || !client.flush() {
+                self.remove(id);
+            } else {
+                self.watch(id);
+            }
+        }
+    }
+
+    fn watch(&mut self, id: ClientId) {
+        let Some(client) = self.meeting.clients.get(&id) else { return };
+        let interest = if client.is_stalled() { epoll::OUT } else { epoll::IN };
+        if let Err(error) = self.set.modify(client.socket.as_fd(), interest, id.0) {
+            tracing::warn!(%error, client = id.0, "a client cannot be watched");
+            self.remove(id);
+        }
+    }
+
+    /// True if the monitor has to end.
+    fn signalled(&mut self, now: Instant) -> Result<bool, RunError> {
+        while let Some(signal) = signals::next(&self.signals).map_err(system("signalfd"))? {
+            if signal != libc::SIGHUP {
+                tracing::info!(signal, "the monitor ends");
+                self.meeting.shut_down(now);
+                return Ok(true);
+            }
+            let Some(path) = &self.options.policy else {
+                tracing::info!("there is no policy file to read again");
+                continue;
+            };
+            let outcome = Policy::load(path);
+            self.meeting.metrics.reloaded(outcome.is_ok());
+            match outcome {
+                Ok(policy) => {
+                    self.meeting.set_policy(policy);
+                    tracing::info!(path = %path.display(), "the policy was read again");
+                }
+                Err(error) => tracing::error!(%error, "the policy stays as it was"),
+            }
+        }
+        Ok(false)
+    }
+
+    fn accept_asker(&mut self, now: Instant) {
+        let Some(scrape) = &mut self.scrape else { return };
+        let outcome = match scrape.accept(now) {
+            Ok(None) => return,
+            Ok(Some((number, asker))) => self.set.add(asker, epoll::IN, ASKER | number),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "metrics cannot be handed out; they are no longer offered");
+            self.scrape = None;
+        }
+    }
+
+    fn answer_asker(&mut self, number: u64) {
+        let Some(scrape) = &mut self.scrape else { return };
+        let meeting = &self.meeting;
+        if let Some(asker) = scrape.go_on(number, || meeting.metrics_text())
+            && let Err(error) = self.set.modify(asker, epoll::OUT, ASKER | number)
+        {
+            tracing::warn!(%error, "an asker for metrics cannot be watched");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What the kernel says of an offered descriptor, and whether it still says so when the
+//! offer is matched.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use promote::Reason;
+use sys::socket_diag::SocketDiag;
+use sys::tcp::{self, ESTABLISHED, End, NotAnEnd};
+
+/// An offered end, as far as the monitor keeps hold of it.
+#[derive(Debug)]
+pub(crate) struct Verified {
+    /// What the kernel said.
+    pub(crate) end: End,
+    /// Only of a namespace where the monitor cannot ask by cookie: the descriptor.
+    kept: Option<OwnedFd>,
+}
+
+/// Asks the kernel.
+pub(crate) struct Verifier {
+    diag: SocketDiag,
+}
+
+impl Verifier {
+    pub(crate) fn new() -> io::Result<Verifier> {
+        Ok(Verifier { diag: SocketDiag::new()? })
+    }
+
+    /// Looks at what was offered. The descriptor is closed here, unless its namespace is
+    /// not the monitor's own.
+    pub(crate) fn examine(&self, descriptor: OwnedFd) -> Result<Verified, Reason> {
+        let end = look(descriptor.as_fd())?;
+        let foreign = end.namespace != self.diag.namespace();
+        // A socket connected to itself has no other end.
+        if end.local == end.peer || (!foreign && !tcp::is_local(end.peer.ip())) {
+            return Err(Reason::NotThisHost);
+        }
+        Ok(Verified { end, kept: foreign.then_some(descriptor) })
+    }
+
+    /// Whether the end still is that connection.
+    pub(crate) fn is_still(&mut self, verified: &Verified) -> bool {
+        match &verified.kept {
+            Some(descriptor) => look(descriptor.as_fd()) == Ok(verified.end),
+            None => match self.diag.is_still(&verified.end) {
+                Ok(still) => still,
+                Err(error) => {
+                    tracing::warn!(%error, "sock_diag does not answer");
+                    // A broken conversation is begun anew for the next question.
+                    if let Ok(diag) = SocketDiag::new() {
+                        self.diag = diag;
+                    }
+                    false
+                }
+            },
+        }
+    }
+}
+
+impl Verified {
+    /// Whether the monitor had to keep the descriptor.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.is_some()
+    }
+}
+
+fn look(descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
+    match tcp::end(descriptor) {
+        Ok(end) if end.state == ESTABLISHED => Ok(end),
+        Ok(_) | Err(NotAnEnd::NotConnected) => Err(Reason::NotConnected),
+        Err(NotAnEnd::NotTcp) => Err(Reason::NotTcp),
+        Err(NotAnEnd::Untold(error)) => {
+            tracing::warn!(%error, "the kernel does not tell of a socket");
+            Err(Reason::NotTcp)
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The monitor with real clients and real connections.
+
+mod meet;
+mod support;

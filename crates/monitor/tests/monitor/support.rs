@@ -1,0 +1,164 @@
+//! A monitor on a thread, in a directory of its own, and clients that wait with a bound.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use monitor::{Listener, Monitor, Options, RunError};
+use promote::client::{self, PeerLoop, SharedMapping};
+use promote::wire::{Name, Token};
+use promote::{Answer, Client, Reason, ReceiveError};
+use sys::epoll::{self, Event, Set};
+
+/// What takes longer than this hangs.
+pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// A policy under which these tests' processes may share, also where they run as root.
+pub(crate) const SHARE: &str = "same_user = true\n";
+
+/// A directory of one test.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("megapipe-monitor-{}-{number}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Place(path)
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A monitor of this process, which ends when its last client has gone.
+pub(crate) struct Running {
+    pub(crate) place: Place,
+    thread: Option<JoinHandle<Result<(), RunError>>>,
+}
+
+impl Running {
+    /// Starts one with this policy, and a first client, which keeps it alive.
+    pub(crate) fn start(policy: &str) -> (Running, Client) {
+        let place = Place::new();
+        let policy_path = place.file("policy.toml");
+        fs::write(&policy_path, policy).unwrap();
+        let listener = Listener::bind(&place.file("socket")).unwrap();
+        let options = Options {
+            policy: Some(policy_path),
+            metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
+            linger: Some(Duration::from_millis(200)),
+        };
+        // Before the thread runs: its connection waits in the backlog.
+        let thread = std::thread::spawn(move || Monitor::new(listener, options)?.run());
+        let running = Running { place, thread: Some(thread) };
+        let first = running.client("first");
+        (running, first)
+    }
+
+    /// A client that has been welcomed.
+    pub(crate) fn client(&self, name: &str) -> Client {
+        let mut client = Client::connect(&self.options(name)).unwrap();
+        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+        client
+    }
+
+    pub(crate) fn options(&self, name: &str) -> client::Options {
+        client::Options {
+            name: Name::new(name),
+            socket: Some(self.place.file("socket")),
+            start: false,
+            program: None,
+            policy: self.place.file("none"),
+            retry: Duration::from_millis(10),
+        }
+    }
+
+    /// Waits for the monitor's end, after the last client.
+    pub(crate) fn end(mut self) {
+        self.thread.take().unwrap().join().unwrap().unwrap();
+        assert!(!self.place.file("socket").exists());
+    }
+}
+
+/// A connection: the client's end and the server's.
+pub(crate) fn connection(listen: &str, connect: &str) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((listen, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let client = TcpStream::connect((connect, port)).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+pub(crate) fn token(value: u64) -> Token {
+    Token::new(value).unwrap()
+}
+
+/// The next answer, waited for.
+pub(crate) fn receive(client: &mut Client) -> Answer {
+    try_receive(client).unwrap()
+}
+
+/// The next answer, or the end of the connection.
+pub(crate) fn try_receive(client: &mut Client) -> Result<Answer, ReceiveError> {
+    let start = Instant::now();
+    loop {
+        if let Some(answer) = client.receive()? {
+            return Ok(answer);
+        }
+        assert!(start.elapsed() < WATCHDOG, "no answer comes");
+        let set = Set::new().unwrap();
+        set.add(client.fd().unwrap(), epoll::IN, 0).unwrap();
+        set.wait(&mut [Event::NONE], Some(Duration::from_secs(1))).unwrap();
+    }
+}
+
+/// A grant's parts.
+pub(crate) struct Grant {
+    pub(crate) token: Token,
+    pub(crate) own: SharedMapping,
+    pub(crate) peer: SharedMapping,
+    pub(crate) peer_loop: std::sync::Arc<PeerLoop>,
+}
+
+pub(crate) fn granted(client: &mut Client) -> Grant {
+    match receive(client) {
+        Answer::Granted { token, own, peer, peer_loop } => Grant { token, own, peer, peer_loop },
+        other => panic!("no grant: {other:?}"),
+    }
+}
+
+pub(crate) fn refused(client: &mut Client) -> (Token, Reason) {
+    match receive(client) {
+        Answer::Refused { token, reason } => (token, reason),
+        other => panic!("no refusal: {other:?}"),
+    }
+}
+
+pub(crate) fn offer(client: &mut Client, number: u64, end: &impl AsFd) {
+    client.offer(token(number), end.as_fd()).unwrap();
+}
+
+/// The word at `offset`.
+pub(crate) fn word(mapping: &SharedMapping, offset: usize) -> u32 {
+    assert!(offset + 4 <= mapping.len() && offset.is_multiple_of(4));
+    // SAFETY: the place is inside the mapping and aligned; volatile, as others may write.
+    unsafe { mapping.address().add(offset).cast::<u32>().read_volatile() }
+}
+
+pub(crate) fn set_word(mapping: &SharedMapping, offset: usize, value: u32) {
+    assert!(offset + 4 <= mapping.len() && offset.is_multiple_of(4) && mapping.is_writable());
+    // SAFETY: the place is inside the mapping, aligned and writable.
+    unsafe { mapping.address().add(offset).cast::<u32>().write_volatile(value) };
+}

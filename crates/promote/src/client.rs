@@ -1,0 +1,479 @@
+//! The client's side of the talk with the monitor. Nothing here waits: a monitor that is
+//! not there is a normal result, and is looked for again after a while.
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use sys::mapping::MapError;
+pub use sys::mapping::SharedMapping;
+use sys::packet;
+
+use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
+use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
+
+/// Bytes of a loop page.
+pub const LOOP_PAGE: usize = 4096;
+/// The smallest and the largest segment, in bytes; its size is a multiple of 4096.
+pub const SEGMENT_SIZES: std::ops::RangeInclusive<u32> = 8 << 10..=16 << 20;
+/// The version of the protocol that is spoken here.
+pub const PROTOCOL: u32 = 1;
+/// Where the policy of a system lies.
+pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
+
+/// How soon a monitor that was just started is looked for again.
+const STARTING: Duration = Duration::from_millis(50);
+
+/// Which monitor a client talks to, and what it does if there is none.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the client calls itself in the monitor's logs and views.
+    pub name: Name,
+    /// The monitor's socket; `None` looks for the system's monitor, then for the user's.
+    pub socket: Option<PathBuf>,
+    /// Start a monitor of the user's own if nothing listens. Never for root, unless
+    /// `policy` exists.
+    pub start: bool,
+    /// The `megapipe` program that is started; `None` looks beside the running program,
+    /// then in PATH.
+    pub program: Option<PathBuf>,
+    /// The policy that a started monitor obeys, if the file exists.
+    pub policy: PathBuf,
+    /// How long a monitor that was not there is left alone.
+    pub retry: Duration,
+}
+
+impl Options {
+    /// What the environment says: MEGAPIPE_MONITOR is the socket, MEGAPIPE_PROGRAM the
+    /// program to start. A program that runs with other rights than its caller's neither
+    /// listens to the environment nor starts anything.
+    pub fn from_environment(name: &str) -> Options {
+        use rustix::process::{getegid, geteuid, getgid, getuid};
+        let trusted = getuid() == geteuid() && getgid() == getegid();
+        let path = |variable: &str| {
+            std::env::var_os(variable).filter(|value| trusted && !value.is_empty()).map(PathBuf::from)
+        };
+        Options {
+            name: Name::new(name),
+            socket: path("MEGAPIPE_MONITOR"),
+            start: trusted,
+            program: path("MEGAPIPE_PROGRAM"),
+            policy: POLICY_FILE.into(),
+            retry: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why there is no point in looking for a monitor.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// Somebody else could pose as the monitor.
+    #[error(transparent)]
+    Place(#[from] UnsafePlace),
+    /// The system lets this process make no socket.
+    #[error("no connection to the monitor at {path} can be made: {cause}")]
+    Socket {
+        /// The monitor's socket.
+        path: PathBuf,
+        /// socket(2) or connect(2).
+        #[source]
+        cause: io::Error,
+    },
+}
+
+/// Why something was not said to the monitor. The connection it is about stays on TCP.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// There is no monitor at present.
+    #[error("no monitor is connected")]
+    NoMonitor,
+    /// The monitor has not read enough of what it was sent; a later offer may succeed.
+    #[error("the monitor is too busy to take an offer")]
+    Full,
+    /// The descriptor cannot be sent.
+    #[error("the descriptor cannot be offered: {0}")]
+    Descriptor(#[source] io::Error),
+}
+
+/// The monitor is gone. What was offered is forgotten; what was promoted lives on.
+#[derive(Debug, thiserror::Error)]
+#[error("the connection to the monitor is lost: {cause}")]
+pub struct ReceiveError {
+    /// What ended it.
+    #[source]
+    pub cause: LossCause,
+}
+
+/// What ended the connection to a monitor.
+#[derive(Debug, thiserror::Error)]
+pub enum LossCause {
+    /// The monitor ended.
+    #[error("the monitor has ended")]
+    Ended,
+    /// recvmsg(2).
+    #[error("nothing can be received: {0}")]
+    System(#[source] io::Error),
+    /// The monitor wants nothing to do with this client.
+    #[error("the monitor refuses this client: {0}")]
+    Refused(Reason),
+    /// It sent what is no message.
+    #[error("the monitor sent nonsense: {0}")]
+    Nonsense(#[source] DecodeError),
+    /// A message came without its descriptors, or with too many.
+    #[error("the monitor sent a message with the wrong descriptors")]
+    Descriptors,
+    /// It speaks another version, or announced sizes that are none.
+    #[error("the monitor speaks version {version} with segments of {segment_size} bytes")]
+    Version {
+        /// Of the protocol.
+        version: u32,
+        /// Bytes.
+        segment_size: u32,
+    },
+    /// The memory it sent cannot be relied on.
+    #[error("the monitor sent memory that cannot be used: {0}")]
+    Memory(#[source] MapError),
+}
+
+/// The page on which another loop tells whether it sleeps. Everyone who shares a
+/// connection with that loop has the same one.
+#[derive(Debug)]
+pub struct PeerLoop {
+    /// The loop's number with its monitor.
+    pub id: u32,
+    /// The page, read-only.
+    pub page: SharedMapping,
+}
+
+/// What the monitor says.
+#[derive(Debug)]
+pub enum Answer {
+    /// The first answer of every monitor. A loop that has met an earlier monitor keeps
+    /// that one's page for the connections from then: it writes to every page that a live
+    /// connection's peer may look at.
+    Welcome {
+        /// Number of this client's loop.
+        loop_id: u32,
+        /// The page it writes to.
+        loop_page: SharedMapping,
+        /// Bytes of the segments that are granted now.
+        segment_size: u32,
+    },
+    /// The offered connection has its memory. Comes also for an offer that was withdrawn
+    /// a moment before; such a grant is dropped.
+    Granted {
+        /// The offer; from now on the promoted connection, until it is withdrawn.
+        token: Token,
+        /// The segment that this end writes to.
+        own: SharedMapping,
+        /// The segment that the other end writes to.
+        peer: SharedMapping,
+        /// The other end's loop.
+        peer_loop: Arc<PeerLoop>,
+    },
+    /// The connection stays on TCP for good.
+    Refused {
+        /// The offer.
+        token: Token,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// A loop's connection to its monitor.
+pub struct Client {
+    options: Options,
+    socket: Option<OwnedFd>,
+    next_attempt: Instant,
+    last_start: Option<Instant>,
+    /// What could not be sent and must not be forgotten, for the connected monitor.
+    unsent: VecDeque<Packet>,
+    peer_loops: HashMap<u64, Weak<PeerLoop>>,
+}
+
+impl Client {
+    /// Looks for a monitor once. If there is none, one is started where `options` allow
+    /// it, and `reconnect_due` looks again.
+    ///
+    /// # Errors
+    ///
+    /// Only what looking again would not mend; an absent monitor is not an error.
+    pub fn connect(options: &Options) -> Result<Client, ConnectError> {
+        let now = Instant::now();
+        let mut client = Client {
+            options: options.clone(),
+            socket: None,
+            next_attempt: now,
+            last_start: None,
+            unsent: VecDeque::new(),
+            peer_loops: HashMap::new(),
+        };
+        client.reconnect_due(now)?;
+        Ok(client)
+    }
+
+    /// The socket, to wait for answers on (readable); `None` while there is no monitor.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
+    }
+
+    /// When `reconnect_due` will look again; `None` while there is a monitor.
+    pub fn next_attempt(&self) -> Option<Instant> {
+        self.socket.is_none().then_some(self.next_attempt)
+    }
+
+    /// Looks for a monitor if there is none and the last look is long enough ago; true if
+    /// one was found by this call. `fd` has changed then, and a `Welcome` will come.
+    ///
+    /// # Errors
+    ///
+    /// As for `connect`.
+    pub fn reconnect_due(&mut self, now: Instant) -> Result<bool, ConnectError> {
+        if self.socket.is_some() || now < self.next_attempt {
+            return Ok(false);
+        }
+        self.next_attempt = now + self.options.retry;
+        self.socket = self.find(now)?;
+        Ok(self.socket.is_some())
+    }
+
+    /// Offers the connection that `connection` is one end of. The monitor looks at the
+    /// descriptor and closes its own copy at once.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was offered; the connection stays on TCP.
+    pub fn offer(&mut self, token: Token, connection: BorrowedFd<'_>) -> Result<(), OfferError> {
+        self.flush();
+        if !self.unsent.is_empty() {
+            return Err(OfferError::Full);
+        }
+        self.say(&ClientMessage::Offer { token }.encode(), &[connection])
+    }
+
+    /// Takes an offer back, or tells that a promoted connection is over. A busy monitor is
+    /// told later; one that is gone has forgotten it anyway.
+    pub fn withdraw(&mut self, token: Token) {
+        self.flush();
+        let packet = ClientMessage::Withdraw { token }.encode();
+        if !self.unsent.is_empty() || matches!(self.say(&packet, &[]), Err(OfferError::Full)) {
+            self.unsent.push_back(packet);
+        }
+    }
+
+    /// Tells a new monitor of a connection that an earlier one promoted: its socket's
+    /// cookie (SO_COOKIE), and the other end's loop as that monitor numbered it.
+    ///
+    /// # Errors
+    ///
+    /// The monitor does not count this connection; nothing else depends on it.
+    pub fn register(&mut self, token: Token, cookie: u64, peer_loop: u32) -> Result<(), OfferError> {
+        self.flush();
+        self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
+    }
+
+    /// The monitor's next answer, if one has come.
+    ///
+    /// # Errors
+    ///
+    /// The monitor is gone. Told once; `reconnect_due` looks for another.
+    pub fn receive(&mut self) -> Result<Option<Answer>, ReceiveError> {
+        self.flush();
+        let Some(socket) = &self.socket else { return Ok(None) };
+        let mut bytes = [0; MOST_BYTES];
+        let received = match packet::receive(socket.as_fd(), &mut bytes) {
+            Ok(received) => received,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(self.lose(LossCause::System(error))),
+        };
+        if received.len == 0 {
+            return Err(self.lose(LossCause::Ended));
+        }
+        let message = match MonitorMessage::decode(&bytes[..received.len]) {
+            Ok(message) if !received.truncated => message,
+            Ok(_) => return Err(self.lose(LossCause::Descriptors)),
+            Err(error) => return Err(self.lose(LossCause::Nonsense(error))),
+        };
+        match self.take(message, received.descriptors) {
+            Ok(answer) => Ok(Some(answer)),
+            Err(cause) => Err(self.lose(cause)),
+        }
+    }
+
+    fn take(
+        &mut self,
+        message: MonitorMessage,
+        descriptors: [Option<OwnedFd>; packet::MOST_DESCRIPTORS],
+    ) -> Result<Answer, LossCause> {
+        match (message, descriptors) {
+            (MonitorMessage::Welcome { version, loop_id, segment_size }, [Some(page), None, None]) => {
+                if version != PROTOCOL || !is_segment_size(segment_size) {
+                    return Err(LossCause::Version { version, segment_size });
+                }
+                let loop_page =
+                    SharedMapping::writable(page.as_fd(), LOOP_PAGE).map_err(LossCause::Memory)?;
+                Ok(Answer::Welcome { loop_id, loop_page, segment_size })
+            }
+            (
+                MonitorMessage::Grant { token, peer_loop, segment_size },
+                [Some(own), Some(peer), Some(page)],
+            ) => {
+                if !is_segment_size(segment_size) {
+                    return Err(LossCause::Version { version: PROTOCOL, segment_size });
+                }
+                match self.map(token, peer_loop, segment_size as usize, [own, peer, page]) {
+                    Err(MapError::Refused(_)) => {
+                        // Out of memory or of mappings: the connection stays on TCP.
+                        self.withdraw(token);
+                        Ok(Answer::Refused { token, reason: Reason::NoMemory })
+                    }
+                    Err(unsound) => Err(LossCause::Memory(unsound)),
+                    Ok(answer) => Ok(answer),
+                }
+            }
+            (MonitorMessage::Refuse { token: Some(token), reason }, [None, None, None]) => {
+                Ok(Answer::Refused { token, reason })
+            }
+            (MonitorMessage::Refuse { token: None, reason }, _) => Err(LossCause::Refused(reason)),
+            _ => Err(LossCause::Descriptors),
+        }
+    }
+
+    fn map(
+        &mut self,
+        token: Token,
+        id: u32,
+        segment_size: usize,
+        [own, peer, page]: [OwnedFd; 3],
+    ) -> Result<Answer, MapError> {
+        let own = SharedMapping::writable(own.as_fd(), segment_size)?;
+        let peer = SharedMapping::read_only(peer.as_fd(), segment_size)?;
+        let page = SharedMapping::read_only(page.as_fd(), LOOP_PAGE)?;
+        // One mapping of a page for all connections with that loop.
+        let known = self.peer_loops.get(&page.number()).and_then(Weak::upgrade);
+        let peer_loop = match known.filter(|known| known.id == id) {
+            Some(known) => known,
+            None => {
+                self.peer_loops.retain(|_, known| known.strong_count() > 0);
+                let number = page.number();
+                let new = Arc::new(PeerLoop { id, page });
+                self.peer_loops.insert(number, Arc::downgrade(&new));
+                new
+            }
+        };
+        Ok(Answer::Granted { token, own, peer, peer_loop })
+    }
+
+    fn lose(&mut self, cause: LossCause) -> ReceiveError {
+        self.socket = None;
+        self.unsent.clear();
+        self.next_attempt = Instant::now() + STARTING;
+        ReceiveError { cause }
+    }
+
+    fn flush(&mut self) {
+        while let Some(packet) = self.unsent.pop_front() {
+            if matches!(self.say(&packet, &[]), Err(OfferError::Full)) {
+                self.unsent.push_front(packet);
+                break;
+            }
+        }
+    }
+
+    fn say(&self, packet: &Packet, descriptors: &[BorrowedFd<'_>]) -> Result<(), OfferError> {
+        let Some(socket) = &self.socket else { return Err(OfferError::NoMonitor) };
+        let sent = packet::send(socket.as_fd(), packet.as_bytes(), descriptors);
+        sent.map_err(|error| match error.raw_os_error() {
+            // The last: too many descriptors of this user are under way (unix(7)).
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ETOOMANYREFS) => OfferError::Full,
+            // What it said before it went is still to be received, and then the end.
+            Some(libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN) => OfferError::NoMonitor,
+            _ => OfferError::Descriptor(error),
+        })
+    }
+
+    /// Connects to the first monitor that listens, and greets it.
+    fn find(&mut self, now: Instant) -> Result<Option<OwnedFd>, ConnectError> {
+        let (places, own) = match &self.options.socket {
+            Some(path) => (vec![], Place::chosen(path.clone())),
+            None => (vec![Place::chosen(SYSTEM_SOCKET.into())], Place::of_user()),
+        };
+        for place in places.iter().chain([&own]) {
+            if !place.check()? {
+                continue;
+            }
+            let socket = match packet::connect(&place.path) {
+                Ok(socket) => socket,
+                Err(error) if is_absence(&error) => continue,
+                Err(cause) => return Err(ConnectError::Socket { path: place.path.clone(), cause }),
+            };
+            let hello = ClientMessage::Hello {
+                version_min: PROTOCOL,
+                version_max: PROTOCOL,
+                name: self.options.name,
+            };
+            // A fresh socket has room; one that has ended is found out by `receive`.
+            if packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]).is_ok() {
+                return Ok(Some(socket));
+            }
+        }
+        self.start(&own, now)?;
+        Ok(None)
+    }
+
+    /// Starts the user's own monitor where that is allowed, and lets it be looked for soon.
+    fn start(&mut self, place: &Place, now: Instant) -> Result<(), ConnectError> {
+        let root = rustix::process::geteuid().is_root();
+        let policy = self.options.policy.is_file();
+        let recent = self.last_start.is_some_and(|start| now < start + self.options.retry);
+        if recent {
+            self.next_attempt = now + STARTING.min(self.options.retry);
+        }
+        if !self.options.start || recent || (root && !policy) || !place.prepare()? {
+            return Ok(());
+        }
+        let Some(program) = self.program() else { return Ok(()) };
+        let mut command = Command::new(program);
+        command.args(["monitor", "--on-demand", "--socket"]).arg(&place.path).env_remove("LD_PRELOAD");
+        if policy {
+            command.arg("--config").arg(&self.options.policy);
+        }
+        // Starting takes milliseconds, which nobody shall wait for. If it fails there is
+        // no monitor, which is found out like any other absence.
+        let starter = move || drop(sys::process::start_detached(&mut command));
+        if std::thread::Builder::new().name("megapipe-start".into()).spawn(starter).is_ok() {
+            self.last_start = Some(now);
+            self.next_attempt = now + STARTING.min(self.options.retry);
+        }
+        Ok(())
+    }
+
+    fn program(&self) -> Option<PathBuf> {
+        if let Some(program) = &self.options.program {
+            return Some(program.clone());
+        }
+        let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+        let mut candidates = beside.into_iter().chain(directories).map(|path| path.join("megapipe"));
+        candidates.find(|candidate| is_program(candidate))
+    }
+}
+
+fn is_program(path: &Path) -> bool {
+    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+}
+
+fn is_segment_size(size: u32) -> bool {
+    SEGMENT_SIZES.contains(&size) && size.is_multiple_of(4096)
+}
+
+/// Nobody listens, nobody may be asked, or too many are asking.
+fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied | WouldBlock)
+}

@@ -1,0 +1,11 @@
+//! Promotion: how a TCP connection between two programs on one host moves its bytes to
+//! shared memory. The messages to the monitor, through which the two ends meet, and the
+//! client's side of that talk.
+
+pub mod client;
+mod place;
+pub mod wire;
+
+pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
+pub use place::UnsafePlace;
+pub use wire::Reason;

@@ -1,0 +1,166 @@
+//! Packets between processes of one host: UNIX sockets of the kind SOCK_SEQPACKET, which
+//! keep messages apart, carry descriptors and name the peer (unix(7)). Nothing here waits.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// Descriptors that one packet can bring at most.
+pub const MOST_DESCRIPTORS: usize = 3;
+
+/// A user and process as the kernel knows them (SO_PEERCRED): those of the moment at
+/// which the peer connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process.
+    pub pid: u32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Listens at `path`, which must not exist yet.
+pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Connects to the listener at `path`.
+///
+/// # Errors
+///
+/// ENOENT and ECONNREFUSED if nobody listens, EAGAIN if its backlog is full (connect(2)).
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Two sockets connected to each other.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+/// Takes the next connection. EAGAIN if there is none.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    Ok(net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
+}
+
+/// Who is at the other end.
+pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let peer = net::sockopt::socket_peercred(socket)?;
+    Ok(Credentials {
+        pid: peer.pid.as_raw_pid().unsigned_abs(),
+        uid: peer.uid.as_raw(),
+        gid: peer.gid.as_raw(),
+    })
+}
+
+/// Sends one packet with at most `MOST_DESCRIPTORS` descriptors: all of it, or nothing.
+///
+/// # Errors
+///
+/// EAGAIN if the peer has not read enough of what it was sent; EPIPE and ECONNRESET if it
+/// is gone; ETOOMANYREFS if too many descriptors are under way (unix(7)).
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    // A sequenced packet is sent whole or not at all.
+    rustix::io::retry_on_intr(|| net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
+    Ok(())
+}
+
+/// What one packet brought.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Bytes of the packet that are in the given memory; 0 is the end of the connection.
+    pub len: usize,
+    /// The packet had more bytes, or more descriptors, than there was room for.
+    pub truncated: bool,
+    /// The descriptors, in order.
+    pub descriptors: [Option<OwnedFd>; MOST_DESCRIPTORS],
+}
+
+/// Receives one packet. Descriptors beyond the room for them never reach this process.
+///
+/// # Errors
+///
+/// EAGAIN if there is none; ECONNRESET if the peer is gone and had not read everything.
+pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let result = rustix::io::retry_on_intr(|| {
+        net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut ancillary, flags)
+    })?;
+    let mut received = Received {
+        len: result.bytes,
+        truncated: result.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC),
+        ..Received::default()
+    };
+    let arrived = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let mut places = received.descriptors.iter_mut();
+    for descriptor in arrived.flatten() {
+        match places.next() {
+            Some(place) => *place = Some(descriptor),
+            None => received.truncated = true,
+        }
+    }
+    Ok(received)
+}
+
+/// Whether a small packet could be sent now.
+pub fn has_room(socket: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags};
+    let mut polled = [PollFd::new(&socket, PollFlags::OUT)];
+    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(1)) && polled[0].revents() == PollFlags::OUT
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn packets_keep_apart_and_bring_descriptors() {
+        let (a, b) = pair().unwrap();
+        assert!(has_room(a.as_fd()));
+        send(a.as_fd(), b"one", &[a.as_fd(), b.as_fd()]).unwrap();
+        send(a.as_fd(), b"two and more", &[]).unwrap();
+        let mut bytes = [0; 4];
+        let received = receive(b.as_fd(), &mut bytes).unwrap();
+        assert_eq!((&bytes[..received.len], received.truncated), (&b"one"[..], false));
+        assert_eq!(received.descriptors.iter().flatten().count(), 2);
+        drop(received);
+        let received = receive(b.as_fd(), &mut bytes).unwrap();
+        assert!(received.truncated && received.descriptors.iter().flatten().count() == 0);
+        assert_eq!(receive(b.as_fd(), &mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        assert_eq!(receive(b.as_fd(), &mut bytes).unwrap().len, 0);
+        assert!(!has_room(b.as_fd()));
+    }
+}

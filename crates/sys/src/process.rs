@@ -1,0 +1,67 @@
+//! Starting a program that outlives its starter, and what a service manager hands over.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Starts `command` as a process of its own: not a child of this one (no SIGCHLD, nothing
+/// to wait for later), in a session of its own, without any descriptor of this process.
+/// Returns when the program has been loaded, which takes a few milliseconds.
+///
+/// # Errors
+///
+/// fork(2) and execve(2).
+pub fn start_detached(command: &mut Command) -> io::Result<()> {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    // SAFETY: the closure runs in a fresh child with one thread; it makes only system calls,
+    // without memory of ours, and leaves through `_exit` where it does not return.
+    unsafe {
+        command.pre_exec(|| {
+            libc::setsid();
+            // A plain fork; its child goes on to the program, and what it is a child of ends.
+            match libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) {
+                0 => {}
+                -1 => return Err(io::Error::last_os_error()),
+                _ => libc::_exit(0),
+            }
+            // Whatever the program forgot to mark: held open elsewhere, its connections
+            // would never end. Kernels before 5.11 lack the flag.
+            if libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) != 0 {
+                for descriptor in 3..65_536 {
+                    libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
+                }
+            }
+            Ok(())
+        });
+    }
+    command.spawn()?.wait()?;
+    Ok(())
+}
+
+/// The listening socket that a service manager started this process with (sd_listen_fds(3)),
+/// if it did. To be asked once, before the process has opened anything.
+///
+/// # Errors
+///
+/// `InvalidInput` if it handed over more than one.
+pub fn activated_listener() -> io::Result<Option<OwnedFd>> {
+    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u32>().ok());
+    if number("LISTEN_PID") != Some(std::process::id()) {
+        return Ok(None);
+    }
+    match number("LISTEN_FDS") {
+        None | Some(0) => Ok(None),
+        Some(1) => {
+            // SAFETY: by the protocol descriptor 3 is open and ours, and this process has
+            // no other owner of it.
+            let listener = unsafe { OwnedFd::from_raw_fd(3) };
+            rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
+            Ok(Some(listener))
+        }
+        Some(count) => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("the service manager handed over {count} sockets, one is needed"),
+        )),
+    }
+}

@@ -1,0 +1,120 @@
+//! What the kernel says of a TCP socket.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::net::{SocketType, ipproto, sockopt};
+
+/// TCP_ESTABLISHED of the kernel's `enum` of states.
+pub const ESTABLISHED: u8 = 1;
+
+/// What is asked of a descriptor that should be one end of a TCP connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// The socket's own number, of which no two are equal until the next boot (SO_COOKIE).
+    pub cookie: u64,
+    /// Its network namespace (SO_NETNS_COOKIE; 0 before Linux 5.14).
+    pub namespace: u64,
+    /// The interface it is bound to, 0 for none.
+    pub interface: u32,
+    /// State of the connection (`ESTABLISHED` or another).
+    pub state: u8,
+    /// Its own address; a v4-mapped one is told as IPv4.
+    pub local: SocketAddr,
+    /// The address it is connected to, likewise.
+    pub peer: SocketAddr,
+}
+
+/// Why a descriptor is not an end of a TCP connection.
+#[derive(Debug, thiserror::Error)]
+pub enum NotAnEnd {
+    /// No socket, or one of another protocol.
+    #[error("the descriptor is not a TCP socket")]
+    NotTcp,
+    /// A TCP socket without a peer.
+    #[error("the socket is not connected")]
+    NotConnected,
+    /// getsockopt(2).
+    #[error("the kernel does not tell of the socket: {0}")]
+    Untold(#[source] io::Error),
+}
+
+/// Looks at a descriptor.
+pub fn end(fd: BorrowedFd<'_>) -> Result<End, NotAnEnd> {
+    match sockopt::socket_type(fd) {
+        Ok(SocketType::STREAM) => {}
+        Ok(_) | Err(rustix::io::Errno::NOTSOCK) => return Err(NotAnEnd::NotTcp),
+        Err(errno) => return Err(NotAnEnd::Untold(errno.into())),
+    }
+    // Also tells TCP from MPTCP, SCTP and streams of UNIX sockets.
+    if !matches!(sockopt::socket_protocol(fd), Ok(Some(ipproto::TCP))) {
+        return Err(NotAnEnd::NotTcp);
+    }
+    let untold = |errno: rustix::io::Errno| NotAnEnd::Untold(errno.into());
+    let cookie = sockopt::socket_cookie(fd).map_err(untold)?;
+    let namespace = crate::socket::namespace_cookie(fd).map_err(NotAnEnd::Untold)?;
+    let state: u8 = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map_err(NotAnEnd::Untold)?;
+    let interface: u32 = option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map_err(NotAnEnd::Untold)?;
+    let local = rustix::net::getsockname(fd).map_err(untold)?;
+    let local = SocketAddr::try_from(local).map_err(|_| NotAnEnd::NotTcp)?;
+    let peer = rustix::net::getpeername(fd).map_err(|_| NotAnEnd::NotConnected)?;
+    let Some(peer) = peer.and_then(|peer| SocketAddr::try_from(peer).ok()) else {
+        return Err(NotAnEnd::NotConnected);
+    };
+    Ok(End { cookie, namespace, interface, state, local: plain(local), peer: plain(peer) })
+}
+
+/// The address without what is not part of a connection's identity: flow label, scope, and
+/// IPv6's way of writing IPv4.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Whether the address belongs to this host, as seen from this process's network
+/// namespace: a socket can be bound to it (ip(7)).
+pub fn is_local(address: IpAddr) -> bool {
+    address.is_loopback()
+        || match std::net::UdpSocket::bind((address, 0)) {
+            Ok(_) => true,
+            // Link-local addresses need an interface to bind; they are not decided here.
+            Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
+        }
+}
+
+/// One socket option; a kernel that tells more than fits is asked for the first bytes only.
+fn option<T: Copy + Default>(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live integer.
+    let status =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
+    if status == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn two_ends_mirror_each_other() {
+        let listener = TcpListener::bind("[::]:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(matches!(end(listener.as_fd()), Err(NotAnEnd::NotConnected)));
+        let client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let server = listener.accept().unwrap().0;
+        let (one, other) = (end(client.as_fd()).unwrap(), end(server.as_fd()).unwrap());
+        assert_eq!((one.local, one.peer), (other.peer, other.local));
+        assert!(one.local.is_ipv4() && one.cookie != other.cookie && one.namespace == other.namespace);
+        assert_eq!(one.state, ESTABLISHED);
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert!(matches!(end(udp.as_fd()), Err(NotAnEnd::NotTcp)));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(end(null.as_fd()), Err(NotAnEnd::NotTcp)));
+        assert!(is_local("127.0.0.9".parse().unwrap()) && !is_local("192.0.2.1".parse().unwrap()));
+    }
+}
