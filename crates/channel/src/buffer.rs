@@ -379,6 +379,31 @@ impl ReadData {
         }
     }
 
+    /// Has `f` fill the pieces in their order with `count` bytes at most, each call as much
+    /// as it says, until it fills less than it was given; returns how much that was. Sets
+    /// the vectors' lengths.
+    pub(crate) fn fill(&mut self, count: usize, f: &mut dyn FnMut(&mut [u8]) -> usize) -> usize {
+        let mut filled = 0;
+        let mut done = false;
+        self.for_each_room(&mut |address, room| {
+            if done {
+                return;
+            }
+            let room = room.min(count - filled);
+            // SAFETY: the room is the caller's memory, lent to this read alone; writing zeros
+            // first makes it readable as bytes.
+            let room = unsafe {
+                std::ptr::write_bytes(address, 0, room);
+                std::slice::from_raw_parts_mut(address, room)
+            };
+            let here = f(room).min(room.len());
+            filled += here;
+            done = here < room.len();
+        });
+        self.set_filled(filled);
+        filled
+    }
+
     /// Leaves the memory to the kernel for ever: for an operation that could not be
     /// stopped.
     pub(crate) fn leak(self) {

@@ -16,6 +16,7 @@ use crate::error::{ControlError, CreateError, DispatchError, RegisterError, Stal
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwSocket;
 use crate::partition::{CpuSet, Member};
+use crate::promotion::Promoter;
 use crate::source::{Shape, Source};
 use crate::spin::SpinPolicy;
 use crate::waker::Waker;
@@ -33,6 +34,10 @@ pub struct Channel {
     pub(crate) partitioned: Vec<Handle>,
     /// Timers that were cancelled, for the next dispatch.
     pub(crate) ended_timers: VecDeque<OpId>,
+    /// What moves connections to shared memory.
+    pub(crate) promoter: Option<Box<Promoter>>,
+    /// Completions from shared memory since the engine's last turn.
+    from_rings: u32,
     /// Timers and the like that were handed out since the engine's last turn.
     without_turn: u32,
     _not_send: PhantomData<*const ()>,
@@ -41,6 +46,9 @@ pub struct Channel {
 /// Timers that may be handed out in a row: timers that are always due must not keep the
 /// channel from its files.
 const WITHOUT_TURN_MAX: u32 = 32;
+
+/// Completions from shared memory that may be handed out in a row, for the same reason.
+const FROM_RINGS_MAX: u32 = 64;
 
 impl Channel {
     /// Makes a channel for the calling thread.
@@ -62,6 +70,8 @@ impl Channel {
             fork_mark,
             partitioned: Vec::new(),
             ended_timers: VecDeque::new(),
+            promoter: Promoter::new(config.promotion),
+            from_rings: 0,
             without_turn: 0,
             _not_send: PhantomData,
         })
@@ -97,10 +107,14 @@ impl Channel {
                 (File::Fd(fd), shape)
             }
         };
-        self.core.add_handle(file, shape, cookie).map_err(|file| {
+        let handle = self.core.add_handle(file, shape, cookie).map_err(|file| {
             self.give_up(file);
             RegisterError::HandlesFull
-        })
+        })?;
+        if shape == Shape::Stream {
+            self.offer_if_eager(handle);
+        }
+        Ok(handle)
     }
 
     /// Makes this channel's own member of a partitioned listener: a listening socket of
@@ -223,10 +237,20 @@ impl Channel {
     #[inline]
     pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
         self.check_process()?;
-        match self.next_settled() {
-            Some(completion) => Ok(Some(completion)),
-            None => self.fetch(timeout),
+        if let Some(completion) = self.next_settled() {
+            return Ok(Some(completion));
         }
+        if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
+            // Nobody waits longer for a bell than for the message it announces.
+            if self.core.bells > 0 {
+                self.turn(Wait::Flush)?;
+            }
+            if let Some(completion) = self.next_from_rings() {
+                self.from_rings += 1;
+                return Ok(Some(completion));
+            }
+        }
+        self.fetch(timeout)
     }
 
     /// The next of the results that were fetched that its user is to see.
@@ -262,6 +286,12 @@ impl Channel {
             if let Some(completion) = self.next_settled() {
                 return Ok(Some(completion));
             }
+            if self.promoter.is_some() {
+                self.tend_promotion();
+                if let Some(completion) = self.next_from_rings() {
+                    return Ok(Some(completion));
+                }
+            }
             if looked && deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(None);
             }
@@ -290,10 +320,14 @@ impl Channel {
         if std::mem::take(&mut self.core.accepted_one) {
             self.spin.forget();
         }
-        let budget = self.spin.budget(self.core.handles.len());
+        let rings = self.has_hot_rings();
+        let budget = self.spin.budget(self.core.handles.len(), rings);
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
+                if rings && self.news_in_rings() {
+                    return Ok(Instant::now());
+                }
                 let spent = now.elapsed();
                 if spent >= budget || limit.is_some_and(|limit| spent >= limit) {
                     break;
@@ -303,9 +337,13 @@ impl Channel {
             }
         }
         if budget.is_zero() || self.nothing_yet() {
+            if !self.go_to_sleep() {
+                return Ok(Instant::now());
+            }
             self.publish_idle(true);
             let slept = self.turn(Wait::For(limit));
             self.publish_idle(false);
+            self.woke_up();
             slept?;
         }
         let end = Instant::now();
@@ -327,6 +365,7 @@ impl Channel {
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
+        self.from_rings = 0;
         let result = self.engine.turn(&mut self.core, wait);
         match result {
             Ok(()) => Ok(()),

@@ -44,6 +44,18 @@ pub struct LatencyBound {
     pub delay: Duration,
 }
 
+/// Whether TCP connections to programs on this host may leave the kernel for shared
+/// memory (docs/promotion.md). Both ends have to run Megapipe, and a monitor has to allow it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promotion {
+    /// Never.
+    Off,
+    /// Those that prove to be worth it, by some messages.
+    Auto,
+    /// Each as soon as it exists.
+    Eager,
+}
+
 /// The settings of a channel. Every queue, pool and table has its bound here; hitting
 /// one is a result with its own error, never a stall.
 #[derive(Clone, Debug)]
@@ -80,9 +92,24 @@ pub struct Config {
     /// Lets other channels of the same partitioned listener take accepted connections
     /// from this one while it is busy and they are idle, and the other way round.
     pub balance: bool,
+    /// Whether connections on this host may move to shared memory.
+    pub promotion: Promotion,
+    /// Pool buffers for reads from shared memory; 1 or more. None is made with `Promotion::Off`.
+    pub ring_buffers: u16,
 }
 
+/// Messages that a connection must have brought before it is offered ([`Promotion::Auto`]).
+const WORTH_IT: u32 = 16;
+
 impl Config {
+    pub(crate) fn ring_buffers(&self) -> u16 {
+        if self.promotion == Promotion::Off { 1 } else { self.ring_buffers }
+    }
+
+    pub(crate) fn offer_after(&self) -> u32 {
+        if self.promotion == Promotion::Auto { WORTH_IT } else { 0 }
+    }
+
     /// Refuses settings that no engine could work with.
     pub(crate) fn check(&self) -> Result<(), CreateError> {
         let within = |setting, value: u64, ok: bool, range| {
@@ -133,6 +160,8 @@ impl Default for Config {
             spin: Spin::Auto,
             latency_bound: None,
             balance: false,
+            promotion: Promotion::Off,
+            ring_buffers: 64,
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
+use crate::lane::Lane;
 use crate::lwsocket::{LwFile, LwOwner};
 use crate::op_list::{NO_OP, OpList};
 use crate::partition::Member;
@@ -52,6 +53,18 @@ pub(crate) struct Core {
     pub(crate) timers: Timers,
     pub(crate) timers_live: usize,
     pub(crate) closes: CloseDeadlines,
+    /// Buffers for what is read from rings.
+    pub(crate) ring_pool: Rc<Pool>,
+    /// `HandleEntry::offer_in` of a new handle.
+    pub(crate) offer_after: u32,
+    /// Connections that are to be offered.
+    pub(crate) to_offer: Vec<Handle>,
+    /// Promoted connections that became hot since the channel last looked.
+    pub(crate) heated: Vec<Handle>,
+    /// Bells that are queued.
+    pub(crate) bells: u32,
+    /// The monitor's socket may have something to read.
+    pub(crate) monitor_ready: bool,
     /// A connection was accepted since the last wait.
     pub(crate) accepted_one: bool,
     /// A waker was used since the last wake-up was handed out.
@@ -77,6 +90,18 @@ pub struct Stats {
     pub close_timeouts: u64,
     /// Accepted connections handed to, or taken over from, other channels.
     pub handed_over: u64,
+    /// Connections that were promoted to shared memory.
+    pub promoted: u64,
+    /// Offers of a connection that were refused, or came to nothing.
+    pub promotions_refused: u64,
+    /// Reads that were served from shared memory.
+    pub ring_reads: u64,
+    /// Writes that went to shared memory as a whole.
+    pub ring_writes: u64,
+    /// Bells rung.
+    pub bells: u64,
+    /// Times a full ring sent what followed through the kernel.
+    pub spills: u64,
 }
 
 pub(crate) struct HandleEntry {
@@ -97,6 +122,10 @@ pub(crate) struct HandleEntry {
     pub(crate) engine_word: u32,
     /// This channel's place in a partitioned listener.
     pub(crate) member: Option<Box<Member>>,
+    /// Reads until the connection is offered for promotion; 0: it is not, or was.
+    pub(crate) offer_in: u32,
+    /// What a promoted connection has besides.
+    pub(crate) lane: Option<Box<Lane>>,
 }
 
 #[derive(Debug)]
@@ -139,9 +168,17 @@ pub(crate) struct Op {
     pub(crate) started: bool,
     /// The user asked for its end; it is not started again.
     pub(crate) cancelled: bool,
+    /// The channel asked for its end, to start it anew.
+    pub(crate) paused: bool,
     /// Bytes of a write that the kernel has taken.
     pub(crate) written: usize,
     pub(crate) kind: OpKind,
+}
+
+impl Op {
+    pub(crate) fn new(handle: Handle, kind: OpKind) -> Op {
+        Op { handle, next: NO_OP, started: false, cancelled: false, paused: false, written: 0, kind }
+    }
 }
 
 pub(crate) enum OpKind {
@@ -155,6 +192,8 @@ pub(crate) enum OpKind {
     /// Reads into pool buffers until end of file. `once` after the pool ran dry: one
     /// buffer for each starved reader before anyone gets a second.
     ReadStream {
+        /// The channel's own read of a promoted connection's kernel side; never surfaces.
+        watch: bool,
         once: bool,
     },
     Write {
@@ -194,6 +233,12 @@ impl Core {
             timers: Timers::default(),
             timers_live: 0,
             closes: VecDeque::new(),
+            ring_pool: pool(config.ring_buffers(), "memory for buffers of promoted connections")?,
+            offer_after: config.offer_after(),
+            to_offer: Vec::new(),
+            heated: Vec::new(),
+            bells: 0,
+            monitor_ready: false,
             accepted_one: false,
             woken: false,
             stats: Stats::default(),
@@ -257,6 +302,8 @@ impl Core {
             writes: OpList::EMPTY,
             engine_word: 0,
             member: None,
+            offer_in: if shape == Shape::Stream { self.offer_after } else { 0 },
+            lane: None,
         };
         match self.handles.insert(entry) {
             Ok((index, generation)) => Ok(Handle { index, generation }),
@@ -268,8 +315,7 @@ impl Core {
     #[inline]
     pub(crate) fn add_op(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
         let handle = self.name_of(handle);
-        let op = Op { handle, next: NO_OP, started: false, cancelled: false, written: 0, kind };
-        match self.ops.insert(op) {
+        match self.ops.insert(Op::new(handle, kind)) {
             Ok((index, generation)) => Ok(OpId { index, generation }),
             Err(op) => Err((SubmitError::OperationsFull, op.kind)),
         }
@@ -360,11 +406,15 @@ impl Core {
         let entry = self.handles.get(handle.index, handle.generation)?;
         if entry.state != State::Open
             || entry.shape != Shape::Stream
+            || entry.lane.is_some()
             || !matches!(op.kind, OpKind::ReadStream { .. })
         {
             return None;
         }
         let cookie = entry.cookie;
+        if entry.offer_in > 0 {
+            self.count_towards_offer(handle);
+        }
         let buffer = self.read_pool.claim(done.buffer, 0, done.result as u32);
         self.stats.completions += 1;
         let event =

@@ -27,10 +27,12 @@ mod engine;
 mod error;
 mod foreign;
 mod id;
+mod lane;
 mod lwsocket;
 mod op_list;
 mod operations;
 mod partition;
+mod promotion;
 mod read;
 mod slab;
 mod source;
@@ -46,7 +48,7 @@ pub use buffer::Foreign;
 pub use buffer::{Buffer, ReadData, WriteData};
 pub use channel::Channel;
 pub use completion::{Completion, Event};
-pub use config::{Config, EngineKind, LatencyBound, Spin};
+pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use error::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, PoolDry, RegisterError, Rejected,
     StaleHandle, SubmitError,

@@ -53,8 +53,17 @@ impl Core {
 
     /// Puts the operation before all other writes of its handle.
     pub(crate) fn push_write_front(&mut self, handle: u32, op: u32) {
+        self.prepend(handle, op, |entry| &mut entry.writes);
+    }
+
+    /// Puts the operation before all other reads of its handle.
+    pub(crate) fn push_read_front(&mut self, handle: u32, op: u32) {
+        self.prepend(handle, op, |entry| &mut entry.reads);
+    }
+
+    fn prepend(&mut self, handle: u32, op: u32, list: impl Fn(&mut HandleEntry) -> &mut OpList) {
         let Some(entry) = self.handles.at_mut(handle) else { return };
-        let list = &mut entry.writes;
+        let list = list(entry);
         let next = list.head;
         list.head = op;
         list.len += 1;

@@ -9,7 +9,7 @@ use socket2::SockAddr;
 use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
-use crate::core::OpKind;
+use crate::core::{OpKind, State};
 use crate::engine::{Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -140,8 +140,10 @@ impl Channel {
     /// [`SubmitError`].
     pub fn read_stream(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
         let index = self.core.open(handle)?;
-        let op =
-            self.core.queue_read(index, OpKind::ReadStream { once: false }).map_err(|(reason, _)| reason)?;
+        let op = self
+            .core
+            .queue_read(index, OpKind::ReadStream { once: false, watch: false })
+            .map_err(|(reason, _)| reason)?;
         self.flush_if_due();
         Ok(op)
     }
@@ -170,7 +172,11 @@ impl Channel {
         handle: Handle,
         data: impl Into<WriteData>,
     ) -> Result<(), Rejected<WriteData>> {
-        match self.core.queue_fresh(handle, data.into()) {
+        let data = data.into();
+        if self.is_promoted(handle) {
+            return self.write_promoted(handle, data, true).map(drop);
+        }
+        match self.core.queue_fresh(handle, data) {
             Ok(()) => {
                 self.flush_if_due();
                 Ok(())
@@ -241,6 +247,9 @@ impl Channel {
             Ok(index) => index,
             Err(reason) => return Err(Rejected { reason, data }),
         };
+        if self.is_promoted(handle) {
+            return self.write_promoted(handle, data, quiet);
+        }
         let kind = OpKind::Write { data, quiet, to, offset };
         let op = self
             .core
@@ -287,6 +296,7 @@ impl Channel {
     /// [`StaleHandle`].
     pub fn close(&mut self, handle: Handle) -> Result<(), StaleHandle> {
         let index = self.open_here(handle)?;
+        self.end_lane(handle);
         self.core.close(index);
         self.flush_if_due();
         Ok(())
@@ -300,9 +310,61 @@ impl Channel {
     pub fn reset(&mut self, handle: Handle) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
         self.make_close_reset(index)?;
+        self.forget_lane(handle);
         self.core.finish_close(index);
         self.flush_if_due();
         Ok(())
+    }
+
+    #[inline]
+    fn is_promoted(&self, handle: Handle) -> bool {
+        let entry = self.core.handles.get(handle.index, handle.generation);
+        entry.is_some_and(|entry| entry.lane.is_some() && entry.state == State::Open)
+    }
+
+    /// A write to a promoted connection: into the ring, and what does not fit behind it
+    /// through the kernel.
+    fn write_promoted(
+        &mut self,
+        handle: Handle,
+        data: WriteData,
+        quiet: bool,
+    ) -> Result<OpId, Rejected<WriteData>> {
+        let index = handle.index;
+        let len = data.len();
+        if len == 0 {
+            return Err(Rejected { reason: SubmitError::InvalidArgument, data });
+        }
+        let mut written = 0;
+        while written < len {
+            match self.core.write_to_ring(index, &data, written) {
+                None | Some(0) => break,
+                Some(count) => written += count,
+            }
+        }
+        if written > 0 {
+            self.ring_if_wanted(index);
+        }
+        if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
+            // The ring is full. A bell that is under way has its place before what follows.
+            if self.core.lane(index).is_some_and(|lane| lane.bell_under_way) {
+                let _ = self.turn(Wait::Flush);
+            }
+            self.core.spill(index);
+        }
+        let op = self.core.queue_promoted(index, data, quiet, written)?;
+        self.flush_if_due();
+        Ok(op)
+    }
+
+    /// A promoted connection is closed. With bytes in its ring that were never read it is
+    /// reset, as on TCP.
+    fn end_lane(&mut self, handle: Handle) {
+        let Some(lane) = self.core.lane(handle.index) else { return };
+        if lane.needs_reset() {
+            let _ = self.make_close_reset(handle.index);
+        }
+        self.forget_lane(handle);
     }
 
     /// Asks for the end of one operation. Its completion then says ECANCELED, or what

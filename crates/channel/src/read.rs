@@ -6,7 +6,6 @@ use crate::core::{Core, Op, OpKind, outcome};
 use crate::engine::Done;
 use crate::error::SubmitError;
 use crate::id::OpId;
-use crate::op_list::NO_OP;
 use crate::source::Shape;
 
 impl Core {
@@ -19,7 +18,10 @@ impl Core {
             self.done.push_back(Done::plain(op, -libc::ENOTCONN));
             return Ok(op);
         }
-        if self.push_read(handle, op.index) {
+        let first = self.push_read(handle, op.index);
+        if self.handles.at(handle).is_some_and(|entry| entry.lane.is_some()) {
+            self.tend_lane(handle);
+        } else if first {
             self.start_read_in_turn(op);
         }
         Ok(op)
@@ -34,6 +36,20 @@ impl Core {
                 Some(_) => self.starved.push_back(done.op),
                 None => {}
             }
+            return None;
+        }
+        let entry = self.handles.at(handle)?;
+        if entry.lane.is_some() {
+            return self.settle_lane(handle, done);
+        }
+        if entry.offer_in > 0 && done.result > 0 {
+            self.count_towards_offer(self.name_of(handle));
+        }
+        if done.result == -libc::ECANCELED
+            && let Some(op) = self.op_mut(done.op)
+            && std::mem::take(&mut op.paused)
+            && !op.cancelled
+        {
             return None;
         }
         let shape = self.handles.at(handle).map(|entry| entry.shape)?;
@@ -51,7 +67,7 @@ impl Core {
         let op = self.op_mut(done.op)?;
         let cancelled = op.cancelled;
         match &mut op.kind {
-            OpKind::ReadStream { once } => {
+            OpKind::ReadStream { once, .. } => {
                 // Only the end of a stream ends the reading; an engine may stop for
                 // reasons of its own (a full completion queue, one buffer after dryness). An
                 // empty datagram is no end: its header counts.
@@ -95,7 +111,11 @@ impl Core {
             // The first is under way, or done and not handed out.
             return;
         }
-        let next = self.handles.at(handle).map_or(NO_OP, |entry| entry.reads.head);
+        let Some(entry) = self.handles.at(handle) else { return };
+        if entry.lane.is_some() {
+            return self.tend_lane(handle);
+        }
+        let next = entry.reads.head;
         // A cancelled one only waits for its end to be handed out.
         if matches!(self.ops.at(next), Some(Op { started: false, cancelled: false, .. })) {
             self.start_read_in_turn(self.op_id(next));
@@ -105,7 +125,7 @@ impl Core {
     /// Starts a read; one that needs a buffer of a dry pool stands in line behind those that
     /// wait for one already.
     #[inline]
-    fn start_read_in_turn(&mut self, op: OpId) {
+    pub(crate) fn start_read_in_turn(&mut self, op: OpId) {
         if self.starved.is_empty() {
             return self.request_start(op);
         }
@@ -139,7 +159,7 @@ impl Core {
             if entry.started || entry.cancelled {
                 continue;
             }
-            if let OpKind::ReadStream { once } = &mut entry.kind {
+            if let OpKind::ReadStream { once, .. } = &mut entry.kind {
                 *once = true;
             }
             self.request_start(op);

@@ -42,11 +42,14 @@ impl SpinPolicy {
 
     /// How long to spin before the next sleep of a channel with so many handles.
     #[inline]
-    pub(crate) fn budget(&self, handles: u32) -> Duration {
+    ///
+    /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
+    /// handles does not matter then.
+    pub(crate) fn budget(&self, handles: u32, rings: bool) -> Duration {
         match self.mode {
             Spin::Off => Duration::ZERO,
             Spin::For(budget) => budget,
-            Spin::Auto if handles <= CROWD && self.gap < BUDGET.as_nanos() as u64 => BUDGET,
+            Spin::Auto if (rings || handles <= CROWD) && self.gap < BUDGET.as_nanos() as u64 => BUDGET,
             Spin::Auto => Duration::ZERO,
         }
     }
@@ -67,21 +70,21 @@ mod tests {
     #[test]
     fn spins_while_completions_are_near() {
         let mut policy = SpinPolicy::new(Spin::Auto);
-        assert_eq!(policy.budget(1), Duration::ZERO);
+        assert_eq!(policy.budget(1, false), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1), BUDGET);
-        assert_eq!(policy.budget(CROWD + 1), Duration::ZERO);
+        assert_eq!(policy.budget(1, false), BUDGET);
+        assert_eq!(policy.budget(CROWD + 1, false), Duration::ZERO);
         policy.forget();
-        assert_eq!(policy.budget(1), Duration::ZERO);
+        assert_eq!(policy.budget(1, false), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1), BUDGET);
+        assert_eq!(policy.budget(1, false), BUDGET);
         for _ in 0..32 {
             policy.learn(Duration::from_millis(5));
         }
-        assert_eq!(policy.budget(1), Duration::ZERO);
+        assert_eq!(policy.budget(1, false), Duration::ZERO);
     }
 }

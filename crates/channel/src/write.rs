@@ -56,6 +56,8 @@ impl Destination {
 pub(crate) struct Fresh {
     pub(crate) handle: u32,
     pub(crate) data: WriteData,
+    /// It wakes the other end of a promoted connection, and is no write of its user's.
+    pub(crate) bell: bool,
 }
 
 /// What the engine is to do next for a handle's write queue.
@@ -105,7 +107,7 @@ impl Core {
                     && !data.part().is_empty() =>
             {
                 entry.write_state = WriteState::Fresh;
-                self.fresh.push(Fresh { handle: handle.index, data });
+                self.fresh.push(Fresh { handle: handle.index, data, bell: false });
                 Ok(())
             }
             _ => Err(data),
@@ -115,8 +117,11 @@ impl Core {
     /// A second write comes before the fresh send has left: both go out as one, from the
     /// queue.
     fn queue_behind_all(&mut self, handle: u32) {
-        let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle) else { return };
-        let Fresh { data, .. } = self.fresh.swap_remove(place);
+        let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle && !fresh.bell) else {
+            return;
+        };
+        // Not by swapping: bells of this handle stay before it.
+        let Fresh { data, .. } = self.fresh.remove(place);
         self.queue_as_first(handle, data);
         if let Some(entry) = self.handles.at_mut(handle) {
             entry.write_state = WriteState::Idle;
@@ -126,8 +131,7 @@ impl Core {
     fn queue_as_first(&mut self, handle: u32, data: WriteData) {
         let name = self.name_of(handle);
         let kind = OpKind::Write { data, quiet: true, to: Destination::Peer, offset: None };
-        let op = Op { handle: name, next: NO_OP, started: false, cancelled: false, written: 0, kind };
-        let (index, _) = self.ops.insert_over(op);
+        let (index, _) = self.ops.insert_over(Op::new(name, kind));
         self.push_write_front(handle, index);
     }
 
@@ -153,6 +157,10 @@ impl Core {
         }
         let Some(entry) = self.handles.at_mut(handle) else { return };
         entry.write_state = WriteState::Idle;
+        if entry.lane.is_some() {
+            self.lane_kernel_took(handle, result);
+        }
+        let Some(entry) = self.handles.at_mut(handle) else { return };
         if entry.writes.head != NO_OP {
             self.request_writes(handle);
         } else if entry.state == State::Draining {
@@ -167,7 +175,7 @@ impl Core {
     }
 
     #[inline]
-    fn request_writes(&mut self, handle: u32) {
+    pub(crate) fn request_writes(&mut self, handle: u32) {
         if let Some(entry) = self.handles.at_mut(handle)
             && entry.write_state == WriteState::Idle
         {
@@ -264,6 +272,10 @@ impl Core {
         }
         entry.write_state = WriteState::Idle;
         entry.write_blocked = blocked;
+        if entry.lane.is_some() {
+            self.lane_kernel_took(handle, result);
+        }
+        let Some(entry) = self.handles.at_mut(handle) else { return };
         if entry.state == State::Closing {
             self.drop_unstarted(handle);
             self.release_if_ended(handle);

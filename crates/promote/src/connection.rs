@@ -3,9 +3,15 @@
 //! It does no I/O. Its owner tells what the kernel took, gave and reported, and does what
 //! it is told: send the rest to the kernel, drop a bell, ring one, report the end.
 
-use std::io;
+#![allow(unsafe_code)] // granted memory becomes segments and pages
 
-use ring::{Corrupt, End, Front, Lane, PeerLoop, PeerSegment, Ready, Segment};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ring::{Corrupt, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
+use sys::mapping::SharedMapping;
+
+use crate::client::PeerLoop;
 
 /// How the kernel connection ended in the direction that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +35,91 @@ pub enum Next {
     End(KernelEnd),
 }
 
+/// Why granted memory cannot be used. The connection stays on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// It is no segment, or no loop page.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// The other end broke the rules already.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
+}
+
+/// The page of this process's own loop, and its memory.
+#[derive(Debug)]
+pub struct OwnLoop {
+    // Dropped before the memory it lies in.
+    page: LoopPage,
+    _memory: SharedMapping,
+}
+
+impl OwnLoop {
+    /// The loop that a welcome gave the page for.
+    ///
+    /// # Errors
+    ///
+    /// It is no loop page.
+    pub fn new(memory: SharedMapping) -> Result<OwnLoop, LayoutError> {
+        let start = start_of(&memory)?;
+        // SAFETY: a welcome's page is mapped writable with its full size, which the client
+        // checked, and stays so beside `page`; nobody makes references to it.
+        let page = unsafe { LoopPage::new(start) }?;
+        Ok(OwnLoop { page, _memory: memory })
+    }
+
+    /// See [`LoopPage::sleep`].
+    #[inline]
+    pub fn sleep(&mut self) {
+        self.page.sleep();
+    }
+
+    /// See [`LoopPage::wake`].
+    #[inline]
+    pub fn wake(&self) {
+        self.page.wake();
+    }
+}
+
+/// A loop at the other end of connections, and what this loop has rung it for: one for all
+/// connections between the two.
+#[derive(Debug)]
+pub struct OtherLoop {
+    page: ring::PeerLoop,
+    shared: Arc<PeerLoop>,
+}
+
+impl OtherLoop {
+    /// The loop that a grant named.
+    ///
+    /// # Errors
+    ///
+    /// Its page is no loop page.
+    pub fn new(shared: Arc<PeerLoop>) -> Result<OtherLoop, LayoutError> {
+        let start = start_of(&shared.page)?;
+        // SAFETY: a grant's page is mapped with its full size, which the client checked,
+        // and stays so beside `page`.
+        let page = unsafe { ring::PeerLoop::new(start) }?;
+        Ok(OtherLoop { page, shared })
+    }
+
+    /// Whether this is the same loop.
+    pub fn is(&self, other: &Arc<PeerLoop>) -> bool {
+        Arc::ptr_eq(&self.shared, other)
+    }
+}
+
+fn start_of(memory: &SharedMapping) -> Result<NonNull<u8>, LayoutError> {
+    NonNull::new(memory.address()).ok_or(LayoutError::Alignment)
+}
+
 /// One end of a promoted connection.
 #[derive(Debug)]
 pub struct Connection {
+    // Dropped before the memory it lies in.
     end: End,
+    _own: SharedMapping,
+    _peer: SharedMapping,
     kernel_end: Option<KernelEnd>,
     /// The ring was full, and a TCP part follows that the peer has not come to yet.
     spilled: bool,
@@ -47,19 +134,29 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// The other end's segment is nonsense already.
-    pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Connection, Corrupt> {
-        let mut end = End::new(own, peer)?;
+    /// The memory is no pair of segments.
+    pub fn new(
+        own: SharedMapping,
+        peer: SharedMapping,
+        written: u64,
+        consumed: u64,
+    ) -> Result<Connection, AdoptError> {
+        // SAFETY: both are mapped with the lengths given, the own one writable as the client
+        // asked for, and stay so beside `end`; nobody makes references to them.
+        let (own_segment, peer_segment) = unsafe {
+            (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
+        };
+        let mut end = End::new(own_segment, peer_segment)?;
         end.sender.sent_over_tcp(written);
         end.receiver.took_tcp(consumed);
         end.receiver.mark_aware();
-        Ok(Connection { end, kernel_end: None, spilled: false, demoted: false })
+        Ok(Connection { end, _own: own, _peer: peer, kernel_end: None, spilled: false, demoted: false })
     }
 
-    /// Sends what goes into the ring; returns how many bytes that were. The rest, if any,
-    /// is the kernel's: the caller hands it over next, in order, and says with
-    /// [`Self::kernel_took`] what became of it. `kernel_idle`: nothing of this direction
-    /// waits for the kernel any more.
+    /// Sends what goes into the ring; returns how many bytes that were. If any are left
+    /// and [`Self::sends_to_ring`], the ring is full: [`Self::spill`], or try again later.
+    /// Otherwise the rest is the kernel's. `kernel_idle`: nothing of this direction waits
+    /// for the kernel.
     ///
     /// # Errors
     ///
@@ -74,11 +171,7 @@ impl Connection {
         if self.end.sender.lane() == Lane::Tcp && !self.enter_ring(kernel_idle)? {
             return Ok(0);
         }
-        let sent = self.end.write(slices, total)?;
-        if sent < total {
-            self.leave_ring()?;
-        }
-        Ok(sent)
+        self.end.write(slices, total)
     }
 
     #[cold]
@@ -91,10 +184,15 @@ impl Connection {
         Ok(entered)
     }
 
-    /// The ring is full: what follows goes to the kernel, whose back-pressure then is the
-    /// connection's.
+    /// What follows goes to the kernel, whose back-pressure then is the connection's, until
+    /// the peer has come there. Every bell so far must have been told by [`Self::rang`]:
+    /// the kernel's place of what follows is counted from them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
     #[cold]
-    fn leave_ring(&mut self) -> Result<(), Corrupt> {
+    pub fn spill(&mut self) -> Result<(), Corrupt> {
         // A peer that passes no parts while it takes bytes keeps to no rules.
         if !self.end.sender.open_tcp()? {
             return Err(Corrupt::PartsTaken);
@@ -103,14 +201,14 @@ impl Connection {
         Ok(())
     }
 
-    /// From here on everything goes to the kernel.
+    /// From here on everything goes to the kernel. As for [`Self::spill`], for good.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
     pub fn demote(&mut self) -> Result<(), Corrupt> {
         self.demoted = true;
-        if self.end.sender.lane() == Lane::Ring { self.leave_ring() } else { Ok(()) }
+        if self.end.sender.lane() == Lane::Ring { self.spill() } else { Ok(()) }
     }
 
     /// Whether the next byte sent goes into the ring.
@@ -124,16 +222,22 @@ impl Connection {
         self.end.sender.sent_over_tcp(count as u64);
     }
 
-    /// Whether the receiver wants a bell for what was sent. If so the caller has the kernel
-    /// send one byte, without waiting, and says [`Self::rang`].
+    /// Whether the receiver wants a bell for what was sent. If so it counts as rung: the
+    /// caller has the kernel send one byte 0, without waiting, and tells
+    /// [`Self::bell_was_taken`] if the kernel took it (that it had no room is fine: unread
+    /// bytes lie before the receiver then).
     #[inline]
-    pub fn wants_bell(&mut self, peer_loop: &mut PeerLoop) -> bool {
-        self.end.sender.wants_bell(peer_loop)
+    pub fn wants_bell(&mut self, other: &mut OtherLoop) -> bool {
+        let wanted = self.end.sender.wants_bell(&mut other.page);
+        if wanted {
+            self.end.sender.rang(&mut other.page, false);
+        }
+        wanted
     }
 
-    /// A bell is on its way (`bell_is_sent` tells whether the kernel had room for it).
-    pub fn rang(&mut self, peer_loop: &mut PeerLoop, taken: bool) {
-        self.end.sender.rang(peer_loop, taken);
+    /// The kernel took a bell.
+    pub fn bell_was_taken(&mut self) {
+        self.end.sender.bell_was_taken();
     }
 
     /// What the first of `unread` bytes are that the kernel gave and that were neither
@@ -154,6 +258,17 @@ impl Connection {
     /// The kernel has no more to give.
     pub fn kernel_ended(&mut self, end: KernelEnd) {
         self.kernel_end.get_or_insert(end);
+    }
+
+    /// Whether [`Self::kernel_ended`] was called.
+    pub fn kernel_has_ended(&self) -> bool {
+        self.kernel_end.is_some()
+    }
+
+    /// The reader was told of the end. An error is told once; after it the stream is at
+    /// its end (as SO_ERROR is cleared by the call that reports it).
+    pub fn end_was_told(&mut self) {
+        self.kernel_end = Some(KernelEnd::Finished);
     }
 
     /// What to deliver next; `unread` as for [`Self::front`].
@@ -207,10 +322,5 @@ impl Connection {
     /// Whether a close now has to be a reset: bytes of the ring were never read.
     pub fn has_unread(&mut self) -> bool {
         self.end.receiver.unread().unwrap_or(true)
-    }
-
-    /// What the reader is told of a peer that broke the rules.
-    pub fn broken() -> io::Error {
-        io::Error::from_raw_os_error(libc::ECONNRESET)
     }
 }

@@ -3,9 +3,11 @@
 //! client's side of that talk.
 
 pub mod client;
+pub mod connection;
 mod place;
 pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
+pub use connection::{AdoptError, Connection, KernelEnd, Next, OtherLoop, OwnLoop};
 pub use place::UnsafePlace;
 pub use wire::Reason;

@@ -286,10 +286,18 @@ impl Sender {
             peer_loop.rang();
         }
         if taken {
-            self.tcp = self.tcp.wrapping_add(1);
-            own.sent.tcp.store(self.tcp, Ordering::Relaxed);
-            // Statistics.
-            own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.bell_was_taken();
         }
+    }
+
+    /// The kernel took a bell of which [`Sender::rang`] had said before that it was not
+    /// taken: for callers that ring in batches, and hear later what became of it. Until
+    /// then no TCP part may be opened.
+    pub fn bell_was_taken(&mut self) {
+        let own = self.own.header();
+        self.tcp = self.tcp.wrapping_add(1);
+        own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+        // Statistics.
+        own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 }

@@ -96,6 +96,10 @@ pub(crate) trait Engine {
     /// Wakes a sleeping turn from any thread; the turn then sets `core.woken`.
     fn waker(&self) -> Waker;
 
+    /// Sets `core.monitor_ready` when this socket has something to read; told again after
+    /// each time, once all of that was read.
+    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
+
     /// Moves a socket into the engine's private table.
     fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;
 

@@ -14,7 +14,7 @@ mod writes;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use socket2::SockRef;
@@ -39,6 +39,9 @@ const BATCH: usize = 16;
 /// Turns in a row that may hand out what is done without asking for edges: more would
 /// let a few busy handles keep the others from being seen.
 const UNASKED_MAX: u32 = 8;
+
+/// What events of the monitor's socket carry: no handle's name.
+const MONITOR: u64 = Handle::NONE.to_bits() ^ 1 << 63;
 
 /// How long stalled writes wait until they are tried again.
 const STALL: Duration = Duration::from_millis(1);
@@ -203,6 +206,10 @@ impl Epoll {
             core.woken = true;
             return;
         }
+        if event.data() == MONITOR {
+            core.monitor_ready = true;
+            return;
+        }
         let handle = Handle::from_bits(event.data());
         let Some(edge) = interest::note_edge(core, handle, event.readiness()) else {
             return;
@@ -296,6 +303,14 @@ impl Engine for Epoll {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        // Edge-triggered: what has come is read to its end each time.
+        match self.set.add(fd, sys::epoll::IN | sys::epoll::EDGES, MONITOR) {
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     fn adopt(&mut self, _core: &mut Core, fd: OwnedFd) -> io::Result<LwFile> {

@@ -46,7 +46,7 @@ impl Epoll {
         };
         let op = core.op_id(at);
         match &read.kind {
-            OpKind::ReadStream { once } => {
+            OpKind::ReadStream { once, .. } => {
                 let once = *once;
                 self.read_on(core, index, op, once);
             }

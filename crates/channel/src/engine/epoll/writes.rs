@@ -43,8 +43,9 @@ impl Epoll {
     /// Makes the fresh sends, each in one call.
     pub(super) fn write_fresh(&mut self, core: &mut Core) {
         let mut fresh = std::mem::take(&mut core.fresh);
-        for Fresh { handle, data } in fresh.drain(..) {
+        for Fresh { handle, data, bell } in fresh.drain(..) {
             if core.fresh_is_urgent(handle).is_none() {
+                core.forget_bell(handle, bell);
                 continue;
             }
             core.stats.system_calls += 1;
@@ -53,6 +54,10 @@ impl Epoll {
                 Some(fd) => sys::socket::send(fd, data.part()),
                 None => Err(io::Error::from_raw_os_error(libc::EBADF)),
             };
+            if bell {
+                core.settle_bell(handle, sent.is_ok());
+                continue;
+            }
             match sent {
                 Ok(sent) => {
                     let sent = sent.min(i32::MAX as usize);

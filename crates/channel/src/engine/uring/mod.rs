@@ -7,7 +7,7 @@
 //! Only a send that met a full socket buffer is submitted again as one that waits.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use sys::capabilities::{Capabilities, RingUnavailable};
@@ -62,6 +62,7 @@ struct BatchSend {
     result: Option<i32>,
     /// The data of a fresh send; `None` for a send of the handle's queue.
     fresh: Option<WriteData>,
+    bell: bool,
 }
 
 impl Uring {
@@ -135,6 +136,8 @@ impl Uring {
             if let Some(waited_for) = core.fresh_is_urgent(send.handle) {
                 urgent |= waited_for;
                 self.send_fresh(core, send);
+            } else {
+                core.forget_bell(send.handle, send.bell);
             }
         }
         // The queue keeps its memory. Nothing was added to it meanwhile.
@@ -286,6 +289,7 @@ impl Uring {
                     *waker_armed = cqueue::more(flags);
                     core.woken |= waker.lower();
                 }
+                Token::Monitor => core.monitor_ready = true,
                 Token::Silent => {}
             }
         });
@@ -303,6 +307,10 @@ impl Uring {
                 Some(EAGAIN) => (0, true),
                 Some(taken) => (taken, taken >= 0),
             };
+            if send.bell {
+                core.settle_bell(send.handle, result > 0);
+                continue;
+            }
             match send.fresh {
                 Some(data) => core.settle_fresh(send.handle, data, result, blocked),
                 None => core.settle_writes(send.handle, result, blocked),
@@ -396,6 +404,14 @@ impl Engine for Uring {
 
     fn waker(&self) -> Waker {
         self.waker.clone()
+    }
+
+    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.ring.room() < requests::PER_REQUEST {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        self.push_poll_monitor(fd);
+        Ok(())
     }
 
     fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<LwFile> {

@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use socket2::SockAddr;
@@ -236,7 +236,7 @@ impl Uring {
                 aimed!(target, |file| opcode::Connect::new(file, address.as_ptr().cast(), address.len())
                     .build())
             }
-            OpKind::ReadStream { once } => {
+            OpKind::ReadStream { once, .. } => {
                 let multishot = !*once;
                 self.pooled_read(target, shape, multishot, op, buffer_size)
             }
@@ -381,7 +381,7 @@ impl Uring {
             return false;
         }
         let place = self.requests.batch.len() as u32;
-        self.requests.batch.push(BatchSend { handle, bytes, result: None, fresh: None });
+        self.requests.batch.push(BatchSend { handle, bytes, result: None, fresh: None, bell: false });
         self.push(request.flags(Flags::SKIP_SUCCESS), Token::Batch(place));
         urgent
     }
@@ -395,7 +395,8 @@ impl Uring {
         let place = self.requests.batch.len() as u32;
         let token = Token::Batch(place);
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let mut batch_send = BatchSend { handle: send.handle, bytes, result: None, fresh: Some(send.data) };
+        let mut batch_send =
+            BatchSend { handle: send.handle, bytes, result: None, fresh: Some(send.data), bell: send.bell };
         match Self::target(core, send.handle) {
             Some(target) => {
                 let request =
@@ -505,6 +506,12 @@ impl Uring {
         let eventfd = types::Fd(self.waker.descriptor().as_raw_fd());
         let poll = opcode::PollAdd::new(eventfd, libc::POLLIN as u32).multi(true).build();
         self.push(poll, Token::Wake);
+    }
+
+    /// Once: what has come is read to its end, and the poll is armed again.
+    pub(super) fn push_poll_monitor(&mut self, fd: BorrowedFd<'_>) {
+        let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
+        self.push(poll, Token::Monitor);
     }
 
     /// Puts the descriptor into a free slot, whose number replaces it in `*number`. The

@@ -14,6 +14,8 @@ pub(super) enum Token {
     Control,
     /// The waker's poll.
     Wake,
+    /// The poll of the monitor's socket.
+    Monitor,
     /// A request whose failure concerns nobody: a cancel that came too late, a close.
     Silent,
 }
@@ -43,6 +45,7 @@ impl Token {
             Token::Control => pack(3, 0, 0),
             Token::Wake => pack(4, 0, 0),
             Token::Silent => pack(5, 0, 0),
+            Token::Monitor => pack(6, 0, 0),
         }
     }
 
@@ -56,6 +59,7 @@ impl Token {
             2 => Token::Held { index, generation },
             3 => Token::Control,
             4 => Token::Wake,
+            6 => Token::Monitor,
             _ => Token::Silent,
         }
     }

@@ -1,0 +1,458 @@
+//! Reads and writes of a promoted connection: bytes that go through shared memory, beside
+//! the kernel connection whose reading goes on for bells, spilled bytes and the end.
+
+use std::collections::VecDeque;
+
+use promote::connection::{Connection, KernelEnd, Next};
+use ring::{Corrupt, Front};
+
+use crate::buffer::{Buffer, ReadData, WriteData};
+use crate::completion::{Completion, Event};
+use crate::core::{Core, Op, OpKind, State, WriteState, outcome};
+use crate::engine::{Done, Request};
+use crate::error::Rejected;
+use crate::id::{Handle, OpId};
+use crate::op_list::NO_OP;
+use crate::write::{Destination, Fresh};
+
+/// What a bell consists of.
+const BELL: &[u8] = &[0];
+
+/// A promoted connection's part of its handle.
+pub(crate) struct Lane {
+    pub(crate) connection: Connection,
+    /// The loop at the other end, by its place among those the channel knows.
+    pub(crate) other_loop: usize,
+    /// What the kernel gave and nobody has got yet, in order.
+    stash: VecDeque<Buffer>,
+    /// Bytes of it.
+    unread: usize,
+    /// A bell is queued or on its way.
+    pub(crate) bell_under_way: bool,
+    /// Looked at whenever the channel is awake.
+    pub(crate) hot: bool,
+    /// Sleeps of the channel since something came.
+    pub(crate) sleeps: u8,
+    /// The other end broke the rules.
+    broken: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(connection: Connection, other_loop: usize) -> Lane {
+        Lane {
+            connection,
+            other_loop,
+            stash: VecDeque::new(),
+            unread: 0,
+            bell_under_way: false,
+            hot: false,
+            sleeps: 0,
+            broken: false,
+        }
+    }
+
+    /// Whether closing now has to reset the connection, as closing over unread bytes does
+    /// on TCP.
+    pub(crate) fn needs_reset(&mut self) -> bool {
+        self.broken || self.unread > 0 || self.connection.has_unread()
+    }
+
+    /// The other end broke the rules: for this one the connection ends as by a reset.
+    fn break_off(&mut self, what: Corrupt) -> Next {
+        if !std::mem::replace(&mut self.broken, true) {
+            tracing::warn!("a promoted connection is reset: {what}");
+        }
+        Next::End(KernelEnd::Failed(libc::ECONNRESET))
+    }
+
+    fn next(&mut self) -> Next {
+        if self.broken {
+            return Next::End(KernelEnd::Failed(libc::ECONNRESET));
+        }
+        self.connection.next(self.unread).unwrap_or_else(|corrupt| self.break_off(corrupt))
+    }
+
+    /// Drops the bells at the front of what the kernel gave.
+    fn drop_bells(&mut self) {
+        while self.unread > 0
+            && let Ok(Front::Bells(count)) = self.connection.front(self.unread)
+        {
+            self.drop_bytes(count as usize);
+        }
+    }
+
+    fn drop_bytes(&mut self, count: usize) {
+        self.connection.took_from_kernel(count);
+        self.unread -= count;
+        let mut left = count;
+        while let Some(first) = self.stash.front_mut() {
+            if first.len() > left {
+                first.advance(left);
+                return;
+            }
+            left -= first.len();
+            self.stash.pop_front();
+        }
+    }
+}
+
+impl Core {
+    pub(crate) fn lane(&mut self, handle: u32) -> Option<&mut Lane> {
+        self.handles.at_mut(handle)?.lane.as_deref_mut()
+    }
+
+    /// The first read that waits for bytes; the watch, which stands before it, does not.
+    fn lane_reader(&self, handle: u32) -> Option<u32> {
+        let head = self.handles.at(handle)?.reads.head;
+        let first = match self.ops.at(head)? {
+            Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. } => *next,
+            _ => head,
+        };
+        // One that was cancelled only waits for its end to be handed out.
+        let reader = self.ops.at(first)?;
+        (!reader.cancelled).then_some(first)
+    }
+
+    /// A read was queued or ended on a promoted connection: sees to it that the kernel's
+    /// side is being read, under a read of the channel's own, and that the ring is looked at.
+    pub(crate) fn tend_lane(&mut self, handle: u32) {
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        let (head, state) = (entry.reads.head, entry.state);
+        let Some(lane) = entry.lane.as_deref_mut() else { return };
+        let ended = lane.connection.kernel_has_ended();
+        if !lane.hot {
+            lane.hot = true;
+            lane.sleeps = 0;
+            lane.connection.disarm();
+            let name = self.name_of(handle);
+            self.heated.push(name);
+        }
+        let watched = match self.ops.at(head) {
+            Some(Op { kind: OpKind::ReadStream { watch, .. }, started, .. }) => *watch || *started,
+            _ => false,
+        };
+        if head == NO_OP || watched || ended || state != State::Open {
+            return;
+        }
+        let name = self.name_of(handle);
+        let kind = OpKind::ReadStream { once: false, watch: true };
+        let (watch, _) = self.ops.insert_over(Op::new(name, kind));
+        self.push_read_front(handle, watch);
+        let watch = self.op_id(watch);
+        self.start_read_in_turn(watch);
+    }
+
+    /// What the kernel gave to a promoted connection.
+    pub(crate) fn settle_lane(&mut self, handle: u32, done: &Done) -> Option<Event> {
+        let ended = !done.has(Done::MORE);
+        let buffer = self.filled(done);
+        let (watch, cancelled) = match self.op(done.op)? {
+            Op { kind: OpKind::ReadStream { watch, .. }, cancelled, .. } => (*watch, *cancelled),
+            Op { cancelled, .. } => (false, *cancelled),
+        };
+        let lane = self.lane(handle)?;
+        match done.result {
+            result if result == -libc::ECANCELED => {
+                self.end_read(handle, done.op);
+                self.tend_lane(handle);
+                let result = outcome(done.result);
+                return (!watch).then_some(Event::Read { result, data: ReadData::None, more: false });
+            }
+            result if result > 0 => {
+                if let Some(buffer) = buffer {
+                    lane.unread += buffer.len();
+                    lane.stash.push_back(buffer);
+                    lane.drop_bells();
+                }
+                if ended && cancelled {
+                    self.push_cancelled(done.op);
+                } else if ended {
+                    if let Some(Op { kind: OpKind::ReadStream { once, .. }, .. }) = self.op_mut(done.op) {
+                        *once = false;
+                    }
+                    self.start_read_in_turn(done.op);
+                }
+            }
+            result => {
+                let end = if result == 0 { KernelEnd::Finished } else { KernelEnd::Failed(-result) };
+                lane.connection.kernel_ended(end);
+                if watch {
+                    self.end_read(handle, done.op);
+                }
+            }
+        }
+        self.tend_lane(handle);
+        None
+    }
+
+    /// The next completion of a promoted connection, if something for its reader is here.
+    #[inline]
+    pub(crate) fn lane_next(&mut self, handle: u32) -> Option<Completion> {
+        let reader = self.lane_reader(handle)?;
+        let entry = self.handles.at_mut(handle)?;
+        if entry.state != State::Open {
+            return None;
+        }
+        let lane = entry.lane.as_deref_mut()?;
+        for _ in 0..4 {
+            let (event, more) = match lane.next() {
+                Next::Nothing => return None,
+                Next::Ring(count) => self.deliver_from_ring(handle, reader, count)?,
+                Next::Kernel => match lane.connection.front(lane.unread) {
+                    Ok(Front::Bells(count)) => {
+                        lane.drop_bytes(count as usize);
+                        continue;
+                    }
+                    Ok(Front::Data(count)) => self.deliver_from_kernel(handle, reader, count as usize)?,
+                    Ok(Front::Later) => return None,
+                    Err(corrupt) => {
+                        lane.break_off(corrupt);
+                        continue;
+                    }
+                },
+                Next::End(end) => {
+                    let result = match end {
+                        KernelEnd::Finished => Ok(0),
+                        KernelEnd::Failed(errno) => Err(std::io::Error::from_raw_os_error(errno)),
+                    };
+                    lane.connection.end_was_told();
+                    let data = self.take_read_data(reader);
+                    (Event::Read { result, data, more: false }, false)
+                }
+            };
+            return self.complete_lane(handle, reader, event, more);
+        }
+        None
+    }
+
+    fn complete_lane(&mut self, handle: u32, reader: u32, event: Event, more: bool) -> Option<Completion> {
+        let op = self.op_id(reader);
+        let name = self.name_of(handle);
+        let entry = self.handles.at_mut(handle)?;
+        let cookie = entry.cookie;
+        if let Some(lane) = entry.lane.as_deref_mut() {
+            lane.sleeps = 0;
+        }
+        if !more {
+            self.end_read(handle, op);
+        }
+        self.stats.completions += 1;
+        Some(Completion { handle: name, cookie, op, event })
+    }
+
+    fn take_read_data(&mut self, reader: u32) -> ReadData {
+        match self.ops.at_mut(reader) {
+            Some(Op { kind: OpKind::Read { data, .. }, .. }) => std::mem::take(data),
+            _ => ReadData::None,
+        }
+    }
+
+    fn deliver_from_ring(&mut self, handle: u32, reader: u32, count: usize) -> Option<(Event, bool)> {
+        let stream = match &self.ops.at(reader)?.kind {
+            OpKind::ReadStream { .. } => true,
+            OpKind::Read { data: ReadData::None, .. } => false,
+            _ => {
+                let mut data = self.take_read_data(reader);
+                let connection = &mut self.lane(handle)?.connection;
+                let read = data.fill(count, &mut |room| connection.read_ring(room).unwrap_or(0));
+                self.stats.ring_reads += 1;
+                return Some((Event::Read { result: Ok(read), data, more: false }, false));
+            }
+        };
+        let Some(id) = self.ring_pool.take_free() else {
+            self.stats.pool_dry += 1;
+            return None;
+        };
+        let mut buffer = self.ring_pool.claim(id, 0, count.min(u32::MAX as usize) as u32);
+        let read = self.lane(handle)?.connection.read_ring(&mut buffer).unwrap_or(0);
+        buffer.truncate(read);
+        self.stats.ring_reads += 1;
+        Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))
+    }
+
+    fn deliver_from_kernel(&mut self, handle: u32, reader: u32, count: usize) -> Option<(Event, bool)> {
+        let (pooled, stream) = match &self.ops.at(reader)?.kind {
+            OpKind::ReadStream { .. } => (true, true),
+            OpKind::Read { data: ReadData::None, .. } => (true, false),
+            _ => (false, false),
+        };
+        let ring_pool = std::rc::Rc::clone(&self.ring_pool);
+        if !pooled {
+            let mut data = self.take_read_data(reader);
+            let lane = self.lane(handle)?;
+            let mut left = count;
+            let read = data.fill(count, &mut |room| {
+                let Some(first) = lane.stash.front() else { return 0 };
+                let here = left.min(first.len()).min(room.len());
+                room[..here].copy_from_slice(&first[..here]);
+                lane.drop_bytes(here);
+                left -= here;
+                here
+            });
+            return Some((Event::Read { result: Ok(read), data, more: false }, false));
+        }
+        let lane = self.lane(handle)?;
+        let first = lane.stash.front()?.len();
+        let buffer = if first <= count {
+            lane.connection.took_from_kernel(first);
+            lane.unread -= first;
+            lane.stash.pop_front()?
+        } else {
+            // The rest of it belongs to what comes after ring bytes.
+            let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
+            part.extend_from_slice(&lane.stash.front()?[..count]);
+            lane.drop_bytes(part.len());
+            part
+        };
+        let read = buffer.len();
+        Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))
+    }
+
+    /// Whether a look at the ring of a hot connection would hand something out now.
+    pub(crate) fn lane_has_news(&mut self, handle: u32) -> bool {
+        let Some(reader) = self.lane_reader(handle) else { return false };
+        let pooled = !matches!(&self.ops.at(reader), Some(Op { kind: OpKind::Read { data, .. }, .. }) if !matches!(data, ReadData::None));
+        if pooled && self.ring_pool.free_count() == 0 {
+            return false;
+        }
+        match self.lane(handle) {
+            Some(lane) if lane.broken => true,
+            Some(lane) => lane.connection.look_again().unwrap_or(true),
+            None => false,
+        }
+    }
+
+    /// Writes to a promoted connection as far as its ring has room; how many bytes that
+    /// were. `None` if its handle is no such, or the other end broke the rules.
+    #[inline]
+    pub(crate) fn write_to_ring(&mut self, handle: u32, data: &WriteData, skip: usize) -> Option<usize> {
+        let entry = self.handles.at_mut(handle)?;
+        let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
+        let lane = entry.lane.as_deref_mut()?;
+        let mut parts = [&[] as &[u8]; 16];
+        let (mut count, mut total) = (0, 0);
+        data.for_each_part(skip, &mut |part| {
+            if count < parts.len() {
+                parts[count] = part;
+                count += 1;
+                total += part.len();
+            }
+        });
+        match lane.connection.send(parts[..count].iter().copied(), total, idle) {
+            Ok(sent) => Some(sent),
+            Err(corrupt) => {
+                lane.break_off(corrupt);
+                None
+            }
+        }
+    }
+
+    /// The ring is full: what follows goes through the kernel.
+    pub(crate) fn spill(&mut self, handle: u32) {
+        self.stats.spills += 1;
+        if let Some(lane) = self.lane(handle)
+            && let Err(corrupt) = lane.connection.spill()
+        {
+            lane.break_off(corrupt);
+        }
+    }
+
+    /// Ends a write of which the ring took `written` bytes: at once if that is all, or with
+    /// the kernel's part.
+    pub(crate) fn queue_promoted(
+        &mut self,
+        handle: u32,
+        data: WriteData,
+        quiet: bool,
+        written: usize,
+    ) -> Result<OpId, Rejected<WriteData>> {
+        let whole = written == data.len();
+        self.stats.ring_writes += u64::from(whole);
+        if whole && quiet {
+            return Ok(OpId::NONE);
+        }
+        let kind = OpKind::Write { data, quiet, to: Destination::Peer, offset: None };
+        if whole {
+            let (op, _) = self.ops.insert_over(Op::new(self.name_of(handle), kind));
+            if let Some(entry) = self.ops.at_mut(op) {
+                entry.written = written;
+            }
+            let id = self.op_id(op);
+            self.done.push_back(Done::plain(id, written.min(i32::MAX as usize) as i32));
+            return Ok(id);
+        }
+        if written == 0 {
+            return self
+                .queue_write(handle, kind)
+                .map_err(|(reason, kind)| Rejected { reason, data: kind.into_write_data() });
+        }
+        // The peer may have the first part already: this one cannot be refused any more.
+        let (op, _) = self.ops.insert_over(Op::new(self.name_of(handle), kind));
+        if let Some(entry) = self.ops.at_mut(op) {
+            entry.written = written;
+        }
+        self.push_write(handle, op);
+        self.request_writes(handle);
+        Ok(self.op_id(op))
+    }
+
+    /// A send of this handle's own came to so many bytes.
+    #[inline]
+    pub(crate) fn lane_kernel_took(&mut self, handle: u32, result: i32) {
+        if result > 0
+            && let Some(lane) = self.lane(handle)
+        {
+            lane.connection.kernel_took(result as usize);
+        }
+    }
+
+    /// Queues a bell: it goes with the next batch, before anything else.
+    pub(crate) fn queue_bell(&mut self, handle: u32) {
+        if let Some(lane) = self.lane(handle) {
+            lane.bell_under_way = true;
+            self.bells += 1;
+            self.fresh.push(Fresh { handle, data: WriteData::from(BELL), bell: true });
+        }
+    }
+
+    /// What became of a bell.
+    pub(crate) fn settle_bell(&mut self, handle: u32, taken: bool) {
+        self.bells -= 1;
+        if let Some(lane) = self.lane(handle)
+            && std::mem::take(&mut lane.bell_under_way)
+            && taken
+        {
+            lane.connection.bell_was_taken();
+            self.stats.bells += 1;
+        }
+    }
+
+    /// A closed connection's bell is not rung.
+    pub(crate) fn forget_bell(&mut self, handle: u32, bell: bool) {
+        if bell {
+            self.settle_bell(handle, false);
+        }
+    }
+
+    /// Counts a message; with the last that is wanted the connection is to be offered.
+    #[cold]
+    pub(crate) fn count_towards_offer(&mut self, handle: Handle) {
+        if let Some(entry) = self.handles.get_mut(handle.index, handle.generation) {
+            entry.offer_in -= 1;
+            if entry.offer_in == 0 {
+                self.to_offer.push(handle);
+            }
+        }
+    }
+
+    /// A promoted connection that is to be taken up pauses the read that the kernel holds.
+    pub(crate) fn pause_read(&mut self, op: OpId) {
+        if let Some(entry) = self.op_mut(op)
+            && entry.started
+            && !entry.paused
+        {
+            entry.paused = true;
+            self.requests.push_back(Request::Cancel(op));
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! Which connections move to shared memory: offers to the monitor and what comes of them,
+//! and which rings are looked at while the channel is awake.
+
+use std::time::Instant;
+
+use promote::client::{Answer, Client, OfferError, Options};
+use promote::connection::{Connection, OtherLoop, OwnLoop};
+use promote::wire::Token;
+use sys::mapping::SharedMapping;
+
+use crate::channel::Channel;
+use crate::completion::Completion;
+use crate::config::Promotion;
+use crate::core::{Core, Op, OpKind, State, WriteState};
+use crate::engine;
+use crate::id::Handle;
+use crate::lane::Lane;
+use crate::op_list::NO_OP;
+
+/// Rings that are looked at while the channel is awake; more would cost the awake ones.
+const HOT_MAX: usize = 64;
+
+/// Sleeps of the channel without anything new on it after which a connection is cold.
+const COOLING: u8 = 4;
+
+/// Offers that wait for the monitor to find room.
+const OFFERS_MAX: usize = 4096;
+
+pub(crate) struct Promoter {
+    mode: Promotion,
+    client: Client,
+    /// This channel's page with its monitor, and with earlier ones while connections of
+    /// theirs live.
+    own_loops: Vec<OwnLoop>,
+    other_loops: Vec<OtherLoop>,
+    /// Granted, and waiting for a moment at which nothing is under way.
+    granted: Vec<Grant>,
+    hot: Vec<Handle>,
+    /// Where in `hot` the next look begins.
+    cursor: usize,
+}
+
+struct Grant {
+    handle: Handle,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other_loop: usize,
+}
+
+/// What became of a grant that was tried.
+enum Tried {
+    Adopted,
+    Dropped,
+    /// Something of the connection is under way.
+    Later(Grant),
+}
+
+impl Promoter {
+    /// `None` if nothing is to be promoted, or nobody can say so.
+    pub(crate) fn new(mode: Promotion) -> Option<Box<Promoter>> {
+        if mode == Promotion::Off {
+            return None;
+        }
+        match Client::connect(&Options::from_environment(&program_name())) {
+            Ok(client) => Some(Box::new(Promoter {
+                mode,
+                client,
+                own_loops: Vec::new(),
+                other_loops: Vec::new(),
+                granted: Vec::new(),
+                hot: Vec::new(),
+                cursor: 0,
+            })),
+            Err(error) => {
+                tracing::warn!("connections stay on TCP: {error}");
+                None
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        self.own_loops.iter_mut().for_each(OwnLoop::sleep);
+    }
+
+    fn wake(&self) {
+        self.own_loops.iter().for_each(OwnLoop::wake);
+    }
+
+    /// The place of a loop among those known.
+    fn place_of(&mut self, other: &std::sync::Arc<promote::PeerLoop>) -> Option<usize> {
+        if let Some(known) = self.other_loops.iter().position(|known| known.is(other)) {
+            return Some(known);
+        }
+        self.other_loops.push(OtherLoop::new(other.clone()).ok()?);
+        Some(self.other_loops.len() - 1)
+    }
+}
+
+fn program_name() -> String {
+    let program = std::env::current_exe().ok();
+    program.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())).unwrap_or_default()
+}
+
+fn token(handle: Handle) -> Option<Token> {
+    // Generations begin at 1: no live handle's name is 0.
+    Token::new(handle.to_bits())
+}
+
+impl Core {
+    /// Whether the kernel holds, or is about to get, anything of this handle's writes, or a
+    /// read of its user's that bells must not reach.
+    fn is_between_operations(&self, handle: Handle) -> bool {
+        let Some(entry) = self.handles.get(handle.index, handle.generation) else { return false };
+        entry.write_state == WriteState::Idle
+            && entry.writes.head == NO_OP
+            && !matches!(
+                self.ops.at(entry.reads.head),
+                Some(Op { kind: OpKind::Read { .. }, started: true, .. })
+            )
+    }
+
+    /// Bytes that the kernel gave to this handle and that wait to be handed out.
+    fn fetched(&self, handle: Handle) -> u64 {
+        let of_handle = |done: &&crate::engine::Done| self.op(done.op).is_some_and(|op| op.handle == handle);
+        self.done.iter().filter(of_handle).map(|done| done.result.max(0) as u64).sum()
+    }
+}
+
+impl Channel {
+    /// A handle that may be promoted as soon as it is connected.
+    pub(crate) fn offer_if_eager(&mut self, handle: Handle) {
+        if self.promoter.as_ref().is_some_and(|promoter| promoter.mode == Promotion::Eager) {
+            self.core.to_offer.push(handle);
+        }
+    }
+
+    /// Offers what is to be offered, and takes up what was granted. Called when nothing is
+    /// left to hand out.
+    pub(crate) fn tend_promotion(&mut self) {
+        let Some(mut promoter) = self.promoter.take() else { return };
+        self.offer(&mut promoter);
+        if std::mem::take(&mut self.core.monitor_ready) {
+            self.receive(&mut promoter);
+        }
+        for grant in std::mem::take(&mut promoter.granted) {
+            let handle = grant.handle;
+            match self.adopt(&mut promoter, grant) {
+                Tried::Adopted => self.core.stats.promoted += 1,
+                Tried::Dropped => {
+                    self.core.stats.promotions_refused += 1;
+                    if let Some(token) = token(handle) {
+                        promoter.client.withdraw(token);
+                    }
+                    self.restart_paused(handle);
+                }
+                Tried::Later(grant) => promoter.granted.push(grant),
+            }
+        }
+        self.promoter = Some(promoter);
+    }
+
+    fn offer(&mut self, promoter: &mut Promoter) {
+        if self.core.to_offer.is_empty() {
+            return;
+        }
+        match promoter.client.reconnect_due(Instant::now()) {
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!("connections stay on TCP: {error}");
+                self.core.to_offer.clear();
+            }
+        }
+        let Some(fd) = promoter.client.fd() else {
+            // It will be looked for again; these few are not worth remembering for ever.
+            if promoter.client.next_attempt().is_none() || self.core.to_offer.len() > OFFERS_MAX {
+                self.core.to_offer.clear();
+            }
+            return;
+        };
+        let _ = self.engine.watch_monitor(fd);
+        for handle in std::mem::take(&mut self.core.to_offer) {
+            let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
+            let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
+                match sys::tcp::end(fd) {
+                    Ok(end) if end.state == sys::tcp::ESTABLISHED && sys::tcp::is_local(end.peer.ip()) => {
+                        Ok(promoter.client.offer(token, fd))
+                    }
+                    _ => Ok(Err(OfferError::NoMonitor)),
+                }
+            });
+            if !matches!(offered, Ok(Ok(()))) {
+                self.core.stats.promotions_refused += 1;
+            }
+        }
+    }
+
+    fn receive(&mut self, promoter: &mut Promoter) {
+        loop {
+            match promoter.client.receive() {
+                Ok(Some(Answer::Welcome { loop_page, .. })) => match OwnLoop::new(loop_page) {
+                    Ok(own) => promoter.own_loops.push(own),
+                    Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
+                },
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
+                    let handle = Handle::from_bits(token.get());
+                    match promoter.place_of(&peer_loop) {
+                        Some(other_loop) if self.core.open(handle).is_ok() => {
+                            promoter.granted.push(Grant { handle, own, peer, other_loop });
+                        }
+                        _ => promoter.client.withdraw(token),
+                    }
+                }
+                Ok(Some(Answer::Refused { token, reason })) => {
+                    self.core.stats.promotions_refused += 1;
+                    tracing::debug!(token = token.get(), "a connection stays on TCP: {reason}");
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::info!("{error}; promoted connections go on without it");
+                    return;
+                }
+            }
+        }
+        if let Some(fd) = promoter.client.fd() {
+            let _ = self.engine.watch_monitor(fd);
+        }
+    }
+
+    fn adopt(&mut self, promoter: &mut Promoter, grant: Grant) -> Tried {
+        let handle = grant.handle;
+        let Some(entry) = self.core.handles.get(handle.index, handle.generation) else {
+            return Tried::Dropped;
+        };
+        if entry.state != State::Open || entry.lane.is_some() {
+            return Tried::Dropped;
+        }
+        if !self.core.is_between_operations(handle) {
+            let head = self.core.handles.at(handle.index).map_or(NO_OP, |entry| entry.reads.head);
+            if let Some(Op { kind: OpKind::Read { .. }, started: true, .. }) = self.core.ops.at(head) {
+                let op = self.core.op_id(head);
+                self.core.pause_read(op);
+            }
+            return Tried::Later(grant);
+        }
+        let positions = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
+            // A bell that waited for an acknowledgement would be no bell.
+            socket2::SockRef::from(&fd).set_tcp_nodelay(true)?;
+            sys::tcp::positions(fd)
+        });
+        // Making the descriptor may have brought results.
+        if !self.core.is_between_operations(handle) {
+            return Tried::Later(grant);
+        }
+        let Ok(Some(positions)) = positions else { return Tried::Dropped };
+        let consumed = positions.consumed - self.core.fetched(handle);
+        let Grant { own, peer, other_loop, .. } = grant;
+        match Connection::new(own, peer, positions.written, consumed) {
+            Ok(connection) => {
+                if let Some(entry) = self.core.handles.at_mut(handle.index) {
+                    entry.lane = Some(Box::new(Lane::new(connection, other_loop)));
+                }
+                self.core.tend_lane(handle.index);
+                self.take_heated(promoter);
+                Tried::Adopted
+            }
+            Err(error) => {
+                tracing::warn!("a connection stays on TCP: {error}");
+                Tried::Dropped
+            }
+        }
+    }
+
+    /// A read that was paused for a promotion that did not come.
+    fn restart_paused(&mut self, handle: Handle) {
+        let Some(entry) = self.core.handles.get(handle.index, handle.generation) else { return };
+        let head = entry.reads.head;
+        if let Some(Op { started: false, cancelled: false, .. }) = self.core.ops.at(head) {
+            let op = self.core.op_id(head);
+            self.core.start_read_in_turn(op);
+        }
+    }
+
+    fn take_heated(&mut self, promoter: &mut Promoter) {
+        for handle in std::mem::take(&mut self.core.heated) {
+            if promoter.hot.len() >= HOT_MAX {
+                let place = promoter.cursor % promoter.hot.len();
+                let coldest = promoter.hot.swap_remove(place);
+                if self.cool(coldest) {
+                    promoter.hot.push(coldest);
+                }
+            }
+            promoter.hot.push(handle);
+        }
+    }
+
+    /// Has a connection wait for bells. True if something came meanwhile: it stays hot.
+    fn cool(&mut self, handle: Handle) -> bool {
+        let Some(entry) = self.core.handles.get_mut(handle.index, handle.generation) else { return false };
+        let Some(lane) = entry.lane.as_deref_mut() else { return false };
+        lane.hot = lane.connection.arm().unwrap_or(true);
+        lane.hot
+    }
+
+    /// Something from a hot ring, if anything is there.
+    #[inline]
+    pub(crate) fn next_from_rings(&mut self) -> Option<Completion> {
+        let mut promoter = self.promoter.take()?;
+        if !self.core.heated.is_empty() {
+            self.take_heated(&mut promoter);
+        }
+        let mut found = None;
+        for _ in 0..promoter.hot.len() {
+            if promoter.cursor >= promoter.hot.len() {
+                promoter.cursor = 0;
+            }
+            let handle = promoter.hot[promoter.cursor];
+            if self.core.handles.get(handle.index, handle.generation).is_none() {
+                promoter.hot.swap_remove(promoter.cursor);
+                continue;
+            }
+            found = self.core.lane_next(handle.index);
+            promoter.cursor += 1;
+            if found.is_some() {
+                break;
+            }
+        }
+        self.promoter = Some(promoter);
+        found
+    }
+
+    /// Whether anything new lies in a hot ring.
+    pub(crate) fn news_in_rings(&mut self) -> bool {
+        let Some(promoter) = &self.promoter else { return false };
+        promoter.hot.iter().any(|handle| self.core.lane_has_news(handle.index))
+    }
+
+    /// Whether rings are looked at while the channel is awake.
+    #[inline]
+    pub(crate) fn has_hot_rings(&self) -> bool {
+        self.promoter.as_ref().is_some_and(|promoter| !promoter.hot.is_empty())
+            || !self.core.heated.is_empty()
+    }
+
+    /// Before a sleep: lets everyone know, cools what has been quiet, and looks once more.
+    /// False if there is news, and no reason to sleep.
+    pub(crate) fn go_to_sleep(&mut self) -> bool {
+        let Some(mut promoter) = self.promoter.take() else { return true };
+        self.take_heated(&mut promoter);
+        promoter.sleep();
+        let mut news = false;
+        let mut place = 0;
+        while place < promoter.hot.len() {
+            let handle = promoter.hot[place];
+            if self.core.lane_has_news(handle.index) {
+                news = true;
+                break;
+            }
+            let cools = match self.core.handles.get_mut(handle.index, handle.generation) {
+                Some(entry) => entry.lane.as_deref_mut().is_none_or(|lane| {
+                    lane.sleeps = lane.sleeps.saturating_add(1);
+                    lane.sleeps > COOLING
+                }),
+                None => true,
+            };
+            if cools && !self.cool(handle) {
+                promoter.hot.swap_remove(place);
+            } else {
+                place += 1;
+            }
+        }
+        if news {
+            promoter.wake();
+        }
+        self.promoter = Some(promoter);
+        !news
+    }
+
+    /// After a sleep.
+    pub(crate) fn woke_up(&mut self) {
+        if let Some(promoter) = &self.promoter {
+            promoter.wake();
+        }
+    }
+
+    /// After a write to the ring of a promoted connection: rings if its reader sleeps.
+    #[inline]
+    pub(crate) fn ring_if_wanted(&mut self, handle: u32) {
+        let Some(promoter) = self.promoter.as_mut() else { return };
+        let Some(lane) = self.core.lane(handle) else { return };
+        if lane.bell_under_way {
+            return;
+        }
+        let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
+        if lane.connection.wants_bell(other) {
+            self.core.queue_bell(handle);
+        }
+    }
+
+    /// A promoted connection is closed: its monitor need not count it any more.
+    pub(crate) fn forget_lane(&mut self, handle: Handle) {
+        if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
+            promoter.client.withdraw(token);
+        }
+    }
+}
