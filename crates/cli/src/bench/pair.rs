@@ -61,7 +61,9 @@ struct Common {
     /// too. Fails if any transport does
     #[arg(long)]
     verify: bool,
-    /// Write one JSON object per line: a header, then a record per transport, point and round
+    /// Write one JSON object per line: a header, then a record per transport, point and round. Times
+    /// are nanoseconds; cpu_ns_per_message is the CPU time of both processes together over the
+    /// messages, two of which are a round trip
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Draw the medians

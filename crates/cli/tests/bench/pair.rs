@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -185,6 +186,38 @@ fn flags_that_say_nothing_are_refused_with_a_remedy() {
     let output = pair("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/records"));
+}
+
+#[test]
+fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
+    if CpuSet::allowed().unwrap().len() < 2 {
+        println!("SKIPPED a_transport_that_fails_is_absent_and_the_others_are_measured: there is one CPU");
+        return;
+    }
+    for (verify, status) in [(None, 0), (Some("--verify"), 1)] {
+        let mut command = pair("pingpong");
+        command
+            .args(["--transports", "cacheline,unix", "--sizes", "8", "--placements", "two-cores"])
+            .args(["--seconds", "0.05", "--rounds", "2"])
+            .args(verify);
+        let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 }; // of files, shared memory included
+        // SAFETY: between fork and exec only signal and setrlimit are called, both async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let table = String::from_utf8(output.stdout).unwrap();
+        let said = "cacheline is absent, two-cores, 8 B: cannot be connected: File too large";
+        assert_eq!(table.matches(said).count(), 1, "{table}");
+        assert!(table.contains(" unix "), "{table}");
+    }
 }
 
 #[test]
