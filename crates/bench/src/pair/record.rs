@@ -71,7 +71,8 @@ pub struct Pingpong {
     pub waited: Option<f64>,
 }
 
-/// A stream over one transport at one point in one round.
+/// A stream over one transport at one point in one round. Each side has one buffer for its messages,
+/// which stays in its caches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Stream {
     /// What carried the bytes.

@@ -170,17 +170,17 @@ const DISTURBED: f64 = 0.05;
 
 const ROUND_TRIP_LEGEND: &str = "\
 Medians over the rounds. p50: median round trip, without the reading of the clock in it, and its smallest and largest
-value; x tcp: how many times as fast as blocking TCP; x limit: how many times the round trip of two bare cache lines
-(for 64 B, of the largest message in a line that was measured); CPU ns/msg: CPU time of both processes together per message, two of
-which are a round trip.
+value; x tcp: how many times as fast as blocking TCP; x limit: how many times the round trip of two bare cache lines (for
+64 B, of the largest message in a line that was measured); CPU ns/msg: CPU time of both processes together per message,
+two of which are a round trip.
 
 ";
 
 const STREAM_LEGEND: &str = "\
 Medians over the rounds. MB/s: millions of bytes received per second, and the smallest and largest value; x tcp: to
 blocking TCP; of limit: to memcpy, which is one core copying into a shared buffer and another one copying out of it at
-the same time, two copies of each byte and nothing else than two counters; CPU ns/msg: CPU time of both processes
-together per message.
+the same time, two copies of each byte, and two counters that are told about once in 16 KiB; CPU ns/msg: CPU time of both
+processes together per message.
 
 ";
 
