@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
-# connections, and latency at half load, for every server, into a dated folder with the machine and the commands beside
-# the figures.
+# connections, and latency at half load, for every server; round trips and streams between two processes over every
+# transport. Into a dated folder with the machine and the commands beside the figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +10,7 @@ MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
 OUT=${1:-bench-results/$(date -u +%Y-%m-%d)}
 ROUNDS=${ROUNDS:-5}
 SECONDS_EACH=${SECONDS_EACH:-2}
+PAIR_SECONDS=${PAIR_SECONDS:-1} # of one measurement between two processes, of which there are more
 CORES=$(nproc)
 
 if [ ! -x "$MEGAPIPE" ]; then
@@ -19,12 +20,18 @@ fi
 mkdir -p "$OUT"
 "$MEGAPIPE" doctor --json >"$OUT/doctor.json" || true # what it says about the machine counts, not whether all is well
 
+record() {
+    local name=$1 scenario=$2
+    shift 2
+    printf '\n== %s\n' "$name"
+    "$MEGAPIPE" bench "$scenario" --rounds "$ROUNDS" "$@" \
+        --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+}
+
 measure() {
     local name=$1
     shift
-    printf '\n== %s\n' "$name"
-    "$MEGAPIPE" bench rpc --rounds "$ROUNDS" --seconds "$SECONDS_EACH" "$@" \
-        --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+    record "$name" rpc --seconds "$SECONDS_EACH" "$@"
 }
 
 measure transactions --transactions 1,2,4,8,16,32,64,128
@@ -44,4 +51,8 @@ if [ "$CORES" -ge 4 ]; then
 else
     printf '\ncores: skipped, %s CPUs are too few to compare numbers of server cores\n' "$CORES"
 fi
+
+# Two processes of this host.
+record pingpong pingpong --seconds "$PAIR_SECONDS"
+record stream stream --seconds "$PAIR_SECONDS"
 printf '\nresults: %s\n' "$OUT"

@@ -48,9 +48,21 @@ impl CpuSet {
         self.0.iter().filter(lacks).copied().collect()
     }
 
+    /// The set of one CPU.
+    pub fn of(cpu: usize) -> Self {
+        Self(vec![cpu])
+    }
+
     /// The set that holds the lowest CPU of this one.
     pub fn first(&self) -> Self {
         Self(vec![self.0[0]])
+    }
+
+    /// The set of the lowest and the highest CPU of this one.
+    pub fn ends(&self) -> Self {
+        let mut ends = vec![self.0[0], self.0[self.0.len() - 1]];
+        ends.dedup();
+        Self(ends)
     }
 
     /// The set that holds the highest CPU of this one.
@@ -124,6 +136,8 @@ mod tests {
         assert_eq!(set.to_string(), "0,1,3");
         assert_eq!(set.first().as_slice(), [0]);
         assert_eq!(set.last().as_slice(), [3]);
+        assert_eq!(set.ends().as_slice(), [0, 3]);
+        assert_eq!(set.first().ends(), CpuSet::of(0));
     }
 
     #[test]

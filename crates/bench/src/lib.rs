@@ -3,6 +3,7 @@
 //! [`rpc`] is the micro-benchmark of the MegaPipe paper (OSDI 2012, section 5.1). One process is
 //! both the controller and the client ([`client`]); every server is a child process of it that
 //! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
+//! [`pair`] measures what carries bytes between two processes of one host, both of them children.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
 mod buffer_ring;
@@ -12,6 +13,7 @@ pub mod cpu;
 pub mod engine;
 mod epoll;
 pub mod floor;
+pub mod pair;
 pub mod peer;
 pub mod plot;
 pub mod record;

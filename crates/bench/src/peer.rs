@@ -214,7 +214,7 @@ fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
 ///
 /// The end of a pipe raises SIGIO on its reader (`F_SETFL` with `O_ASYNC`, fcntl(2)), and SIGIO
 /// ends a process that does not handle it.
-fn end_with_standard_input() -> io::Result<()> {
+pub(crate) fn end_with_standard_input() -> io::Result<()> {
     // SAFETY: plain fcntl calls on descriptor 0 and with this process's own id.
     unsafe {
         if libc::fcntl(0, libc::F_SETOWN, libc::getpid()) < 0 {

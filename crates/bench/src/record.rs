@@ -26,6 +26,24 @@ pub enum Record {
 /// Where and how a run was made.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Header {
+    /// The program, the machine and the kernel.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// What the client runs on.
+    pub client: client::Engine,
+    /// CPUs of the client's threads.
+    pub client_cpus: Vec<usize>,
+    /// How system calls are counted; null where that is not permitted.
+    pub syscall_counter: Option<String>,
+    /// Length of each measurement, seconds.
+    pub seconds: f64,
+    /// Measurements of each engine at each point.
+    pub rounds: u32,
+}
+
+/// What made a result file, and where.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Origin {
     /// The version of this program.
     pub version: String,
     /// The command line.
@@ -40,16 +58,6 @@ pub struct Header {
     pub kernel: String,
     /// The kernel's mitigations of CPU vulnerabilities, which make system calls dearer.
     pub mitigations: BTreeMap<String, String>,
-    /// What the client runs on.
-    pub client: client::Engine,
-    /// CPUs of the client's threads.
-    pub client_cpus: Vec<usize>,
-    /// How system calls are counted; null where that is not permitted.
-    pub syscall_counter: Option<String>,
-    /// Length of each measurement, seconds.
-    pub seconds: f64,
-    /// Measurements of each engine at each point.
-    pub rounds: u32,
 }
 
 /// One engine at one point in one round.
@@ -167,9 +175,9 @@ pub struct Absent {
     pub reason: String,
 }
 
-impl Header {
+impl Origin {
     /// Describes this machine; what the kernel does not tell is "unknown".
-    pub fn of_this_machine(command: String, client: client::Engine) -> Self {
+    pub fn of_this_machine(command: String) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command,
@@ -178,11 +186,6 @@ impl Header {
             cpu: cpu_field("model name").unwrap_or_else(|| "unknown".to_owned()),
             kernel: format!("{} {}", proc_line("sys/kernel/osrelease"), proc_line("sys/kernel/version")),
             mitigations: mitigations(),
-            client,
-            client_cpus: Vec::new(),
-            syscall_counter: None,
-            seconds: 0.0,
-            rounds: 0,
         }
     }
 }
@@ -277,9 +280,9 @@ mod tests {
     }
 
     #[test]
-    fn the_header_knows_its_kernel() {
-        let header = Header::of_this_machine("megapipe bench rpc".to_owned(), client::Engine::Epoll);
+    fn the_kernel_is_known() {
+        let origin = Origin::of_this_machine("megapipe bench rpc".to_owned());
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-        assert!(header.kernel.starts_with(release.trim()));
+        assert!(origin.kernel.starts_with(release.trim()));
     }
 }

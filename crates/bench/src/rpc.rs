@@ -18,7 +18,7 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
-use crate::record::{Absent, Header, Limit, Measurement, Record};
+use crate::record::{Absent, Header, Limit, Measurement, Origin, Record};
 use crate::server::{Server, StartError};
 use crate::syscalls::Counter;
 
@@ -484,11 +484,12 @@ fn raise_descriptor_limit() -> io::Result<()> {
 fn header(plan: &Plan) -> Header {
     let counter = Counter::attach(std::process::id()).ok();
     Header {
+        origin: Origin::of_this_machine(plan.command.clone()),
+        client: plan.client,
         client_cpus: plan.client_cpus.as_slice().to_vec(),
         syscall_counter: counter.map(|counter| counter.method().to_owned()),
         seconds: plan.window.as_secs_f64(),
         rounds: plan.rounds,
-        ..Header::of_this_machine(plan.command.clone(), plan.client)
     }
 }
 

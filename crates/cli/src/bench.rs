@@ -20,6 +20,9 @@ use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+mod pair;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -35,12 +38,29 @@ enum Scenario {
     /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
     /// measured.
     Rpc(Rpc),
+    /// Round trips between two processes of this host: TCP, UNIX socket, pipe, bare shared memory
+    ///
+    /// Measures every combination of --placements and --sizes, each transport in turn, and prints
+    /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
+    Pingpong(pair::Pingpong),
+    /// Streams of messages between two processes of this host: TCP, UNIX socket, pipe, bare copies
+    ///
+    /// Measures every combination of --placements and --sizes, each transport in turn, and prints
+    /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
+    /// and keeps what was measured.
+    Stream(pair::Stream),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(Peer),
     /// The server of the floor measurement; obeys standard input
     #[command(hide = true)]
     Floor(Floor),
+    /// One of two processes that exchange messages; ends when standard input closes
+    #[command(hide = true)]
+    Side(pair::Side),
+    /// Uses a CPU; ends when standard input closes
+    #[command(hide = true)]
+    Busy(pair::Busy),
 }
 
 #[derive(Args)]
@@ -115,6 +135,10 @@ struct Floor {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let ended = match arguments.scenario {
         Scenario::Rpc(arguments) => rpc(arguments),
+        Scenario::Pingpong(arguments) => arguments.run(),
+        Scenario::Stream(arguments) => arguments.run(),
+        Scenario::Side(arguments) => return arguments.run(),
+        Scenario::Busy(arguments) => return arguments.run(),
         Scenario::Peer(arguments) => return serve(arguments),
         Scenario::Floor(arguments) => {
             floor::serve(arguments.cpu, arguments.size).map(|()| ExitCode::SUCCESS).map_err(Into::into)
@@ -140,7 +164,7 @@ fn rpc(arguments: Rpc) -> Result<ExitCode, Box<dyn Error>> {
     }
     let mut json = arguments.json.clone().map(JsonLines::create).transpose()?;
     let stop = stop_on_signal()?;
-    let bar = progress_bar(&plan);
+    let bar = progress_bar(plan.measurements());
     let mut records = Vec::new();
     let ended = rpc::run(&plan, &stop, &mut |progress| {
         match progress {
@@ -291,7 +315,7 @@ impl JsonLines {
         }
     }
 
-    fn write(&mut self, record: &Record) -> io::Result<()> {
+    fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
         let written = serde_json::to_writer(&mut self.file, record)
             .map_err(io::Error::from)
             .and_then(|()| self.file.write_all(b"\n"))
@@ -318,8 +342,7 @@ fn stop_on_signal() -> io::Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
-fn progress_bar(plan: &Plan) -> ProgressBar {
-    let count = plan.measurements();
+fn progress_bar(count: usize) -> ProgressBar {
     let bar = ProgressBar::new(count as u64);
     let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));

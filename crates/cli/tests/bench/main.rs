@@ -14,9 +14,10 @@ use bench::engine::Engine;
 use bench::record::Record;
 use serde_json::Value;
 
-#[path = "doctor/confine.rs"]
+#[path = "../doctor/confine.rs"]
 #[allow(dead_code)] // the doctor needs more of it
 mod confine;
+mod pair;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 

@@ -1,0 +1,385 @@
+//! Two processes of one host and what carries bytes between them.
+//!
+//! [`Scenario::Pingpong`] is the time of a round trip, [`Scenario::Stream`] the rate of messages in
+//! one direction. Both sides are children of the controller, which makes their connection, hands
+//! each its end, and sleeps while they work. Every transport is measured at every point, once per
+//! round; within a round the transports take turns, and each round starts with another one, so that
+//! a slow minute of the machine falls on all of them alike.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::CpuSet;
+use crate::record::Origin;
+use crate::rpc::Outcome;
+
+pub mod plot;
+mod process;
+mod quoted;
+pub mod record;
+mod side;
+mod summary;
+pub mod table;
+mod transport;
+
+pub use process::{BUSY_VERB, SIDE_VERB};
+pub use side::{SideError, Task, keep_busy, run as run_side};
+pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
+
+use process::{Crowd, Worker};
+use record::{Absent, Header, Pingpong, Record, Stream};
+use side::Figures;
+use transport::Settings;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scenario {
+    /// A message there and one of the same size back, one at a time.
+    Pingpong,
+    /// Messages in one direction, one send and one receive each.
+    Stream,
+}
+
+/// Where the two processes run, and beside what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Placement {
+    /// One process on each of two CPUs.
+    TwoCores,
+    /// Both on one CPU.
+    OneCore,
+    /// Both on either of two CPUs, each of which four other processes want all the time.
+    Oversubscribed,
+    /// One process on each of two CPUs, and one message a millisecond, so that both sleep between.
+    Asleep,
+}
+
+impl Scenario {
+    /// The verb, and the name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scenario::Pingpong => "pingpong",
+            Scenario::Stream => "stream",
+        }
+    }
+
+    /// The scenario of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Scenario::Pingpong, Scenario::Stream].into_iter().find(|scenario| scenario.name() == name)
+    }
+}
+
+impl Placement {
+    /// All placements, in the order of tables and plots.
+    pub const ALL: &[Placement] =
+        &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed, Placement::Asleep];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Placement::TwoCores => "two-cores",
+            Placement::OneCore => "one-core",
+            Placement::Oversubscribed => "oversubscribed",
+            Placement::Asleep => "asleep",
+        }
+    }
+
+    /// The placement of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|placement| placement.name() == name)
+    }
+
+    /// How many CPUs it takes.
+    pub fn cpus(self) -> usize {
+        if self == Placement::OneCore { 1 } else { 2 }
+    }
+
+    /// Where the first, and where the second process may run, of the CPUs given.
+    fn of(self, cpus: &CpuSet) -> [CpuSet; 2] {
+        match self {
+            Placement::TwoCores | Placement::Asleep => [cpus.first(), cpus.last()],
+            Placement::OneCore => [cpus.first(), cpus.first()],
+            Placement::Oversubscribed => [cpus.clone(), cpus.clone()],
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program, which is run again for each side.
+    pub program: PathBuf,
+    /// The command line, for the record.
+    pub command: String,
+    /// Round trips or a stream.
+    pub scenario: Scenario,
+    /// What to compare; those that do not take part at a point are left out there.
+    pub transports: Vec<Transport>,
+    /// Bytes of a message.
+    pub sizes: Vec<usize>,
+    /// Where the processes run.
+    pub placements: Vec<Placement>,
+    /// The CPUs of both: two, or one if both processes are to share it.
+    pub cpus: CpuSet,
+    /// Length of one measurement; a warm-up of a quarter goes before it.
+    pub window: Duration,
+    /// Measurements of each transport at each point.
+    pub rounds: u32,
+    /// Bytes of the shared buffer of [`Transport::Memcpy`]: a power of two.
+    pub ring_bytes: usize,
+    /// Whether each byte is checked; the figures are then of the checking, too.
+    pub verify: bool,
+}
+
+/// One place on the axes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Point {
+    /// Where the processes run.
+    pub placement: Placement,
+    /// Bytes of a message.
+    pub bytes: usize,
+}
+
+/// What a run tells its caller as it goes.
+#[derive(Debug)]
+pub enum Progress<'run> {
+    /// The next measurement begins.
+    Measuring(Transport, Point),
+    /// Something to keep.
+    Record(&'run Record),
+    /// A measurement is done, or cannot be made.
+    Done,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A process cannot be started or waited for.
+    #[error("cannot run the processes to measure")]
+    Process(#[source] io::Error),
+    /// The caller cannot take a record.
+    #[error(transparent)]
+    Report(io::Error),
+}
+
+impl Plan {
+    /// All points, in the order in which they are measured.
+    pub fn points(&self) -> Vec<Point> {
+        let of = |&placement: &Placement| self.sizes.iter().map(move |&bytes| Point { placement, bytes });
+        self.placements.iter().flat_map(of).collect()
+    }
+
+    /// The transports that are measured at a point.
+    pub fn at(&self, point: Point) -> Vec<Transport> {
+        let takes_part = |transport: &Transport| {
+            transport.takes_part_in(self.scenario)
+                && transport.can_be_placed(point.placement)
+                && transport.carries(point.bytes)
+        };
+        self.transports.iter().copied().filter(takes_part).collect()
+    }
+
+    /// How many measurements a complete run makes.
+    pub fn measurements(&self) -> usize {
+        let each = self.points().into_iter().map(|point| self.at(point).len()).sum::<usize>();
+        each * self.rounds as usize
+    }
+
+    fn warm_up(&self) -> Duration {
+        (self.window / 4).max(Duration::from_millis(20))
+    }
+}
+
+/// Runs the plan until it is complete or `stop` is set.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
+) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+    tell(Progress::Record(&Record::Header(header(plan))))?;
+    let mut absent = Vec::new();
+    for round in 1..=plan.rounds {
+        for point in plan.points() {
+            let transports = plan.at(point);
+            let _crowd = crowd(plan, point, transports.len()).map_err(RunError::Process)?;
+            for turn in 0..transports.len() {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Outcome::Stopped);
+                }
+                let transport = transports[(turn + round as usize - 1) % transports.len()];
+                if !absent.contains(&(transport, point)) {
+                    tell(Progress::Measuring(transport, point))?;
+                    match measure(plan, transport, point, stop)? {
+                        Measured::Stopped => return Ok(Outcome::Stopped),
+                        Measured::Complete(figures) => {
+                            tell(Progress::Record(&record(transport, point, round, &figures)))?;
+                        }
+                        Measured::Failed(reason) => {
+                            absent.push((transport, point));
+                            let Point { placement, bytes } = point;
+                            let record = Record::Absent(Absent { transport, bytes, placement, reason });
+                            tell(Progress::Record(&record))?;
+                        }
+                    }
+                }
+                tell(Progress::Done)?;
+            }
+        }
+    }
+    Ok(Outcome::Complete)
+}
+
+/// Those who want the CPUs, too, for as long as this point is measured.
+fn crowd(plan: &Plan, point: Point, measurements: usize) -> io::Result<Option<Crowd>> {
+    if point.placement != Placement::Oversubscribed {
+        return Ok(None);
+    }
+    let time = (plan.warm_up() + plan.window + PATIENCE) * (measurements as u32 + 1);
+    Crowd::start(&plan.program, &plan.cpus, BUSY_PER_CPU, time).map(Some)
+}
+
+enum Measured {
+    Complete(Figures),
+    Failed(String),
+    Stopped,
+}
+
+fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Measured, RunError> {
+    let [first_descriptors, second_descriptors] =
+        match transport.pair(&Settings { ring_bytes: plan.ring_bytes }) {
+            Ok(pair) => pair,
+            Err(error) => return Ok(Measured::Failed(format!("cannot be connected: {error}"))),
+        };
+    let [first_cpus, second_cpus] = point.placement.of(&plan.cpus);
+    let mut task = Task {
+        scenario: plan.scenario,
+        transport,
+        side: Side::First,
+        bytes: point.bytes,
+        cpus: first_cpus,
+        warm_up: plan.warm_up(),
+        window: plan.window,
+        paced: point.placement == Placement::Asleep,
+        verify: plan.verify,
+        peer: None,
+    };
+    let first = Worker::side(&plan.program, &task, first_descriptors);
+    let mut first = first.map_err(RunError::Process)?;
+    (task.side, task.cpus, task.peer) = (Side::Second, second_cpus, Some(first.pid()));
+    let second = Worker::side(&plan.program, &task, second_descriptors);
+    let mut second = second.map_err(RunError::Process)?;
+    match wait(plan, &mut first, &mut second, stop).map_err(RunError::Process)? {
+        Waited::Stopped => Ok(Measured::Stopped),
+        Waited::InVain => Ok(Measured::Failed(format!(
+            "not done {} s after its time; others may use the CPUs, or choose more --seconds",
+            PATIENCE.as_secs()
+        ))),
+        Waited::Ended => Ok(match serde_json::from_str(&second.output()) {
+            Ok(figures) => Measured::Complete(figures),
+            Err(_) => Measured::Failed(complaints(&mut first, &mut second)),
+        }),
+    }
+}
+
+enum Waited {
+    Ended,
+    InVain,
+    Stopped,
+}
+
+/// Waits until the side that measures has ended, and the other one, too, if it did not see to that.
+fn wait(plan: &Plan, first: &mut Worker, second: &mut Worker, stop: &AtomicBool) -> io::Result<Waited> {
+    let expected = Instant::now() + plan.warm_up() + plan.window;
+    let mut patience = expected + PATIENCE;
+    let mut alone = false;
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(Waited::Stopped);
+        }
+        if second.status()?.is_some() {
+            return Ok(Waited::Ended);
+        }
+        let now = Instant::now();
+        if !alone && first.status()?.is_some() {
+            alone = true;
+            patience = patience.min(now + GRACE); // it notices by itself, or never
+        }
+        if now >= patience {
+            return Ok(if alone { Waited::Ended } else { Waited::InVain });
+        }
+        let left = expected.saturating_duration_since(now);
+        thread::sleep(left.clamp(Duration::from_millis(2), Duration::from_millis(50)));
+    }
+}
+
+/// Why there are no figures, in the words of the processes. The one that still runs is ended.
+fn complaints(first: &mut Worker, second: &mut Worker) -> String {
+    let said = [first, second].map(|worker| match worker.status() {
+        Ok(Some(_)) => worker.complaint(),
+        _ => None,
+    });
+    match said {
+        [None, None] => "a process ended without a word".to_owned(),
+        said => said.into_iter().flatten().collect::<Vec<_>>().join("; "),
+    }
+}
+
+fn record(transport: Transport, point: Point, round: u32, figures: &Figures) -> Record {
+    let Point { placement, bytes } = point;
+    let messages = figures.messages as f64;
+    let cpu_ns_per_message = figures.cpu_ns / messages;
+    let waited = figures.waited_s.map(|waited| waited / figures.seconds / 2.0);
+    match figures.rtt_ns {
+        Some([rtt_ns_p50, rtt_ns_p99, rtt_ns_p999]) => Record::Pingpong(Pingpong {
+            transport,
+            bytes,
+            placement,
+            round,
+            rtt_ns_p50,
+            rtt_ns_p99,
+            rtt_ns_p999,
+            cpu_ns_per_message,
+            round_trips: figures.messages / 2,
+            waited,
+        }),
+        None => Record::Stream(Stream {
+            transport,
+            bytes,
+            placement,
+            round,
+            messages_per_s: messages / figures.seconds,
+            bytes_per_s: messages * bytes as f64 / figures.seconds,
+            cpu_ns_per_message,
+            waited,
+        }),
+    }
+}
+
+fn header(plan: &Plan) -> Header {
+    Header {
+        origin: Origin::of_this_machine(plan.command.clone()),
+        scenario: plan.scenario,
+        cpus: plan.cpus.as_slice().to_vec(),
+        seconds: plan.window.as_secs_f64(),
+        rounds: plan.rounds,
+        ring_bytes: (plan.scenario == Scenario::Stream).then_some(plan.ring_bytes),
+        clock_ns: side::clock_reading().as_nanos() as f64,
+        verify: plan.verify,
+    }
+}
+
+/// With the two measured ones on two CPUs: five processes on each.
+const BUSY_PER_CPU: usize = 4;
+
+/// How much longer than its time a measurement may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long one side may go on without the other.
+const GRACE: Duration = Duration::from_secs(2);

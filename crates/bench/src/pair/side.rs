@@ -1,0 +1,368 @@
+//! What each of the two processes does.
+//!
+//! The first side answers, or sends, until it is ended. The second one measures: the other's CPU
+//! clock beside its own, and the time of each round trip.
+
+use std::io::{self, Write};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::Scenario;
+use super::transport::{End, Side, Transport};
+use crate::clock;
+use crate::cpu::{self, CpuSet};
+use crate::peer;
+
+/// What one process is to do.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// What is measured.
+    pub scenario: Scenario,
+    /// What carries the bytes.
+    pub transport: Transport,
+    /// Which side it is.
+    pub side: Side,
+    /// Bytes of a message.
+    pub bytes: usize,
+    /// Where it may run.
+    pub cpus: CpuSet,
+    /// Time before the measured one.
+    pub warm_up: Duration,
+    /// Measured time.
+    pub window: Duration,
+    /// One message a millisecond instead of one after the other.
+    pub paced: bool,
+    /// Every message has bytes of its own, and all are checked.
+    pub verify: bool,
+    /// The other process, for the side that measures.
+    pub peer: Option<u32>,
+}
+
+/// What the second side has measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct Figures {
+    /// Messages received in the window by either side.
+    pub(super) messages: u64,
+    /// Length of the window.
+    pub(super) seconds: f64,
+    /// CPU time of both processes in it.
+    pub(super) cpu_ns: f64,
+    /// Time in which they were ready to run and something else had their CPU, summed over both.
+    pub(super) waited_s: Option<f64>,
+    /// 50th, 99th and 99.9th percentile of the round trips, nanoseconds, without the reading of the
+    /// clock that lies in each; of a stream, none.
+    pub(super) rtt_ns: Option<[f64; 3]>,
+}
+
+/// Why a process of a pair ended before its time.
+#[derive(Debug, thiserror::Error)]
+pub enum SideError {
+    /// Its standard input cannot be watched.
+    #[error("cannot watch standard input for its end")]
+    Lifeline(#[source] io::Error),
+    /// It cannot be pinned.
+    #[error("cannot run on CPU {cpus}")]
+    Pin {
+        /// The CPUs asked for.
+        cpus: CpuSet,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// A message cannot be sent or received, or is not what was sent.
+    #[error("{transport}")]
+    Transport {
+        /// What carries the bytes.
+        transport: Transport,
+        /// What happened.
+        source: io::Error,
+    },
+    /// The figures cannot be handed to the controller.
+    #[error("cannot write figures")]
+    Report(#[source] io::Error),
+}
+
+/// Does the task in this process, with descriptors it has inherited for it; prints the figures, if
+/// it measures.
+pub fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
+    peer::end_with_standard_input().map_err(SideError::Lifeline)?;
+    cpu::pin(task.cpus.as_slice()).map_err(|source| SideError::Pin { cpus: task.cpus.clone(), source })?;
+    let descriptors = inherited(descriptors);
+    let figures = descriptors
+        .and_then(|descriptors| task.transport.work(task, descriptors))
+        .map_err(|source| SideError::Transport { transport: task.transport, source })?;
+    if let Some(figures) = figures {
+        let text = serde_json::to_string(&figures).map_err(io::Error::from).map_err(SideError::Report)?;
+        writeln!(io::stdout(), "{text}").map_err(SideError::Report)?;
+    }
+    Ok(())
+}
+
+/// Uses a CPU until `time` is over or standard input closes.
+pub fn keep_busy(cpu: usize, time: Duration) -> Result<(), SideError> {
+    peer::end_with_standard_input().map_err(SideError::Lifeline)?;
+    let pinned = cpu::pin(&[cpu]);
+    pinned.map_err(|source| SideError::Pin { cpus: CpuSet::of(cpu), source })?;
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+fn inherited(numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
+    let own = |&number: &RawFd| {
+        // SAFETY: a plain query; a number that is no descriptor is reported.
+        if number < 3 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        // SAFETY: it is open, and the controller has passed it on for this process to own.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    };
+    numbers.iter().map(own).collect()
+}
+
+/// Works at one end of a connection; the measuring side returns its figures.
+pub(super) fn work<E: End>(task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
+    let mut end = E::attach(task.side, descriptors)?;
+    let ended = match (task.scenario, task.side) {
+        (Scenario::Pingpong, Side::Second) => return ask(&mut end, task).map(Some),
+        (Scenario::Stream, Side::Second) => return drain(&mut end, task).map(Some),
+        (Scenario::Pingpong, Side::First) => answer(&mut end, task),
+        (Scenario::Stream, Side::First) => feed(&mut end, task),
+    };
+    let Err(error) = ended;
+    match error.kind() {
+        // The measuring side is done.
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(None),
+        _ => Err(error),
+    }
+}
+
+fn answer<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
+    let mut message = vec![0; task.bytes];
+    let mut number = 0;
+    loop {
+        end.receive(&mut message)?;
+        if task.verify {
+            check(&message, number)?;
+            fill(&mut message, !number); // not what came, or an answer might be the question
+            number += 1;
+        }
+        end.send(&message)?;
+    }
+}
+
+fn feed<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
+    let mut message = vec![FILLING; task.bytes];
+    let mut pace = Pace::of(task);
+    for number in 0.. {
+        if task.verify {
+            fill(&mut message, number);
+        }
+        pace.wait();
+        end.send(&message)?;
+    }
+    Err(io::ErrorKind::InvalidInput.into()) // 2^64 messages later
+}
+
+fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
+    let mut question = vec![FILLING; task.bytes];
+    let mut reply = vec![0; task.bytes];
+    let mut number = 0;
+    let mut pace = Pace::of(task);
+    let mut round_trip = || {
+        if task.verify {
+            fill(&mut question, number);
+        }
+        pace.wait();
+        let asked = Instant::now();
+        end.send(&question)?;
+        end.receive(&mut reply)?;
+        let answered = Instant::now();
+        if task.verify {
+            check(&reply, !number)?;
+            number += 1;
+        }
+        Ok::<_, io::Error>((asked, answered))
+    };
+    let warm = Instant::now() + task.warm_up;
+    while round_trip()?.1 < warm {}
+    let mut histogram = Histogram::<u64>::new_with_max(LONGEST_ROUND_TRIP, 3).map_err(io::Error::other)?;
+    let reading = clock_reading().as_nanos() as u64;
+    let begin = Marks::take(task)?;
+    let stop = begin.at + task.window;
+    loop {
+        let (asked, answered) = round_trip()?;
+        let nanoseconds = (answered - asked).as_nanos() as u64;
+        histogram.saturating_record(nanoseconds.saturating_sub(reading).max(1));
+        if answered >= stop {
+            break;
+        }
+    }
+    let quantiles = [0.5, 0.99, 0.999].map(|quantile| histogram.value_at_quantile(quantile) as f64);
+    begin.figures(task, 2 * histogram.len(), Some(quantiles))
+}
+
+fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
+    let mut message = vec![0; task.bytes];
+    let mut number = 0;
+    // The clock is looked at once in so many messages.
+    let stride = if task.paced { 1 } else { (STRIDE_BYTES / task.bytes).clamp(1, STRIDE_MOST) };
+    let mut receive = || {
+        for _ in 0..stride {
+            end.receive(&mut message)?;
+            if task.verify {
+                check(&message, number)?;
+                number += 1;
+            }
+        }
+        Ok::<_, io::Error>(Instant::now())
+    };
+    let warm = receive()? + task.warm_up;
+    while receive()? < warm {}
+    let begin = Marks::take(task)?;
+    let stop = begin.at + task.window;
+    let mut messages = 0;
+    loop {
+        let now = receive()?;
+        messages += stride as u64;
+        if now >= stop {
+            break;
+        }
+    }
+    begin.figures(task, messages, None)
+}
+
+/// The clocks at one moment.
+struct Marks {
+    waited: Option<Duration>,
+    cpu: Duration,
+    at: Instant,
+}
+
+impl Marks {
+    fn take(task: &Task) -> io::Result<Self> {
+        let pids = pids(task)?;
+        let waited = pids.iter().map(|&pid| clock::waited_for_cpu(pid)).sum();
+        let cpu = pids.iter().map(|&pid| clock::of_process(pid)).sum::<io::Result<Duration>>()?;
+        Ok(Self { waited, cpu, at: Instant::now() })
+    }
+
+    /// What has happened since.
+    fn figures(&self, task: &Task, messages: u64, rtt_ns: Option<[f64; 3]>) -> io::Result<Figures> {
+        let seconds = self.at.elapsed().as_secs_f64();
+        let now = Self::take(task)?;
+        Ok(Figures {
+            messages,
+            seconds,
+            cpu_ns: (now.cpu - self.cpu).as_nanos() as f64,
+            waited_s: Option::zip(self.waited, now.waited)
+                .map(|(before, after)| after.saturating_sub(before).as_secs_f64()),
+            rtt_ns,
+        })
+    }
+}
+
+/// Both processes.
+fn pids(task: &Task) -> io::Result<[u32; 2]> {
+    let peer = task.peer.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok([std::process::id(), peer])
+}
+
+/// Sends one message a millisecond, if asked to.
+struct Pace {
+    due: Option<Instant>,
+}
+
+impl Pace {
+    fn of(task: &Task) -> Self {
+        Self { due: task.paced.then(Instant::now) }
+    }
+
+    /// Sleeps until the next message is due. One that is late puts off all after it.
+    #[inline]
+    fn wait(&mut self) {
+        if let Some(due) = &mut self.due {
+            let now = Instant::now();
+            thread::sleep(due.saturating_duration_since(now));
+            *due = now.max(*due) + INTERVAL;
+        }
+    }
+}
+
+/// What one reading of the clock takes: the least of several means, since others may use the CPU.
+pub(super) fn clock_reading() -> Duration {
+    const READINGS: u32 = 1000;
+    let mean = |_| {
+        let began = Instant::now();
+        for _ in 1..READINGS {
+            std::hint::black_box(Instant::now());
+        }
+        began.elapsed() / READINGS
+    };
+    (0..10).map(mean).min().unwrap_or_default()
+}
+
+fn fill(message: &mut [u8], number: u64) {
+    for (index, byte) in message.iter_mut().enumerate() {
+        *byte = pattern(number, index);
+    }
+}
+
+fn check(message: &[u8], number: u64) -> io::Result<()> {
+    match message.iter().enumerate().position(|(index, &byte)| byte != pattern(number, index)) {
+        None => Ok(()),
+        Some(index) => {
+            let what = format!("byte {index} of message {number} is not what was sent");
+            Err(io::Error::new(io::ErrorKind::InvalidData, what))
+        }
+    }
+}
+
+/// Differs from byte to byte, from one 256 bytes to the next, and from message to message.
+fn pattern(number: u64, index: usize) -> u8 {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ (index.wrapping_mul(167) ^ (index >> 8)) as u8
+}
+
+/// What messages consist of while nothing is checked.
+const FILLING: u8 = 0x5a;
+
+const INTERVAL: Duration = Duration::from_millis(1);
+
+/// Nanoseconds; longer ones count as this.
+const LONGEST_ROUND_TRIP: u64 = 100_000_000_000;
+
+const STRIDE_BYTES: usize = 64 << 10;
+
+const STRIDE_MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_byte_is_named() {
+        let mut message = vec![0; 1 << 20];
+        fill(&mut message, 3);
+        check(&message, 3).unwrap();
+        assert!(check(&message, 4).is_err());
+        assert!(check(&message, !3).is_err());
+        message[70_000] ^= 1;
+        let error = check(&message, 3).unwrap_err().to_string();
+        assert!(error.contains("byte 70000 of message 3"), "{error}");
+        message[70_000] ^= 1;
+        message.rotate_left(256);
+        assert!(check(&message, 3).is_err(), "bytes that moved by a page or a line are seen");
+    }
+
+    #[test]
+    fn descriptors_that_are_not_open_are_refused() {
+        for number in [-1, 0, 1_000_000] {
+            assert!(inherited(&[number]).is_err(), "{number}");
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! `megapipe bench pingpong` and `megapipe bench stream`: real processes that exchange real bytes.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bench::cpu::CpuSet;
+use bench::pair::record::Record;
+use bench::pair::{Placement, Transport};
+use serde_json::Value;
+
+use crate::{Files, PROGRAM, children, command, of_kind, signal, until, wait};
+
+#[test]
+fn every_transport_of_round_trips_carries_every_byte() {
+    carries_every_byte("pingpong", "rtt_ns_p50");
+}
+
+#[test]
+fn every_transport_of_streams_carries_every_byte() {
+    carries_every_byte("stream", "bytes_per_s");
+}
+
+/// All transports, in all placements that this machine has, with sizes at and about every bound.
+fn carries_every_byte(scenario: &str, figure: &str) {
+    let files = Files::new(&format!("verify-{scenario}"));
+    let output = pair(scenario)
+        .args(["--verify", "--sizes", "1,8,56,4097,65536,1048576", "--seconds", "0.05", "--rounds", "1"])
+        .args(if scenario == "stream" { &["--ring-bytes", "8192"][..] } else { &[] })
+        .arg("--json")
+        .arg(&files.json)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let records = records(&files.json);
+    assert!(of_kind(&records, "absent").is_empty(), "{records:?}");
+    let measured = of_kind(&records, scenario);
+    for placement in placements() {
+        for &transport in Transport::ALL {
+            let of = |record: &&&Value| {
+                record["transport"] == transport.name() && record["placement"] == placement.name()
+            };
+            let mine = measured.iter().filter(of).collect::<Vec<_>>();
+            let expected = match (transport, placement) {
+                (Transport::Cacheline, Placement::TwoCores) if scenario == "pingpong" => 3,
+                (Transport::Memcpy, Placement::TwoCores) if scenario == "stream" => 6,
+                (Transport::Cacheline | Transport::Memcpy, _) => 0,
+                (Transport::TcpSpin, Placement::Asleep) => 0,
+                _ => 6,
+            };
+            assert_eq!(mine.len(), expected, "{transport}, {placement:?}");
+            for record in mine {
+                assert!(record[figure].as_f64().unwrap() > 0.0, "{record}");
+            }
+        }
+    }
+}
+
+#[test]
+fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
+    for (scenario, side) in [("pingpong", None), ("stream", Some("--second"))] {
+        let (mut own, theirs) = UnixStream::pair().unwrap();
+        // SAFETY: a plain call on an open descriptor, which the child is to inherit.
+        assert_eq!(unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0) }, 0);
+        let mut child = Command::new(PROGRAM)
+            .args(["bench", "side", "--scenario", scenario, "--transport", "unix", "--bytes", "8"])
+            .args(["--cpus", &CpuSet::allowed().unwrap().to_string(), "--verify"])
+            .args(["--warm-up-ns", "1", "--window-ns", "1", "--peer", &std::process::id().to_string()])
+            .args(["--descriptors", &theirs.as_raw_fd().to_string()])
+            .args(side)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(theirs);
+        own.write_all(b"nonsense").unwrap();
+        assert_eq!(wait(&mut child).code(), Some(1));
+        let mut said = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(said.contains("unix: byte 0 of message 0 is not what was sent"), "{said}");
+    }
+}
+
+#[test]
+fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
+    let files = Files::new("pingpong");
+    let output = pair("pingpong")
+        .args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"])
+        .args(["--seconds", "0.1", "--rounds", "2"])
+        .arg("--json")
+        .arg(&files.json)
+        .arg("--plot")
+        .arg(&files.plot)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let records = records(&files.json);
+    let header = &records[0];
+    assert_eq!((&header["record"], &header["scenario"]), (&"header".into(), &"pingpong".into()));
+    for field in ["machine", "cpu", "kernel", "command", "date"] {
+        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
+    }
+    let mut seen = Vec::new();
+    for record in of_kind(&records, "pingpong") {
+        let figure = |field: &str| record[field].as_f64().unwrap();
+        assert!(figure("rtt_ns_p50") > 0.0 && figure("cpu_ns_per_message") > 0.0, "{record}");
+        assert!(figure("rtt_ns_p50") <= figure("rtt_ns_p99"), "{record}");
+        assert!(figure("rtt_ns_p99") <= figure("rtt_ns_p999"), "{record}");
+        assert_eq!(record["placement"], "one-core");
+        let text = |field: &str| record[field].as_str().unwrap().to_owned();
+        seen.push((text("transport"), record["bytes"].as_u64().unwrap(), record["round"].as_u64().unwrap()));
+    }
+    // Transports take turns, and the second round starts with the other one.
+    let expected = [
+        ("tcp", 8, 1),
+        ("unix", 8, 1),
+        ("tcp", 512, 1),
+        ("unix", 512, 1),
+        ("unix", 8, 2),
+        ("tcp", 8, 2),
+        ("unix", 512, 2),
+        ("tcp", 512, 2),
+    ];
+    assert_eq!(seen, expected.map(|(transport, bytes, round)| (transport.to_owned(), bytes, round)));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("one-core") && table.contains("1.00"), "{table}");
+    assert!(!table.contains("quoted"), "of two cores only: {table}");
+    assert!(fs::read_to_string(&files.plot).unwrap().contains("median round trip"));
+}
+
+#[test]
+fn a_stream_is_told_in_messages_and_in_bytes() {
+    let files = Files::new("stream");
+    let output = pair("stream")
+        .args(["--transports", "tcp,pipe", "--sizes", "64", "--placements", "one-core"])
+        .args(["--seconds", "0.1", "--rounds", "1"])
+        .arg("--json")
+        .arg(&files.json)
+        .arg("--plot")
+        .arg(&files.plot)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let records = records(&files.json);
+    let measured = of_kind(&records, "stream");
+    assert_eq!(measured.len(), 2);
+    for record in measured {
+        let figure = |field: &str| record[field].as_f64().unwrap();
+        let bytes_per_s = figure("messages_per_s") * 64.0;
+        assert!((figure("bytes_per_s") / bytes_per_s - 1.0).abs() < 1e-9 && bytes_per_s > 0.0, "{record}");
+        assert!(figure("cpu_ns_per_message") > 0.0, "{record}");
+    }
+    assert!(String::from_utf8(output.stdout).unwrap().contains("msg/s"));
+    assert!(fs::read_to_string(&files.plot).unwrap().contains("bytes per second"));
+}
+
+#[test]
+fn flags_that_say_nothing_are_refused_with_a_remedy() {
+    let cpu = CpuSet::allowed().unwrap().first().to_string();
+    for (scenario, arguments, words) in [
+        ("pingpong", &["--transports", "tcp,carrier-pigeon"][..], "tcp-spin, unix, pipe, cacheline"),
+        ("pingpong", &["--transports", "memcpy"], "memcpy is no part of pingpong"),
+        ("stream", &["--transports", "cacheline"], "cacheline is no part of stream"),
+        ("pingpong", &["--transports", "cacheline", "--sizes", "64"], "up to 56 B"),
+        ("pingpong", &["--transports", "tcp-spin", "--placements", "asleep"], "never asleep"),
+        ("pingpong", &["--placements", "somewhere"], "two-cores, one-core, oversubscribed, asleep"),
+        ("stream", &["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
+        ("stream", &["--cpus", "0-2"], "give two"),
+        ("stream", &["--cpus", "1023", "--placements", "one-core"], "CPU 1023"),
+        ("stream", &["--ring-bytes", "5000"], "power of two from 4096"),
+        ("pingpong", &["--sizes", "1048577"], "from 1 to 1048576"),
+        ("pingpong", &["--sizes", "0"], "from 1 to 1048576"),
+        ("stream", &["--rounds", "0"], "from 1 to 1000000"),
+        ("stream", &["--seconds", "0"], "from 0.05 to 3600"),
+    ] {
+        let output = pair(scenario).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+    let output = pair("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/records"));
+}
+
+#[test]
+fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
+    if CpuSet::allowed().unwrap().len() < 2 {
+        println!("SKIPPED a_transport_that_fails_is_absent_and_the_others_are_measured: there is one CPU");
+        return;
+    }
+    for (verify, status) in [(None, 0), (Some("--verify"), 1)] {
+        let mut command = pair("pingpong");
+        command
+            .args(["--transports", "cacheline,unix", "--sizes", "8", "--placements", "two-cores"])
+            .args(["--seconds", "0.05", "--rounds", "2"])
+            .args(verify);
+        let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 }; // of files, shared memory included
+        // SAFETY: between fork and exec only signal and setrlimit are called, both async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
+                }
+            });
+        }
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{output:?}");
+        let table = String::from_utf8(output.stdout).unwrap();
+        let said = "cacheline is absent, two-cores, 8 B: cannot be connected: File too large";
+        assert_eq!(table.matches(said).count(), 1, "{table}");
+        assert!(table.contains(" unix "), "{table}");
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
+    let files = Files::new("pair-interrupt");
+    let mut run = pair("pingpong")
+        .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
+        .args(["--seconds", "0.05", "--rounds", "100000"])
+        .arg("--json")
+        .arg(&files.json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    until(|| {
+        seen.extend(children(run.id()));
+        let text = fs::read_to_string(&files.json).unwrap_or_default();
+        text.matches(r#""record":"pingpong""#).count() >= 2
+    });
+    signal(&run, libc::SIGINT);
+    assert_eq!(wait(&mut run).code(), Some(130));
+    let mut output = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut output).unwrap();
+    assert!(output.contains("unix"), "{output}");
+    let mut notes = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    let kept = of_kind(&records(&files.json), "pingpong").len();
+    assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
+    assert!(seen.iter().all(|&process| !command(process).contains("--scenario")), "{seen:?}");
+}
+
+#[test]
+fn all_processes_end_with_their_controller() {
+    let (placement, expected) = match CpuSet::allowed().unwrap().len() {
+        1 => ("one-core", 2),
+        _ => ("oversubscribed", 10), // with four busy ones on each of two CPUs
+    };
+    let mut run = pair("stream")
+        .args(["--transports", "unix", "--sizes", "8", "--placements", placement])
+        .args(["--seconds", "600"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut processes = Vec::new();
+    until(|| {
+        processes = children(run.id());
+        let told = |&process: &u32| command(process).contains("bench\0");
+        processes.iter().filter(|process| told(process)).count() == expected
+    });
+    signal(&run, libc::SIGKILL);
+    wait(&mut run);
+    until(|| processes.iter().all(|&process| command(process).is_empty()));
+}
+
+fn pair(scenario: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", scenario]);
+    command
+}
+
+/// What can be measured with the CPUs there are.
+fn placements() -> Vec<Placement> {
+    let cpus = CpuSet::allowed().unwrap().ends().len();
+    Placement::ALL.iter().copied().filter(|placement| placement.cpus() <= cpus).collect()
+}
+
+/// All lines, each of which is also a record by its type.
+fn records(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    for line in text.lines() {
+        serde_json::from_str::<Record>(line).unwrap();
+    }
+    let parse = |line| serde_json::from_str(line).unwrap();
+    text.lines().map(parse).collect()
+}
