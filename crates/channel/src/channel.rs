@@ -70,7 +70,7 @@ impl Channel {
             fork_mark,
             partitioned: Vec::new(),
             ended_timers: VecDeque::new(),
-            promoter: Promoter::new(config.promotion),
+            promoter: Promoter::new(&config),
             from_rings: 0,
             without_turn: 0,
             _not_send: PhantomData,

@@ -94,6 +94,9 @@ pub struct Config {
     pub balance: bool,
     /// Whether connections on this host may move to shared memory.
     pub promotion: Promotion,
+    /// The socket of the monitor through which connections are promoted; `None`: where
+    /// `MEGAPIPE_MONITOR` says, or where a monitor of the system or of this user listens.
+    pub monitor: Option<std::path::PathBuf>,
     /// Pool buffers for reads from shared memory; 1 or more. None is made with `Promotion::Off`.
     pub ring_buffers: u16,
 }
@@ -161,6 +164,7 @@ impl Default for Config {
             latency_bound: None,
             balance: false,
             promotion: Promotion::Off,
+            monitor: None,
             ring_buffers: 64,
         }
     }

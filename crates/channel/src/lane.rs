@@ -10,7 +10,7 @@ use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::completion::{Completion, Event};
 use crate::core::{Core, Op, OpKind, State, WriteState, outcome};
 use crate::engine::{Done, Request};
-use crate::error::Rejected;
+use crate::error::{Rejected, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
 use crate::write::{Destination, Fresh};
@@ -345,6 +345,30 @@ impl Core {
                 None
             }
         }
+    }
+
+    /// As [`Self::write_to_ring`], of bytes in one piece.
+    #[inline]
+    pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8]) -> usize {
+        let Some(entry) = self.handles.at_mut(handle) else { return 0 };
+        let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
+        let Some(lane) = entry.lane.as_deref_mut() else { return 0 };
+        match lane.connection.send([bytes], bytes.len(), idle) {
+            Ok(sent) => sent,
+            Err(corrupt) => {
+                lane.break_off(corrupt);
+                0
+            }
+        }
+    }
+
+    /// Queues the rest of a write whose first part was taken already, whatever the bounds.
+    pub(crate) fn queue_over(&mut self, handle: u32, data: WriteData) -> Result<(), SubmitError> {
+        let kind = OpKind::Write { data, quiet: true, to: Destination::Peer, offset: None };
+        let (op, _) = self.ops.insert_over(Op::new(self.name_of(handle), kind));
+        self.push_write(handle, op);
+        self.request_writes(handle);
+        Ok(())
     }
 
     /// The ring is full: what follows goes through the kernel.

@@ -185,6 +185,45 @@ impl Channel {
         }
     }
 
+    /// As [`Self::write_quiet`], for bytes that stay the caller's: they are copied, on a
+    /// promoted connection straight into shared memory.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`]; nothing of the bytes was sent then.
+    #[inline]
+    pub fn write_copy(&mut self, handle: Handle, bytes: &[u8]) -> Result<(), SubmitError> {
+        let mut written = 0;
+        if self.is_promoted(handle) {
+            written = self.core.write_bytes_to_ring(handle.index, bytes);
+            if written > 0 {
+                self.ring_if_wanted(handle.index);
+                if written == bytes.len() {
+                    self.core.stats.ring_writes += 1;
+                    return Ok(());
+                }
+            }
+        }
+        self.write_rest(handle, bytes, written)
+    }
+
+    fn write_rest(&mut self, handle: Handle, bytes: &[u8], written: usize) -> Result<(), SubmitError> {
+        let rest = &bytes[written..];
+        let data = match self.buffer() {
+            Ok(mut buffer) if rest.len() <= buffer.remaining() => {
+                buffer.extend_from_slice(rest);
+                WriteData::from(buffer)
+            }
+            _ => WriteData::from(rest.to_vec()),
+        };
+        match self.write_quiet(handle, data) {
+            Ok(()) => Ok(()),
+            // Its first part may be with the peer already: the rest goes out in any case.
+            Err(rejected) if written > 0 => self.core.queue_over(handle.index, rejected.data),
+            Err(rejected) => Err(rejected.reason),
+        }
+    }
+
     /// Writes to a disk file at `offset` (pwrite(2)).
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use sys::mapping::SharedMapping;
 
 use crate::channel::Channel;
 use crate::completion::Completion;
-use crate::config::Promotion;
+use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, OpKind, State, WriteState};
 use crate::engine;
 use crate::id::Handle;
@@ -57,11 +57,14 @@ enum Tried {
 
 impl Promoter {
     /// `None` if nothing is to be promoted, or nobody can say so.
-    pub(crate) fn new(mode: Promotion) -> Option<Box<Promoter>> {
+    pub(crate) fn new(config: &Config) -> Option<Box<Promoter>> {
+        let mode = config.promotion;
         if mode == Promotion::Off {
             return None;
         }
-        match Client::connect(&Options::from_environment(&program_name())) {
+        let mut options = Options::from_environment(&program_name());
+        options.socket = config.monitor.clone().or(options.socket);
+        match Client::connect(&options) {
             Ok(client) => Some(Box::new(Promoter {
                 mode,
                 client,

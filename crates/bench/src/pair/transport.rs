@@ -16,6 +16,7 @@ use super::{Placement, Scenario};
 mod cacheline;
 mod copies;
 mod pipe;
+mod promoted;
 mod segment;
 mod socket;
 mod spin;
@@ -26,6 +27,8 @@ pub use cacheline::PAYLOAD as CACHELINE_PAYLOAD;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Transport {
+    /// A TCP connection between two channels that has moved to shared memory.
+    Promoted,
     /// TCP over loopback, blocking calls, TCP_NODELAY.
     Tcp,
     /// The same with calls that do not block, repeated until they succeed.
@@ -75,6 +78,7 @@ pub enum Side {
 impl Transport {
     /// All transports, in the order of tables and plots.
     pub const ALL: &[Transport] = &[
+        Transport::Promoted,
         Transport::Tcp,
         Transport::TcpSpin,
         Transport::Unix,
@@ -86,6 +90,7 @@ impl Transport {
     /// The name users write and records carry.
     pub fn name(self) -> &'static str {
         match self {
+            Transport::Promoted => "promoted",
             Transport::Tcp => "tcp",
             Transport::TcpSpin => "tcp-spin",
             Transport::Unix => "unix",
@@ -126,6 +131,7 @@ impl Transport {
 
     pub(super) fn pair(self, settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
         match self {
+            Transport::Promoted => promoted::Promoted::pair(settings),
             Transport::Tcp => socket::Tcp::pair(settings),
             Transport::TcpSpin => socket::TcpSpin::pair(settings),
             Transport::Unix => socket::Unix::pair(settings),
@@ -138,6 +144,7 @@ impl Transport {
     /// Attaches to this transport and works, compiled for it alone: no call goes through a table.
     pub(super) fn work(self, task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
         match self {
+            Transport::Promoted => side::work::<promoted::Promoted>(task, descriptors),
             Transport::Tcp => side::work::<socket::Tcp>(task, descriptors),
             Transport::TcpSpin => side::work::<socket::TcpSpin>(task, descriptors),
             Transport::Unix => side::work::<socket::Unix>(task, descriptors),
