@@ -1,10 +1,13 @@
 //! Loop pages: whether a loop sleeps, and who has rung for that.
 
+#[cfg(not(loom))]
 use std::ptr::NonNull;
 
-use crate::layout::{COUNTERS, LayoutError};
+use crate::layout::Counters;
+#[cfg(not(loom))]
+use crate::layout::LayoutError;
 use crate::memory::PageMemory;
-use crate::sync::{AtomicU64, Ordering, full_fence};
+use crate::sync::{Ordering, full_fence};
 
 /// The page of this process's own loop.
 #[derive(Debug)]
@@ -22,6 +25,7 @@ impl LoopPage {
     ///
     /// # Errors
     /// What lies there is no loop page of this version.
+    #[cfg(not(loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<LoopPage, LayoutError> {
         // SAFETY: the caller keeps the same promise.
@@ -48,7 +52,7 @@ impl LoopPage {
     }
 
     /// Words for statistics.
-    pub fn counters(&self) -> &[AtomicU64; COUNTERS] {
+    pub fn counters(&self) -> &Counters {
         &self.page.header().counters
     }
 }
@@ -72,6 +76,7 @@ impl PeerLoop {
     ///
     /// # Errors
     /// What lies there is no loop page of this version.
+    #[cfg(not(loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<PeerLoop, LayoutError> {
         // SAFETY: the caller keeps the same promise.

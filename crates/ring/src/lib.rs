@@ -7,9 +7,13 @@
 //! halves what the kernel took and gave, and asks them what these bytes are.
 #![deny(unsafe_code)]
 
+#[cfg(all(test, not(loom)))]
+extern crate self as ring;
+
 mod bell;
 pub mod layout;
 mod lock;
+#[cfg_attr(loom, path = "memory_model.rs")]
 mod memory;
 mod parts;
 mod receiver;
@@ -85,6 +89,14 @@ impl End {
 }
 
 #[cfg(all(test, not(loom)))]
+#[path = "../fuzz/src/hostile.rs"]
+#[allow(unsafe_code)]
+mod hostile;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
 mod model_tests;
 #[cfg(all(test, not(loom)))]
 mod support;
+#[cfg(all(test, not(loom)))]
+mod unit_tests;

@@ -217,6 +217,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
+    fn a_hostile_peer_ends_its_own_connection_at_most(script in prop::collection::vec(any::<u8>(), 1..3000)) {
+        crate::hostile::run(&script);
+    }
+
+    #[test]
     fn streams_come_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..200)) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
         model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());

@@ -8,13 +8,13 @@ use crate::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
 use crate::{End, LoopPage, PeerLoop, PeerSegment, Segment};
 
 /// Zeroed memory that begins with `head`.
-pub(crate) struct Memory {
-    pub(crate) start: NonNull<u8>,
+struct Memory {
+    start: NonNull<u8>,
     layout: Layout,
 }
 
 impl Memory {
-    pub(crate) fn new(size: usize, head: &[u8]) -> Memory {
+    fn new(size: usize, head: &[u8]) -> Memory {
         let layout = Layout::from_size_align(size, 4096).unwrap();
         // SAFETY: the size is not 0, and `head` is shorter.
         let start = unsafe {
@@ -25,15 +25,8 @@ impl Memory {
         Memory { start, layout }
     }
 
-    pub(crate) fn segment() -> Memory {
+    fn segment() -> Memory {
         Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).unwrap())
-    }
-
-    /// As another process would write it.
-    pub(crate) fn poke(&self, offset: usize, value: &[u8]) {
-        assert!(offset + value.len() <= self.layout.size());
-        // SAFETY: inside the allocation; tests poke on the thread that uses the halves.
-        unsafe { self.start.as_ptr().add(offset).copy_from_nonoverlapping(value.as_ptr(), value.len()) };
     }
 }
 
@@ -50,8 +43,8 @@ pub(crate) struct Pair {
     pub(crate) pages: [LoopPage; 2],
     /// What each end sees of the other's loop.
     pub(crate) peers: [PeerLoop; 2],
-    pub(crate) segments: [Memory; 2],
-    pub(crate) loops: [Memory; 2],
+    /// Declared last, as it is dropped last.
+    memory: [[Memory; 2]; 2],
 }
 
 impl Pair {
@@ -68,7 +61,7 @@ impl Pair {
         let pages = [0, 1].map(|end| unsafe { LoopPage::new(loops[end].start).unwrap() });
         // SAFETY: as above.
         let peers = [0, 1].map(|end| unsafe { PeerLoop::new(loops[1 - end].start).unwrap() });
-        Pair { ends, pages, peers, segments, loops }
+        Pair { ends, pages, peers, memory: [segments, loops] }
     }
 
     /// Both in the ring from the first byte on.
@@ -77,5 +70,14 @@ impl Pair {
         pair.ends.iter().for_each(|end| end.receiver.mark_aware());
         pair.ends.iter_mut().for_each(|end| assert!(end.sender.open_ring().unwrap()));
         pair
+    }
+
+    /// Where in its ring an end writes next, if it does not go around.
+    pub(crate) fn ring_position(&self, end: usize) -> u64 {
+        let word = |offset: usize| {
+            // SAFETY: inside the allocation, on the thread that uses the ends.
+            unsafe { self.memory[0][end].start.add(offset).cast::<u64>().read() }
+        };
+        word(1024) - word(1032)
     }
 }

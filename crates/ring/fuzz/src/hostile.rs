@@ -1,0 +1,144 @@
+//! One end does what it does while the other writes anything into its own segment and page.
+//! Driven by a string of bytes: by the fuzzer, and by a test of random strings.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
+use ring::{Corrupt, End, PeerLoop, PeerSegment, Ready, Segment};
+
+/// Zeroed memory that begins with `head`.
+struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+impl Memory {
+    fn new(size: usize, head: &[u8]) -> Memory {
+        let layout = Layout::from_size_align(size, 4096).expect("a power of two");
+        // SAFETY: the size is not 0, and `head` is shorter.
+        let start = unsafe {
+            let start = NonNull::new(alloc_zeroed(layout)).unwrap_or_else(|| handle_alloc_error(layout));
+            start.as_ptr().copy_from_nonoverlapping(head.as_ptr(), head.len());
+            start
+        };
+        Memory { start, layout }
+    }
+
+    /// As another process would write it, a word at a time.
+    fn poke(&self, offset: usize, value: u32) {
+        assert!(offset + 4 <= self.layout.size() && offset.is_multiple_of(4));
+        // SAFETY: inside the allocation; nobody has references to it.
+        unsafe { self.start.as_ptr().add(offset).cast::<u32>().write(value) };
+    }
+
+    fn word(&self, offset: usize) -> u32 {
+        assert!(offset + 4 <= self.layout.size() && offset.is_multiple_of(4));
+        // SAFETY: as above.
+        unsafe { self.start.as_ptr().add(offset).cast::<u32>().read() }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: as it was allocated; the ends were dropped before.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// Words of a segment that its peer reads: aware, armed, ended, parts, records, tail, base, head.
+const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
+
+struct Script<'a>(&'a [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        self.0.split_off_first().copied()
+    }
+
+    fn size(&mut self) -> Option<usize> {
+        Some(usize::from(self.byte()?) * usize::from(self.byte()?))
+    }
+}
+
+/// Runs one script; returns how the connection ended, if it did.
+pub(crate) fn run(script: &[u8]) -> Option<Corrupt> {
+    let segments = [(); 2].map(|()| Memory::new(MIN_SIZE, &format_segment(MIN_SIZE).expect("a size")));
+    let page = Memory::new(LOOP_PAGE_SIZE, &format_loop_page());
+    // SAFETY: the memory is dropped after what uses it, since it was declared before.
+    let (own, peer, mut peer_loop) = unsafe {
+        (
+            Segment::new(segments[0].start, MIN_SIZE).expect("formatted"),
+            PeerSegment::new(segments[1].start, MIN_SIZE).expect("formatted"),
+            PeerLoop::new(page.start).expect("formatted"),
+        )
+    };
+    let mut end = match End::new(own, peer) {
+        Ok(end) => end,
+        Err(corrupt) => return Some(corrupt),
+    };
+    let mut script = Script(script);
+    let mut buffer = vec![0; 1 << 16];
+    // One step for each byte at the most.
+    while let Some(step) = script.byte() {
+        if let Err(corrupt) =
+            self::step(&mut end, &mut peer_loop, step, &mut script, &mut buffer, &segments[1], &page)
+        {
+            return Some(corrupt);
+        }
+    }
+    None
+}
+
+fn step(
+    end: &mut End,
+    peer_loop: &mut PeerLoop,
+    step: u8,
+    script: &mut Script<'_>,
+    buffer: &mut [u8],
+    theirs: &Memory,
+    page: &Memory,
+) -> Result<(), Corrupt> {
+    let size = script.size().unwrap_or(1);
+    let (sender, receiver) = (&mut end.sender, &mut end.receiver);
+    match step % 24 {
+        // Near what is possible, and anything.
+        0..=5 => {
+            let offset = WORDS[size % WORDS.len()];
+            theirs.poke(offset, theirs.word(offset).wrapping_add(u32::from(step / 24)));
+        }
+        6 => theirs.poke(WORDS[size % WORDS.len()], (size as u32).wrapping_mul(0x9e37_79b9)),
+        7 => theirs.poke(WORDS[size % WORDS.len()], u32::MAX),
+        8 => page.poke(64, size as u32),
+        9 => assert!(sender.write([&buffer[..size]], usize::MAX, None)? <= size),
+        10 => assert!(end.write([&buffer[..size], &buffer[..7]], size)? <= size),
+        11 => drop(sender.open_ring()?),
+        12 => drop(sender.open_tcp()?),
+        13 => {
+            if sender.wants_bell(peer_loop) {
+                sender.rang(peer_loop, size % 2 == 0);
+            }
+        }
+        14 => sender.sent_over_tcp(size as u64),
+        15 => drop(sender.drained()?),
+        16 => {
+            let ready = receiver.look_again()?;
+            let taken = receiver.read(&mut buffer[..size])?;
+            if let Ready::Ring(here) = ready {
+                assert_eq!(taken, here.min(size));
+            }
+        }
+        17 => drop(receiver.peek(&mut buffer[..size])?),
+        18 => assert!(receiver.skip(size)? <= size),
+        19 => drop(receiver.tcp(size as u64)?),
+        20 => receiver.took_tcp(size as u64),
+        21 => drop(receiver.arm()?),
+        22 => {
+            receiver.save();
+            receiver.resume()?;
+            sender.resume();
+        }
+        _ => drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?)),
+    }
+    Ok(())
+}

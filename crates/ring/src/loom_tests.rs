@@ -1,0 +1,357 @@
+//! Each pair of orderings, under the model checker.
+//! Run with `CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" cargo test -p megapipe-ring --lib loom`.
+
+use std::collections::VecDeque;
+
+use loom::sync::atomic::{AtomicBool, Ordering};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use crate::memory::PageMemory;
+use crate::{
+    Acquired, Direction, End, Front, Lane, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment, Sender, Wait,
+};
+
+/// A ring so short that a few bytes go around it.
+const RING: usize = 3;
+
+/// All interleavings take too long; faults show with few switches away from a thread that could go on.
+fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(body);
+}
+
+/// A sender at one end, a receiver at the other, in a ring part; and the other halves.
+fn direction() -> (End, End) {
+    let (first, first_seen) = Segment::model(RING);
+    let (second, second_seen) = Segment::model(RING);
+    (End::new(first, second_seen).unwrap(), End::new(second, first_seen).unwrap())
+}
+
+fn ring_direction() -> (Sender, Receiver) {
+    let (sends, receives) = direction();
+    let End { mut sender, .. } = sends;
+    receives.receiver.mark_aware();
+    assert!(sender.open_ring().unwrap());
+    (sender, receives.receiver)
+}
+
+/// The kernel connection of one direction: a queue that can be slept on.
+#[derive(Default)]
+struct Kernel {
+    bytes: Mutex<VecDeque<u8>>,
+    came: Condvar,
+}
+
+impl Kernel {
+    fn send(&self, byte: u8) {
+        self.bytes.lock().unwrap().push_back(byte);
+        self.came.notify_one();
+    }
+
+    /// As poll(2): a byte that never comes leaves this asleep for ever, which loom reports.
+    fn wait(&self) {
+        let mut bytes = self.bytes.lock().unwrap();
+        while bytes.is_empty() {
+            bytes = self.came.wait(bytes).unwrap();
+        }
+    }
+
+    fn unread(&self) -> u64 {
+        self.bytes.lock().unwrap().len() as u64
+    }
+
+    fn take(&self, count: u64) -> Vec<u8> {
+        self.bytes.lock().unwrap().drain(..count as usize).collect()
+    }
+}
+
+/// DATA-PAIR, HEAD-PAIR: bytes come as they were sent, though the ring is used again and again.
+#[test]
+fn loom_publish_and_consume() {
+    check(3, || {
+        let (mut sender, mut receiver) = ring_direction();
+        let writer = thread::spawn(move || {
+            let mut sent = 0;
+            while sent < 5 {
+                let count = sender.write([[sent + 1, sent + 2].as_slice()], usize::MAX, None).unwrap();
+                sent += count as u8;
+                if count == 0 {
+                    thread::yield_now();
+                }
+            }
+            sent
+        });
+        let mut received = Vec::new();
+        while received.len() < 5 {
+            let mut buffer = [0; 2];
+            let count = receiver.read(&mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..count]);
+            if count == 0 {
+                thread::yield_now();
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(received[..5], [1, 2, 3, 4, 5]);
+    });
+}
+
+/// HEAD-PAIR by the other way: the head comes with the answer, in the line that the receiver
+/// half looks at anyway.
+#[test]
+fn loom_head_travels_with_the_answer() {
+    check(3, || {
+        let (mut first, mut second) = direction();
+        for end in [&mut first, &mut second] {
+            end.receiver.mark_aware();
+        }
+        assert!(first.sender.open_ring().unwrap() && second.sender.open_ring().unwrap());
+        let read = |end: &mut End| {
+            let mut byte = [0];
+            while end.receiver.read(&mut byte).unwrap() == 0 {
+                thread::yield_now();
+            }
+            byte[0]
+        };
+        let answers = thread::spawn(move || {
+            for _ in 0..2 {
+                let byte = read(&mut second);
+                assert_eq!(second.write([[byte + 1].as_slice()], 1).unwrap(), 1);
+            }
+        });
+        for question in [10, 20] {
+            assert_eq!(first.write([[question].as_slice()], 1).unwrap(), 1);
+            assert_eq!(read(&mut first), question + 1);
+        }
+        answers.join().unwrap();
+    });
+}
+
+/// BELL-PAIR: who waits is rung for.
+#[test]
+fn loom_armed_receiver_gets_a_bell() {
+    check(3, || {
+        let (mut sender, mut receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let mut peer_loop = PeerLoop::of(PageMemory::model());
+        let writer = thread::spawn({
+            let kernel = kernel.clone();
+            move || {
+                for byte in [1, 2] {
+                    assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
+                    if sender.wants_bell(&mut peer_loop) {
+                        kernel.send(0);
+                        sender.rang(&mut peer_loop, true);
+                    }
+                }
+            }
+        });
+        let mut received = Vec::new();
+        while received.len() < 2 {
+            if !receiver.arm().unwrap() {
+                kernel.wait();
+            }
+            let bells = kernel.unread();
+            assert!(kernel.take(bells).iter().all(|byte| *byte == 0));
+            receiver.took_tcp(bells);
+            let mut buffer = [0; 2];
+            let count = receiver.read(&mut buffer).unwrap();
+            received.extend_from_slice(&buffer[..count]);
+        }
+        writer.join().unwrap();
+        assert_eq!(received, [1, 2]);
+    });
+}
+
+/// SLEEP-PAIR: one bell on any of its hot connections wakes a loop that sleeps.
+fn sleeping_loop(one_loop_sends: bool) {
+    let (first, mut first_receiver) = ring_direction();
+    let (second, mut second_receiver) = ring_direction();
+    let kernel = Arc::new(Kernel::default());
+    let page = PageMemory::model();
+    let mut own_page = LoopPage::of(page.clone());
+    let send = |senders: Vec<Sender>| {
+        let (kernel, mut peer_loop) = (kernel.clone(), PeerLoop::of(page.clone()));
+        move || {
+            for mut sender in senders {
+                assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if sender.wants_bell(&mut peer_loop) {
+                    kernel.send(0);
+                    sender.rang(&mut peer_loop, true);
+                }
+            }
+        }
+    };
+    let threads = if one_loop_sends {
+        vec![thread::spawn(send(vec![first, second]))]
+    } else {
+        vec![thread::spawn(send(vec![first])), thread::spawn(send(vec![second]))]
+    };
+    let mut received = 0;
+    while received < 2 {
+        own_page.sleep();
+        let mut ready = false;
+        for receiver in [&mut first_receiver, &mut second_receiver] {
+            ready |= matches!(receiver.look_again().unwrap(), Ready::Ring(_));
+        }
+        if !ready {
+            kernel.wait();
+        }
+        own_page.wake();
+        kernel.take(kernel.unread());
+        for receiver in [&mut first_receiver, &mut second_receiver] {
+            received += receiver.read(&mut [0]).unwrap();
+        }
+    }
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn loom_sleeping_loop_of_two_connections_gets_a_bell() {
+    check(3, || sleeping_loop(true));
+}
+
+#[test]
+fn loom_sleeping_loop_gets_a_bell_from_either_peer() {
+    check(2, || sleeping_loop(false));
+}
+
+/// PART-PAIR: lanes change both ways, and bytes come in order.
+#[test]
+fn loom_lane_switches_both_ways() {
+    check(2, || {
+        let (sends, receives) = direction();
+        let (mut sender, mut receiver) = (sends.sender, receives.receiver);
+        let kernel = Arc::new(Kernel::default());
+        let mut peer_loop = PeerLoop::of(PageMemory::model());
+        assert!(!receiver.arm().unwrap());
+        receiver.mark_aware();
+        let writer = thread::spawn({
+            let kernel = kernel.clone();
+            move || {
+                for byte in 1..=4 {
+                    if byte % 2 == 1 {
+                        kernel.send(byte);
+                        sender.sent_over_tcp(1);
+                        assert!(sender.open_ring().unwrap());
+                        continue;
+                    }
+                    assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
+                    if sender.wants_bell(&mut peer_loop) {
+                        kernel.send(0);
+                        sender.rang(&mut peer_loop, true);
+                    }
+                    assert!(byte == 4 || sender.open_tcp().unwrap());
+                }
+                assert_eq!(sender.lane(), Lane::Ring);
+            }
+        });
+        let mut received = Vec::new();
+        while received.len() < 4 {
+            let front = match receiver.look().unwrap() {
+                Ready::Ring(_) => {
+                    let mut byte = [0];
+                    assert_eq!(receiver.read(&mut byte).unwrap(), 1);
+                    received.push(byte[0]);
+                    continue;
+                }
+                Ready::Tcp { .. } | Ready::Nothing => {
+                    let unread = kernel.unread();
+                    receiver.tcp(unread).unwrap()
+                }
+            };
+            match front {
+                Front::Bells(0) | Front::Data(0) => {
+                    if !receiver.arm().unwrap() {
+                        kernel.wait();
+                    }
+                }
+                Front::Bells(count) => {
+                    assert!(kernel.take(count).iter().all(|byte| *byte == 0));
+                    receiver.took_tcp(count);
+                }
+                Front::Data(count) => {
+                    received.extend(kernel.take(count));
+                    receiver.took_tcp(count);
+                }
+                // The ring has what comes before; this look saw it come.
+                Front::Later => {}
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(received, [1, 2, 3, 4]);
+    });
+}
+
+/// Waits as long as it takes; thread 1 has died once its flag says so.
+struct Patient {
+    first_died: Arc<AtomicBool>,
+}
+
+impl Wait for Patient {
+    fn is_alive(&mut self, thread: u32) -> bool {
+        // A death is seen after what the dead did, as with the kernel.
+        thread != 1 || !self.first_died.load(Ordering::Acquire)
+    }
+
+    fn pause(&mut self, _attempt: u32) -> bool {
+        thread::yield_now();
+        true
+    }
+}
+
+/// LOCK-PAIR: two writers of one end, one at a time; one may die in the midst of a write.
+fn two_writers(first_dies: bool) {
+    let (own, seen) = Segment::model(RING);
+    let (other, other_seen) = Segment::model(RING);
+    let mut receiver = Receiver::new(other, seen).unwrap();
+    receiver.mark_aware();
+    assert!(Sender::new(own.clone(), other_seen.clone()).open_ring().unwrap());
+    let first_died = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = [1, 2]
+        .into_iter()
+        .map(|id| {
+            let (own, other_seen) = (own.clone(), other_seen.clone());
+            let mut wait = Patient { first_died: first_died.clone() };
+            thread::spawn(move || {
+                let lock = Lock::new(own.clone(), Direction::Send);
+                let mut sender = Sender::new(own.clone(), other_seen);
+                let acquired = lock.acquire(id, &mut wait).unwrap();
+                sender.resume();
+                if id == 1 && first_dies {
+                    // Bytes in the ring, and nothing published.
+                    own.copy_in(sender.stream() as usize % RING, &[9]);
+                    wait.first_died.store(true, Ordering::Release);
+                    return acquired;
+                }
+                assert_eq!(sender.write([[id as u8].as_slice()], 1, None).unwrap(), 1);
+                lock.release(id);
+                acquired
+            })
+        })
+        .collect();
+    let acquired: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+    let mut buffer = [0; RING];
+    let count = receiver.read(&mut buffer).unwrap();
+    if first_dies {
+        assert_eq!(buffer[..count], [2], "nothing of an unfinished write");
+        assert_eq!(acquired[0], Acquired::Free);
+    } else {
+        buffer[..count].sort_unstable();
+        assert_eq!(buffer[..count], [1, 2]);
+        assert_eq!(acquired, [Acquired::Free, Acquired::Free]);
+    }
+}
+
+#[test]
+fn loom_lock_admits_one_writer_at_a_time() {
+    check(3, || two_writers(false));
+}
+
+#[test]
+fn loom_lock_of_a_dead_writer_has_one_heir() {
+    check(3, || two_writers(true));
+}

@@ -1,0 +1,84 @@
+//! The memory of a connection for the model checker, which watches every byte of the ring:
+//! a copy that the orderings do not keep apart from another is reported.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use loom::cell::UnsafeCell;
+
+use crate::layout::{Header, LoopHeader};
+
+#[derive(Debug)]
+struct Shared {
+    header: Header,
+    ring: Vec<UnsafeCell<u8>>,
+}
+
+/// This end's own segment.
+#[derive(Clone, Debug)]
+pub struct Segment(Arc<Shared>);
+
+/// The other end's segment.
+#[derive(Clone, Debug)]
+pub struct PeerSegment(Arc<Shared>);
+
+impl Segment {
+    /// A segment, and what the other end sees of it.
+    pub(crate) fn model(ring_length: usize) -> (Segment, PeerSegment) {
+        let ring = (0..ring_length).map(|_| UnsafeCell::new(0)).collect();
+        let shared = Arc::new(Shared { header: Header::default(), ring });
+        (Segment(shared.clone()), PeerSegment(shared))
+    }
+
+    pub(crate) fn header(&self) -> &Header {
+        &self.0.header
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_length(&self) -> usize {
+        self.0.ring.len()
+    }
+
+    pub(crate) fn copy_in(&self, index: usize, bytes: &[u8]) -> usize {
+        let length = self.ring_length();
+        for (place, byte) in (index..).zip(bytes) {
+            // SAFETY: the checker reports any access at the same time.
+            self.0.ring[place % length].with_mut(|cell| unsafe { *cell = *byte });
+        }
+        (index + bytes.len()) % length
+    }
+}
+
+impl PeerSegment {
+    pub(crate) fn header(&self) -> &Header {
+        &self.0.header
+    }
+
+    /// Bytes of the ring.
+    pub fn ring_length(&self) -> usize {
+        self.0.ring.len()
+    }
+
+    pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
+        let length = self.ring_length();
+        for (place, byte) in (index..).zip(bytes.iter_mut()) {
+            // SAFETY: the checker reports any write at the same time.
+            *byte = self.0.ring[place % length].with(|cell| unsafe { *cell });
+        }
+        (index + bytes.len()) % length
+    }
+}
+
+/// A loop page.
+#[derive(Clone, Debug)]
+pub(crate) struct PageMemory(Arc<LoopHeader>);
+
+impl PageMemory {
+    pub(crate) fn model() -> PageMemory {
+        PageMemory(Arc::new(LoopHeader::default()))
+    }
+
+    pub(crate) fn header(&self) -> &LoopHeader {
+        &self.0
+    }
+}

@@ -1,0 +1,157 @@
+//! Small cases, one rule each.
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use crate::layout::{MAX_SIZE, MIN_SIZE, format_segment};
+use crate::support::Pair;
+use crate::{
+    Acquired, Direction, Front, Lane, LayoutError, Lock, LockError, PeerSegment, Ready, Segment, Wait,
+};
+
+/// Memory as a page is: aligned.
+#[repr(C, align(4096))]
+struct Pages([u8; MIN_SIZE]);
+
+#[test]
+fn memory_that_is_no_segment_is_refused() {
+    for size in [0, 4096, MIN_SIZE + 1, MAX_SIZE + 4096] {
+        assert_eq!(format_segment(size), Err(LayoutError::Size(size)));
+    }
+    let mut pages = Box::new(Pages([0; MIN_SIZE]));
+    let mut open = |head: &[u8], offset: usize, length: usize| {
+        pages.0[..head.len()].copy_from_slice(head);
+        let start = NonNull::new(pages.0[offset..].as_mut_ptr()).unwrap();
+        // SAFETY: what is refused is not kept; the sizes that are looked at are inside.
+        unsafe { PeerSegment::new(start, length) }.map(|_| ())
+    };
+    let good = format_segment(MIN_SIZE).unwrap();
+    assert_eq!(open(&[], 0, MIN_SIZE), Err(LayoutError::Magic(0)));
+    assert_eq!(open(&[], 8, MIN_SIZE), Err(LayoutError::Alignment));
+    assert_eq!(open(&[], 0, 100), Err(LayoutError::Size(100)));
+    let other = format_segment(MIN_SIZE * 2).unwrap();
+    let sizes = LayoutError::OtherSize { said: 2 * MIN_SIZE as u32, mapped: MIN_SIZE };
+    assert_eq!(open(&other, 0, MIN_SIZE), Err(sizes));
+    assert_eq!(open(&[good[..4].to_vec(), vec![2]].concat(), 0, MIN_SIZE), Err(LayoutError::Version(2)));
+    assert_eq!(open(&good, 0, MIN_SIZE), Ok(()));
+}
+
+#[test]
+fn a_ring_opens_only_to_an_end_that_is_aware() {
+    let mut pair = Pair::new();
+    assert!(!pair.ends[0].sender.open_ring().unwrap());
+    pair.ends[1].receiver.mark_aware();
+    assert!(pair.ends[0].sender.open_ring().unwrap());
+    assert_eq!(pair.ends[0].sender.lane(), Lane::Ring);
+}
+
+#[test]
+fn an_end_leaves_the_ring_though_no_record_is_taken() {
+    let mut pair = Pair::new();
+    pair.ends[1].receiver.mark_aware();
+    let sender = &mut pair.ends[0].sender;
+    let mut opened = 0;
+    while sender.open_ring().unwrap() {
+        opened += 1;
+        assert!(sender.open_tcp().unwrap());
+        assert!(opened <= 4, "eight records are four visits to the ring");
+    }
+    assert_eq!(opened, 4);
+    // The other end passes them all, since nothing lies between.
+    pair.ends[1].receiver.look().unwrap();
+    assert!(pair.ends[0].sender.open_ring().unwrap());
+}
+
+/// Section 3, return to the start: what a question and its answer touch is one line.
+#[test]
+fn questions_and_answers_stay_in_the_first_bytes() {
+    let mut pair = Pair::in_ring();
+    for turn in 0..50_u8 {
+        for (from, to) in [(0, 1), (1, 0)] {
+            assert_eq!(pair.ends[from].write([[turn; 40].as_slice()], usize::MAX).unwrap(), 40);
+            let mut buffer = [0; 64];
+            assert_eq!(pair.ends[to].receiver.read(&mut buffer).unwrap(), 40);
+            assert_eq!(buffer[..40], [turn; 40]);
+            assert!(turn == 0 || pair.ring_position(from) == 40, "turn {turn} of end {from}");
+        }
+    }
+}
+
+#[test]
+fn bells_before_a_tcp_part_are_told_from_its_data() {
+    let mut pair = Pair::in_ring();
+    let [first, second] = &mut pair.ends;
+    assert!(!second.receiver.arm().unwrap());
+    assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
+    assert!(first.sender.wants_bell(&mut pair.peers[0]));
+    first.sender.rang(&mut pair.peers[0], true);
+    assert!(!first.sender.wants_bell(&mut pair.peers[0]));
+    assert!(first.sender.open_tcp().unwrap());
+    first.sender.sent_over_tcp(3);
+    // Four bytes lie in the kernel: a bell and the data, which come after those in the ring.
+    assert_eq!(second.receiver.tcp(4).unwrap(), Front::Bells(1));
+    second.receiver.took_tcp(1);
+    assert_eq!(second.receiver.tcp(3).unwrap(), Front::Later);
+    assert_eq!(second.receiver.look().unwrap(), Ready::Ring(4));
+    let (mut start, mut rest) = ([0; 1], [0; 9]);
+    let buffers = [start.as_mut_slice(), rest.as_mut_slice()];
+    assert_eq!(second.receiver.read_vectored(buffers).unwrap(), 4);
+    assert_eq!((start, &rest[..3]), (*b"r", b"ing".as_slice()));
+    assert_eq!(second.receiver.look().unwrap(), Ready::Tcp { limit: None });
+    assert_eq!(second.receiver.tcp(3).unwrap(), Front::Data(3));
+    second.receiver.took_tcp(3);
+    assert!(first.sender.drained().unwrap());
+    assert_eq!(second.receiver.stream(), first.sender.stream());
+    assert_eq!(second.receiver.tcp_lane(), first.sender.tcp());
+}
+
+#[test]
+fn a_receiver_heir_takes_nothing_twice() {
+    let mut pair = Pair::in_ring();
+    let [first, second] = &mut pair.ends;
+    first.sender.write([b"abcdef".as_slice()], 6, None).unwrap();
+    let mut buffer = [0; 3];
+    second.receiver.read(&mut buffer).unwrap();
+    second.receiver.save();
+    second.receiver.resume().unwrap();
+    second.receiver.read(&mut buffer).unwrap();
+    assert_eq!(buffer, *b"def");
+}
+
+struct Waiter {
+    alive: bool,
+    pauses: u32,
+}
+
+impl Wait for Waiter {
+    fn is_alive(&mut self, _thread: u32) -> bool {
+        self.alive
+    }
+
+    fn pause(&mut self, attempt: u32) -> bool {
+        assert_eq!(attempt, self.pauses);
+        self.pauses += 1;
+        self.pauses < 1000
+    }
+}
+
+#[test]
+fn a_lock_is_given_back_taken_over_or_given_up() {
+    let mut pages = Box::new(Pages([0; MIN_SIZE]));
+    pages.0[..12].copy_from_slice(&format_segment(MIN_SIZE).unwrap());
+    let start = NonNull::from(&mut *pages).cast();
+    // SAFETY: the pages outlive the lock.
+    let segment = unsafe { Segment::new(start, MIN_SIZE).unwrap() };
+    let lock = Lock::new(segment.clone(), Direction::Receive);
+    let other = Lock::new(segment, Direction::Send);
+    let waiter = |alive| Waiter { alive, pauses: 0 };
+    assert_eq!(lock.acquire(1, &mut waiter(true)), Ok(Acquired::Free));
+    assert_eq!(other.acquire(2, &mut waiter(true)), Ok(Acquired::Free));
+    assert_eq!(lock.acquire(1, &mut waiter(true)), Err(LockError::Own));
+    assert_eq!(lock.acquire(2, &mut waiter(true)), Err(LockError::Busy));
+    assert_eq!(lock.acquire(2, &mut waiter(false)), Ok(Acquired::TakenOver));
+    lock.release(1);
+    assert_eq!(lock.acquire(3, &mut waiter(true)), Err(LockError::Busy), "1 lost it");
+    lock.release(2);
+    assert_eq!(lock.acquire(3, &mut waiter(true)), Ok(Acquired::Free));
+}
