@@ -97,6 +97,28 @@ fn loom_publish_and_consume() {
     });
 }
 
+/// HEAD-PAIR as the receiver half sees it, when nothing else comes with the head.
+#[test]
+fn loom_head_seen_by_a_look() {
+    check(3, || {
+        let (mut first, mut second) = direction();
+        second.receiver.mark_aware();
+        assert!(first.sender.open_ring().unwrap());
+        let reader = thread::spawn(move || {
+            let mut byte = [0];
+            while second.receiver.read(&mut byte).unwrap() == 0 {
+                thread::yield_now();
+            }
+            assert_eq!(byte, [1]);
+        });
+        assert_eq!(first.write([[1].as_slice()], 1).unwrap(), 1);
+        first.receiver.look_again().unwrap();
+        // Fills the ring, or if the head was seen, uses the first place again.
+        assert!(first.write([[2, 3, 4].as_slice()], 3).unwrap() >= 2);
+        reader.join().unwrap();
+    });
+}
+
 /// HEAD-PAIR by the other way: the head comes with the answer, in the line that the receiver
 /// half looks at anyway.
 #[test]
@@ -318,9 +340,8 @@ fn two_writers(first_dies: bool) {
             let mut wait = Patient { first_died: first_died.clone() };
             thread::spawn(move || {
                 let lock = Lock::new(own.clone(), Direction::Send);
-                let mut sender = Sender::new(own.clone(), other_seen);
                 let acquired = lock.acquire(id, &mut wait).unwrap();
-                sender.resume();
+                let mut sender = Sender::new(own.clone(), other_seen);
                 if id == 1 && first_dies {
                     // Bytes in the ring, and nothing published.
                     own.copy_in(sender.stream() as usize % RING, &[9]);

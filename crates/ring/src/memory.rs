@@ -108,9 +108,9 @@ impl Segment {
         // SAFETY: `pieces` keeps both runs inside the ring and inside `bytes`; a slice of
         // this process is never part of the shared mapping, as `new`'s caller promised.
         unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.ring().add(index), first);
+            copy(bytes.as_ptr(), self.0.ring().add(index), first);
             if second > 0 {
-                std::ptr::copy_nonoverlapping(bytes.as_ptr().add(first), self.0.ring(), second);
+                copy(bytes.as_ptr().add(first), self.0.ring(), second);
             }
         }
         wrapped(index, first, second, self.0.ring_length)
@@ -152,12 +152,45 @@ impl PeerSegment {
         // SAFETY: as in `copy_in`, the other way. What the other end writes meanwhile makes
         // the copied bytes arbitrary, which bytes of a stranger are anyway.
         unsafe {
-            std::ptr::copy_nonoverlapping(self.0.ring().add(index), bytes.as_mut_ptr(), first);
+            copy(self.0.ring().add(index), bytes.as_mut_ptr(), first);
             if second > 0 {
-                std::ptr::copy_nonoverlapping(self.0.ring(), bytes.as_mut_ptr().add(first), second);
+                copy(self.0.ring(), bytes.as_mut_ptr().add(first), second);
             }
         }
         wrapped(index, first, second, self.0.ring_length)
+    }
+}
+
+/// Copies `length` bytes. Small messages do without a call of memcpy(3): first and last
+/// words, which overlap where the length is none of theirs.
+///
+/// # Safety
+/// Both runs are inside mapped memory, and do not overlap.
+#[inline(always)]
+unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
+    /// The first and the last `T` of the run.
+    ///
+    /// # Safety
+    /// As for `copy`; the run is as long as one `T` at least.
+    #[inline(always)]
+    unsafe fn ends<T>(from: *const u8, to: *mut u8, length: usize) {
+        let last = length - size_of::<T>();
+        // SAFETY: both places are inside the run, says the caller.
+        unsafe {
+            let words = (from.cast::<T>().read_unaligned(), from.add(last).cast::<T>().read_unaligned());
+            to.cast::<T>().write_unaligned(words.0);
+            to.add(last).cast::<T>().write_unaligned(words.1);
+        }
+    }
+    // SAFETY: each arm's type fits its lengths; the rest is the caller's promise.
+    unsafe {
+        match length {
+            4..8 => ends::<u32>(from, to, length),
+            8..16 => ends::<u64>(from, to, length),
+            16..=32 => ends::<u128>(from, to, length),
+            33..=64 => ends::<[u128; 2]>(from, to, length),
+            _ => std::ptr::copy_nonoverlapping(from, to, length),
+        }
     }
 }
 

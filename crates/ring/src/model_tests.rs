@@ -10,6 +10,11 @@ use crate::{Front, Lane, Ready};
 /// What the kernel takes without waiting, in bytes.
 const KERNEL_ROOM: usize = 600;
 
+/// Random cases, steps of a case, and bytes of a script; miri is slow.
+const CASES: u32 = if cfg!(miri) { 2 } else { 400 };
+const STEPS: usize = if cfg!(miri) { 30 } else { 200 };
+const SCRIPT: usize = if cfg!(miri) { 300 } else { 3000 };
+
 #[derive(Clone, Debug)]
 enum Step {
     Write { lengths: Vec<usize>, limit: usize, with_receiver: bool },
@@ -214,15 +219,15 @@ impl Model {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_hostile_peer_ends_its_own_connection_at_most(script in prop::collection::vec(any::<u8>(), 1..3000)) {
+    fn a_hostile_peer_ends_its_own_connection_at_most(script in prop::collection::vec(any::<u8>(), 1..SCRIPT)) {
         crate::hostile::run(&script);
     }
 
     #[test]
-    fn streams_come_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..200)) {
+    fn streams_come_byte_exact(steps in prop::collection::vec((0..2_usize, step()), 1..STEPS)) {
         let mut model = Model { pair: Pair::new(), directions: Default::default() };
         model.pair.ends.iter().for_each(|end| end.receiver.mark_aware());
         for (side, step) in steps {
