@@ -1,11 +1,11 @@
-# Targets: build test soak lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test soak loom miri lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test soak lint demo bench install uninstall clean help
+.PHONY: build test soak loom miri lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	$(CARGO) build --release --workspace --locked
@@ -16,6 +16,13 @@ test: ## Run every test, on both engines
 
 soak: ## Run COUNT (10000) random sequences against the model on each engine
 	scripts/soak.sh
+
+loom: ## Check the orderings of what threads and processes share, under the model checker
+	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg loom' \
+		$(CARGO) test --release --locked -p megapipe-channel -p megapipe-ring --lib loom
+
+miri: ## Check the memory accesses of the rings, with miri of the nightly toolchain
+	CARGO_TARGET_DIR=$(dir $(BUILT))miri $(CARGO) +nightly miri test --locked -p megapipe-ring --lib
 
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh

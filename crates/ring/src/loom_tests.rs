@@ -241,6 +241,41 @@ fn loom_sleeping_loop_gets_a_bell_from_either_peer() {
     check(2, || sleeping_loop(false));
 }
 
+/// ENDED-PAIR: a bell for a sleeping loop is not wasted on a connection that it closed.
+#[test]
+fn loom_no_bell_on_an_ended_connection() {
+    check(3, || {
+        let (mut closed, closed_receiver) = ring_direction();
+        let (mut open, mut open_receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let page = PageMemory::model();
+        let mut own_page = LoopPage::of(page.clone());
+        let sender = thread::spawn({
+            let (kernel, mut peer_loop) = (kernel.clone(), PeerLoop::of(page));
+            move || {
+                assert_eq!(closed.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if closed.wants_bell(&mut peer_loop) {
+                    // Nobody reads it.
+                    closed.rang(&mut peer_loop, true);
+                }
+                assert_eq!(open.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if open.wants_bell(&mut peer_loop) {
+                    kernel.send(0);
+                    open.rang(&mut peer_loop, true);
+                }
+            }
+        });
+        closed_receiver.mark_ended();
+        own_page.sleep();
+        if open_receiver.look_again().unwrap() == Ready::Nothing {
+            kernel.wait();
+        }
+        own_page.wake();
+        assert_eq!(open_receiver.read(&mut [0]).unwrap(), 1);
+        sender.join().unwrap();
+    });
+}
+
 /// PART-PAIR: lanes change both ways, and bytes come in order.
 #[test]
 fn loom_lane_switches_both_ways() {

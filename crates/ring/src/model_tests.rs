@@ -69,7 +69,7 @@ struct Model {
 impl Model {
     fn bytes(&mut self, sender: usize, count: usize) -> Vec<u8> {
         let sent = self.directions[sender].sent;
-        (sent..sent + count as u64).map(|offset| (offset * 131 >> 3) as u8).collect()
+        (sent..sent + count as u64).map(|offset| ((offset * 131) >> 3) as u8).collect()
     }
 
     fn sent(&mut self, sender: usize, bytes: &[u8]) {

@@ -128,7 +128,7 @@ impl Receiver {
 
     /// Leaves word for the next holder of the lock.
     #[inline]
-    pub fn save(&mut self) {
+    pub fn save(&self) {
         self.own.header().taken.last.store(self.head, Ordering::Relaxed);
     }
 
@@ -250,6 +250,8 @@ impl Receiver {
             self.next = None;
             self.tcp_start = next.tcp_start.unwrap_or(0);
             self.parts = self.parts.wrapping_add(1);
+            // An heir must not come to the new part with less taken than the old one had.
+            self.save();
             // PASSED-PAIR: release the reading of this record.
             self.own.header().parts_taken.store(self.parts, Ordering::Release);
         }
@@ -422,11 +424,12 @@ impl Receiver {
 
     /// Lets the other end use its ring. From now on this end looks there, or has armed.
     pub fn mark_aware(&self) {
-        // AWARE-PAIR: release what was armed before.
+        // What was armed before is ordered by the fences of `arm` and `wants_bell`.
         self.own.header().aware.store(1, Ordering::Release);
     }
 
-    /// Says that this end reads no more.
+    /// Says that this end reads no more; to be called before its last descriptor is closed,
+    /// so that nobody rings on it for a loop that sleeps.
     pub fn mark_ended(&self) {
         self.own.header().ended.store(1, Ordering::Relaxed);
     }

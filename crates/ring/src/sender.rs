@@ -87,7 +87,7 @@ impl Sender {
 
     /// Whether the other end has mapped both segments.
     pub fn peer_is_aware(&self) -> bool {
-        // AWARE-PAIR: acquire what it did before it said so.
+        // What it armed before it said so is ordered by the fences of `arm` and `wants_bell`.
         self.peer.header().aware.load(Ordering::Acquire) == 1
     }
 
@@ -199,6 +199,20 @@ impl Sender {
         own.sent.tcp.store(self.tcp, Ordering::Relaxed);
     }
 
+    /// The kernel took `total` bytes of the TCP lane in all: for the heir of a lock whose
+    /// holder died before it could count what it had sent.
+    pub fn kernel_took(&mut self, total: u64) {
+        let missing = total.saturating_sub(self.tcp);
+        match self.lane() {
+            Lane::Tcp => self.sent_over_tcp(missing),
+            // Bells, since every TCP part is counted before a ring part is opened.
+            Lane::Ring => {
+                self.tcp = self.tcp.wrapping_add(missing);
+                self.own.header().sent.tcp.store(self.tcp, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Opens a ring part, if this is none yet: the next bytes go through the ring. False if
     /// the other end has not mapped it, or too many parts are not taken.
     ///
@@ -239,7 +253,8 @@ impl Sender {
     }
 
     fn free_records(&mut self) -> Result<u32, Corrupt> {
-        // PASSED-PAIR: acquire the end of the reading of the records passed.
+        // PASSED-PAIR: acquire the end of the reading of the records passed. (No model: loom
+        // delays no loads.)
         let taken = self.peer.header().parts_taken.load(Ordering::Acquire);
         let open = self.parts.wrapping_sub(taken);
         if open > self.parts.wrapping_sub(self.parts_taken) {
@@ -272,7 +287,12 @@ impl Sender {
         // loop's fences lie between their store and their last look at `tail`.
         full_fence();
         self.seen = self.peer.header().armed.load(Ordering::Relaxed);
-        if self.seen != 0 { self.seen != self.rung } else { peer_loop.wants_bell() }
+        if self.seen != 0 {
+            return self.seen != self.rung;
+        }
+        // A bell on a connection that the other end has closed would wake nobody, and count for
+        // all others of that loop.
+        peer_loop.wants_bell() && !self.peer_ended()
     }
 
     /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as

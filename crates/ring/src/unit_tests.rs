@@ -118,6 +118,35 @@ fn a_receiver_heir_takes_nothing_twice() {
     assert_eq!(buffer, *b"def");
 }
 
+/// A holder that died after it came to a new part, and before it left word of what it took.
+#[test]
+fn a_receiver_heir_begins_at_the_part_that_was_reached() {
+    let mut pair = Pair::in_ring();
+    let [first, second] = &mut pair.ends;
+    first.sender.write([b"abc".as_slice()], 3, None).unwrap();
+    assert!(first.sender.open_tcp().unwrap());
+    first.sender.sent_over_tcp(2);
+    assert!(first.sender.open_ring().unwrap());
+    assert_eq!(second.receiver.read(&mut [0; 3]).unwrap(), 3);
+    // Passes the record, and publishes no head.
+    assert!(second.receiver.is_at_end_of_ring().unwrap());
+    second.receiver.resume().unwrap();
+    assert_eq!(second.receiver.look().unwrap(), Ready::Tcp { limit: Some(2) });
+    assert_eq!(second.receiver.stream(), 3);
+}
+
+#[test]
+fn a_sender_heir_learns_from_the_kernel_what_was_sent() {
+    let mut pair = Pair::in_ring();
+    let sender = &mut pair.ends[0].sender;
+    sender.kernel_took(2);
+    assert_eq!((sender.stream(), sender.tcp()), (0, 2), "two bells");
+    assert!(sender.open_tcp().unwrap());
+    sender.kernel_took(9);
+    sender.resume();
+    assert_eq!((sender.stream(), sender.tcp()), (7, 9));
+}
+
 struct Waiter {
     alive: bool,
     pauses: u32,

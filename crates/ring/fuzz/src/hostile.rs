@@ -116,7 +116,7 @@ fn step(
         12 => drop(sender.open_tcp()?),
         13 => {
             if sender.wants_bell(peer_loop) {
-                sender.rang(peer_loop, size % 2 == 0);
+                sender.rang(peer_loop, size.is_multiple_of(2));
             }
         }
         14 => sender.sent_over_tcp(size as u64),
