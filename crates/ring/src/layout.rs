@@ -79,6 +79,7 @@ pub(crate) fn check_size(size: usize) -> Result<(), LayoutError> {
     if possible { Ok(()) } else { Err(LayoutError::Size(size)) }
 }
 
+#[cfg(not(loom))]
 pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) -> Result<(), LayoutError> {
     if magic != SEGMENT_MAGIC {
         return Err(LayoutError::Magic(magic));
