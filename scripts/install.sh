@@ -11,6 +11,8 @@ DESTDIR=${DESTDIR:-}
 BUILT=${CARGO_TARGET_DIR:-target}/release
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 SONAME=libmegapipe.so.0
+# Where systemd looks for units of packages and of what the administrator built (systemd.unit(5)).
+UNITS=$PREFIX/lib/systemd/system
 
 # Relative ones would end in megapipe.pc and mean another directory wherever that is read.
 for name in PREFIX LIBDIR DESTDIR; do
@@ -55,6 +57,13 @@ install_all() {
     put 644 "$documents/completions/_megapipe" "$PREFIX/share/zsh/site-functions/_megapipe"
     put 644 "$documents/completions/megapipe.fish" "$PREFIX/share/fish/vendor_completions.d/megapipe.fish"
 
+    local unit
+    unit=$(mktemp)
+    sed "s|@PREFIX@|$PREFIX|g" packaging/systemd/megapipe-monitor.service >"$unit"
+    put 644 "$unit" "$UNITS/megapipe-monitor.service"
+    rm -f "$unit"
+    put 644 packaging/systemd/megapipe-monitor.socket "$UNITS/megapipe-monitor.socket"
+
     install_library
 }
 
@@ -89,6 +98,7 @@ uninstall_all() {
         "$DESTDIR$PREFIX/share/bash-completion/completions/megapipe" \
         "$DESTDIR$PREFIX/share/zsh/site-functions/_megapipe" \
         "$DESTDIR$PREFIX/share/fish/vendor_completions.d/megapipe.fish" \
+        "$DESTDIR$UNITS"/megapipe-monitor.{service,socket} \
         "$DESTDIR$PREFIX/include/megapipe.h" \
         "$DESTDIR$LIBDIR"/libmegapipe.{a,so} "$DESTDIR$LIBDIR"/libmegapipe.so.* \
         "$DESTDIR$LIBDIR/pkgconfig/megapipe.pc"; do

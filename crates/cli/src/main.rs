@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod doctor;
 mod documentation;
+mod monitor;
 mod serve;
 
 #[derive(Parser)]
@@ -20,6 +21,7 @@ enum Verb {
     /// Measure Megapipe beside what people use today
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
+    Monitor(monitor::Arguments),
     /// Run a ready-made server
     Serve(serve::Arguments),
     #[command(hide = true)]
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
     match Arguments::parse().verb {
         Verb::Bench(arguments) => bench::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),
+        Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Serve(arguments) => serve::run(arguments),
         Verb::GenerateDocs(arguments) => documentation::run(arguments),
     }

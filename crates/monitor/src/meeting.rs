@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use promote::Reason;
 use promote::client::PROTOCOL;
-use promote::wire::{ClientMessage, MonitorMessage, Name};
+use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
 use crate::client::{Client, Held, Loop};
 use crate::grant;
@@ -181,6 +181,18 @@ impl Meeting {
             // A later version answers; in this one nobody has segments to give.
             (ClientMessage::Attach { .. }, Some(_)) => Err("attaching is not spoken in this version"),
             _ => Err("a message with the wrong descriptors"),
+        }
+    }
+
+    /// An offer came without its descriptor, since this process may have no more of them.
+    pub(crate) fn hear_lost(&mut self, id: ClientId, token: Token, now: Instant) -> Result<(), &'static str> {
+        match self.clients.get(&id) {
+            Some(client) if client.greeted.is_some() && !client.held.contains_key(&token) => {
+                self.metrics.offers.inc();
+                self.refuse(Party { client: id, token }, Reason::NoMemory, now);
+                Ok(())
+            }
+            _ => Err("an offer out of turn"),
         }
     }
 

@@ -179,8 +179,12 @@ impl Monitor {
         }
         if self.paused_until.is_some_and(|until| until <= now) {
             self.paused_until = None;
-            if let Err(error) = self.set.modify(self.listener.fd(), epoll::IN, LISTENER) {
-                tracing::error!(%error, "no further clients can be accepted");
+            let mut outcome = self.set.modify(self.listener.fd(), epoll::IN, LISTENER);
+            if let Some(scrape) = &self.scrape {
+                outcome = outcome.and(self.set.modify(scrape.fd(), epoll::IN, SCRAPE));
+            }
+            if let Err(error) = outcome {
+                tracing::error!(%error, "nobody further can be accepted");
             }
         }
         self.look_after();
@@ -264,16 +268,18 @@ impl Monitor {
                 return self.remove(id);
             }
             let [descriptor, second, _] = received.descriptors;
-            let outcome = if received.truncated || second.is_some() {
-                Err("a packet that is too long, or with too many descriptors".to_owned())
-            } else {
-                match ClientMessage::decode(&bytes[..received.len]) {
-                    Ok(message) => self.meeting.hear(id, message, descriptor, now).map_err(str::to_owned),
-                    Err(error) => Err(error.to_string()),
+            // A descriptor that found no room in this process is not its sender's fault.
+            let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
+            let outcome = match ClientMessage::decode(&bytes[..received.len]) {
+                Ok(ClientMessage::Offer { token }) if lost => self.meeting.hear_lost(id, token, now),
+                Ok(_) if received.truncated || second.is_some() => Err("too many descriptors"),
+                Ok(message) => self.meeting.hear(id, message, descriptor, now),
+                Err(error) => {
+                    return self.cut_off(id, &error.to_string());
                 }
             };
             if let Err(breach) = outcome {
-                return self.cut_off(id, &breach);
+                return self.cut_off(id, breach);
             }
         }
     }
@@ -349,14 +355,16 @@ impl Monitor {
 
     fn accept_asker(&mut self, now: Instant) {
         let Some(scrape) = &mut self.scrape else { return };
-        let outcome = match scrape.accept(now) {
+        let watched = match scrape.accept(now) {
             Ok(None) => return,
             Ok(Some((number, asker))) => self.set.add(asker, epoll::IN, ASKER | number),
             Err(error) => Err(error),
         };
-        if let Err(error) = outcome {
-            tracing::warn!(%error, "metrics cannot be handed out; they are no longer offered");
-            self.scrape = None;
+        let Err(error) = watched else { return };
+        tracing::warn!(%error, "metrics cannot be handed out for now");
+        let paused = self.set.modify(scrape.fd(), 0, SCRAPE);
+        if paused.is_ok() {
+            self.paused_until = Some(now + PAUSE);
         }
     }
 

@@ -285,7 +285,13 @@ impl Client {
         self.flush();
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; MOST_BYTES];
-        let received = match packet::receive(socket.as_fd(), &mut bytes) {
+        let received = packet::receive(socket.as_fd(), &mut bytes).or_else(|error| {
+            // A monitor that cut us off with something unread: its last word comes after
+            // the error, which is told only once.
+            let reset = error.kind() == io::ErrorKind::ConnectionReset;
+            if reset { packet::receive(socket.as_fd(), &mut bytes) } else { Err(error) }
+        });
+        let received = match received {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => return Err(self.lose(LossCause::System(error))),
@@ -295,6 +301,11 @@ impl Client {
         }
         let message = match MonitorMessage::decode(&bytes[..received.len]) {
             Ok(message) if !received.truncated => message,
+            // This process may have no more descriptors: the connection stays on TCP.
+            Ok(MonitorMessage::Grant { token, .. }) if received.len < MOST_BYTES => {
+                self.withdraw(token);
+                return Ok(Some(Answer::Refused { token, reason: Reason::NoMemory }));
+            }
             Ok(_) => return Err(self.lose(LossCause::Descriptors)),
             Err(error) => return Err(self.lose(LossCause::Nonsense(error))),
         };

@@ -9,5 +9,5 @@ pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, KernelEnd, Next, OtherLoop, OwnLoop};
-pub use place::UnsafePlace;
+pub use place::{UnsafePlace, default_socket};
 pub use wire::Reason;

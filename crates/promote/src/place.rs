@@ -108,6 +108,27 @@ impl Place {
     }
 }
 
+/// Where a monitor of this user listens if nobody says otherwise: at MEGAPIPE_MONITOR, root's
+/// at the system's place, another's in a private directory, which is made if need be.
+///
+/// # Errors
+///
+/// The directory cannot be made, or is somebody else's.
+pub fn default_socket() -> Result<PathBuf, UnsafePlace> {
+    if let Some(chosen) = std::env::var_os("MEGAPIPE_MONITOR").filter(|value| !value.is_empty()) {
+        return Ok(chosen.into());
+    }
+    if rustix::process::geteuid().is_root() {
+        return Ok(SYSTEM_SOCKET.into());
+    }
+    let place = Place::of_user();
+    if place.prepare()? {
+        return Ok(place.path);
+    }
+    let path = place.path.parent().unwrap_or(Path::new("/")).into();
+    Err(UnsafePlace::Directory { path, uid: rustix::process::geteuid().as_raw() })
+}
+
 /// Whether it is a directory of this user, no link, that only he can write to.
 fn private(directory: &Path) -> io::Result<bool> {
     let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;

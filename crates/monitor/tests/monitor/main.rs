@@ -1,4 +1,7 @@
 //! The monitor with real clients and real connections.
 
+mod hostile;
+mod identity;
 mod meet;
+mod refuse;
 mod support;

@@ -39,3 +39,59 @@ fn over_ipv6() {
 fn over_ipv4_with_one_end_in_ipv6() {
     meets("::", "127.0.0.1");
 }
+
+#[test]
+fn in_one_loop() {
+    let (running, mut a) = Running::start(SHARE);
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    offer(&mut a, 2, &far);
+    let (one, other) = (granted(&mut a), granted(&mut a));
+    assert_eq!(one.own.number(), other.peer.number());
+    assert!(std::sync::Arc::ptr_eq(&one.peer_loop, &other.peer_loop), "one page, mapped once");
+    drop(a);
+    running.end();
+}
+
+/// The monitor holds no copy of what it was offered: a close is seen at once.
+#[test]
+fn a_waiting_offer_keeps_no_connection_open() {
+    use std::io::Read;
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
+    let (near, mut far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    await_metric(&running.place, "waiting_offers", 1);
+    drop(near);
+    far.set_read_timeout(Some(WATCHDOG)).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    // The other end is half closed by now, and so no longer of interest.
+    offer(&mut a, 2, &far);
+    assert_eq!(refused(&mut a), (token(2), promote::Reason::NotConnected));
+    drop(a);
+    running.end();
+}
+
+#[test]
+fn withdrawals_and_departures_leave_nothing() {
+    let (running, mut a) = Running::start(SHARE);
+    let mut b = running.client("b");
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    await_metric(&running.place, "waiting_offers", 1);
+    a.withdraw(token(1));
+    await_metric(&running.place, "waiting_offers", 0);
+    offer(&mut a, 1, &near);
+    offer(&mut b, 1, &far);
+    granted(&mut a);
+    granted(&mut b);
+    assert_eq!(metric(&running.place, "promoted_ends"), 2);
+    assert_eq!(metric(&running.place, "segment_bytes"), 2 * 256 * 1024);
+    assert_eq!(metric(&running.place, "matches_total"), 1);
+    b.withdraw(token(1));
+    await_metric(&running.place, "promoted_ends", 1);
+    drop(a);
+    await_metric(&running.place, "promoted_ends", 0);
+    assert_eq!(metric(&running.place, "clients"), 1);
+    drop(b);
+    running.end();
+}

@@ -162,3 +162,35 @@ pub(crate) fn set_word(mapping: &SharedMapping, offset: usize, value: u32) {
     // SAFETY: the place is inside the mapping, aligned and writable.
     unsafe { mapping.address().add(offset).cast::<u32>().write_volatile(value) };
 }
+
+/// One of the monitor's metrics; `name` with its labels, without the common beginning.
+pub(crate) fn metric(place: &Place, name: &str) -> u64 {
+    use std::io::{Read, Write};
+    let mut stream = std::os::unix::net::UnixStream::connect(place.file("metrics")).unwrap();
+    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: monitor\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n") && text.ends_with("# EOF\n"), "{text}");
+    let line = text.lines().find_map(|line| line.strip_prefix(&format!("megapipe_monitor_{name} ")));
+    line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+}
+
+/// Waits until a metric has this value.
+pub(crate) fn await_metric(place: &Place, name: &str, value: u64) {
+    let start = Instant::now();
+    while metric(place, name) != value {
+        assert!(start.elapsed() < WATCHDOG, "{name} is {}, not {value}", metric(place, name));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Both ends meet and are granted; the grants' memory is given back.
+pub(crate) fn promote(a: &mut Client, b: &mut Client, number: u64) {
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    offer(a, number, &near);
+    offer(b, number, &far);
+    assert_eq!((granted(a).token, granted(b).token), (token(number), token(number)));
+    a.withdraw(token(number));
+    b.withdraw(token(number));
+}

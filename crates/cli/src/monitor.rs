@@ -1,0 +1,108 @@
+//! `megapipe monitor`: the daemon that brings the ends of same-host connections together.
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use ::monitor::{ListenError, Listener, MetricsAddress, Monitor, Options};
+use clap::{Args, ValueEnum};
+use promote::client::POLICY_FILE;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
+
+/// Bring programs on this host together, so that their connections use shared memory
+///
+/// Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the policy again. Takes over the socket of a systemd
+/// .socket unit if it was started by one. MEGAPIPE_LOG chooses what is logged: error, warn, info (the default), debug.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Where to listen [default: $MEGAPIPE_MONITOR; else /run/megapipe/monitor.sock for root,
+    /// $XDG_RUNTIME_DIR/megapipe/monitor.sock or /tmp/megapipe-UID/monitor.sock for others]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Policy: who may share memory with whom, and how much [default: /etc/megapipe/monitor.toml if that exists]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Offer metrics at a loopback address such as 127.0.0.1:9464, or at the path of a UNIX socket
+    #[arg(long, value_name = "ADDR|PATH")]
+    metrics: Option<MetricsAddress>,
+
+    /// End when the last client has been gone for the time of --linger; succeed at once if another monitor listens
+    #[arg(long)]
+    on_demand: bool,
+
+    /// Seconds without a client after which --on-demand ends
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "on_demand")]
+    linger: u32,
+
+    /// How log lines on stderr look
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Runs until it is told to end.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
+    let filter = filter.with_env_var("MEGAPIPE_LOG").from_env_lossy();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match arguments.log_format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    match serve(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("megapipe monitor: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(arguments: Arguments) -> Result<(), String> {
+    let inherited = sys::process::activated_listener()
+        .map_err(|error| format!("the service manager's socket cannot be used: {error}"))?;
+    let (listener, place) = match inherited {
+        Some(socket) => {
+            if arguments.socket.is_some() {
+                return Err("--socket cannot be combined with a socket from the service manager; \
+                            set ListenSequentialPacket= in the .socket unit instead"
+                    .into());
+            }
+            (Listener::inherited(socket), "the service manager's socket".to_owned())
+        }
+        None => {
+            let path = match arguments.socket {
+                Some(path) => path,
+                None => promote::default_socket().map_err(|error| error.to_string())?,
+            };
+            (Listener::bind(&path), path.display().to_string())
+        }
+    };
+    let listener = match listener {
+        Err(ListenError::Running { .. }) if arguments.on_demand => return Ok(()),
+        outcome => outcome.map_err(|error| error.to_string())?,
+    };
+    let policy = arguments.config.or_else(|| {
+        let usual = Path::new(POLICY_FILE);
+        usual.exists().then(|| usual.to_owned())
+    });
+    if policy.is_none() && rustix::process::geteuid().is_root() {
+        tracing::warn!(
+            "root's monitor shares nothing without a policy; write one to {POLICY_FILE}, or name it with --config"
+        );
+    }
+    let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());
+    let linger = arguments.on_demand.then(|| Duration::from_secs(arguments.linger.into()));
+    let options = Options { policy, metrics: arguments.metrics, linger };
+    let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
+    tracing::info!(socket = place, policy = described, "the monitor listens");
+    monitor.run().map_err(|error| error.to_string())
+}

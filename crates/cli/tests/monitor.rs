@@ -1,0 +1,358 @@
+//! `megapipe monitor` as a process: started on demand or by a service manager, reloaded,
+//! killed, ended.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use promote::client::{Options, SharedMapping};
+use promote::wire::Token;
+use promote::{Answer, Client, Reason};
+use testkit::process::Fosterling;
+
+const WATCHDOG: Duration = Duration::from_secs(60);
+const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
+
+/// A directory of one test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("megapipe-cli-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        let place = Place(path);
+        fs::write(place.file("policy.toml"), "same_user = true\n").unwrap();
+        place
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            socket: Some(self.file("socket")),
+            start: false,
+            program: Some(PROGRAM.into()),
+            policy: self.file("policy.toml"),
+            retry: Duration::from_millis(200),
+            ..Options::from_environment("test")
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(PROGRAM);
+        command.arg("monitor").arg("--config").arg(self.file("policy.toml")).env_remove("MEGAPIPE_LOG");
+        command.args(["--log-format", "json", "--metrics"]).arg(self.file("metrics"));
+        command.stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A monitor in a process, and what it logs.
+struct Running {
+    child: Fosterling,
+    log: std::io::Lines<BufReader<std::process::ChildStderr>>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Running {
+        let mut child = Fosterling::start(command);
+        let log = BufReader::new(child.child().stderr.take().unwrap()).lines();
+        let mut running = Running { child, log };
+        running.says("the monitor listens");
+        running
+    }
+
+    /// Reads on to the line with this message; each line is one JSON object.
+    fn says(&mut self, message: &str) -> serde_json::Value {
+        for line in self.log.by_ref() {
+            let line: serde_json::Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if line["message"] == message {
+                return line;
+            }
+        }
+        panic!("the monitor ended without saying {message:?}");
+    }
+
+    fn signal(&mut self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(self.child.child());
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn ends(&mut self) {
+        assert!(self.child.child().wait().unwrap().success());
+    }
+}
+
+fn token(number: u64) -> Token {
+    Token::new(number).unwrap()
+}
+
+/// What `look` finds, waited for.
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < WATCHDOG, "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn receive(client: &mut Client) -> Answer {
+    until("an answer", || client.receive().unwrap())
+}
+
+fn connected(options: &Options) -> Client {
+    let mut client = Client::connect(options).unwrap();
+    until("a monitor", || {
+        client.reconnect_due(Instant::now()).unwrap();
+        client.fd().is_some().then_some(())
+    });
+    assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+    client
+}
+
+fn connection() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (near, listener.accept().unwrap().0)
+}
+
+/// Offers both ends of a new connection by one client; both answers.
+fn meet(client: &mut Client, number: u64) -> [Answer; 2] {
+    let (near, far) = connection();
+    client.offer(token(number), near.as_fd()).unwrap();
+    client.offer(token(number + 1), far.as_fd()).unwrap();
+    [receive(client), receive(client)]
+}
+
+fn segments(answers: [Answer; 2]) -> [(SharedMapping, SharedMapping); 2] {
+    answers.map(|answer| match answer {
+        Answer::Granted { own, peer, .. } => (own, peer),
+        other => panic!("no grant: {other:?}"),
+    })
+}
+
+fn metrics(path: &Path) -> String {
+    let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn a_promoted_connection_outlives_its_monitor() {
+    let place = Place::new("outlives");
+    let mut command = place.command();
+    command.arg("--socket").arg(place.file("socket"));
+    let mut first = Running::start(&mut command);
+    let mut client = connected(&place.options());
+    let [(own, _), (_, peer)] = segments(meet(&mut client, 1));
+
+    // A second one does not take the place of a living one.
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("listens") && text.contains("--socket"), "{text}");
+
+    first.child.kill();
+    let loss = until("the loss", || client.receive().err());
+    assert!(loss.to_string().contains("lost"), "{loss}");
+    assert!(client.receive().unwrap().is_none() && client.fd().is_none(), "told once");
+    assert!(matches!(client.offer(token(9), client_end().as_fd()), Err(promote::OfferError::NoMonitor)));
+    // SAFETY: both mappings have more than 2000 bytes and show the same memory; nobody else
+    // uses them.
+    unsafe {
+        own.address().add(2000).write_volatile(42);
+        assert_eq!(peer.address().add(2000).read_volatile(), 42);
+    }
+
+    // A new one takes over the place that the dead one left, and hears what lives.
+    let mut second = Running::start(&mut command);
+    until("the new monitor", || client.reconnect_due(Instant::now()).unwrap().then_some(()));
+    assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+    for number in [1, 2] {
+        client.register(token(number), 1000 + number, 5).unwrap();
+    }
+    segments(meet(&mut client, 3));
+    let text = metrics(&place.file("metrics"));
+    assert!(text.contains("megapipe_monitor_promoted_ends 4\n"), "{text}");
+    client.withdraw(token(1));
+    client.withdraw(token(2));
+    until("the withdrawals", || {
+        metrics(&place.file("metrics")).contains("megapipe_monitor_promoted_ends 2\n").then_some(())
+    });
+
+    second.signal(rustix::process::Signal::TERM);
+    second.says("the monitor ends");
+    second.ends();
+    assert!(!place.file("socket").exists() && !place.file("metrics").exists());
+}
+
+fn client_end() -> TcpStream {
+    connection().0
+}
+
+#[test]
+fn who_waits_hears_of_the_end() {
+    let place = Place::new("end");
+    let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
+    let mut client = connected(&place.options());
+    let (near, _far) = connection();
+    client.offer(token(1), near.as_fd()).unwrap();
+    until("the offer", || {
+        metrics(&place.file("metrics")).contains("megapipe_monitor_waiting_offers 1\n").then_some(())
+    });
+    monitor.signal(rustix::process::Signal::INT);
+    let answer = receive(&mut client);
+    assert!(
+        matches!(answer, Answer::Refused { token: told, reason: Reason::ShuttingDown } if told == token(1)),
+        "{answer:?}"
+    );
+    monitor.ends();
+    assert!(until("the loss", || client.receive().err()).to_string().contains("ended"));
+}
+
+#[test]
+fn the_policy_is_read_again() {
+    let place = Place::new("policy");
+    fs::write(place.file("policy.toml"), "same_user = false\n").unwrap();
+    let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
+    let mut client = connected(&place.options());
+    let refused = |answers: [Answer; 2]| {
+        answers.iter().all(|answer| matches!(answer, Answer::Refused { reason: Reason::Policy, .. }))
+    };
+    assert!(refused(meet(&mut client, 1)));
+    let line = monitor.says("refused");
+    assert_eq!((&line["reason"], &line["name"]), (&"policy".into(), &"test".into()), "{line}");
+
+    fs::write(place.file("policy.toml"), "same_user = true\n").unwrap();
+    monitor.signal(rustix::process::Signal::HUP);
+    monitor.says("the policy was read again");
+    segments(meet(&mut client, 3));
+
+    // A policy with a mistake is not taken, and the old one stays.
+    fs::write(place.file("policy.toml"), "same_user = false\nsameuser = false\n").unwrap();
+    monitor.signal(rustix::process::Signal::HUP);
+    let line = monitor.says("the policy stays as it was");
+    assert!(line["error"].as_str().unwrap().contains("line 2"), "{line}");
+    segments(meet(&mut client, 5));
+    let text = metrics(&place.file("metrics"));
+    assert!(text.contains("reloads_total{outcome=\"taken\"} 1\n"), "{text}");
+    assert!(text.contains("reloads_total{outcome=\"refused\"} 1\n"), "{text}");
+
+    let output = place.command().arg("--socket").arg(place.file("other")).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("sameuser"), "{text}");
+}
+
+/// Several clients at once look for a monitor that is not there: one is started, all find
+/// it, and it ends after the last of them.
+#[test]
+fn a_monitor_is_there_on_demand() {
+    let place = Place::new("demand");
+    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    // What the monitor must not inherit: the write end of a pipe, which would stay open.
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
+    let options = Options { start: true, ..place.options() };
+    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&options).unwrap()).collect();
+    for client in &mut clients {
+        until("a monitor", || {
+            client.reconnect_due(Instant::now()).unwrap();
+            client.fd().is_some().then_some(())
+        });
+        assert!(matches!(receive(client), Answer::Welcome { .. }));
+    }
+    segments(meet(&mut clients[0], 1));
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    drop(clients);
+    // The default of --linger later.
+    until("the end", || (!place.file("socket").exists()).then_some(()));
+}
+
+#[test]
+fn root_starts_none_without_a_policy_and_nobody_in_a_strangers_directory() {
+    let place = Place::new("none");
+    let policy = if rustix::process::geteuid().is_root() { "absent" } else { "policy.toml" };
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    if policy == "policy.toml" {
+        fs::set_permissions(&place.0, open).unwrap();
+    }
+    let marker = place.file("started");
+    let program = place.file("program");
+    fs::write(&program, format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
+    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let options = Options {
+        start: true,
+        policy: place.file(policy),
+        program: Some(program.clone()),
+        ..place.options()
+    };
+    let client = Client::connect(&options).unwrap();
+    assert!(client.fd().is_none() && client.next_attempt().is_some());
+    // With what was missing it is started, which shows that the program would have been.
+    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    assert!(!marker.exists());
+    let options = Options { policy: place.file("policy.toml"), ..options };
+    drop(Client::connect(&options).unwrap());
+    until("the program", || marker.exists().then_some(()));
+}
+
+/// As systemd does it: the socket is descriptor 3, and LISTEN_PID the process's own number,
+/// which a shell knows before it becomes the monitor.
+#[test]
+fn a_service_manager_hands_over_its_socket() {
+    let place = Place::new("activation");
+    let listener = sys::packet::listen(&place.file("socket"), 16).unwrap();
+    // It waits before there is a monitor.
+    let mut client = Client::connect(&place.options()).unwrap();
+    let direct = place.command();
+    let start = |listener: &std::os::fd::OwnedFd| {
+        let mut command = Command::new("sh");
+        let script = r#"export LISTEN_PID=$$ LISTEN_FDS=1; exec "$0" "$@""#;
+        command.arg("-c").arg(script).arg(PROGRAM).args(direct.get_args()).stderr(Stdio::piped());
+        let descriptor = listener.as_raw_fd();
+        // SAFETY: the closure makes one system call, without memory of ours.
+        unsafe {
+            command.pre_exec(move || {
+                // Onto itself dup2(2) would leave it to be closed.
+                let done = if descriptor == 3 {
+                    libc::fcntl(3, libc::F_SETFD, 0)
+                } else {
+                    libc::dup2(descriptor, 3)
+                };
+                if done >= 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+            });
+        }
+        command
+    };
+    let mut monitor = Running::start(&mut start(&listener));
+    assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+    segments(meet(&mut client, 1));
+    monitor.signal(rustix::process::Signal::TERM);
+    monitor.ends();
+    // The socket is the manager's, and stays.
+    assert!(place.file("socket").exists());
+
+    let stream = std::os::unix::net::UnixListener::bind(place.file("stream")).unwrap();
+    let output = start(&stream.into()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("ListenSequentialPacket="), "{text}");
+}

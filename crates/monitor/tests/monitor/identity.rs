@@ -1,0 +1,199 @@
+//! Which sockets are the two ends of one connection.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::Stdio;
+use std::time::Duration;
+
+use promote::{Client, Reason};
+use socket2::{Domain, Socket, Type};
+use testkit::process::{self, Fosterling};
+use testkit::skip::{self, Skipped};
+
+use crate::support::*;
+
+/// A connection between exactly these two ports.
+fn connection_between(near: u16, far: u16) -> (TcpStream, TcpStream) {
+    let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let socket = || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket
+    };
+    let listener = socket();
+    listener.bind(&at(far).into()).unwrap();
+    listener.listen(1).unwrap();
+    let client = socket();
+    client.bind(&at(near).into()).unwrap();
+    client.connect(&at(far).into()).unwrap();
+    (client.into(), TcpListener::from(listener).accept().unwrap().0)
+}
+
+/// Ends a connection without a trace (RST, no TIME_WAIT), so that its ports are free at once.
+fn vanish((near, far): (TcpStream, TcpStream)) -> (u16, u16) {
+    let ports = (near.local_addr().unwrap().port(), far.local_addr().unwrap().port());
+    for end in [near, far] {
+        Socket::from(end).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    ports
+}
+
+#[test]
+fn a_successor_on_the_same_ports_is_not_its_predecessor() {
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
+    let mut b = running.client("b");
+    let pair = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &pair.0);
+    await_metric(&running.place, "waiting_offers", 1);
+    let (near, far) = vanish(pair);
+    let successor = connection_between(near, far);
+    // The other end of the successor mirrors the offer that waits, but that one is of a
+    // socket that is gone.
+    offer(&mut b, 1, &successor.1);
+    assert_eq!(refused(&mut a), (token(1), Reason::Changed));
+    offer(&mut a, 2, &successor.0);
+    assert_eq!(granted(&mut a).token, token(2));
+    assert_eq!(granted(&mut b).token, token(1));
+
+    // The same with the same end of both.
+    let pair = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 3, &pair.0);
+    await_metric(&running.place, "waiting_offers", 1);
+    let (near, far) = vanish(pair);
+    let successor = connection_between(near, far);
+    offer(&mut b, 3, &successor.0);
+    assert_eq!(refused(&mut a), (token(3), Reason::Changed));
+    offer(&mut a, 4, &successor.1);
+    granted(&mut a);
+    granted(&mut b);
+    drop((a, b));
+    running.end();
+}
+
+#[test]
+fn one_end_is_promoted_once() {
+    let (running, mut a) = Running::start(SHARE);
+    let mut b = running.client("b");
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    await_metric(&running.place, "waiting_offers", 1);
+    // Another holder of the same socket.
+    offer(&mut b, 1, &near.try_clone().unwrap());
+    assert_eq!(refused(&mut b), (token(1), Reason::Unmatched));
+    offer(&mut b, 2, &far);
+    granted(&mut a);
+    granted(&mut b);
+    offer(&mut b, 3, &near);
+    assert_eq!(refused(&mut b), (token(3), Reason::Changed));
+    drop((a, b));
+    running.end();
+}
+
+/// A connection in a network namespace of its own, always with the same addresses.
+fn connection_elsewhere() -> std::io::Result<(TcpStream, TcpStream)> {
+    let thread = std::thread::spawn(|| {
+        // SAFETY: takes no memory; the thread, which ends soon, gets a namespace of its own.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        // SAFETY: a request is plain bytes, for which zero is a value; the name fits, and the
+        // kernel reads one live struct.
+        let status = unsafe {
+            let mut request: libc::ifreq = std::mem::zeroed();
+            request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+            libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS as _, &raw mut request)
+        };
+        if status != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(connection_between(5001, 5002))
+    });
+    thread.join().unwrap()
+}
+
+#[test]
+fn the_same_addresses_in_two_namespaces_do_not_meet() {
+    let (one, other) = match (connection_elsewhere(), connection_elsewhere()) {
+        (Ok(one), Ok(other)) => (one, other),
+        (Err(error), _) | (_, Err(error)) => {
+            let reason = Skipped::because(format!("no network namespace can be made: {error}"));
+            return skip::record("the_same_addresses_in_two_namespaces_do_not_meet", &reason);
+        }
+    };
+    let limits = "[limits]\nforeign_offer_expires_ms = 600000\nforeign_waiting_per_user = 2\n";
+    let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
+    let mut b = running.client("b");
+    offer(&mut a, 1, &one.0);
+    offer(&mut b, 2, &other.1);
+    await_metric(&running.place, "waiting_offers", 2);
+    // Each keeps a descriptor in the monitor, of which there is a bound.
+    let third = connection_elsewhere().unwrap();
+    offer(&mut b, 3, &third.0);
+    assert_eq!(refused(&mut b), (token(3), Reason::Quota));
+    offer(&mut b, 1, &one.1);
+    assert_eq!(granted(&mut a).token, token(1));
+    assert_eq!(granted(&mut b).token, token(1));
+    offer(&mut a, 2, &other.0);
+    assert_eq!(granted(&mut a).token, token(2));
+    assert_eq!(granted(&mut b).token, token(2));
+
+    // None of the descriptors is kept: an end that is dropped here is closed.
+    use std::io::Read;
+    drop(one.0);
+    let mut far = one.1;
+    far.set_read_timeout(Some(WATCHDOG)).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+
+    // Here the descriptor is what is asked again: a connection that ended does not meet.
+    offer(&mut a, 5, &third.0);
+    await_metric(&running.place, "waiting_offers", 1);
+    third.0.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut far = third.1;
+    far.set_read_timeout(Some(WATCHDOG)).unwrap();
+    assert_eq!(far.read(&mut [0]).unwrap(), 0);
+    offer(&mut b, 5, &far);
+    assert_eq!(refused(&mut b), (token(5), Reason::NotConnected));
+    drop((a, b));
+    running.end();
+}
+
+/// Offers one end from a process that is killed before the other end is offered.
+#[test]
+fn a_client_that_is_killed_takes_its_offers_along() {
+    const NAME: &str = "identity::a_client_that_is_killed_takes_its_offers_along";
+    if let Some(role) = process::role() {
+        let (socket, port) = role.split_once(' ').unwrap();
+        let options = promote::client::Options {
+            socket: Some(socket.into()),
+            start: false,
+            ..promote::client::Options::from_environment("victim")
+        };
+        let mut client = Client::connect(&options).unwrap();
+        let near = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap())).unwrap();
+        client.offer(token(1), near.as_fd()).unwrap();
+        println!("offered");
+        std::thread::sleep(WATCHDOG);
+        return;
+    }
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
+    let mut b = running.client("b");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let role = format!("{} {port}", running.place.file("socket").display());
+    let mut victim = Fosterling::start(process::this_test_as(NAME, &role).stdout(Stdio::piped()));
+    let mut said = BufReader::new(victim.child().stdout.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("offered")));
+    let far = listener.accept().unwrap().0;
+    await_metric(&running.place, "waiting_offers", 1);
+    victim.kill();
+    await_metric(&running.place, "waiting_offers", 0);
+    // Whether the FIN or the offer is seen first, there is nobody to meet.
+    offer(&mut a, 1, &far);
+    assert_eq!(refused(&mut a), (token(1), Reason::NotConnected));
+    promote(&mut a, &mut b, 2);
+    drop((a, b));
+    running.end();
+}

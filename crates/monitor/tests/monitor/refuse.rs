@@ -1,0 +1,157 @@
+//! What is refused, and with which reason.
+
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+
+use promote::Reason;
+use testkit::process;
+
+use crate::support::*;
+
+#[test]
+fn descriptors_that_are_no_local_connection() {
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 1\n"));
+    let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(udp.local_addr().unwrap()).unwrap();
+    let (unix, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let cases = [
+        (udp.as_fd(), Reason::NotTcp),
+        (unix.as_fd(), Reason::NotTcp),
+        (pipe.as_fd(), Reason::NotTcp),
+        (file.as_fd(), Reason::NotTcp),
+        (listener.as_fd(), Reason::NotConnected),
+        (near.as_fd(), Reason::Unmatched),
+    ];
+    for (number, (descriptor, reason)) in (1..).zip(cases) {
+        a.offer(token(number), descriptor).unwrap();
+        assert_eq!(refused(&mut a), (token(number), reason));
+    }
+    assert_eq!(metric(&running.place, "refusals_total{reason=\"not-tcp\"}"), 4);
+    assert_eq!(metric(&running.place, "offers_total"), 6);
+    drop(a);
+    running.end();
+}
+
+/// A socket on its way to itself, by simultaneous open, has no other end.
+#[test]
+fn a_connection_to_itself() {
+    let (running, mut a) = Running::start(SHARE);
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let any: std::net::SocketAddr = "127.0.0.1:0".parse().unwrap();
+    socket.bind(&any.into()).unwrap();
+    socket.connect(&socket.local_addr().unwrap()).unwrap();
+    offer(&mut a, 1, &socket);
+    assert_eq!(refused(&mut a), (token(1), Reason::NotThisHost));
+    drop(a);
+    running.end();
+}
+
+#[test]
+fn whom_the_policy_does_not_let_share() {
+    let policy = "same_user = true\n[[deny]]\none = {}\nother = {}\naddresses = [\"127.0.0.0/8\"]\n";
+    let (running, mut a) = Running::start(policy);
+    let mut b = running.client("b");
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    offer(&mut b, 1, &far);
+    assert_eq!(refused(&mut a), (token(1), Reason::Policy));
+    assert_eq!(refused(&mut b), (token(1), Reason::Policy));
+    // Another address is another matter.
+    let (near, far) = connection("::1", "::1");
+    offer(&mut a, 1, &near);
+    offer(&mut b, 1, &far);
+    granted(&mut a);
+    granted(&mut b);
+    drop((a, b));
+    running.end();
+}
+
+#[test]
+fn who_has_all_the_memory_he_may() {
+    let limits = "[limits]\nsegment_size = 8192\nbytes_per_user = 16384\n";
+    let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
+    let mut b = running.client("b");
+    let pairs: Vec<_> = (0..2).map(|_| connection("127.0.0.1", "127.0.0.1")).collect();
+    for (number, (near, far)) in (1..).zip(&pairs) {
+        offer(&mut a, number, near);
+        offer(&mut b, number, far);
+    }
+    assert_eq!((granted(&mut a).own.len(), granted(&mut b).own.len()), (8192, 8192));
+    assert_eq!(refused(&mut a), (token(2), Reason::Quota));
+    assert_eq!(refused(&mut b), (token(2), Reason::Quota));
+    a.withdraw(token(1));
+    b.withdraw(token(1));
+    promote(&mut a, &mut b, 3);
+    drop((a, b));
+    running.end();
+}
+
+#[test]
+fn who_offers_too_fast_or_too_much() {
+    let limits = "[limits]\noffers_per_second = 0\noffers_burst = 3\nwaiting_per_client = 2\noffer_expires_ms = 600000\n";
+    let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
+    let pairs: Vec<_> = (0..4).map(|_| connection("127.0.0.1", "127.0.0.1")).collect();
+    for (number, (near, _)) in (1..).zip(&pairs) {
+        offer(&mut a, number, near);
+    }
+    assert_eq!(refused(&mut a), (token(3), Reason::Quota));
+    assert_eq!(refused(&mut a), (token(4), Reason::Rate));
+    // Another client has a rate of its own.
+    let mut b = running.client("b");
+    offer(&mut b, 1, &pairs[0].1);
+    granted(&mut a);
+    granted(&mut b);
+    drop((a, b));
+    running.end();
+}
+
+#[test]
+fn without_descriptors_to_spare_connections_stay_on_tcp() {
+    process::isolated("refuse::without_descriptors_to_spare_connections_stay_on_tcp", || {
+        let (running, mut a) = Running::start(SHARE);
+        let mut b = running.client("b");
+        let (near, far) = connection("127.0.0.1", "127.0.0.1");
+        promote(&mut a, &mut b, 1);
+        process::leave_descriptors(3);
+        offer(&mut a, 2, &near);
+        offer(&mut b, 2, &far);
+        // The clients' own waiting takes descriptors here too, so it is done without.
+        let mut answers = Vec::new();
+        for client in [&mut a, &mut b] {
+            let start = std::time::Instant::now();
+            while start.elapsed() < WATCHDOG {
+                match client.receive().unwrap() {
+                    Some(answer) => {
+                        answers.push(format!("{answer:?}"));
+                        break;
+                    }
+                    None => std::thread::yield_now(),
+                }
+            }
+        }
+        assert_eq!(answers.len(), 2);
+        assert!(answers.iter().all(|answer| answer.contains("NoMemory")), "{answers:?}");
+        process::limit_descriptors(1024);
+        promote(&mut a, &mut b, 3);
+        drop((a, b));
+        running.end();
+    });
+}
+
+#[test]
+fn a_full_house_turns_clients_away() {
+    let (running, a) = Running::start(&format!("{SHARE}[limits]\nclients_per_user = 2\n"));
+    let b = running.client("b");
+    let mut third = promote::Client::connect(&running.options("third")).unwrap();
+    assert!(try_receive(&mut third).unwrap_err().to_string().contains("quota"));
+    assert!(third.receive().unwrap().is_none(), "told once");
+    drop(b);
+    await_metric(&running.place, "clients", 1);
+    drop(running.client("c"));
+    drop(a);
+    running.end();
+}
