@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sys::mapping::MapError;
 pub use sys::mapping::SharedMapping;
-use sys::packet;
+use sys::{memory_file, packet};
 
 use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
@@ -363,14 +363,14 @@ impl Client {
     ) -> Result<Answer, MapError> {
         let own = SharedMapping::writable(own.as_fd(), segment_size)?;
         let peer = SharedMapping::read_only(peer.as_fd(), segment_size)?;
-        let page = SharedMapping::read_only(page.as_fd(), LOOP_PAGE)?;
         // One mapping of a page for all connections with that loop.
-        let known = self.peer_loops.get(&page.number()).and_then(Weak::upgrade);
+        let number = memory_file::check(page.as_fd(), LOOP_PAGE as u64)?;
+        let known = self.peer_loops.get(&number).and_then(Weak::upgrade);
         let peer_loop = match known.filter(|known| known.id == id) {
             Some(known) => known,
             None => {
+                let page = SharedMapping::read_only(page.as_fd(), LOOP_PAGE)?;
                 self.peer_loops.retain(|_, known| known.strong_count() > 0);
-                let number = page.number();
                 let new = Arc::new(PeerLoop { id, page });
                 self.peer_loops.insert(number, Arc::downgrade(&new));
                 new

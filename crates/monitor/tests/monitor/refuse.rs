@@ -2,9 +2,12 @@
 
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 
 use promote::Reason;
 use testkit::process;
+use testkit::skip::{self, Skipped};
 
 use crate::support::*;
 
@@ -68,6 +71,55 @@ fn whom_the_policy_does_not_let_share() {
     granted(&mut b);
     drop((a, b));
     running.end();
+}
+
+/// Offers one end of a connection as another user; his uid comes from the kernel.
+#[test]
+fn programs_of_two_users_share_by_rule_only() {
+    const NAME: &str = "refuse::programs_of_two_users_share_by_rule_only";
+    const STRANGER: u32 = 65_534;
+    if let Some(role) = process::role() {
+        let (socket, port) = role.split_once(' ').unwrap();
+        let options = promote::client::Options {
+            socket: Some(socket.into()),
+            start: false,
+            ..promote::client::Options::from_environment("stranger")
+        };
+        let mut client = promote::Client::connect(&options).unwrap();
+        assert!(matches!(receive(&mut client), promote::Answer::Welcome { .. }));
+        let near = std::net::TcpStream::connect(("127.0.0.1", port.parse().unwrap())).unwrap();
+        client.offer(token(1), near.as_fd()).unwrap();
+        let answer = receive(&mut client);
+        println!("answer: {answer:?}");
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip::record(NAME, &Skipped::because("needs root to become another user"));
+    }
+    let rule = "[[allow]]\none = { uid = [0] }\nother = { uid = [65534], gid = [65534] }\n";
+    for (policy, expected) in [(SHARE.to_owned(), "Policy"), (format!("{SHARE}{rule}"), "Granted")] {
+        let (running, mut a) = Running::start(&policy);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = running.place.file("socket");
+        let role = format!("{} {}", socket.display(), listener.local_addr().unwrap().port());
+        let mut command = process::this_test_as(NAME, &role);
+        let child = command.uid(STRANGER).gid(STRANGER).stdout(Stdio::piped()).spawn();
+        let child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                let reason = format!("another user cannot run this test program: {error}");
+                return skip::record(NAME, &Skipped::because(reason));
+            }
+        };
+        let far = listener.accept().unwrap().0;
+        offer(&mut a, 1, &far);
+        let own = format!("{:?}", receive(&mut a));
+        let output = child.wait_with_output().unwrap();
+        let other = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(own.contains(expected) && other.contains(expected), "{own}\n{other}");
+        drop(a);
+        running.end();
+    }
 }
 
 #[test]
