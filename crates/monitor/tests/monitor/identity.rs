@@ -197,3 +197,48 @@ fn a_client_that_is_killed_takes_its_offers_along() {
     drop((a, b));
     running.end();
 }
+
+/// Processes that meet as fast as they can are killed wherever they happen to be.
+#[test]
+fn clients_that_are_killed_anywhere_leave_nothing() {
+    const NAME: &str = "identity::clients_that_are_killed_anywhere_leave_nothing";
+    const KILLS: u64 = 40;
+    if let Some(socket) = process::role() {
+        let options = promote::client::Options {
+            socket: Some(socket.into()),
+            start: false,
+            ..promote::client::Options::from_environment("victim")
+        };
+        loop {
+            let mut client = Client::connect(&options).unwrap();
+            for number in 1..20 {
+                let (near, far) = connection("127.0.0.1", "127.0.0.1");
+                client.offer(token(2 * number), near.as_fd()).unwrap();
+                client.offer(token(2 * number + 1), far.as_fd()).unwrap();
+                if number % 2 == 0 {
+                    // The first answer is the welcome.
+                    receive(&mut client);
+                    receive(&mut client);
+                }
+            }
+        }
+    }
+    let (running, mut a) = Running::start(SHARE);
+    let mut b = running.client("b");
+    let role = running.place.file("socket").display().to_string();
+    let mut matches = 0;
+    for kill in 0..KILLS {
+        let mut victim = Fosterling::start(process::this_test_as(NAME, &role).stdout(Stdio::null()));
+        // Once it has met itself it is in the midst of it; where exactly is chance.
+        await_beyond(&running.place, "matches_total", matches + kill % 7);
+        victim.kill();
+        await_metric(&running.place, "clients", 2);
+        assert_eq!(metric(&running.place, "waiting_offers"), 0);
+        assert_eq!(metric(&running.place, "segment_bytes"), 0);
+        promote(&mut a, &mut b, 1 + kill);
+        await_metric(&running.place, "promoted_ends", 0);
+        matches = metric(&running.place, "matches_total");
+    }
+    drop((a, b));
+    running.end();
+}

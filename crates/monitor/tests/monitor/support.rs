@@ -185,6 +185,15 @@ pub(crate) fn await_metric(place: &Place, name: &str, value: u64) {
     }
 }
 
+/// Waits until a counter is beyond this value.
+pub(crate) fn await_beyond(place: &Place, name: &str, value: u64) {
+    let start = Instant::now();
+    while metric(place, name) <= value {
+        assert!(start.elapsed() < WATCHDOG, "{name} stays at {}", metric(place, name));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Both ends meet and are granted; the grants' memory is given back.
 pub(crate) fn promote(a: &mut Client, b: &mut Client, number: u64) {
     let (near, far) = connection("127.0.0.1", "127.0.0.1");
