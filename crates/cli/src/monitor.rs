@@ -90,6 +90,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         Err(ListenError::Running { .. }) if arguments.on_demand => return Ok(()),
         outcome => outcome.map_err(|error| error.to_string())?,
     };
+    allow_descriptors();
     let policy = arguments.config.or_else(|| {
         let usual = Path::new(POLICY_FILE);
         usual.exists().then(|| usual.to_owned())
@@ -105,4 +106,13 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
     monitor.run().map_err(|error| error.to_string())
+}
+
+/// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed.
+fn allow_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::debug!(%error, "the limit of descriptors stays as it is");
+    }
 }

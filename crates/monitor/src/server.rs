@@ -19,7 +19,7 @@ use crate::policy::{Policy, PolicyError};
 use crate::scrape::{MetricsAddress, Scrape};
 
 /// Messages of one client, or connections, that are looked at before the next is served.
-const TURN: usize = 64;
+const TURN: usize = 16;
 /// How long a client may take for its hello.
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How long the monitor does not accept after it ran out of descriptors.

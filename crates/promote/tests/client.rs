@@ -1,0 +1,215 @@
+//! The client beside monitors that are absent, slow, or not to be trusted.
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use promote::client::{LOOP_PAGE, LossCause, Options};
+use promote::wire::{ClientMessage, MonitorMessage, Token};
+use promote::{Answer, Client, OfferError, Reason};
+use sys::mapping::MapError;
+use sys::memory_file::{MemoryFile, UnsoundFile};
+use sys::packet;
+
+/// A monitor that says what a test wants.
+struct Monitor {
+    path: PathBuf,
+    listener: OwnedFd,
+}
+
+impl Monitor {
+    fn new(name: &str) -> Monitor {
+        let path = std::env::temp_dir().join(format!("megapipe-client-{}-{name}", std::process::id()));
+        let listener = packet::listen(&path, 16).unwrap();
+        Monitor { path, listener }
+    }
+
+    fn options(&self) -> Options {
+        Options {
+            socket: Some(self.path.clone()),
+            start: false,
+            retry: Duration::from_secs(3600),
+            ..Options::from_environment("test")
+        }
+    }
+
+    /// A client, and the connection to it; its hello has been read.
+    fn client(&self) -> (Client, OwnedFd) {
+        let client = Client::connect(&self.options()).unwrap();
+        let connection = packet::accept(self.listener.as_fd()).unwrap();
+        assert!(matches!(heard(&connection), Some(ClientMessage::Hello { version_min: 1, .. })));
+        (client, connection)
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What the client said; `None` if nothing.
+fn heard(connection: &OwnedFd) -> Option<ClientMessage> {
+    let mut bytes = [0; 256];
+    let received = packet::receive(connection.as_fd(), &mut bytes).ok()?;
+    Some(ClientMessage::decode(&bytes[..received.len]).unwrap())
+}
+
+fn say(connection: &OwnedFd, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) {
+    packet::send(connection.as_fd(), message.encode().as_bytes(), descriptors).unwrap();
+}
+
+fn token(number: u64) -> Token {
+    Token::new(number).unwrap()
+}
+
+fn memory(len: usize) -> MemoryFile {
+    MemoryFile::create("test", len as u64, b"").unwrap()
+}
+
+const SIZE: u32 = 8192;
+const WELCOME: MonitorMessage = MonitorMessage::Welcome { version: 1, loop_id: 3, segment_size: SIZE };
+
+fn grant(number: u64) -> MonitorMessage {
+    MonitorMessage::Grant { token: token(number), peer_loop: 4, segment_size: SIZE }
+}
+
+#[test]
+fn an_absent_monitor_is_looked_for_when_it_is_time() {
+    let monitor = Monitor::new("absent");
+    let path = monitor.path.clone();
+    let options = monitor.options();
+    drop(monitor);
+    let mut client = Client::connect(&options).unwrap();
+    assert!(client.fd().is_none() && client.receive().unwrap().is_none());
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert!(matches!(client.offer(token(1), socket.as_fd()), Err(OfferError::NoMonitor)));
+    client.withdraw(token(1));
+    let listener = packet::listen(&path, 16).unwrap();
+    assert!(!client.reconnect_due(Instant::now()).unwrap(), "it is too early");
+    let next = client.next_attempt().unwrap();
+    assert!(client.reconnect_due(next).unwrap() && client.next_attempt().is_none());
+    // A dead one's socket is an absence, too.
+    drop((listener, client));
+    assert!(Client::connect(&options).unwrap().fd().is_none());
+    std::fs::remove_file(&path).unwrap();
+    let long = Options { socket: Some("/x".repeat(100).into()), ..options };
+    assert!(Client::connect(&long).err().unwrap().to_string().contains("107"));
+}
+
+#[test]
+fn memory_is_mapped_only_if_it_is_sound() {
+    let monitor = Monitor::new("sound");
+    let (page, segment, small) = (memory(LOOP_PAGE), memory(SIZE as usize), memory(4096));
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING;
+    let unsealed = rustix::fs::memfd_create("test", flags).unwrap();
+    rustix::fs::ftruncate(&unsealed, SIZE.into()).unwrap();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    let (own, peer, page) = (segment.writable.as_fd(), segment.read_only.as_fd(), page.writable.as_fd());
+
+    type Expected = fn(&LossCause) -> bool;
+    let foreign: Expected =
+        |cause| matches!(cause, LossCause::Memory(MapError::Unsound(UnsoundFile::Foreign(_))));
+    let unsound: Expected =
+        |cause| matches!(cause, LossCause::Memory(MapError::Unsound(UnsoundFile::Unsealed)));
+    let size: Expected =
+        |cause| matches!(cause, LossCause::Memory(MapError::Unsound(UnsoundFile::Size { .. })));
+    let descriptors: Expected = |cause| matches!(cause, LossCause::Descriptors);
+    let version: Expected = |cause| matches!(cause, LossCause::Version { .. });
+    let odd = |segment_size| MonitorMessage::Grant { token: token(1), peer_loop: 4, segment_size };
+    let cases: [(MonitorMessage, Vec<BorrowedFd<'_>>, Expected); 12] = [
+        (WELCOME, vec![], descriptors),
+        (WELCOME, vec![own], size),
+        (WELCOME, vec![page, page], descriptors),
+        (MonitorMessage::Welcome { version: 2, loop_id: 3, segment_size: SIZE }, vec![page], version),
+        (MonitorMessage::Welcome { version: 1, loop_id: 3, segment_size: 5 }, vec![page], version),
+        (grant(1), vec![own, peer], descriptors),
+        (grant(1), vec![unsealed.as_fd(), peer, page], unsound),
+        (grant(1), vec![own, small.read_only.as_fd(), page], size),
+        (grant(1), vec![own, file.as_fd(), page], foreign),
+        (grant(1), vec![own, peer, own], size),
+        (odd(u32::MAX), vec![own, peer, page], version),
+        (MonitorMessage::Refuse { token: Some(token(1)), reason: Reason::Rate }, vec![own], descriptors),
+    ];
+    for (message, with, expected) in cases {
+        let (mut client, connection) = monitor.client();
+        say(&connection, message, &with);
+        let loss = client.receive().unwrap_err();
+        assert!(expected(&loss.cause), "{message:?}: {loss}");
+        assert!(client.fd().is_none() && client.receive().unwrap().is_none());
+    }
+    // Whereas a segment that this process may not write to is only this connection's loss.
+    let (mut client, connection) = monitor.client();
+    say(&connection, grant(7), &[peer, peer, page]);
+    let answer = client.receive().unwrap().unwrap();
+    assert!(matches!(answer, Answer::Refused { reason: Reason::NoMemory, .. }), "{answer:?}");
+    assert_eq!(heard(&connection), Some(ClientMessage::Withdraw { token: token(7) }));
+}
+
+#[test]
+fn one_loop_has_one_page() {
+    let monitor = Monitor::new("page");
+    let (mut client, connection) = monitor.client();
+    let (page, other) = (memory(LOOP_PAGE), memory(LOOP_PAGE));
+    let segment = memory(SIZE as usize);
+    let mut loops = Vec::new();
+    for (number, page) in [(1, &page), (2, &page), (3, &other)] {
+        let descriptors = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+        say(&connection, grant(number), &descriptors);
+        match client.receive().unwrap() {
+            Some(Answer::Granted { peer_loop, .. }) => loops.push(peer_loop),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(std::sync::Arc::ptr_eq(&loops[0], &loops[1]) && !std::sync::Arc::ptr_eq(&loops[0], &loops[2]));
+    assert_eq!(loops[0].id, 4);
+}
+
+#[test]
+fn a_monitor_that_does_not_listen_costs_offers_but_no_withdrawals() {
+    let monitor = Monitor::new("slow");
+    let (mut client, connection) = monitor.client();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut offered = 0;
+    while client.offer(token(offered + 1), socket.as_fd()).is_ok() {
+        offered += 1;
+        assert!(offered < 100_000, "the socket takes everything");
+    }
+    for number in 1..=offered {
+        client.withdraw(token(number));
+    }
+    assert!(matches!(client.offer(token(offered + 1), socket.as_fd()), Err(OfferError::Full)));
+    // As soon as it listens again it hears of all of them, each once and in order.
+    let (mut offers, mut withdrawals) = (0, 0);
+    while withdrawals < offered {
+        match heard(&connection) {
+            Some(ClientMessage::Offer { token }) => {
+                offers += 1;
+                assert_eq!(token.get(), offers);
+            }
+            Some(ClientMessage::Withdraw { token }) => {
+                withdrawals += 1;
+                assert_eq!(token.get(), withdrawals);
+            }
+            Some(other) => panic!("{other:?}"),
+            // What was kept back is said with the next call.
+            None => assert!(client.receive().unwrap().is_none()),
+        }
+    }
+    assert_eq!(offers, offered);
+}
+
+#[test]
+fn the_last_word_of_a_monitor_is_heard() {
+    let monitor = Monitor::new("word");
+    let (mut client, connection) = monitor.client();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.offer(token(1), socket.as_fd()).unwrap();
+    say(&connection, MonitorMessage::Refuse { token: None, reason: Reason::Quota }, &[]);
+    // It closes without having read the offer, which the kernel reports as a reset.
+    drop(connection);
+    let loss = client.receive().unwrap_err();
+    assert!(matches!(loss.cause, LossCause::Refused(Reason::Quota)), "{loss}");
+    assert!(client.receive().unwrap().is_none());
+}
