@@ -138,7 +138,7 @@ impl Monitor {
     pub fn run(mut self) -> Result<(), RunError> {
         let mut events = [Event::NONE; 64];
         loop {
-            let Some(limit) = self.due(Instant::now()) else { return Ok(()) };
+            let Some(limit) = self.due(Instant::now())? else { return Ok(()) };
             let count = match self.set.wait(&mut events, limit) {
                 Ok(count) => count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
@@ -164,7 +164,7 @@ impl Monitor {
 
     /// Does what is due, and returns how long there is nothing else to do (`Some(None)`:
     /// for ever). `None`: the monitor ends.
-    fn due(&mut self, now: Instant) -> Option<Option<Duration>> {
+    fn due(&mut self, now: Instant) -> Result<Option<Option<Duration>>, RunError> {
         self.meeting.expire(now);
         while let Some((until, id)) = self.ungreeted.front().copied() {
             let waits = self.meeting.clients.get(&id).is_some_and(|client| client.greeted.is_none());
@@ -188,13 +188,18 @@ impl Monitor {
             }
         }
         self.look_after();
+        let ends = self.options.linger.map(|linger| self.alone_since + linger);
+        if self.meeting.clients.is_empty() && ends.is_some_and(|ends| ends <= now) {
+            // Whoever has come in this moment still waits at the door.
+            self.accept(now)?;
+        }
         if !self.meeting.clients.is_empty() {
             self.alone_since = now;
         }
         let ends = self.options.linger.map(|linger| self.alone_since + linger);
         if ends.is_some_and(|ends| ends <= now) {
             tracing::info!("the last client has gone; the monitor ends");
-            return None;
+            return Ok(None);
         }
         let times = [
             self.meeting.next_expiry(),
@@ -203,7 +208,7 @@ impl Monitor {
             self.scrape.as_mut().and_then(|scrape| scrape.expire(now)),
             ends.filter(|_| self.meeting.clients.is_empty()),
         ];
-        Some(times.into_iter().flatten().min().map(|time| time.saturating_duration_since(now)))
+        Ok(Some(times.into_iter().flatten().min().map(|time| time.saturating_duration_since(now))))
     }
 
     fn accept(&mut self, now: Instant) -> Result<(), RunError> {

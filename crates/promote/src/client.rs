@@ -427,10 +427,10 @@ impl Client {
                 version_max: PROTOCOL,
                 name: self.options.name,
             };
-            // A fresh socket has room; one that has ended is found out by `receive`.
-            if packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]).is_ok() {
-                return Ok(Some(socket));
-            }
+            // A fresh socket has room. If the monitor has turned us away already, `receive`
+            // hears why.
+            let _ = packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]);
+            return Ok(Some(socket));
         }
         self.start(&own, now)?;
         Ok(None)

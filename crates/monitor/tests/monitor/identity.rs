@@ -13,41 +13,42 @@ use testkit::skip::{self, Skipped};
 
 use crate::support::*;
 
-/// A connection between exactly these two ports.
-fn connection_between(near: u16, far: u16) -> (TcpStream, TcpStream) {
-    let at = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+/// A connection between ports 5001 and 5002, which are not given out by the kernel, of an
+/// address that nobody else uses.
+fn connection_at(address: Ipv4Addr) -> (TcpStream, TcpStream) {
+    let at = |port: u16| SocketAddr::from((address, port));
     let socket = || {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.set_reuse_address(true).unwrap();
         socket
     };
     let listener = socket();
-    listener.bind(&at(far).into()).unwrap();
+    listener.bind(&at(5002).into()).unwrap();
     listener.listen(1).unwrap();
     let client = socket();
-    client.bind(&at(near).into()).unwrap();
-    client.connect(&at(far).into()).unwrap();
+    client.bind(&at(5001).into()).unwrap();
+    client.connect(&at(5002).into()).unwrap();
     (client.into(), TcpListener::from(listener).accept().unwrap().0)
 }
 
 /// Ends a connection without a trace (RST, no TIME_WAIT), so that its ports are free at once.
-fn vanish((near, far): (TcpStream, TcpStream)) -> (u16, u16) {
-    let ports = (near.local_addr().unwrap().port(), far.local_addr().unwrap().port());
+fn vanish((near, far): (TcpStream, TcpStream)) {
     for end in [near, far] {
         Socket::from(end).set_linger(Some(Duration::ZERO)).unwrap();
     }
-    ports
 }
 
 #[test]
 fn a_successor_on_the_same_ports_is_not_its_predecessor() {
     let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
     let mut b = running.client("b");
-    let pair = connection("127.0.0.1", "127.0.0.1");
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = Ipv4Addr::new(127, 77, high, low);
+    let pair = connection_at(address);
     offer(&mut a, 1, &pair.0);
     await_metric(&running.place, "waiting_offers", 1);
-    let (near, far) = vanish(pair);
-    let successor = connection_between(near, far);
+    vanish(pair);
+    let successor = connection_at(address);
     // The other end of the successor mirrors the offer that waits, but that one is of a
     // socket that is gone.
     offer(&mut b, 1, &successor.1);
@@ -57,11 +58,12 @@ fn a_successor_on_the_same_ports_is_not_its_predecessor() {
     assert_eq!(granted(&mut b).token, token(1));
 
     // The same with the same end of both.
-    let pair = connection("127.0.0.1", "127.0.0.1");
+    vanish(successor);
+    let pair = connection_at(address);
     offer(&mut a, 3, &pair.0);
     await_metric(&running.place, "waiting_offers", 1);
-    let (near, far) = vanish(pair);
-    let successor = connection_between(near, far);
+    vanish(pair);
+    let successor = connection_at(address);
     offer(&mut b, 3, &successor.0);
     assert_eq!(refused(&mut a), (token(3), Reason::Changed));
     offer(&mut a, 4, &successor.1);
@@ -109,7 +111,7 @@ fn connection_elsewhere() -> std::io::Result<(TcpStream, TcpStream)> {
         if status != 0 {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(connection_between(5001, 5002))
+        Ok(connection_at(Ipv4Addr::LOCALHOST))
     });
     thread.join().unwrap()
 }
