@@ -50,6 +50,9 @@ const WITHOUT_TURN_MAX: u32 = 32;
 /// Completions from shared memory that may be handed out in a row, for the same reason.
 const FROM_RINGS_MAX: u32 = 64;
 
+/// Looks at the rings between two at the clock and the kernel, while spinning.
+const LOOKS_PER_GLANCE: u32 = 32;
+
 impl Channel {
     /// Makes a channel for the calling thread.
     ///
@@ -245,9 +248,13 @@ impl Channel {
             if self.core.bells > 0 {
                 self.turn(Wait::Flush)?;
             }
-            if let Some(completion) = self.next_from_rings() {
-                self.from_rings += 1;
-                return Ok(Some(completion));
+            for _ in 0..self.spin.looks() {
+                if let Some(completion) = self.next_from_rings() {
+                    self.from_rings += 1;
+                    self.spin.learn(Duration::ZERO);
+                    return Ok(Some(completion));
+                }
+                std::hint::spin_loop();
             }
         }
         self.fetch(timeout)
@@ -325,7 +332,7 @@ impl Channel {
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
-                if rings && self.news_in_rings() {
+                if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
                     return Ok(Instant::now());
                 }
                 let spent = now.elapsed();

@@ -188,25 +188,34 @@ impl Core {
     /// The next completion of a promoted connection, if something for its reader is here.
     #[inline]
     pub(crate) fn lane_next(&mut self, handle: u32) -> Option<Completion> {
-        let reader = self.lane_reader(handle)?;
         let entry = self.handles.at_mut(handle)?;
         if entry.state != State::Open {
             return None;
         }
         let lane = entry.lane.as_deref_mut()?;
+        match lane.next() {
+            Next::Nothing => None,
+            next => self.lane_deliver(handle, next),
+        }
+    }
+
+    fn lane_deliver(&mut self, handle: u32, mut next: Next) -> Option<Completion> {
+        let reader = self.lane_reader(handle)?;
         for _ in 0..4 {
-            let (event, more) = match lane.next() {
+            let lane = self.lane(handle)?;
+            let (event, more) = match next {
                 Next::Nothing => return None,
                 Next::Ring(count) => self.deliver_from_ring(handle, reader, count)?,
                 Next::Kernel => match lane.connection.front(lane.unread) {
                     Ok(Front::Bells(count)) => {
                         lane.drop_bytes(count as usize);
+                        next = lane.next();
                         continue;
                     }
                     Ok(Front::Data(count)) => self.deliver_from_kernel(handle, reader, count as usize)?,
                     Ok(Front::Later) => return None,
                     Err(corrupt) => {
-                        lane.break_off(corrupt);
+                        next = lane.break_off(corrupt);
                         continue;
                     }
                 },

@@ -89,6 +89,21 @@ impl Promoter {
         self.own_loops.iter().for_each(OwnLoop::wake);
     }
 
+    /// Looks at what became hot; what was hot for the longest gives way to it.
+    #[inline]
+    fn take_heated(&mut self, core: &mut Core) {
+        while let Some(handle) = core.heated.pop() {
+            if self.hot.len() >= HOT_MAX {
+                let place = self.cursor % self.hot.len();
+                let coldest = self.hot.swap_remove(place);
+                if cool(core, coldest) {
+                    self.hot.push(coldest);
+                }
+            }
+            self.hot.push(handle);
+        }
+    }
+
     /// The place of a loop among those known.
     fn place_of(&mut self, other: &std::sync::Arc<promote::PeerLoop>) -> Option<usize> {
         if let Some(known) = self.other_loops.iter().position(|known| known.is(other)) {
@@ -107,6 +122,14 @@ fn program_name() -> String {
 fn token(handle: Handle) -> Option<Token> {
     // Generations begin at 1: no live handle's name is 0.
     Token::new(handle.to_bits())
+}
+
+/// Has a connection wait for bells. True if something came meanwhile: it stays hot.
+fn cool(core: &mut Core, handle: Handle) -> bool {
+    let Some(entry) = core.handles.get_mut(handle.index, handle.generation) else { return false };
+    let Some(lane) = entry.lane.as_deref_mut() else { return false };
+    lane.hot = lane.connection.arm().unwrap_or(true);
+    lane.hot
 }
 
 impl Core {
@@ -263,7 +286,7 @@ impl Channel {
                     entry.lane = Some(Box::new(Lane::new(connection, other_loop)));
                 }
                 self.core.tend_lane(handle.index);
-                self.take_heated(promoter);
+                promoter.take_heated(&mut self.core);
                 Tried::Adopted
             }
             Err(error) => {
@@ -283,35 +306,11 @@ impl Channel {
         }
     }
 
-    fn take_heated(&mut self, promoter: &mut Promoter) {
-        for handle in std::mem::take(&mut self.core.heated) {
-            if promoter.hot.len() >= HOT_MAX {
-                let place = promoter.cursor % promoter.hot.len();
-                let coldest = promoter.hot.swap_remove(place);
-                if self.cool(coldest) {
-                    promoter.hot.push(coldest);
-                }
-            }
-            promoter.hot.push(handle);
-        }
-    }
-
-    /// Has a connection wait for bells. True if something came meanwhile: it stays hot.
-    fn cool(&mut self, handle: Handle) -> bool {
-        let Some(entry) = self.core.handles.get_mut(handle.index, handle.generation) else { return false };
-        let Some(lane) = entry.lane.as_deref_mut() else { return false };
-        lane.hot = lane.connection.arm().unwrap_or(true);
-        lane.hot
-    }
-
     /// Something from a hot ring, if anything is there.
     #[inline]
     pub(crate) fn next_from_rings(&mut self) -> Option<Completion> {
-        let mut promoter = self.promoter.take()?;
-        if !self.core.heated.is_empty() {
-            self.take_heated(&mut promoter);
-        }
-        let mut found = None;
+        let promoter = self.promoter.as_deref_mut()?;
+        promoter.take_heated(&mut self.core);
         for _ in 0..promoter.hot.len() {
             if promoter.cursor >= promoter.hot.len() {
                 promoter.cursor = 0;
@@ -321,14 +320,13 @@ impl Channel {
                 promoter.hot.swap_remove(promoter.cursor);
                 continue;
             }
-            found = self.core.lane_next(handle.index);
             promoter.cursor += 1;
+            let found = self.core.lane_next(handle.index);
             if found.is_some() {
-                break;
+                return found;
             }
         }
-        self.promoter = Some(promoter);
-        found
+        None
     }
 
     /// Whether anything new lies in a hot ring.
@@ -347,8 +345,8 @@ impl Channel {
     /// Before a sleep: lets everyone know, cools what has been quiet, and looks once more.
     /// False if there is news, and no reason to sleep.
     pub(crate) fn go_to_sleep(&mut self) -> bool {
-        let Some(mut promoter) = self.promoter.take() else { return true };
-        self.take_heated(&mut promoter);
+        let Some(promoter) = self.promoter.as_deref_mut() else { return true };
+        promoter.take_heated(&mut self.core);
         promoter.sleep();
         let mut news = false;
         let mut place = 0;
@@ -365,7 +363,7 @@ impl Channel {
                 }),
                 None => true,
             };
-            if cools && !self.cool(handle) {
+            if cools && !cool(&mut self.core, handle) {
                 promoter.hot.swap_remove(place);
             } else {
                 place += 1;
@@ -374,7 +372,6 @@ impl Channel {
         if news {
             promoter.wake();
         }
-        self.promoter = Some(promoter);
         !news
     }
 

@@ -54,6 +54,18 @@ impl SpinPolicy {
         }
     }
 
+    /// How often to look at rings before anything that costs more is done: for a
+    /// microsecond or two, if the next message is likely to be near.
+    #[inline]
+    pub(crate) fn looks(&self) -> u32 {
+        match self.mode {
+            Spin::Off => 1,
+            Spin::For(_) => 64,
+            Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 64,
+            Spin::Auto => 1,
+        }
+    }
+
     /// A wait took `gap`. Long ones count as a little over the budget, so that a busy time
     /// after a quiet one is recognised soon.
     #[inline]

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use monitor::{Listener, Monitor, Options};
-use testkit::channel::{Channel, Completion, Config, EngineKind, Event, Handle, Promotion, ReadData};
+use testkit::channel::{
+    Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, Promotion, ReadData,
+};
 use testkit::process;
 
 /// A monitor of this process's own, on a thread that ends with the process.
@@ -55,7 +57,12 @@ impl Two {
     }
 
     fn step(&mut self, side: usize, wait: Duration) {
-        if let Some(Completion { event, .. }) = self.channels[side].dispatch(Some(wait)).unwrap() {
+        let completion = match self.channels[side].dispatch(Some(wait)) {
+            // The end of a ring that this thread had before interrupts calls without a signal.
+            Err(DispatchError::Interrupted) => None,
+            outcome => outcome.unwrap(),
+        };
+        if let Some(Completion { event, .. }) = completion {
             match event {
                 Event::Read { result: Ok(0), .. } => self.ended[side] = true,
                 Event::Read { result: Ok(count), data: ReadData::Buffer(data), .. } => {

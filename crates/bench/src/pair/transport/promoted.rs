@@ -101,7 +101,9 @@ impl Promoted {
                 Ok(())
             }
             Some(Event::Read { result: Ok(_), .. }) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Some(Event::Read { result: Err(error), .. } | Event::Write { result: Err(error), .. }) => Err(error),
+            Some(Event::Read { result: Err(error), .. } | Event::Write { result: Err(error), .. }) => {
+                Err(error)
+            }
             _ => Ok(()),
         }
     }
@@ -112,7 +114,10 @@ const SOCKET: &str = "monitor.sock";
 /// Where a monitor of this process's own listens, which every user's two processes may meet at.
 fn monitor_folder() -> io::Result<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    FOLDER.get_or_init(|| start_monitor().map_err(|error| error.to_string())).clone().map_err(io::Error::other)
+    FOLDER
+        .get_or_init(|| start_monitor().map_err(|error| error.to_string()))
+        .clone()
+        .map_err(io::Error::other)
 }
 
 fn start_monitor() -> io::Result<PathBuf> {
