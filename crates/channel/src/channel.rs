@@ -50,8 +50,9 @@ const WITHOUT_TURN_MAX: u32 = 32;
 /// Completions from shared memory that may be handed out in a row, for the same reason.
 const FROM_RINGS_MAX: u32 = 64;
 
-/// Looks at the rings between two at the clock and the kernel, while spinning.
-const LOOKS_PER_GLANCE: u32 = 32;
+/// Looks at the rings between two at the clock and the kernel, while spinning; each of
+/// these gives up the core if another wants it.
+const LOOKS_PER_GLANCE: u32 = 16;
 
 impl Channel {
     /// Makes a channel for the calling thread.
@@ -335,7 +336,15 @@ impl Channel {
                 if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
                     return Ok(Instant::now());
                 }
-                let spent = now.elapsed();
+                let mut spent = now.elapsed();
+                if rings {
+                    // The other end may need this very core.
+                    std::thread::yield_now();
+                    let before = std::mem::replace(&mut spent, now.elapsed());
+                    if self.spin.gave_up_core(spent - before) {
+                        break;
+                    }
+                }
                 if spent >= budget || limit.is_some_and(|limit| spent >= limit) {
                     break;
                 }

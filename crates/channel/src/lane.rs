@@ -35,7 +35,17 @@ pub(crate) struct Lane {
     pub(crate) sleeps: u8,
     /// The other end broke the rules.
     broken: bool,
+    /// Writes, and bells among them, since it was last judged whether the ring pays.
+    judged: (u32, u32),
+    /// Writes that go through the kernel before the ring is tried again.
+    resting: u32,
 }
+
+/// Writes after which it is judged whether the ring pays.
+const JUDGED: u32 = 128;
+
+/// Writes through the kernel after it did not.
+const REST: u32 = 4096;
 
 impl Lane {
     pub(crate) fn new(connection: Connection, other_loop: usize) -> Lane {
@@ -48,7 +58,34 @@ impl Lane {
             hot: false,
             sleeps: 0,
             broken: false,
+            judged: (0, 0),
+            resting: 0,
         }
+    }
+
+    /// Whether a write may use the ring. Where most writes need a bell, which costs what
+    /// the kernel's own way would have, the connection goes back to that for a while.
+    #[inline]
+    fn pays(&mut self) -> bool {
+        if self.resting > 0 {
+            self.resting -= 1;
+            return false;
+        }
+        self.judged.0 += 1;
+        if self.judged.0 < JUDGED {
+            return true;
+        }
+        let (_, bells) = std::mem::take(&mut self.judged);
+        if bells <= JUDGED / 2 || self.bell_under_way {
+            return true;
+        }
+        self.resting = REST;
+        if self.connection.sends_to_ring()
+            && let Err(corrupt) = self.connection.spill()
+        {
+            self.break_off(corrupt);
+        }
+        false
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does
@@ -338,6 +375,9 @@ impl Core {
         let entry = self.handles.at_mut(handle)?;
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let lane = entry.lane.as_deref_mut()?;
+        if skip == 0 && !lane.pays() {
+            return None;
+        }
         let mut parts = [&[] as &[u8]; 16];
         let (mut count, mut total) = (0, 0);
         data.for_each_part(skip, &mut |part| {
@@ -358,10 +398,13 @@ impl Core {
 
     /// As [`Self::write_to_ring`], of bytes in one piece.
     #[inline]
-    pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8]) -> usize {
+    pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8], first: bool) -> usize {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let Some(lane) = entry.lane.as_deref_mut() else { return 0 };
+        if first && !lane.pays() {
+            return 0;
+        }
         match lane.connection.send([bytes], bytes.len(), idle) {
             Ok(sent) => sent,
             Err(corrupt) => {
@@ -369,6 +412,31 @@ impl Core {
                 0
             }
         }
+    }
+
+    /// The ring is full, and its reader is awake: room is likely to be near, and nearer than
+    /// the way through the kernel. Writes on as long as some comes.
+    pub(crate) fn wait_for_room(&mut self, handle: u32, bytes: &[u8]) -> usize {
+        const PATIENCE: u32 = 100;
+        /// Rounds after which the reader may need this very core.
+        const EAGER: u32 = 40;
+        const PAUSES: u32 = 16;
+        let mut written = 0;
+        let mut left = PATIENCE;
+        while written < bytes.len() && left > 0 {
+            match self.lane(handle) {
+                Some(lane) if !lane.bell_under_way && lane.connection.sends_to_ring() => {}
+                _ => break,
+            }
+            match left > PATIENCE - EAGER {
+                true => (0..PAUSES).for_each(|_| std::hint::spin_loop()),
+                false => std::thread::yield_now(),
+            }
+            let count = self.write_bytes_to_ring(handle, &bytes[written..], false);
+            written += count;
+            left = if count > 0 { PATIENCE } else { left - 1 };
+        }
+        written
     }
 
     /// Queues the rest of a write whose first part was taken already, whatever the bounds.
@@ -443,6 +511,7 @@ impl Core {
     pub(crate) fn queue_bell(&mut self, handle: u32) {
         if let Some(lane) = self.lane(handle) {
             lane.bell_under_way = true;
+            lane.judged.1 += 1;
             self.bells += 1;
             self.fresh.push(Fresh { handle, data: WriteData::from(BELL), bell: true });
         }

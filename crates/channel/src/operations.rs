@@ -9,7 +9,7 @@ use socket2::SockAddr;
 use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
-use crate::core::{OpKind, State};
+use crate::core::{OpKind, State, WriteState};
 use crate::engine::{Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -195,13 +195,17 @@ impl Channel {
     pub fn write_copy(&mut self, handle: Handle, bytes: &[u8]) -> Result<(), SubmitError> {
         let mut written = 0;
         if self.is_promoted(handle) {
-            written = self.core.write_bytes_to_ring(handle.index, bytes);
+            self.settle_spill(handle.index);
+            written = self.core.write_bytes_to_ring(handle.index, bytes, true);
             if written > 0 {
                 self.ring_if_wanted(handle.index);
-                if written == bytes.len() {
-                    self.core.stats.ring_writes += 1;
-                    return Ok(());
-                }
+            }
+            if written < bytes.len() {
+                written += self.core.wait_for_room(handle.index, &bytes[written..]);
+            }
+            if written == bytes.len() {
+                self.core.stats.ring_writes += 1;
+                return Ok(());
             }
         }
         self.write_rest(handle, bytes, written)
@@ -375,6 +379,7 @@ impl Channel {
             return Err(Rejected { reason: SubmitError::InvalidArgument, data });
         }
         let mut written = 0;
+        self.settle_spill(index);
         while written < len {
             match self.core.write_to_ring(index, &data, written) {
                 None | Some(0) => break,
@@ -383,6 +388,15 @@ impl Channel {
         }
         if written > 0 {
             self.ring_if_wanted(index);
+        }
+        if written < len {
+            let mut rest = &[] as &[u8];
+            data.for_each_part(written, &mut |part| {
+                if rest.is_empty() {
+                    rest = part;
+                }
+            });
+            written += self.core.wait_for_room(index, rest);
         }
         if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
             // The ring is full. A bell that is under way has its place before what follows.
@@ -394,6 +408,15 @@ impl Channel {
         let op = self.core.queue_promoted(index, data, quiet, written)?;
         self.flush_if_due();
         Ok(op)
+    }
+
+    /// After a spill: hands the kernel what waits for it, so that the ring can be used
+    /// again once the reader has come so far.
+    #[inline]
+    fn settle_spill(&mut self, index: u32) {
+        if self.core.handles.at(index).is_some_and(|entry| entry.write_state == WriteState::Requested) {
+            let _ = self.turn(Wait::Flush);
+        }
     }
 
     /// A promoted connection is closed. With bytes in its ring that were never read it is

@@ -27,11 +27,19 @@ pub(crate) struct SpinPolicy {
     mode: Spin,
     /// Moving average of how long waits took, in nanoseconds.
     gap: u64,
+    /// Waits that are not spun, since others want the core; and how many it will be the
+    /// next time.
+    pause: u32,
+    next_pause: u32,
 }
+
+/// Waits that are not spun after others were found to want the core; doubled each time.
+const PAUSE_MIN: u32 = 256;
+const PAUSE_MAX: u32 = 1 << 20;
 
 impl SpinPolicy {
     pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy { mode, gap: FAR }
+        SpinPolicy { mode, gap: FAR, pause: 0, next_pause: PAUSE_MIN }
     }
 
     /// A connection came: whatever was learned before no longer holds.
@@ -45,7 +53,11 @@ impl SpinPolicy {
     ///
     /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
     /// handles does not matter then.
-    pub(crate) fn budget(&self, handles: u32, rings: bool) -> Duration {
+    pub(crate) fn budget(&mut self, handles: u32, rings: bool) -> Duration {
+        if rings && self.pause > 0 {
+            self.pause -= 1;
+            return Duration::ZERO;
+        }
         match self.mode {
             Spin::Off => Duration::ZERO,
             Spin::For(budget) => budget,
@@ -59,11 +71,24 @@ impl SpinPolicy {
     #[inline]
     pub(crate) fn looks(&self) -> u32 {
         match self.mode {
+            _ if self.pause > 0 => 1,
             Spin::Off => 1,
             Spin::For(_) => 64,
             Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 64,
             Spin::Auto => 1,
         }
+    }
+
+    /// The core was given up for `time` while spinning. True if that was so long that
+    /// others are at work there, who would take it each time: sleeping is better then,
+    /// since a sleeper that wakes goes first.
+    pub(crate) fn gave_up_core(&mut self, time: Duration) -> bool {
+        let others = time > 2 * BUDGET;
+        if others {
+            self.pause = self.next_pause;
+            self.next_pause = (self.next_pause * 2).min(PAUSE_MAX);
+        }
+        others
     }
 
     /// A wait took `gap`. Long ones count as a little over the budget, so that a busy time

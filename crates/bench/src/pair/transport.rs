@@ -57,6 +57,13 @@ pub(super) trait End: Sized {
 
     /// Returns when `message` is full, with what was sent first.
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()>;
+
+    /// As [`End::receive`], for who need not have the bytes in `message`: a transport that
+    /// hands out memory of its own with the bytes in it leaves them there.
+    #[inline]
+    fn take(&mut self, message: &mut [u8]) -> io::Result<()> {
+        self.receive(message)
+    }
 }
 
 /// What a transport may be told.

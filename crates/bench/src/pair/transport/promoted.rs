@@ -90,6 +90,27 @@ impl End for Promoted {
             self.fetch(None)?;
         }
     }
+
+    #[inline]
+    fn take(&mut self, message: &mut [u8]) -> io::Result<()> {
+        let mut left = message.len();
+        loop {
+            while left > 0
+                && let Some(rest) = self.rest.front_mut()
+            {
+                let here = rest.len().min(left);
+                rest.advance(here);
+                left -= here;
+                if rest.is_empty() {
+                    self.rest.pop_front();
+                }
+            }
+            if left == 0 {
+                return Ok(());
+            }
+            self.fetch(None)?;
+        }
+    }
 }
 
 impl Promoted {
