@@ -255,7 +255,6 @@ impl Channel {
                     self.spin.learn(Duration::ZERO);
                     return Ok(Some(completion));
                 }
-                std::hint::spin_loop();
             }
         }
         self.fetch(timeout)

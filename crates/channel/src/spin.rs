@@ -73,8 +73,8 @@ impl SpinPolicy {
         match self.mode {
             _ if self.pause > 0 => 1,
             Spin::Off => 1,
-            Spin::For(_) => 64,
-            Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 64,
+            Spin::For(_) => 128,
+            Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 128,
             Spin::Auto => 1,
         }
     }
