@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::net::TcpListener;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, ReadData};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -15,7 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
 
-    while let Some(completion) = channel.dispatch(None)? {
+    loop {
+        let completion = match channel.dispatch(None) {
+            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
+            dispatched => dispatched?,
+        };
+        let Some(completion) = completion else { continue };
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
@@ -36,5 +41,4 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    Ok(())
 }
