@@ -23,8 +23,21 @@ for name in PREFIX LIBDIR DESTDIR; do
     fi
 done
 
+# The directories that were made, outermost first; kept for uninstall, which removes those that are empty then.
+LIST=$PREFIX/share/megapipe/directories
+MADE=()
+
+make_directory() {
+    if [ ! -d "$DESTDIR$1" ]; then
+        make_directory "$(dirname "$1")"
+        install -d -m 755 "$DESTDIR$1"
+        MADE+=("$1")
+    fi
+}
+
 put() {
     local mode=$1 from=$2 to=$DESTDIR$3
+    make_directory "$(dirname "$3")"
     install -D -m "$mode" "$from" "$to"
     printf 'installed %s\n' "$to"
 }
@@ -65,6 +78,14 @@ install_all() {
     put 644 packaging/systemd/megapipe-monitor.socket "$UNITS/megapipe-monitor.socket"
 
     install_library
+    keep_list
+}
+
+keep_list() {
+    make_directory "${LIST%/*}"
+    if [ "${#MADE[@]}" -gt 0 ]; then
+        printf '%s\n' "${MADE[@]}" >>"$DESTDIR$LIST"
+    fi
 }
 
 install_library() {
@@ -105,6 +126,21 @@ uninstall_all() {
         if [ -e "$path" ] || [ -L "$path" ]; then
             rm -f "$path"
             printf 'removed %s\n' "$path"
+        fi
+    done
+    remove_directories
+}
+
+remove_directories() {
+    local made=() at
+    if [ -f "$DESTDIR$LIST" ]; then
+        mapfile -t made <"$DESTDIR$LIST"
+        rm -f "$DESTDIR$LIST"
+    fi
+    # What others have put there stays: rmdir removes nothing that is not empty.
+    for ((at = ${#made[@]} - 1; at >= 0; at--)); do
+        if rmdir "$DESTDIR${made[at]}" 2>/dev/null; then
+            printf 'removed %s\n' "$DESTDIR${made[at]}"
         fi
     done
 }

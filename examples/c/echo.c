@@ -1,10 +1,14 @@
 /* An echo server: what a client sends comes back. Usage: echo [PORT] */
+#include <errno.h>
+#include <err.h>
 #include <megapipe.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SIZE 4096
 
 static volatile sig_atomic_t stop;
 
@@ -22,39 +26,44 @@ static int listen_on(int port)
 
 	addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 || listen(fd, 1024) != 0) {
-		perror("listen");
-		exit(1);
-	}
+	if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) != 0 || listen(fd, 1024) != 0)
+		err(1, "listen");
 	getsockname(fd, (struct sockaddr *)&addr, &len);
 	printf("port %d\n", ntohs(addr.sin_port));
 	fflush(stdout);
 	return fd;
 }
 
-static void accepted(mp_channel *channel, const struct mp_event *event)
+static void end(mp_handle connection, void *memory)
 {
-	mp_handle connection;
-
-	if (event->fd < 0) {
-		fprintf(stderr, "accept: %s\n", strerror((int)-event->size));
-		return;
-	}
-	connection = mp_register(channel, event->fd, NULL, NULL, 0);
-	if (connection < 0)
-		mp_lwsocket_close(channel, event->fd);
-	else if (mp_read_stream(connection) < 0)
-		mp_close(connection);
+	mp_close(connection);
+	free(memory); /* the channel has let go of it */
 }
 
-static void received(mp_channel *channel, const struct mp_event *event)
+/* A connection's memory is its cookie: what was read into it is written from it, in turns. */
+static void accepted(mp_channel *channel, const struct mp_event *event)
 {
-	if (event->size <= 0) {
-		mp_close(event->handle); /* the end, or an error; answers still go out */
-	} else if (mp_write_buffer(event->handle, event->buffer) < 0) {
-		mp_buffer_release(channel, event->buffer);
-		mp_reset(event->handle); /* it sends and sends, and does not read */
+	void *memory = malloc(SIZE);
+	mp_handle connection = mp_register(channel, event->fd, memory, NULL, 0);
+
+	if (connection < 0) {
+		fprintf(stderr, "accept: %s\n", strerror((int)-(event->fd < 0 ? event->size : connection)));
+		mp_lwsocket_close(channel, event->fd);
 	}
+	if (connection < 0 || mp_read(connection, memory, SIZE) < 0)
+		end(connection, memory);
+}
+
+static void read_or_written(const struct mp_event *event)
+{
+	mp_op next = event->size; /* 0 at the end, or an error */
+
+	if (event->size > 0 && event->cmd == MP_READ)
+		next = mp_write(event->handle, event->cookie, (size_t)event->size);
+	else if (event->size > 0) /* a client that does not read makes only itself wait */
+		next = mp_read(event->handle, event->cookie, SIZE);
+	if (next <= 0)
+		end(event->handle, event->cookie);
 }
 
 int main(int argc, char **argv)
@@ -65,10 +74,8 @@ int main(int argc, char **argv)
 	struct mp_event event;
 	int status = mp_create(NULL, &channel);
 
-	if (status < 0) {
-		fprintf(stderr, "mp_create: %s\n", strerror(-status));
-		return 1;
-	}
+	if (status < 0)
+		errx(1, "mp_create: %s", strerror(-status));
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	listener = mp_register(channel, listen_on(argc > 1 ? atoi(argv[1]) : 7777), NULL, NULL, 0);
@@ -83,10 +90,8 @@ int main(int argc, char **argv)
 			break;
 		if (event.cmd == MP_ACCEPT)
 			accepted(channel, &event);
-		else if (event.cmd == MP_READ)
-			received(channel, &event);
-		else if (event.cmd == MP_WRITE) /* a quiet write that failed */
-			mp_close(event.handle);
+		else
+			read_or_written(&event);
 	}
 	mp_destroy(channel);
 	return 0;

@@ -40,11 +40,23 @@ expect() {
     exec 3>&-
 }
 
+# Sends so many bytes and reads all along; all come back, however slow the reader is.
+expect_all() {
+    local count
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    head -c "$1" /dev/zero >&3 &
+    count=$(head -c "$1" <&3 | dd bs=512 2>/dev/null | wc -c)
+    wait $! || fail 'does not take all'
+    [ "$count" -eq "$1" ] || fail "$count of $1 bytes came back"
+    exec 3>&-
+}
+
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     example=echo
     start
     expect tcp 'over and over\n' $'over and over\n'
     expect tcp 'and once more\n' $'and once more\n'
+    expect_all 30000000
     kill "$server"
     wait "$server" || fail 'does not end as it should'
     server=

@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::net::TcpListener;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, ReadData};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -15,30 +15,30 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
 
-    while let Some(completion) = channel.dispatch(None)? {
+    loop {
+        let completion = match channel.dispatch(None) {
+            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
+            dispatched => dispatched?,
+        };
+        let Some(completion) = completion else { continue };
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
-                // Reads until the end of the stream; each piece is a completion.
-                channel.read_stream(connection)?;
+                channel.read(connection)?;
             }
             // Accepting goes on by itself once there is room again.
             Event::Accept { result: Err(error), .. } => eprintln!("{error}"),
             // What was read goes out again from the same memory.
             Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. } => {
-                if let Err(refused) = channel.write_quiet(completion.handle, buffer) {
-                    // Its peer does not read: the queue of writes is full.
-                    eprintln!("{refused}");
-                    channel.reset(completion.handle)?;
-                }
+                channel.write(completion.handle, buffer)?;
             }
-            // The end of the stream, or an error: the answers still go out.
-            Event::Read { more: false, .. } => channel.close(completion.handle)?,
-            Event::Write { result: Err(_), .. } => {
-                // The read learns of it, too, and closes the connection.
+            // The kernel took all of it: read on. A client that does not read makes only itself wait.
+            Event::Write { result: Ok(_), .. } => {
+                channel.read(completion.handle)?;
             }
+            // The end of the stream, or an error.
+            Event::Read { .. } | Event::Write { .. } => channel.close(completion.handle)?,
             _ => {}
         }
     }
-    Ok(())
 }

@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs::File;
 use std::net::TcpListener;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData, WriteData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, ReadData, WriteData};
 
 /// Bytes that are on their way for one connection.
 const PIECE: usize = 64 * 1024;
@@ -20,7 +20,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
 
-    while let Some(completion) = channel.dispatch(None)? {
+    loop {
+        let completion = match channel.dispatch(None) {
+            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
+            dispatched => dispatched?,
+        };
+        let Some(completion) = completion else { continue };
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 // The two handles of a transfer name each other in their cookies.
@@ -51,5 +56,4 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    Ok(())
 }

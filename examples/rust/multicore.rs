@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::thread;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, CpuSet, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, CpuSet, DispatchError, Event, ReadData};
 use socket2::{Domain, Socket, Type};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -49,7 +49,12 @@ fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
     if let Some(address) = channel.local_address(listener)?.as_socket() {
         println!("listening on {address} for CPU {cpu}");
     }
-    while let Some(completion) = channel.dispatch(None)? {
+    loop {
+        let completion = match channel.dispatch(None) {
+            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
+            dispatched => dispatched?,
+        };
+        let Some(completion) = completion else { continue };
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
@@ -66,5 +71,4 @@ fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    Ok(())
 }

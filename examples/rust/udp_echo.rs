@@ -4,7 +4,7 @@
 use std::error::Error;
 use std::net::UdpSocket;
 
-use megapipe::{Channel, Config, Event, ReadData};
+use megapipe::{Channel, Config, DispatchError, Event, ReadData};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -15,7 +15,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let socket = channel.register(socket, 0)?;
     channel.read_stream(socket)?;
 
-    while let Some(completion) = channel.dispatch(None)? {
+    loop {
+        let completion = match channel.dispatch(None) {
+            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
+            dispatched => dispatched?,
+        };
+        let Some(completion) = completion else { continue };
         match completion.event {
             Event::Read { result: Ok(_), data: ReadData::Buffer(datagram), .. } => {
                 if let Some(sender) = datagram.sender()
@@ -34,5 +39,4 @@ fn main() -> Result<(), Box<dyn Error>> {
             _ => {}
         }
     }
-    Ok(())
 }

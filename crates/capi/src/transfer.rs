@@ -21,7 +21,11 @@ pub extern "C" fn mp_accept(handle: i64, count: c_int, is_lwsocket: c_int) -> i6
             -1 => AcceptCount::Unlimited,
             count => AcceptCount::Exactly(u32::try_from(count).map_err(|_| INVALID)?),
         };
-        let kind = if is_lwsocket != 0 { AcceptAs::LwSocket } else { AcceptAs::Fd };
+        let kind = match is_lwsocket {
+            0 => AcceptAs::Fd,
+            1 => AcceptAs::LwSocket,
+            _ => return Err(INVALID),
+        };
         Ok(inner.channel.accept(handle, count, kind)?)
     })
 }

@@ -97,6 +97,47 @@ fn the_program_in_the_readme_compiles() {
     }
 }
 
+/// With the compiler's own libraries left to the compiler: it knows their static form.
+#[test]
+fn pkg_config_tells_what_a_static_link_needs() {
+    const NAME: &str = "pkg_config_tells_what_a_static_link_needs";
+    if !has_program("pkg-config") {
+        println!("SKIPPED {NAME}: pkg-config is not installed");
+        return;
+    }
+    let library = Library::fixed();
+    let empty = library.directory.join("empty.c");
+    fs::write(&empty, "int main(void) { return 0; }\n").expect("a file");
+    let compile = |source: &Path, arguments: &[String]| {
+        let program = source.with_extension("out");
+        let compiled = Command::new("cc").arg(source).arg("-o").arg(&program).args(arguments).output();
+        let compiled = compiled.expect("cc runs");
+        let words = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        if compiled.status.success() { Ok(program) } else { Err(words) }
+    };
+    if let Err(words) = compile(&empty, &["-static".into()]) {
+        println!("SKIPPED {NAME}: no static C library: {}", words.lines().next().unwrap_or_default());
+        return;
+    }
+    let prefix = library.install();
+    let told = Command::new("pkg-config")
+        .args(["--static", "--cflags", "--libs", "megapipe"])
+        .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
+        .output()
+        .expect("pkg-config runs");
+    let told = String::from_utf8(told.stdout).expect("text");
+    let source = library.directory.join("version.c");
+    let program = "#include <megapipe.h>\nint main(void)\n{\n\tmp_channel *channel;\n\n\
+                   \treturn mp_create(NULL, &channel) < 0 || mp_destroy(channel) < 0;\n}\n";
+    fs::write(&source, program).expect("a file");
+    for form in [&["-static"][..], &[]] {
+        let arguments: Vec<String> =
+            form.iter().copied().chain(told.split_whitespace()).map(str::to_owned).collect();
+        let built = compile(&source, &arguments).unwrap_or_else(|words| panic!("{form:?}: {words}"));
+        assert!(Command::new(built).status().expect("it runs").success(), "{form:?}");
+    }
+}
+
 /// Builds and runs all, a few at a time, and reports every failure.
 fn run_all(library: &Library, sources: &[PathBuf], wrapper: &[&str]) {
     let next = AtomicUsize::new(0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::completion::Event;
 use crate::core::{Core, Op, OpKind, State, outcome};
 use crate::engine::{Done, Request};
-use crate::error::AcceptError;
+use crate::error::{AcceptError, SubmitError};
 use crate::id::OpId;
 use crate::lwsocket::{LwFile, LwSocket};
 use crate::source::{Shape, Source};
@@ -69,6 +69,17 @@ impl AcceptState {
 }
 
 impl Core {
+    /// Queues an accept behind the listener's other accepts. They stand where other handles'
+    /// reads do: a listener has none.
+    pub(crate) fn queue_accept(&mut self, handle: u32, state: AcceptState) -> Result<OpId, SubmitError> {
+        let op = self.add_op(handle, OpKind::Accept(state)).map_err(|(reason, _)| reason)?;
+        let listens = self.handles.at(handle).is_some_and(|entry| entry.shape.is_listener());
+        if !listens || self.push_read(handle, op.index) {
+            self.request_start(op);
+        }
+        Ok(op)
+    }
+
     /// Whether the next accept into the lightweight table may be the last that fits.
     /// Engines then accept one at a time.
     pub(crate) fn lwsockets_nearly_full(&self) -> bool {
@@ -101,7 +112,7 @@ impl Core {
                     self.request_start(done.op);
                 }
             } else if ended {
-                self.ops.remove(done.op.index);
+                self.end_read(handle, done.op);
             }
             let pending = done.has(Done::PENDING);
             return Some(Event::Accept { result: Ok(Accepted { socket, pending }), more });
@@ -117,7 +128,7 @@ impl Core {
                 Some(Event::Accept { result: Err(AcceptError::TableFull), more: true })
             }
             libc::ECANCELED => {
-                self.ops.remove(done.op.index);
+                self.end_read(handle, done.op);
                 Some(Event::Accept { result: Err(AcceptError::Cancelled), more: false })
             }
             libc::ENFILE if kind == AcceptAs::LwSocket && self.direct_slots => {
@@ -147,7 +158,7 @@ impl Core {
                 None
             }
             _ => {
-                self.ops.remove(done.op.index);
+                self.end_read(handle, done.op);
                 Some(Event::Accept { result: Err(AcceptError::Io(error)), more: false })
             }
         }
@@ -230,11 +241,16 @@ impl Core {
                 return false;
             };
             let handle = self.handles.get(entry.handle.index, entry.handle.generation);
+            let (started, cancelled) = (entry.started, entry.cancelled);
             if handle.is_none_or(|handle| handle.state != State::Open) {
-                self.ops.remove(op.index);
+                // One that the engine still holds is removed at its end.
+                if !started {
+                    let listener = entry.handle.index;
+                    self.unlink(listener, op.index, |entry| &mut entry.reads);
+                    self.ops.remove(op.index);
+                }
                 return false;
             }
-            let (started, cancelled) = (entry.started, entry.cancelled);
             let OpKind::Accept(state) = &mut entry.kind else {
                 return false;
             };

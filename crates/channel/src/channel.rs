@@ -32,6 +32,8 @@ pub struct Channel {
     pub(crate) fork_mark: ForkMark,
     /// Its partitioned listeners, for balancing.
     pub(crate) partitioned: Vec<Handle>,
+    /// The last handle of each descriptor number that came as a number; most may be stale.
+    pub(crate) registered_raw: Vec<Handle>,
     /// Timers that were cancelled, for the next dispatch.
     pub(crate) ended_timers: VecDeque<OpId>,
     /// What moves connections to shared memory.
@@ -60,7 +62,10 @@ impl Channel {
     /// # Errors
     ///
     /// See [`CreateError`]. When io_uring is forbidden and nothing forces it, the channel
-    /// uses epoll and says so once in the log.
+    /// uses epoll and says so once in the log. That something runs short is an error
+    /// ([`CreateError::Resources`]) and leads to no epoll, which would hide a slower server: raise
+    /// what the error names (for locked memory `ulimit -l`, systemd's `LimitMEMLOCK=`), or choose
+    /// epoll with [`Config::engine`] or `MEGAPIPE_ENGINE=epoll`.
     pub fn new(config: Config) -> Result<Channel, CreateError> {
         config.check()?;
         let fork_mark = ForkMark::new()
@@ -73,6 +78,7 @@ impl Channel {
             engine,
             fork_mark,
             partitioned: Vec::new(),
+            registered_raw: Vec::new(),
             ended_timers: VecDeque::new(),
             promoter: Promoter::new(&config),
             from_rings: 0,

@@ -54,6 +54,7 @@ impl Core {
             self.unlink(handle, op.index, |entry| &mut entry.reads);
         }
         if matches!(self.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
+            self.unlink(handle, op.index, |entry| &mut entry.reads);
             self.discard_all_accepted(op);
         }
         self.ops.remove(op.index);
@@ -89,6 +90,9 @@ impl Core {
                         before.next = at;
                     }
                 } else {
+                    if matches!(op.kind, OpKind::Accept(_)) {
+                        self.discard_all_accepted(self.op_id(at));
+                    }
                     self.ops.remove(at);
                 }
                 at = next;

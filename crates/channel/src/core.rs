@@ -116,6 +116,7 @@ pub(crate) struct HandleEntry {
     pub(crate) cookie: u64,
     /// Operations the engine has started and not finished.
     pub(crate) in_engine: u32,
+    /// Of a listener, its accepts.
     pub(crate) reads: OpList,
     pub(crate) writes: OpList,
     /// What the engine remembers of the file; 0 at first.

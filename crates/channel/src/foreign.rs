@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::buffer::Foreign;
 use crate::channel::Channel;
@@ -41,7 +41,7 @@ impl Channel {
     /// # Safety
     ///
     /// `fd` is the caller's to give away: if it is open, nothing else closes it after
-    /// this call has succeeded.
+    /// this call has succeeded. (That this channel has it already is EEXIST.)
     pub unsafe fn register_raw(&mut self, fd: RawFd, cookie: u64) -> Result<Handle, RegisterError> {
         if fd < 0 {
             return Err(std::io::Error::from_raw_os_error(libc::EBADF).into());
@@ -51,14 +51,25 @@ impl Channel {
         if self.core.handles.is_full() {
             return Err(RegisterError::HandlesFull);
         }
+        let place = fd as usize;
+        let before = self.registered_raw.get(place).copied().unwrap_or(Handle::NONE);
+        let holder = self.core.handles.get(before.index, before.generation);
+        if holder.is_some_and(|entry| matches!(&entry.file, File::Fd(own) if own.as_raw_fd() == fd)) {
+            return Err(std::io::Error::from_raw_os_error(libc::EEXIST).into());
+        }
         // SAFETY: `Shape::of` saw it open, and the caller gives it away.
         let file = File::Fd(unsafe { OwnedFd::from_raw_fd(fd) });
-        self.core.add_handle(file, shape, cookie).map_err(|file| {
+        let handle = self.core.add_handle(file, shape, cookie).map_err(|file| {
             if let File::Fd(fd) = file {
                 mem::forget(fd);
             }
             RegisterError::HandlesFull
-        })
+        })?;
+        if self.registered_raw.len() <= place {
+            self.registered_raw.resize(place + 1, Handle::NONE);
+        }
+        self.registered_raw[place] = handle;
+        Ok(handle)
     }
 
     /// Whether the next registration would find the handle table full.

@@ -19,6 +19,10 @@ use crate::write::{Destination, PARTS_MAX};
 impl Channel {
     /// Accepts connections from a listening socket; each is a completion of its own.
     ///
+    /// Accepts of one listener stand in line as reads do: the first takes connections until it ends,
+    /// then the second does. One that is paused for want of room keeps its place. (A socket that was
+    /// registered before listen(2) keeps no such order.)
+    ///
     /// # Errors
     ///
     /// [`SubmitError`]; that the socket does not listen is an [`crate::Event::Accept`] with EINVAL.
@@ -33,7 +37,7 @@ impl Channel {
         }
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
-        let op = self.core.add_and_start(index, OpKind::Accept(AcceptState::new(count, kind)))?;
+        let op = self.core.queue_accept(index, AcceptState::new(count, kind))?;
         if count == AcceptCount::Unlimited {
             self.core.note_accept(index, op);
         }
@@ -165,7 +169,9 @@ impl Channel {
     /// # Errors
     ///
     /// [`Rejected`] gives the data back; [`SubmitError::QueueFull`] is how a peer that does
-    /// not read shows.
+    /// not read shows: what is queued is tried first, and the kernel takes no more. A peer that
+    /// reads, but later than it sends, can meet it too: a server that wants to wait for such a
+    /// one uses [`Self::write`] and reads on when it completes.
     #[inline]
     pub fn write_quiet(
         &mut self,
@@ -295,11 +301,29 @@ impl Channel {
         }
         let kind = OpKind::Write { data, quiet, to, offset };
         let op = self
-            .core
             .queue_write(index, kind)
             .map_err(|(reason, kind)| Rejected { reason, data: kind.into_write_data() })?;
         self.flush_if_due();
         Ok(op)
+    }
+
+    /// Queues a write behind those of its handle. A full queue is sent first, so that it is the
+    /// kernel that refuses more, and not a batch that was not handed over yet.
+    fn queue_write(&mut self, index: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
+        // A send that waited for room may have ended, and what is behind it is the next one.
+        const TURNS: u32 = 2;
+        let mut queued = self.core.queue_write(index, kind);
+        for _ in 0..TURNS {
+            queued = match queued {
+                Err((SubmitError::QueueFull, kind)) if self.fork_mark.is_here() => {
+                    // A refusal shows at the next dispatch, where it is reported.
+                    let _ = self.turn(Wait::Flush);
+                    self.core.queue_write(index, kind)
+                }
+                other => return other,
+            };
+        }
+        queued
     }
 
     /// Ends the connection in both directions as shutdown(2) does, behind the writes that
@@ -311,7 +335,7 @@ impl Channel {
     pub fn disconnect(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
-        let op = self.core.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
+        let op = self.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
         self.flush_if_due();
         Ok(op)
     }

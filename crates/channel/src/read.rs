@@ -13,7 +13,7 @@ impl Core {
     /// offsets are independent, starts it at once.
     pub(crate) fn queue_read(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
         let op = self.add_op(handle, kind)?;
-        if matches!(self.handles.at(handle), Some(entry) if matches!(entry.shape, Shape::Listener { .. })) {
+        if self.handles.at(handle).is_some_and(|entry| entry.shape.is_listener()) {
             // recv(2) says so at once for TCP; a poll would wait for ever.
             self.done.push_back(Done::plain(op, -libc::ENOTCONN));
             return Ok(op);
@@ -102,7 +102,8 @@ impl Core {
         }
     }
 
-    /// Takes a finished read out of the tables and starts the next one of its handle.
+    /// Takes a finished read (of a listener: accept) out of the tables and starts the next one
+    /// of its handle.
     pub(crate) fn end_read(&mut self, handle: u32, op: OpId) {
         let first = self.handles.at(handle).is_some_and(|entry| entry.reads.head == op.index);
         self.unlink(handle, op.index, |entry| &mut entry.reads);

@@ -51,6 +51,10 @@ impl Shape {
         matches!(self, Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. })
     }
 
+    pub(crate) fn is_listener(self) -> bool {
+        matches!(self, Shape::Listener { .. })
+    }
+
     /// What is accepted from such a socket.
     pub(crate) fn of_accepted(self) -> Shape {
         match self {

@@ -103,10 +103,10 @@ struct Rpc {
     #[arg(long, value_name = "NUMBER|half", value_parser = rate)]
     rate: Option<Rate>,
     /// Write one JSON object per line: a header, then a record per engine, point and round
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = json_file)]
     json: Option<PathBuf>,
     /// Draw the medians
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
 }
 
@@ -214,6 +214,20 @@ fn serve(arguments: Peer) -> ExitCode {
     });
     eprintln!("{}", with_causes(&error)); // the controller says whose words these are
     ExitCode::FAILURE
+}
+
+fn json_file(name: &str) -> Result<PathBuf, &'static str> {
+    match name {
+        "-" => Err("standard output has the table; name a file (./- is a file too)"),
+        _ => Ok(PathBuf::from(name)),
+    }
+}
+
+fn svg_file(name: &str) -> Result<PathBuf, &'static str> {
+    match PathBuf::from(name) {
+        file if file.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("svg")) => Ok(file),
+        _ => Err("the plot is written as SVG; name a file that ends in .svg"),
+    }
 }
 
 /// Prints to standard output, whose reader may have gone (`| head`): that is no error.

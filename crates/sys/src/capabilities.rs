@@ -112,10 +112,7 @@ impl Capabilities {
     /// found.
     pub fn get() -> &'static Self {
         static CAPABILITIES: OnceLock<Capabilities> = OnceLock::new();
-        CAPABILITIES.get_or_init(|| {
-            let names = env::var(DISABLE_VARIABLE).unwrap_or_default();
-            Self::probe(DisabledFeatures::parse(&names))
-        })
+        CAPABILITIES.get_or_init(|| Self::probe(DisabledFeatures::from_environment()))
     }
 
     /// A feature that the channel's io_uring engine cannot do without and that is missing here: the channel uses epoll
@@ -130,9 +127,9 @@ impl Capabilities {
         missing.filter(|_| self.ring.is_ok()).map(|(name, _)| name)
     }
 
-    /// Names in [`DISABLE_VARIABLE`] that no feature has: a misspelling that the user should hear of.
-    pub fn unknown_disabled(&self) -> &[String] {
-        &self.disabled.unknown
+    /// The names that [`DISABLE_VARIABLE`] may hold.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        std::iter::once("ring").chain(Self::NAMES.iter().copied())
     }
 
     fn probe(disabled: DisabledFeatures) -> Self {
@@ -141,6 +138,11 @@ impl Capabilities {
         }
         trials::capabilities(disabled)
     }
+}
+
+/// Names in [`DISABLE_VARIABLE`] that no feature has: a misspelling that the user should hear of.
+pub fn unknown_disabled() -> Vec<String> {
+    DisabledFeatures::from_environment().unknown
 }
 
 /// Whether epoll works for this process: the engine for where io_uring does not.
@@ -222,13 +224,17 @@ struct DisabledFeatures {
 }
 
 impl DisabledFeatures {
+    fn from_environment() -> Self {
+        Self::parse(&env::var(DISABLE_VARIABLE).unwrap_or_default())
+    }
+
     fn parse(names: &str) -> Self {
         let (known, unknown) = names
             .split(',')
             .map(str::trim)
             .filter(|name| !name.is_empty())
             .map(str::to_owned)
-            .partition(|name| name == "ring" || Capabilities::NAMES.contains(&name.as_str()));
+            .partition(|name| Capabilities::names().any(|known| known == name));
         Self { known, unknown }
     }
 

@@ -14,6 +14,8 @@ int main(void)
 	CHECK(listener > 0);
 	EQUAL(mp_accept(listener, 0, 0), -EINVAL);
 	EQUAL(mp_accept(listener, -2, 0), -EINVAL);
+	EQUAL(mp_accept(listener, 1, 2), -EINVAL);
+	EQUAL(mp_accept(listener, 1, -1), -EINVAL);
 	REFUSES_STRANGE(mp_accept(handle, 1, 0));
 
 	/* One, as a descriptor. */

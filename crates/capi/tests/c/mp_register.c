@@ -35,6 +35,21 @@ int main(void)
 	EQUAL(pipe(ends), 0);
 	round_trip(channel, ends[0], ends[1]);
 
+	/* A descriptor has one handle at a time. */
+	tcp_pair(ends);
+	handle = mp_register(channel, ends[0], NULL, NULL, 0);
+	CHECK(handle > 0);
+	EQUAL(mp_register(channel, ends[0], NULL, NULL, 0), -EEXIST);
+	EQUAL(mp_unregister(handle), ends[0]);
+	handle = mp_register(channel, ends[0], NULL, NULL, 0);
+	CHECK(handle > 0);
+	spare = dup(ends[0]);
+	EQUAL(mp_close(handle), 0);
+	EQUAL(mp_flush(channel), 0);
+	CHECK(dup2(spare, ends[0]) == ends[0]);
+	close(spare);
+	round_trip(channel, ends[0], ends[1]);
+
 	/* A bound is an error of its own, and the descriptor stays ours. */
 	small = make_channel(&config);
 	tcp_pair(ends);

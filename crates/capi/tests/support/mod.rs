@@ -44,7 +44,7 @@ impl Library {
         Library { directory: fresh_directory("static"), shared: false }
     }
 
-    /// Installs the shared library, the header and the pkg-config file, and returns the
+    /// Installs the library, the header and the pkg-config file, and returns the
     /// prefix.
     pub(crate) fn install(&self) -> PathBuf {
         let prefix = self.directory.join("prefix");
@@ -59,8 +59,12 @@ impl Library {
             .replace("@LIBDIR@", &prefix.join("lib").display().to_string())
             .replace("@VERSION@", env!("CARGO_PKG_VERSION"));
         fs::write(prefix.join("lib/pkgconfig/megapipe.pc"), description).expect("a file");
-        for name in ["libmegapipe.so", "libmegapipe.so.0"] {
-            fs::copy(self.directory.join(name), prefix.join("lib").join(name)).expect("a copy");
+        if self.shared {
+            for name in ["libmegapipe.so", "libmegapipe.so.0"] {
+                fs::copy(self.directory.join(name), prefix.join("lib").join(name)).expect("a copy");
+            }
+        } else {
+            fs::copy(static_library(), prefix.join("lib/libmegapipe.a")).expect("a copy");
         }
         prefix
     }

@@ -8,6 +8,8 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use sys::capabilities::{Capabilities, DISABLE_VARIABLE};
+
 use crate::config::{Config, EngineKind};
 use crate::core::Core;
 use crate::error::CreateError;
@@ -138,6 +140,7 @@ pub(crate) fn with_descriptor<T>(
 
 /// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.
 pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>, CreateError> {
+    say_unknown_features();
     let forced = match std::env::var("MEGAPIPE_ENGINE") {
         Ok(name) if name == "uring" => Some(EngineKind::Uring),
         Ok(name) if name == "epoll" => Some(EngineKind::Epoll),
@@ -171,5 +174,20 @@ fn say_fallback(cause: &io::Error) {
         tracing::warn!(
             "io_uring is not available ({cause}); using epoll. `megapipe doctor` tells how to mend it"
         );
+    });
+}
+
+/// One line for the process, if it was told to do without what is no feature.
+fn say_unknown_features() {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        let unknown = sys::capabilities::unknown_disabled();
+        if !unknown.is_empty() {
+            tracing::warn!(
+                "{DISABLE_VARIABLE} names no feature: {}; the names are {}",
+                unknown.join(", "),
+                Capabilities::names().collect::<Vec<_>>().join(", ")
+            );
+        }
     });
 }

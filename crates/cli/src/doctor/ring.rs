@@ -1,5 +1,5 @@
 //! The io_uring features: what each is good for, and what takes its place.
-use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable};
+use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable, unknown_disabled};
 
 use super::finding::Finding;
 use super::limits;
@@ -23,10 +23,10 @@ pub(super) fn findings(capabilities: &Capabilities, engine: Option<&str>, system
         Ok(()) => feature_finding(feature),
         Err(_) => Finding::missing(AREA, feature.name, "not tried: no ring").instead(instead),
     }));
-    findings.extend(capabilities.unknown_disabled().iter().map(|name| {
+    findings.extend(unknown_disabled().iter().map(|name| {
         Finding::note(AREA, DISABLE_VARIABLE, format!("names no feature: {name}"))
             .instead("the name is ignored")
-            .remedy("use the names of this list")
+            .remedy(format!("use these names: {}", Capabilities::names().collect::<Vec<_>>().join(", ")))
     }));
     findings
 }

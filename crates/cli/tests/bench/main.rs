@@ -264,6 +264,19 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
 }
 
 #[test]
+fn files_that_would_mislead_are_refused_with_the_remedy() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let picture = folder.join("plot.png");
+    for (flag, file, remedy) in [("--plot", picture.to_str().unwrap(), ".svg"), ("--json", "-", "./-")] {
+        let output = rpc().args([flag, file]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flag} {file}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(flag) && stderr.contains(remedy), "{stderr}");
+    }
+    assert!(!picture.exists());
+}
+
+#[test]
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(&format!("rate-{client}"));

@@ -182,7 +182,9 @@ fn features_are_switched_off_by_name() {
     assert_eq!(status, Some(0));
     assert_eq!(finding(&report, "min_wait")["verdict"], "missing");
     assert_eq!(finding(&report, "cqe_skip")["verdict"], finding(&usual, "cqe_skip")["verdict"]);
-    assert!(finding(&report, "MEGAPIPE_DISABLE")["found"].to_string().contains("no_such_feature"));
+    let unknown = finding(&report, "MEGAPIPE_DISABLE");
+    assert!(unknown["found"].to_string().contains("no_such_feature"));
+    assert!(unknown["remedy"].to_string().contains("ring, defer_taskrun"), "{unknown}");
 
     let (status, report) = doctor_json(megapipe().env("MEGAPIPE_DISABLE", "buffer_ring"));
     assert_eq!((status, &report["engine"]), (Some(0), &Value::from("epoll")));

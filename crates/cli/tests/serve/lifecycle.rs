@@ -1,4 +1,5 @@
 //! How a server starts and ends.
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -15,6 +16,7 @@ on_both_engines!(
     impossible_arguments_are_refused,
     threads_beyond_the_limit_of_descriptors_are_refused,
     an_unknown_engine_is_told_in_one_line,
+    an_unknown_feature_is_told_in_one_line,
     a_port_that_needs_a_privilege_is_named,
     it_listens_on_ipv6,
 );
@@ -146,6 +148,27 @@ fn an_unknown_engine_is_told_in_one_line(_: &'static str) -> Verdict {
     assert_eq!(output.status.code(), Some(1));
     let expected = "megapipe serve: MEGAPIPE_ENGINE is `foo`; set it to `uring` or `epoll`, or unset it\n";
     assert_eq!(message, expected);
+    Ok(())
+}
+
+fn an_unknown_feature_is_told_in_one_line(engine: &'static str) -> Verdict {
+    let mut server = serve(engine, "echo", &["--listen", "127.0.0.1:0", "--threads", "2"])
+        .env("MEGAPIPE_DISABLE", "foo")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the built program can be started");
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().expect("stdout is piped")).read_line(&mut line).expect("readable");
+    rustix::process::kill_process(rustix::process::Pid::from_child(&server), Signal::TERM).expect("it lives");
+    let output = server.wait_with_output().expect("the server is our child");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("io_uring is not available") {
+        return Err(crate::server::Skipped(said));
+    }
+    let warnings: Vec<_> = said.lines().filter(|line| line.contains("MEGAPIPE_DISABLE")).collect();
+    assert_eq!(warnings.len(), 1, "{said}");
+    assert!(warnings[0].contains("foo") && warnings[0].contains("ring, defer_taskrun"), "{said}");
     Ok(())
 }
 

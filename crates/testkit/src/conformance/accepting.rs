@@ -143,6 +143,90 @@ pub fn pending_says_whether_more_wait(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
+pub fn accepts_take_connections_in_their_order(fixture: &mut Fixture) -> Verdict {
+    for early in [false, true] {
+        for flushed in [false, true] {
+            for (first, second) in [(KINDS[0], KINDS[1]), (KINDS[1], KINDS[0])] {
+                let mut driver = fixture.driver();
+                let (listener, handle) = listening(&mut driver);
+                let waiting = if early { 3 } else { 0 };
+                let mut peers: Vec<_> = (0..waiting).map(|_| net::connect(&listener)).collect();
+                let one = driver.accept(handle, AcceptCount::Exactly(1), first).unwrap();
+                if flushed && !early {
+                    driver.expect_silence();
+                }
+                let two = driver.accept(handle, AcceptCount::Exactly(1), second).unwrap();
+                let rest = driver.accept(handle, AcceptCount::Unlimited, first).unwrap();
+                let mut connections = Vec::new();
+                for (op, kind) in [(one, first), (two, second), (rest, first)] {
+                    if !early {
+                        peers.push(net::connect(&listener));
+                    }
+                    let (connection, more) = accepted(&mut driver, op);
+                    assert_eq!(more, op == rest);
+                    connections.push((connection, kind));
+                }
+                for ((connection, kind), mut peer) in connections.into_iter().zip(peers) {
+                    works(&mut driver, connection, kind, &mut peer);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+pub fn a_cancelled_accept_lets_the_next_go_on(fixture: &mut Fixture) -> Verdict {
+    for flushed in [false, true] {
+        let mut driver = fixture.driver();
+        let (listener, handle) = listening(&mut driver);
+        let ops: Vec<_> = (0..3)
+            .map(|_| driver.accept(handle, AcceptCount::Exactly(1), AcceptAs::LwSocket).unwrap())
+            .collect();
+        if flushed {
+            driver.expect_silence();
+        }
+        for op in &ops[..2] {
+            driver.cancel(*op).unwrap();
+            let completion = driver.next();
+            assert_eq!(completion.op, *op);
+            let Event::Accept { result: Err(AcceptError::Cancelled), more: false } = completion.event else {
+                panic!("{:?}", completion.event);
+            };
+        }
+        let mut peer = net::connect(&listener);
+        let (connection, _) = accepted(&mut driver, ops[2]);
+        works(&mut driver, connection, AcceptAs::LwSocket, &mut peer);
+    }
+    Ok(())
+}
+
+pub fn a_closed_listener_closes_what_it_took(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for detach in [false, true] {
+            let mut driver = fixture.driver();
+            let (listener, handle) = listening(&mut driver);
+            let mut peers: Vec<_> = (0..2).map(|_| net::connect(&listener)).collect();
+            drop(listener);
+            for _ in 0..3 {
+                driver.accept(handle, AcceptCount::Exactly(1), kind).unwrap();
+            }
+            // The first is taken, and nobody hears of it.
+            driver.flush().unwrap();
+            if detach {
+                drop(driver.unregister(handle).unwrap());
+            } else {
+                driver.close(handle).unwrap();
+            }
+            for peer in &mut peers {
+                let (bytes, _) = driver.quietly_while(|| net::read_to_end(peer));
+                assert!(bytes.is_empty());
+            }
+            driver.expect_silence();
+        }
+    }
+    Ok(())
+}
+
 pub fn a_socket_that_does_not_listen_says_so(fixture: &mut Fixture) -> Verdict {
     for kind in KINDS {
         let mut driver = fixture.driver();

@@ -163,6 +163,9 @@ macro_rules! for_each_case {
                 connections_without_end
                 unix_connections
                 pending_says_whether_more_wait
+                accepts_take_connections_in_their_order
+                a_cancelled_accept_lets_the_next_go_on
+                a_closed_listener_closes_what_it_took
                 a_socket_that_does_not_listen_says_so
                 a_listener_cannot_be_read
                 wrong_calls_are_refused
@@ -193,6 +196,7 @@ macro_rules! for_each_case {
                 writes_fail_once_each_when_the_peer_resets
                 a_quiet_write_speaks_only_when_it_fails
                 wrong_writes_are_refused
+                the_simplest_echo_resets_nobody_who_reads
             }
             cancelling {
                 a_pending_read

@@ -1,9 +1,10 @@
 //! Writes: in order, whole, and each with one end.
 
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::time::Duration;
 
-use channel::{Event, Handle, OpId, SubmitError, WriteData};
+use channel::{Config, Event, Handle, OpId, ReadData, SubmitError, WriteData};
 use socket2::Type;
 
 use crate::conformance::Fixture;
@@ -218,6 +219,41 @@ pub fn wrong_writes_are_refused(fixture: &mut Fixture) -> Verdict {
         let refused = driver.write_at(handle, vec![1], 0).unwrap_err();
         assert_eq!(refused.reason, SubmitError::Unsupported);
         driver.expect_silence();
+    }
+    Ok(())
+}
+
+pub fn the_simplest_echo_resets_nobody_who_reads(fixture: &mut Fixture) -> Verdict {
+    const BYTES: usize = 1_000_000;
+    for form in Form::ALL {
+        // What a program has that sets nothing.
+        let mut driver = Driver::new(Config { engine: Some(fixture.engine()), ..Config::default() });
+        for seed in 0..20 {
+            let (socket, peer) = net::tcp_pair();
+            let handle = driver.add(socket, form, 0);
+            driver.read_stream(handle).unwrap();
+            let sent = net::pattern(BYTES, seed);
+            let client = || {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        (&peer).write_all(&sent).unwrap();
+                        peer.shutdown(Shutdown::Write).unwrap();
+                    });
+                    net::read_to_end(&mut &peer)
+                })
+            };
+            let (received, end) = driver.drive_while(client, |channel, completion| match completion.event {
+                Event::Read { data: ReadData::Buffer(data), .. } => {
+                    if channel.write_quiet(completion.handle, data).is_err() {
+                        channel.reset(completion.handle).unwrap();
+                    }
+                }
+                Event::Read { .. } => channel.close(completion.handle).unwrap(),
+                other => panic!("{other:?}"),
+            });
+            assert_eq!((received.len(), end), (BYTES, End::Finished), "connection {seed}");
+            assert!(received == sent);
+        }
     }
     Ok(())
 }

@@ -174,8 +174,17 @@ fn set_first_waiter(core: &mut Core, index: u32, op: u32) {
     }
 }
 
+/// Whether the handle has one waiter at most: of a listener's accepts the core starts one at
+/// a time, and keeps the others in line by `Op::next`.
+fn waits_alone(core: &Core, index: u32) -> bool {
+    core.handles.at(index).is_some_and(|entry| entry.shape.is_listener())
+}
+
 /// Puts an accept or connect behind those that wait.
 pub(super) fn append_waiter(core: &mut Core, index: u32, op: OpId) {
+    if waits_alone(core, index) {
+        return set_first_waiter(core, index, op.index);
+    }
     if let Some(entry) = core.op_mut(op) {
         entry.next = NO_OP;
     }
@@ -192,6 +201,12 @@ pub(super) fn append_waiter(core: &mut Core, index: u32, op: OpId) {
 
 /// Takes an accept or connect out of those that wait.
 pub(super) fn unlink_waiter(core: &mut Core, index: u32, op: u32) {
+    if waits_alone(core, index) {
+        if first_waiter(core, index) == Some(op) {
+            set_first_waiter(core, index, NO_OP);
+        }
+        return;
+    }
     let mut before = NO_OP;
     let mut at = first_waiter(core, index).unwrap_or(NO_OP);
     while at != NO_OP && at != op {
