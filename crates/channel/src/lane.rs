@@ -504,6 +504,9 @@ impl Core {
             && let Some(lane) = self.lane(handle)
         {
             lane.connection.kernel_took(result as usize);
+            if !lane.hot {
+                lane.connection.tell_counts();
+            }
         }
     }
 

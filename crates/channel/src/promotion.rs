@@ -352,6 +352,9 @@ impl Channel {
         let mut place = 0;
         while place < promoter.hot.len() {
             let handle = promoter.hot[place];
+            if let Some(lane) = self.core.lane(handle.index) {
+                lane.connection.tell_counts();
+            }
             if self.core.lane_has_news(handle.index) {
                 news = true;
                 break;
@@ -387,6 +390,10 @@ impl Channel {
     pub(crate) fn ring_if_wanted(&mut self, handle: u32) {
         let Some(promoter) = self.promoter.as_mut() else { return };
         let Some(lane) = self.core.lane(handle) else { return };
+        if !lane.hot {
+            // No sleep comes upon it to do so.
+            lane.connection.tell_counts();
+        }
         if lane.bell_under_way {
             return;
         }

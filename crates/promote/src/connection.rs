@@ -147,8 +147,8 @@ impl Connection {
             (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
         };
         let mut end = End::new(own_segment, peer_segment)?;
-        end.sender.sent_over_tcp(written);
-        end.receiver.took_tcp(consumed);
+        end.sender.sent_before(written);
+        end.receiver.took_before(consumed);
         end.receiver.mark_aware();
         Ok(Connection { end, _own: own, _peer: peer, kernel_end: None, spilled: false, demoted: false })
     }
@@ -302,12 +302,20 @@ impl Connection {
     ///
     /// As for [`Self::send`].
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
+        self.end.tell_counts();
         self.end.receiver.arm()
     }
 
     /// This end looks by itself while its loop is awake.
     pub fn disarm(&mut self) {
         self.end.receiver.disarm();
+    }
+
+    /// Stores what was counted since, for whoever looks on: before a loop sleeps, and
+    /// whenever a connection that is not looked at then was used.
+    #[inline]
+    pub fn tell_counts(&mut self) {
+        self.end.tell_counts();
     }
 
     /// Whether anything new is here, for the last look before a loop sleeps.

@@ -24,6 +24,14 @@ pub const RECORDS: u32 = 8;
 pub const COUNTERS: usize = 16;
 /// Where the counters begin in a segment.
 pub const SEGMENT_COUNTERS_OFFSET: usize = 512;
+/// Counter of a segment: messages that its end sent, in either lane. Written by the sender
+/// half, in a line apart from the receiver half's.
+pub const SENT_MESSAGES: usize = 0;
+/// Counter of a segment: messages that its end took, in either lane.
+pub const TAKEN_MESSAGES: usize = 8;
+/// Messages after which a half stores its count at the latest; it does so too when its owner
+/// has time.
+pub(crate) const COUNTED_EVERY: u64 = 64;
 /// Where the counters begin in a loop page.
 pub const LOOP_COUNTERS_OFFSET: usize = 128;
 

@@ -19,6 +19,8 @@ mod parts;
 mod receiver;
 mod sender;
 mod sync;
+#[cfg(not(loom))]
+mod view;
 
 pub use bell::{LoopPage, PeerLoop};
 pub use layout::LayoutError;
@@ -27,6 +29,8 @@ pub use memory::{PeerSegment, Segment};
 pub use parts::Lane;
 pub use receiver::{Front, Ready, Receiver};
 pub use sender::Sender;
+#[cfg(not(loom))]
+pub use view::{LoopView, SegmentView, Words};
 
 /// A word of the other end that no end which keeps to the rules would write. The connection
 /// ends as by a reset: ECONNRESET here, RST to the other end.
@@ -85,6 +89,13 @@ impl End {
         limit: usize,
     ) -> Result<usize, Corrupt> {
         self.sender.write(slices, limit, Some(&mut self.receiver))
+    }
+
+    /// Stores how many messages were counted, where whoever looks on sees it.
+    #[inline]
+    pub fn tell_counts(&mut self) {
+        self.sender.tell_count();
+        self.receiver.tell_count();
     }
 }
 

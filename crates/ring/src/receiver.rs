@@ -2,6 +2,7 @@
 
 use crate::Corrupt;
 use crate::bell::next_number;
+use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
@@ -61,6 +62,9 @@ pub struct Receiver {
     tcp_start: u64,
     /// The last arming number.
     number: u32,
+    /// Messages taken, and how many of them the segment tells.
+    messages: u64,
+    told: u64,
 }
 
 impl Receiver {
@@ -85,6 +89,8 @@ impl Receiver {
             tcp: 0,
             tcp_start: 0,
             number: 0,
+            messages: 0,
+            told: 0,
         };
         receiver.resume()?;
         Ok(receiver)
@@ -103,6 +109,8 @@ impl Receiver {
         self.data = own.taken.data.load(Ordering::Relaxed);
         self.tcp = own.taken.tcp.load(Ordering::Relaxed);
         self.number = own.arming.load(Ordering::Relaxed);
+        self.told = own.counters[TAKEN_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
+        self.messages = self.told;
         let peer = self.peer.header();
         // DATA-PAIR, as in `refresh`.
         self.tail = peer.tail.load(Ordering::Acquire);
@@ -325,6 +333,9 @@ impl Receiver {
 
     #[inline(always)]
     fn took(&mut self, count: usize) {
+        if count > 0 {
+            self.count();
+        }
         self.head = self.head.wrapping_add(count as u64);
         if self.head.wrapping_sub(self.released) >= self.peer.ring_length() as u64 / 4 {
             self.release();
@@ -366,6 +377,14 @@ impl Receiver {
     /// The first `count` bytes of the TCP lane were taken: no more than [`Receiver::tcp`]
     /// said they were bells or data.
     pub fn took_tcp(&mut self, count: u64) {
+        if self.took_before(count) > 0 {
+            self.count();
+        }
+    }
+
+    /// As [`Receiver::took_tcp`], of messages that nobody counted; how many bytes of them
+    /// were data.
+    pub fn took_before(&mut self, count: u64) -> u64 {
         let own = self.own.header();
         let bells = match self.lane() {
             Lane::Tcp => count.min(self.tcp_start.saturating_sub(self.tcp)),
@@ -375,6 +394,26 @@ impl Receiver {
         self.data = self.data.wrapping_add(count - bells);
         own.taken.data.store(self.data, Ordering::Relaxed);
         own.taken.tcp.store(self.tcp, Ordering::Relaxed);
+        count - bells
+    }
+
+    /// One more message was taken; as the sender half's.
+    #[inline(always)]
+    fn count(&mut self) {
+        self.messages = self.messages.wrapping_add(1);
+        if self.messages.wrapping_sub(self.told) >= COUNTED_EVERY {
+            self.tell_count();
+        }
+    }
+
+    /// Stores how many messages were taken, if the segment does not tell.
+    #[inline]
+    pub fn tell_count(&mut self) {
+        if self.told != self.messages {
+            self.told = self.messages;
+            let counter = &self.own.header().counters[TAKEN_MESSAGES];
+            counter.store(self.messages, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 
     /// Asks for a bell; to be called before this end waits on the kernel connection. True:
@@ -384,6 +423,7 @@ impl Receiver {
     /// The other end's words are nonsense.
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.release();
+        self.tell_count();
         self.number = next_number(self.number);
         let own = self.own.header();
         own.arming.store(self.number, Ordering::Relaxed);

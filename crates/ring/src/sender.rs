@@ -2,7 +2,7 @@
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::RECORDS;
+use crate::layout::{COUNTED_EVERY, RECORDS, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -31,6 +31,9 @@ pub struct Sender {
     /// The arming number last rung for, and the one seen last; 0: the loop page was asked.
     rung: u32,
     seen: u32,
+    /// Messages sent, and how many of them the segment tells.
+    messages: u64,
+    told: u64,
 }
 
 impl Sender {
@@ -49,6 +52,8 @@ impl Sender {
             tcp: 0,
             rung: 0,
             seen: 0,
+            messages: 0,
+            told: 0,
         };
         sender.resume();
         sender
@@ -64,6 +69,8 @@ impl Sender {
         self.data = own.sent.data.load(Ordering::Relaxed);
         self.tcp = own.sent.tcp.load(Ordering::Relaxed);
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
+        self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
+        self.messages = self.told;
         // What is surely true: no more can be on its way. The other end tells when it matters.
         self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
         self.parts_taken = self.parts.wrapping_sub(RECORDS);
@@ -187,11 +194,38 @@ impl Sender {
         }
         // DATA-PAIR: release the bytes, `base`, and the parts published before.
         own.tail.store(self.tail, Ordering::Release);
+        self.count();
         Ok(written)
     }
 
-    /// The kernel took `count` stream bytes in a TCP part.
+    /// One more message was sent. Its number stays here for a while: a small message shall
+    /// not touch one more cache line for statistics.
+    #[inline(always)]
+    fn count(&mut self) {
+        self.messages = self.messages.wrapping_add(1);
+        if self.messages.wrapping_sub(self.told) >= COUNTED_EVERY {
+            self.tell_count();
+        }
+    }
+
+    /// Stores how many messages were sent, if the segment does not tell.
+    #[inline]
+    pub fn tell_count(&mut self) {
+        if self.told != self.messages {
+            self.told = self.messages;
+            let counter = &self.own.header().counters[SENT_MESSAGES];
+            counter.store(self.messages, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// The kernel took `count` stream bytes in a TCP part: a message.
     pub fn sent_over_tcp(&mut self, count: u64) {
+        self.sent_before(count);
+        self.count();
+    }
+
+    /// The kernel took `count` stream bytes in a TCP part, in messages that nobody counted.
+    pub fn sent_before(&mut self, count: u64) {
         self.data = self.data.wrapping_add(count);
         self.tcp = self.tcp.wrapping_add(count);
         let own = self.own.header();
@@ -204,7 +238,7 @@ impl Sender {
     pub fn kernel_took(&mut self, total: u64) {
         let missing = total.saturating_sub(self.tcp);
         match self.lane() {
-            Lane::Tcp => self.sent_over_tcp(missing),
+            Lane::Tcp => self.sent_before(missing),
             // Bells, since every TCP part is counted before a ring part is opened.
             Lane::Ring => {
                 self.tcp = self.tcp.wrapping_add(missing);

@@ -92,7 +92,7 @@ impl SharedMapping {
     /// `Unsound` if the file is not sealed, or not of that size; `Refused` as mmap(2), with
     /// EACCES or EPERM for a descriptor that only reads.
     pub fn writable(fd: BorrowedFd<'_>, len: usize) -> Result<SharedMapping, MapError> {
-        SharedMapping::map(fd, len, true)
+        SharedMapping::map(fd, len, len, true)
     }
 
     /// Maps all `len` bytes of sealed memory to read.
@@ -101,11 +101,23 @@ impl SharedMapping {
     ///
     /// As for `writable`.
     pub fn read_only(fd: BorrowedFd<'_>, len: usize) -> Result<SharedMapping, MapError> {
-        SharedMapping::map(fd, len, false)
+        SharedMapping::map(fd, len, len, false)
     }
 
-    fn map(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<SharedMapping, MapError> {
-        let number = memory_file::check(fd, len as u64)?;
+    /// Maps the first `part` of `len` bytes of sealed memory to read.
+    ///
+    /// # Errors
+    ///
+    /// As for `writable`; `Unsound` also if the part is larger than the whole.
+    pub fn beginning(fd: BorrowedFd<'_>, len: usize, part: usize) -> Result<SharedMapping, MapError> {
+        if part > len {
+            return Err(UnsoundFile::Size { found: len as u64, expected: part as u64 }.into());
+        }
+        SharedMapping::map(fd, len, part, false)
+    }
+
+    fn map(fd: BorrowedFd<'_>, size: usize, len: usize, writable: bool) -> Result<SharedMapping, MapError> {
+        let number = memory_file::check(fd, size as u64)?;
         let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
         // SAFETY: a fresh mapping at an address the kernel chooses touches no existing
         // memory; the seals keep the file as long as the mapping for ever.
