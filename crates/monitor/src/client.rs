@@ -5,6 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use promote::Reason;
+use promote::watch::LoopWatch;
+use promote::wire::view::{Record, Refusals};
 use promote::wire::{MonitorMessage, Name, Packet, Token};
 use sys::packet;
 use sys::tcp::End;
@@ -18,8 +21,9 @@ pub(crate) enum Held {
     /// An offer that waits; whether its descriptor is kept.
     Waiting { end: End, foreign: bool },
     /// A promoted connection with its segment. `cookie` is none for one that an earlier
-    /// monitor granted: what the client says of it is not verified.
-    Promoted { cookie: Option<u64>, bytes: u64 },
+    /// monitor granted: what the client says of it is not verified, and `seen`, its number among
+    /// those that are looked at, is none either.
+    Promoted { cookie: Option<u64>, bytes: u64, seen: Option<u64> },
 }
 
 /// A client that has said hello.
@@ -28,6 +32,24 @@ pub(crate) struct Loop {
     pub(crate) name: Name,
     /// Its loop page, for those it shares connections with.
     pub(crate) page: OwnedFd,
+    /// The same, to look at; `None` if it could not be mapped.
+    pub(crate) watch: Option<LoopWatch>,
+}
+
+/// What one client's offers came to.
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) offers: u64,
+    pub(crate) granted: u64,
+    pub(crate) refused: Refusals,
+}
+
+impl Tally {
+    pub(crate) fn refused(&mut self, reason: Reason) {
+        if let Some(place) = Reason::ALL.iter().position(|known| *known == reason) {
+            self.refused[place] += 1;
+        }
+    }
 }
 
 /// A client.
@@ -41,6 +63,8 @@ pub(crate) struct Client {
     /// How many of them wait.
     pub(crate) waiting: u64,
     pub(crate) bucket: Bucket,
+    pub(crate) since: Instant,
+    pub(crate) tally: Tally,
     /// What it had no room for. While there is any, nothing more is read from it, so that
     /// there can be no more than it has offers waiting.
     unsent: VecDeque<Packet>,
@@ -59,6 +83,8 @@ impl Client {
             held: HashMap::new(),
             waiting: 0,
             bucket: Bucket::full(limits.offers_burst, now),
+            since: now,
+            tally: Tally::default(),
             unsent: VecDeque::new(),
         })
     }
@@ -72,6 +98,11 @@ impl Client {
     /// Says something that brings descriptors, now or not at all.
     pub(crate) fn hand(&self, message: MonitorMessage, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         packet::send(self.socket.as_fd(), message.encode().as_bytes(), descriptors)
+    }
+
+    /// Tells a record, now or not at all.
+    pub(crate) fn tell(&self, record: &Record) -> io::Result<()> {
+        packet::send(self.socket.as_fd(), record.encode().as_bytes(), &[])
     }
 
     /// Says what is unsaid, as far as the client has room; false if it is gone.

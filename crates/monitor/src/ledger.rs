@@ -69,6 +69,11 @@ impl Ledger {
         });
     }
 
+    /// Segments of a user, and their bytes.
+    pub(crate) fn segments_of(&self, uid: u32) -> (u64, u64) {
+        self.users.get(&uid).map_or((0, 0), |user| (user.segments, user.bytes))
+    }
+
     /// Segments of all users, and their bytes.
     pub(crate) fn segments(&self) -> (u64, u64) {
         self.users.values().fold((0, 0), |(segments, bytes), user| {

@@ -15,6 +15,7 @@ pub mod policy;
 mod scrape;
 mod server;
 mod verify;
+mod view;
 
 pub use listener::{ListenError, Listener};
 pub use scrape::MetricsAddress;

@@ -1,12 +1,13 @@
 //! What the clients' messages come to: offers meet, and are granted or refused.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
 
 use promote::Reason;
 use promote::client::PROTOCOL;
+use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
 use crate::client::{Client, Held, Loop};
@@ -16,36 +17,41 @@ use crate::metrics::Metrics;
 use crate::offers::{ClientId, Offer, Offers, Party};
 use crate::policy::Policy;
 use crate::verify::{Verified, Verifier};
+use crate::view::{Ends, SeenEnd};
 
 /// Lines about refusals that are logged in a second; the counters have all of them.
 const LOGGED_PER_SECOND: u32 = 50;
 
 /// Everybody who is connected, and everything that waits or is promoted.
 pub(crate) struct Meeting {
-    pub(crate) clients: HashMap<ClientId, Client>,
+    pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) metrics: Metrics,
     policy: Policy,
     run_by_root: bool,
-    offers: Offers,
-    ledger: Ledger,
+    pub(crate) since: Instant,
+    pub(crate) offers: Offers,
+    pub(crate) ledger: Ledger,
+    pub(crate) ends: Ends,
     verifier: Verifier,
     /// Sockets that are ends of promoted connections, by cookie.
     promoted: HashMap<u64, Party>,
     next_loop: u32,
     logged: Bucket,
     /// Clients that do not read, or are gone: the event loop has to look after them.
-    unwell: Vec<ClientId>,
+    pub(crate) unwell: Vec<ClientId>,
 }
 
 impl Meeting {
     pub(crate) fn new(policy: Policy, now: Instant) -> io::Result<Meeting> {
         Ok(Meeting {
-            clients: HashMap::new(),
+            clients: BTreeMap::new(),
             metrics: Metrics::new(),
             policy,
             run_by_root: rustix::process::geteuid().is_root(),
+            since: now,
             offers: Offers::default(),
             ledger: Ledger::default(),
+            ends: Ends::default(),
             verifier: Verifier::new()?,
             promoted: HashMap::new(),
             // Numbers of an earlier monitor may still be in use; these are most likely
@@ -113,8 +119,11 @@ impl Meeting {
                     self.ledger.remove_kept(uid);
                 }
             }
-            Held::Promoted { cookie, bytes } => {
+            Held::Promoted { cookie, bytes, seen } => {
                 self.ledger.remove_segment(uid, *bytes);
+                if let Some(seen) = seen {
+                    self.ends.remove(*seen);
+                }
                 if let Some(cookie) = cookie {
                     self.promoted.remove(cookie);
                 }
@@ -152,6 +161,7 @@ impl Meeting {
                     return Err("a token that is in use");
                 }
                 self.metrics.offers.inc();
+                client.tally.offers += 1;
                 let party = Party { client: id, token };
                 if let Err(reason) = self.offer(party, descriptor, now) {
                     self.refuse(party, reason, now);
@@ -174,8 +184,12 @@ impl Meeting {
                 }
                 // Beyond the quota it is not counted; it lives all the same.
                 if self.ledger.add_segment(client.subject.uid, bytes, limits) {
-                    client.held.insert(token, Held::Promoted { cookie: None, bytes });
+                    client.held.insert(token, Held::Promoted { cookie: None, bytes, seen: None });
                 }
+                Ok(())
+            }
+            (ClientMessage::Query { from }, None) => {
+                self.tell(id, from, now);
                 Ok(())
             }
             // A later version answers; in this one nobody has segments to give.
@@ -186,9 +200,10 @@ impl Meeting {
 
     /// An offer came without its descriptor, since this process may have no more of them.
     pub(crate) fn hear_lost(&mut self, id: ClientId, token: Token, now: Instant) -> Result<(), &'static str> {
-        match self.clients.get(&id) {
+        match self.clients.get_mut(&id) {
             Some(client) if client.greeted.is_some() && !client.held.contains_key(&token) => {
                 self.metrics.offers.inc();
+                client.tally.offers += 1;
                 self.refuse(Party { client: id, token }, Reason::NoMemory, now);
                 Ok(())
             }
@@ -218,7 +233,8 @@ impl Meeting {
             refuse(client, &error);
             return self.unwell.push(id);
         }
-        client.greeted = Some(Loop { id: loop_id, name, page: page.read_only });
+        let watch = LoopWatch::new(page.read_only.as_fd()).ok();
+        client.greeted = Some(Loop { id: loop_id, name, page: page.read_only, watch });
         tracing::debug!(
             client = id.0,
             uid = client.subject.uid,
@@ -310,14 +326,14 @@ impl Meeting {
             self.refuse(parties[0], Reason::Changed, now);
             return Err(Reason::Changed);
         }
-        if let Err(reason) = self.grant(&offers) {
+        if let Err(reason) = self.grant(&offers, now) {
             self.refuse(parties[0], reason, now);
             return Err(reason);
         }
         Ok(())
     }
 
-    fn grant(&mut self, offers: &[Offer; 2]) -> Result<(), Reason> {
+    fn grant(&mut self, offers: &[Offer; 2], now: Instant) -> Result<(), Reason> {
         let parties = offers.each_ref().map(|offer| offer.party);
         let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
             return Err(Reason::Unmatched);
@@ -340,18 +356,28 @@ impl Meeting {
             self.ledger.remove_segment(users[0], size.into());
             return Err(Reason::Quota);
         }
-        if let Err(reason) = self.hand_out(parties, [a, b], size) {
-            for uid in users {
-                self.ledger.remove_segment(uid, size.into());
+        let watches = match self.hand_out(parties, [a, b], size) {
+            Ok(watches) => watches,
+            Err(reason) => {
+                for uid in users {
+                    self.ledger.remove_segment(uid, size.into());
+                }
+                return Err(reason);
             }
-            return Err(reason);
-        }
-        for offer in offers {
-            let cookie = offer.verified.end.cookie;
-            self.promoted.insert(cookie, offer.party);
+        };
+        let numbers = self.ends.next_two();
+        for (place, (offer, watch)) in offers.iter().zip(watches).enumerate() {
+            let end = offer.verified.end;
+            self.promoted.insert(end.cookie, offer.party);
+            let (number, other) = (numbers[place], numbers[1 - place]);
             if let Some(client) = self.clients.get_mut(&offer.party.client) {
-                let held = Held::Promoted { cookie: Some(cookie), bytes: size.into() };
+                let held =
+                    Held::Promoted { cookie: Some(end.cookie), bytes: size.into(), seen: Some(number) };
                 client.held.insert(offer.party.token, held);
+                client.tally.granted += 1;
+                let uid = client.subject.uid;
+                let seen = SeenEnd { client: offer.party.client, uid, other, end, size, since: now, watch };
+                self.ends.insert(number, seen);
             }
         }
         self.metrics.matches.inc();
@@ -366,7 +392,12 @@ impl Meeting {
 
     /// Makes the two segments and sends them. If only the first client could be told, it
     /// is told the contrary with the refusal that follows.
-    fn hand_out(&self, parties: [Party; 2], clients: [&Client; 2], size: u32) -> Result<(), Reason> {
+    fn hand_out(
+        &self,
+        parties: [Party; 2],
+        clients: [&Client; 2],
+        size: u32,
+    ) -> Result<[Option<SegmentWatch>; 2], Reason> {
         let no_memory = |error: io::Error| {
             tracing::error!(%error, "no segments can be made");
             Reason::NoMemory
@@ -389,7 +420,8 @@ impl Meeting {
                 });
             }
         }
-        Ok(())
+        // Without them the connection is as good, and only its numbers are not seen.
+        Ok(segments.each_ref().map(|segment| SegmentWatch::new(segment.read_only.as_fd(), size).ok()))
     }
 
     /// Refuses the offers that have waited long enough.
@@ -411,6 +443,7 @@ impl Meeting {
     fn refuse(&mut self, party: Party, reason: Reason, now: Instant) {
         self.metrics.refused(reason);
         let Some(client) = self.clients.get_mut(&party.client) else { return };
+        client.tally.refused(reason);
         if !client.say(MonitorMessage::Refuse { token: Some(party.token), reason }) || client.is_stalled() {
             self.unwell.push(party.client);
         }

@@ -8,6 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use promote::Reason;
+use promote::wire::view::Refusals;
 
 /// Counters and levels under their names.
 pub(crate) struct Metrics {
@@ -81,6 +82,11 @@ impl Metrics {
 
     pub(crate) fn refused(&self, reason: Reason) {
         self.refusals.get_or_create(&Refusal { reason: Label(reason) }).inc();
+    }
+
+    /// Refusals of all reasons, in the order of [`Reason::ALL`].
+    pub(crate) fn refusals(&self) -> Refusals {
+        Reason::ALL.map(|reason| self.refusals.get_or_create(&Refusal { reason: Label(reason) }).get())
     }
 
     pub(crate) fn reloaded(&self, good: bool) {

@@ -275,7 +275,10 @@ impl Monitor {
             let [descriptor, second, _] = received.descriptors;
             // A descriptor that found no room in this process is not its sender's fault.
             let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
-            let outcome = match ClientMessage::decode(&bytes[..received.len]) {
+            let decoded = ClientMessage::decode(&bytes[..received.len]);
+            // Its answer is work enough for one turn.
+            let asked = matches!(decoded, Ok(ClientMessage::Query { .. }));
+            let outcome = match decoded {
                 Ok(ClientMessage::Offer { token }) if lost => self.meeting.hear_lost(id, token, now),
                 Ok(_) if received.truncated || second.is_some() => Err("too many descriptors"),
                 Ok(message) => self.meeting.hear(id, message, descriptor, now),
@@ -285,6 +288,9 @@ impl Monitor {
             };
             if let Err(breach) = outcome {
                 return self.cut_off(id, breach);
+            }
+            if asked {
+                return;
             }
         }
     }

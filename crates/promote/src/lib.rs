@@ -5,6 +5,8 @@
 pub mod client;
 pub mod connection;
 mod place;
+pub mod viewer;
+pub mod watch;
 pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};

@@ -4,6 +4,10 @@
 
 use std::fmt;
 
+pub mod view;
+
+use view::Place;
+
 /// Version of the messages.
 pub const VERSION: u16 = 1;
 /// Bytes of the longest packet that any version may send.
@@ -24,6 +28,9 @@ const REFUSE: u16 = 5;
 const WITHDRAW: u16 = 6;
 const REGISTER: u16 = 7;
 const ATTACH: u16 = 8;
+const QUERY: u16 = 9;
+const RECORD: u16 = 10;
+const END: u16 = 11;
 
 /// Names an offer, and later the promoted connection, in the talk of one client with the
 /// monitor; chosen by the client, never 0, unique among its live ones.
@@ -188,6 +195,11 @@ pub enum ClientMessage {
         /// Number of the other end's loop, as that monitor told it.
         peer_loop: u32,
     },
+    /// Asks for records of what the monitor sees, from a place on ([`view`]).
+    Query {
+        /// The place.
+        from: Place,
+    },
     /// A process that holds a promoted connection without its segments asks for them; with
     /// it comes the socket.
     Attach {
@@ -226,6 +238,11 @@ pub enum MonitorMessage {
         /// Why.
         reason: Reason,
     },
+    /// The records that a query asked for ([`view`]) end here.
+    End {
+        /// Where the next query goes on; `None`: all was told.
+        next: Option<Place>,
+    },
 }
 
 /// Why a packet is not a message.
@@ -261,6 +278,12 @@ pub enum DecodeError {
     /// A token is 0.
     #[error("a token is 0")]
     Token,
+    /// No section has that number.
+    #[error("section {0} is unknown")]
+    Section(u32),
+    /// A field has a value that its meaning does not allow.
+    #[error("a field of a record has an impossible value")]
+    Field,
     /// No reason has that number.
     #[error("reason {0} is unknown")]
     Reason(u32),
@@ -271,12 +294,12 @@ pub enum DecodeError {
 
 /// A message as it is sent.
 #[derive(Clone, Copy)]
-pub struct Packet {
-    bytes: [u8; LONGEST],
+pub struct Packet<const ROOM: usize = LONGEST> {
+    bytes: [u8; ROOM],
     len: usize,
 }
 
-impl Packet {
+impl<const ROOM: usize> Packet<ROOM> {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -296,6 +319,7 @@ impl ClientMessage {
                 Writer::new(REGISTER).u64(token.0).u64(cookie).u32(peer_loop).end()
             }
             ClientMessage::Attach { cookie } => Writer::new(ATTACH).u64(cookie).end(),
+            ClientMessage::Query { from } => from.write(Writer::new(QUERY)).end(),
         }
     }
 
@@ -335,6 +359,10 @@ impl ClientMessage {
                 fields.expect(8)?;
                 ClientMessage::Attach { cookie: fields.u64() }
             }
+            QUERY => {
+                fields.expect(Place::BYTES)?;
+                ClientMessage::Query { from: Place::read(&mut fields)? }
+            }
             other => return Err(DecodeError::Type(other)),
         })
     }
@@ -353,6 +381,8 @@ impl MonitorMessage {
             MonitorMessage::Refuse { token, reason } => {
                 Writer::new(REFUSE).u64(token.map_or(0, Token::get)).u32(reason as u32).end()
             }
+            MonitorMessage::End { next: Some(next) } => next.write(Writer::new(END)).end(),
+            MonitorMessage::End { next: None } => Writer::new(END).bytes(&[0; Place::BYTES]).end(),
         }
     }
 
@@ -387,38 +417,43 @@ impl MonitorMessage {
                 let reason = Reason::from_number(number).ok_or(DecodeError::Reason(number))?;
                 MonitorMessage::Refuse { token, reason }
             }
+            END => {
+                fields.expect(Place::BYTES)?;
+                let all = fields.fields == [0; Place::BYTES];
+                MonitorMessage::End { next: if all { None } else { Some(Place::read(&mut fields)?) } }
+            }
             other => return Err(DecodeError::Type(other)),
         })
     }
 }
 
-/// Puts fields one after the other into a packet that has room for every message.
-struct Writer(Packet);
+/// Puts fields one after the other into a packet, which has room for the message it is for.
+struct Writer<const ROOM: usize = LONGEST>(Packet<ROOM>);
 
-impl Writer {
-    fn new(kind: u16) -> Writer {
-        Writer(Packet { bytes: [0; LONGEST], len: 0 })
+impl<const ROOM: usize> Writer<ROOM> {
+    fn new(kind: u16) -> Writer<ROOM> {
+        Writer(Packet { bytes: [0; ROOM], len: 0 })
             .bytes(&kind.to_le_bytes())
             .bytes(&VERSION.to_le_bytes())
             .u32(0)
     }
 
-    fn u32(self, value: u32) -> Writer {
+    fn u32(self, value: u32) -> Writer<ROOM> {
         self.bytes(&value.to_le_bytes())
     }
 
-    fn u64(self, value: u64) -> Writer {
+    fn u64(self, value: u64) -> Writer<ROOM> {
         self.bytes(&value.to_le_bytes())
     }
 
-    fn bytes(mut self, bytes: &[u8]) -> Writer {
+    fn bytes(mut self, bytes: &[u8]) -> Writer<ROOM> {
         let packet = &mut self.0;
         packet.bytes[packet.len..packet.len + bytes.len()].copy_from_slice(bytes);
         packet.len += bytes.len();
         self
     }
 
-    fn end(mut self) -> Packet {
+    fn end(mut self) -> Packet<ROOM> {
         let len = self.0.len as u32;
         self.0.bytes[4..HEADER].copy_from_slice(&len.to_le_bytes());
         self.0
@@ -499,6 +534,7 @@ mod tests {
                 ClientMessage::Register { token, cookie, peer_loop }
             }),
             any::<u64>().prop_map(|cookie| ClientMessage::Attach { cookie }),
+            view::tests::place().prop_map(|from| ClientMessage::Query { from }),
         ]
     }
 
@@ -514,6 +550,7 @@ mod tests {
                 token: Token::new(token),
                 reason: Reason::ALL[reason]
             }),
+            prop::option::of(view::tests::place()).prop_map(|next| MonitorMessage::End { next }),
         ]
     }
 
@@ -533,7 +570,7 @@ mod tests {
         /// What decodes is what encodes to exactly these bytes; everything else is refused.
         #[test]
         fn any_bytes_decode_or_are_refused(
-            kind in 0u16..10, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            kind in 0u16..13, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
             honest in any::<bool>(),
         ) {
             if honest && bytes.len() >= HEADER {

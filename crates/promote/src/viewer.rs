@@ -1,0 +1,171 @@
+//! Asking a monitor what it sees.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use sys::packet;
+
+use crate::client::PROTOCOL;
+use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
+use crate::wire::view::{self, Loop, Promoted, Record, Totals};
+use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Reason};
+
+/// How long a monitor may take for the next packet.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Records of one answer: more than any monitor lets in, and an end to those of a liar.
+const MOST_RECORDS: usize = 1 << 20;
+
+/// Why a monitor does not tell.
+#[derive(Debug, thiserror::Error)]
+pub enum ViewError {
+    /// The socket's directory is somebody else's.
+    #[error(transparent)]
+    Place(#[from] UnsafePlace),
+    /// connect(2), sendmsg(2) or recvmsg(2).
+    #[error("the monitor cannot be asked: {0}")]
+    System(#[from] io::Error),
+    /// It ended.
+    #[error("the monitor has ended")]
+    Ended,
+    /// It does not want to talk to this client.
+    #[error("the monitor refuses to talk: {0}")]
+    Refused(Reason),
+    /// It cut this client off when it asked.
+    #[error("the monitor does not know the question: it is older than this program; restart it")]
+    Unknown,
+    /// It sent what is no answer.
+    #[error("the monitor sent nonsense: {0}")]
+    Nonsense(#[from] DecodeError),
+    /// It sent what does not answer the question.
+    #[error("the monitor answered something else than was asked")]
+    Strange,
+    /// No answer came.
+    #[error("the monitor has said nothing for {} seconds", PATIENCE.as_secs())]
+    Silent,
+}
+
+/// What a monitor sees at a moment.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// What it counts.
+    pub totals: Totals,
+    /// Its clients, by number.
+    pub loops: Vec<Loop>,
+    /// The ends of promoted connections, by number.
+    pub promoted: Vec<Promoted>,
+    /// When the answer was complete.
+    pub at: Instant,
+}
+
+/// Where monitors are looked for: `chosen`, else where MEGAPIPE_MONITOR says, else at the
+/// system's place and the user's own.
+pub fn places(chosen: Option<PathBuf>) -> Vec<PathBuf> {
+    let named = std::env::var_os("MEGAPIPE_MONITOR").filter(|value| !value.is_empty()).map(PathBuf::from);
+    match chosen.or(named) {
+        Some(path) => vec![path],
+        None => vec![SYSTEM_SOCKET.into(), Place::of_user().path],
+    }
+}
+
+/// A connection to a monitor that is asked.
+pub struct Viewer {
+    socket: OwnedFd,
+}
+
+impl Viewer {
+    /// Connects to the monitor at `path`, one of [`places`].
+    ///
+    /// # Errors
+    ///
+    /// It is not there (`System`), or does not talk.
+    pub fn connect(path: &Path, name: &str) -> Result<Viewer, ViewError> {
+        let own = Place::of_user();
+        let place = if own.path == path { own } else { Place::chosen(path.into()) };
+        if !place.check()? {
+            return Err(io::Error::from(io::ErrorKind::NotFound).into());
+        }
+        let viewer = Viewer { socket: packet::connect(path)? };
+        let (version_min, version_max) = (PROTOCOL, PROTOCOL);
+        let hello = ClientMessage::Hello { version_min, version_max, name: Name::new(name) };
+        // One that turned us away at once has said why, which is heard below.
+        let _ = viewer.say(hello);
+        let mut bytes = [0; MOST_BYTES];
+        match MonitorMessage::decode(viewer.hear(&mut bytes)?)? {
+            // The page is for those who have connections.
+            MonitorMessage::Welcome { .. } => Ok(viewer),
+            MonitorMessage::Refuse { reason, .. } => Err(ViewError::Refused(reason)),
+            _ => Err(ViewError::Strange),
+        }
+    }
+
+    /// Asks for all that this user may see.
+    ///
+    /// # Errors
+    ///
+    /// The monitor ended, or tells no sense.
+    pub fn look(&self) -> Result<View, ViewError> {
+        let mut totals = None;
+        let (mut loops, mut promoted) = (Vec::new(), Vec::new());
+        let mut bytes = [0; MOST_BYTES];
+        let mut from = Some(view::Place::FIRST);
+        let mut packets = 0;
+        while let Some(place) = from {
+            self.say(ClientMessage::Query { from: place })?;
+            from = loop {
+                packets += 1;
+                if packets > MOST_RECORDS {
+                    return Err(ViewError::Strange);
+                }
+                let packet = self.hear(&mut bytes)?;
+                match Record::decode(packet)? {
+                    Some(Record::Totals(record)) => totals = Some(record),
+                    Some(Record::Loop(record)) => loops.push(record),
+                    Some(Record::Promoted(record)) => promoted.push(record),
+                    None => match MonitorMessage::decode(packet)? {
+                        MonitorMessage::End { next } => break next,
+                        MonitorMessage::Refuse { reason: Reason::Protocol, .. } => {
+                            return Err(ViewError::Unknown);
+                        }
+                        MonitorMessage::Refuse { reason, .. } => return Err(ViewError::Refused(reason)),
+                        _ => return Err(ViewError::Strange),
+                    },
+                }
+            };
+        }
+        let totals = totals.ok_or(ViewError::Strange)?;
+        Ok(View { totals, loops, promoted, at: Instant::now() })
+    }
+
+    fn say(&self, message: ClientMessage) -> Result<(), ViewError> {
+        // One question at a time always finds room.
+        Ok(packet::send(self.socket.as_fd(), message.encode().as_bytes(), &[])?)
+    }
+
+    fn hear<'a>(&self, bytes: &'a mut [u8; MOST_BYTES]) -> Result<&'a [u8], ViewError> {
+        let until = Instant::now() + PATIENCE;
+        let received = loop {
+            match packet::receive(self.socket.as_fd(), bytes) {
+                Ok(received) => break received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ViewError::Ended),
+                Err(error) => return Err(error.into()),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(ViewError::Silent);
+            }
+            let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        };
+        match received.len {
+            0 => Err(ViewError::Ended),
+            len => Ok(&bytes[..len]),
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! How somebody looks on who takes part in nothing: the monitor, at the memory that it gave
+//! to others.
+
+#![allow(unsafe_code)] // mapped memory becomes views
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use ring::layout::PAGE;
+use ring::{LayoutError, LoopView, SegmentView};
+use sys::mapping::{MapError, SharedMapping};
+
+use crate::client::LOOP_PAGE;
+
+/// Why memory cannot be looked at.
+#[derive(Debug, thiserror::Error)]
+pub enum WatchError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It is something else.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+/// The first page of a segment, mapped read-only.
+#[derive(Debug)]
+pub struct SegmentWatch {
+    // Dropped before the memory it lies in.
+    view: SegmentView,
+    _memory: SharedMapping,
+}
+
+impl SegmentWatch {
+    /// Maps the first page of a segment of `size` bytes.
+    ///
+    /// # Errors
+    ///
+    /// mmap(2), mostly ENOMEM beyond vm.max_map_count; or it is no sealed memory.
+    pub fn new(segment: BorrowedFd<'_>, size: u32) -> Result<SegmentWatch, WatchError> {
+        let memory = SharedMapping::beginning(segment, size as usize, PAGE)?;
+        let start = NonNull::new(memory.address()).ok_or(LayoutError::Alignment)?;
+        // SAFETY: a page is mapped there, and stays so beside `view`; nobody makes
+        // references to it.
+        let view = unsafe { SegmentView::new(start) }?;
+        Ok(SegmentWatch { view, _memory: memory })
+    }
+
+    /// What its end wrote, be it true or not.
+    pub fn words(&self) -> ring::Words {
+        self.view.words()
+    }
+}
+
+/// A loop page, mapped read-only.
+#[derive(Debug)]
+pub struct LoopWatch {
+    // Dropped before the memory it lies in.
+    view: LoopView,
+    _memory: SharedMapping,
+}
+
+impl LoopWatch {
+    /// Maps a loop page.
+    ///
+    /// # Errors
+    ///
+    /// As for [`SegmentWatch::new`].
+    pub fn new(page: BorrowedFd<'_>) -> Result<LoopWatch, WatchError> {
+        let memory = SharedMapping::read_only(page, LOOP_PAGE)?;
+        let start = NonNull::new(memory.address()).ok_or(LayoutError::Alignment)?;
+        // SAFETY: the page is mapped with its full size, and stays so beside `view`.
+        let view = unsafe { LoopView::new(start) }?;
+        Ok(LoopWatch { view, _memory: memory })
+    }
+
+    /// Whether the loop says that it sleeps.
+    pub fn asleep(&self) -> bool {
+        self.view.asleep()
+    }
+}

@@ -1,0 +1,438 @@
+//! What the monitor tells of what it sees: the records that answer a QUERY. They come in
+//! pages, each of which ends with an END that names the place of the next.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Reason, Writer};
+
+/// Kinds of records, as their first field has them.
+const TOTALS: u32 = 1;
+const LOOP: u32 = 2;
+const PROMOTED: u32 = 3;
+
+/// Bytes of a record's fields, with that of its kind.
+const TOTALS_BYTES: usize = 4 * 4 + 8 * 7 + 8 * Reason::ALL.len();
+const LOOP_BYTES: usize = 4 * 5 + NAME_BYTES + 8 * 6 + 8 * Reason::ALL.len();
+const PROMOTED_BYTES: usize = 4 + 8 * 4 + 2 * ADDRESS_BYTES + 8 + 4 + 4 * 3 + 8 * 7;
+/// An IPv6 address, or an IPv4 one mapped into it, and a port.
+const ADDRESS_BYTES: usize = 18;
+
+/// Bits of what an end's segment says.
+const SEEN: u32 = 1;
+const AWARE: u32 = 2;
+const ARMED: u32 = 4;
+const ENDED: u32 = 8;
+const TAKEN_SEEN: u32 = 16;
+
+/// What is told in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum Section {
+    /// The monitor's totals: one record.
+    Totals = 1,
+    /// Its clients.
+    Loops = 2,
+    /// The ends of promoted connections.
+    Promoted = 3,
+}
+
+/// Where a page begins: behind the record with this number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// What is told.
+    pub section: Section,
+    /// Number of the last record that was told; 0: none.
+    pub after: u64,
+}
+
+impl Place {
+    /// Where all begins.
+    pub const FIRST: Place = Place { section: Section::Totals, after: 0 };
+
+    pub(super) const BYTES: usize = 12;
+
+    pub(super) fn write<const ROOM: usize>(self, writer: Writer<ROOM>) -> Writer<ROOM> {
+        writer.u32(self.section as u32).u64(self.after)
+    }
+
+    pub(super) fn read(fields: &mut Reader<'_>) -> Result<Place, DecodeError> {
+        let section = match fields.u32() {
+            1 => Section::Totals,
+            2 => Section::Loops,
+            3 => Section::Promoted,
+            other => return Err(DecodeError::Section(other)),
+        };
+        Ok(Place { section, after: fields.u64() })
+    }
+}
+
+/// Refusals, by reason in the order of [`Reason::ALL`].
+pub type Refusals = [u64; Reason::ALL.len()];
+
+/// What the monitor counts: all of it for root and the monitor's own user; for others what
+/// concerns their clients that are connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Totals {
+    /// The monitor's process.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Whether everybody's are told, or only the asker's own.
+    pub everybody: bool,
+    /// Milliseconds since it began.
+    pub age_ms: u64,
+    /// Clients, without the asker.
+    pub clients: u64,
+    /// Offers that wait.
+    pub waiting: u64,
+    /// Ends of promoted connections, with those that an earlier monitor granted.
+    pub promoted: u64,
+    /// Bytes of their segments.
+    pub bytes: u64,
+    /// Offers taken.
+    pub offers: u64,
+    /// Offers that were granted: two to a connection.
+    pub granted: u64,
+    /// Refusals.
+    pub refused: Refusals,
+}
+
+/// A client of the monitor: a loop, such as a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loop {
+    /// Its number with this monitor.
+    pub number: u64,
+    /// The process that connected.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+    /// What it calls itself.
+    pub name: Name,
+    /// Whether its loop sleeps; `None` if that cannot be seen.
+    pub asleep: Option<bool>,
+    /// Milliseconds since it came.
+    pub age_ms: u64,
+    /// Its offers that wait.
+    pub waiting: u64,
+    /// Ends of promoted connections that it holds.
+    pub promoted: u64,
+    /// Offers that were taken of it.
+    pub offers: u64,
+    /// Those that were granted.
+    pub granted: u64,
+    /// Those that were refused.
+    pub refused: Refusals,
+}
+
+/// One end of a promoted connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promoted {
+    /// Its number with this monitor.
+    pub number: u64,
+    /// The other end's number, whether or not the asker is told of that one.
+    pub other: u64,
+    /// Its client's number.
+    pub client: u64,
+    /// The socket's number (SO_COOKIE).
+    pub cookie: u64,
+    /// The socket's own address.
+    pub local: SocketAddr,
+    /// The address it is connected to.
+    pub peer: SocketAddr,
+    /// Milliseconds since it was granted.
+    pub age_ms: u64,
+    /// Bytes of its segment.
+    pub segment_size: u32,
+    /// What its segment says; `None` if the monitor does not have it mapped.
+    pub words: Option<Words>,
+}
+
+/// The words of one end's segment, as its program wrote them: numbers to show, of which none
+/// can be relied on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Words {
+    /// It has mapped both segments.
+    pub aware: bool,
+    /// It waits for bells: the connection is cold there.
+    pub armed: bool,
+    /// It reads no more.
+    pub ended: bool,
+    /// Parts opened after the first, modulo 2^32: with an odd number the last is the ring's.
+    pub parts: u32,
+    /// Bells sent, modulo 2^32.
+    pub bells: u32,
+    /// Stream bytes sent through the kernel.
+    pub sent_tcp: u64,
+    /// Stream bytes taken from the kernel.
+    pub taken_tcp: u64,
+    /// Ring count sent.
+    pub tail: u64,
+    /// Ring count taken of the other direction.
+    pub head: u64,
+    /// Ring count of this direction that the other end took; `None` if that cannot be seen.
+    pub tail_taken: Option<u64>,
+    /// Messages sent.
+    pub sent_messages: u64,
+    /// Messages taken.
+    pub taken_messages: u64,
+}
+
+/// What a record tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::large_enum_variant)] // a packet has room for the largest anyway
+pub enum Record {
+    /// Of [`Section::Totals`].
+    Totals(Totals),
+    /// Of [`Section::Loops`].
+    Loop(Loop),
+    /// Of [`Section::Promoted`].
+    Promoted(Promoted),
+}
+
+impl Record {
+    /// The packet that tells it.
+    pub fn encode(&self) -> Packet<MOST_BYTES> {
+        let packet = Writer::new(RECORD);
+        match self {
+            Record::Totals(totals) => totals.write(packet.u32(TOTALS)),
+            Record::Loop(client) => client.write(packet.u32(LOOP)),
+            Record::Promoted(end) => end.write(packet.u32(PROMOTED)),
+        }
+        .end()
+    }
+
+    /// What a packet tells; `None` if it is no record.
+    ///
+    /// # Errors
+    ///
+    /// Every record that no monitor of this version would send.
+    pub fn decode(packet: &[u8]) -> Result<Option<Record>, DecodeError> {
+        let (kind, mut fields) = Reader::new(packet)?;
+        if kind != RECORD {
+            return Ok(None);
+        }
+        let Some(kind) = fields.fields.first_chunk::<4>().map(|kind| u32::from_le_bytes(*kind)) else {
+            return Err(DecodeError::Short(packet.len()));
+        };
+        fields.expect(match kind {
+            TOTALS => TOTALS_BYTES,
+            LOOP => LOOP_BYTES,
+            PROMOTED => PROMOTED_BYTES,
+            other => return Err(DecodeError::Section(other)),
+        })?;
+        fields.u32();
+        Ok(Some(match kind {
+            TOTALS => Record::Totals(Totals::read(&mut fields)?),
+            LOOP => Record::Loop(Loop::read(&mut fields)?),
+            _ => Record::Promoted(Promoted::read(&mut fields)?),
+        }))
+    }
+}
+
+type Record256 = Writer<MOST_BYTES>;
+
+impl Totals {
+    fn write(&self, packet: Record256) -> Record256 {
+        let packet = packet.u32(self.pid).u32(self.uid).u32(self.everybody.into());
+        let packet = packet.u64(self.age_ms).u64(self.clients).u64(self.waiting).u64(self.promoted);
+        let packet = packet.u64(self.bytes).u64(self.offers).u64(self.granted);
+        self.refused.iter().fold(packet, |packet, count| packet.u64(*count))
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Totals, DecodeError> {
+        Ok(Totals {
+            pid: fields.u32(),
+            uid: fields.u32(),
+            everybody: flag(fields.u32())?,
+            age_ms: fields.u64(),
+            clients: fields.u64(),
+            waiting: fields.u64(),
+            promoted: fields.u64(),
+            bytes: fields.u64(),
+            offers: fields.u64(),
+            granted: fields.u64(),
+            refused: std::array::from_fn(|_| fields.u64()),
+        })
+    }
+}
+
+impl Loop {
+    fn write(&self, packet: Record256) -> Record256 {
+        let asleep = self.asleep.map_or(0, |asleep| 1 + u32::from(asleep));
+        let packet = packet.u32(asleep).u32(self.pid).u32(self.uid).u32(self.gid).bytes(&self.name.0);
+        let packet = packet.u64(self.number).u64(self.age_ms).u64(self.waiting).u64(self.promoted);
+        let packet = packet.u64(self.offers).u64(self.granted);
+        self.refused.iter().fold(packet, |packet, count| packet.u64(*count))
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Loop, DecodeError> {
+        let asleep = match fields.u32() {
+            0 => None,
+            more => Some(flag(more - 1)?),
+        };
+        Ok(Loop {
+            asleep,
+            pid: fields.u32(),
+            uid: fields.u32(),
+            gid: fields.u32(),
+            name: Name(fields.take()),
+            number: fields.u64(),
+            age_ms: fields.u64(),
+            waiting: fields.u64(),
+            promoted: fields.u64(),
+            offers: fields.u64(),
+            granted: fields.u64(),
+            refused: std::array::from_fn(|_| fields.u64()),
+        })
+    }
+}
+
+impl Promoted {
+    fn write(&self, packet: Record256) -> Record256 {
+        let packet = packet.u64(self.number).u64(self.other).u64(self.client).u64(self.cookie);
+        let packet = write_address(write_address(packet, self.local), self.peer);
+        let packet = packet.u64(self.age_ms).u32(self.segment_size);
+        let words = self.words.unwrap_or_default();
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let bits = bit(self.words.is_some(), SEEN)
+            | bit(words.aware, AWARE)
+            | bit(words.armed, ARMED)
+            | bit(words.ended, ENDED)
+            | bit(words.tail_taken.is_some(), TAKEN_SEEN);
+        let packet = packet.u32(bits).u32(words.parts).u32(words.bells);
+        let packet = packet.u64(words.sent_tcp).u64(words.taken_tcp).u64(words.tail).u64(words.head);
+        let packet = packet.u64(words.tail_taken.unwrap_or(0));
+        packet.u64(words.sent_messages).u64(words.taken_messages)
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Promoted, DecodeError> {
+        let mut end = Promoted {
+            number: fields.u64(),
+            other: fields.u64(),
+            client: fields.u64(),
+            cookie: fields.u64(),
+            local: read_address(fields),
+            peer: read_address(fields),
+            age_ms: fields.u64(),
+            segment_size: fields.u32(),
+            words: None,
+        };
+        let bits = fields.u32();
+        let mut words = Words {
+            aware: bits & AWARE != 0,
+            armed: bits & ARMED != 0,
+            ended: bits & ENDED != 0,
+            parts: fields.u32(),
+            bells: fields.u32(),
+            sent_tcp: fields.u64(),
+            taken_tcp: fields.u64(),
+            tail: fields.u64(),
+            head: fields.u64(),
+            tail_taken: Some(fields.u64()),
+            sent_messages: fields.u64(),
+            taken_messages: fields.u64(),
+        };
+        if bits & TAKEN_SEEN == 0 && words.tail_taken.take() != Some(0) {
+            return Err(DecodeError::Field);
+        }
+        if bits & SEEN != 0 {
+            end.words = Some(words);
+        }
+        // What is not there is zero, and there are no other bits.
+        let known = SEEN | AWARE | ARMED | ENDED | TAKEN_SEEN;
+        let absent = bits & SEEN == 0 && (bits != 0 || words != Words::default());
+        if bits & !known != 0 || absent {
+            return Err(DecodeError::Field);
+        }
+        Ok(end)
+    }
+}
+
+fn flag(number: u32) -> Result<bool, DecodeError> {
+    match number {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(DecodeError::Field),
+    }
+}
+
+fn write_address(packet: Record256, address: SocketAddr) -> Record256 {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    packet.bytes(&ip.octets()).bytes(&address.port().to_le_bytes())
+}
+
+/// Mapped IPv4 addresses become what they are; scopes are not told.
+fn read_address(fields: &mut Reader<'_>) -> SocketAddr {
+    let ip = IpAddr::V6(Ipv6Addr::from(fields.take::<16>())).to_canonical();
+    SocketAddr::new(ip, u16::from_le_bytes(fields.take()))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn place() -> impl Strategy<Value = Place> {
+        let section = prop_oneof![Just(Section::Totals), Just(Section::Loops), Just(Section::Promoted)];
+        (section, any::<u64>()).prop_map(|(section, after)| Place { section, after })
+    }
+
+    proptest! {
+        /// Records have many fields: what decodes must encode to exactly the same bytes, and
+        /// every field but the flags may have any value.
+        #[test]
+        fn records_come_back(kind in 1u32..4, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
+            let (len, flags) = match kind {
+                TOTALS => (8 + TOTALS_BYTES, 20),
+                LOOP => (8 + LOOP_BYTES, 12),
+                _ => (8 + PROMOTED_BYTES, 8 + 4 + 32 + 36 + 12),
+            };
+            let mut packet = bytes[..len].to_vec();
+            packet[..2].copy_from_slice(&RECORD.to_le_bytes());
+            packet[2..4].copy_from_slice(&super::super::VERSION.to_le_bytes());
+            packet[4..8].copy_from_slice(&(len as u32).to_le_bytes());
+            packet[8..12].copy_from_slice(&kind.to_le_bytes());
+            let bits = match kind {
+                TOTALS => bits % 2,
+                LOOP => bits % 3,
+                _ => bits | SEEN | TAKEN_SEEN,
+            };
+            packet[flags..flags + 4].copy_from_slice(&bits.to_le_bytes());
+            let record = Record::decode(&packet).unwrap().unwrap();
+            let again = record.encode();
+            prop_assert_eq!(again.as_bytes(), &packet[..]);
+            prop_assert!(Record::decode(&packet[..len - 1]).is_err());
+            packet[flags..flags + 4].copy_from_slice(&77u32.to_le_bytes());
+            prop_assert_eq!(Record::decode(&packet), Err(DecodeError::Field));
+            packet[8..12].copy_from_slice(&9u32.to_le_bytes());
+            prop_assert_eq!(Record::decode(&packet), Err(DecodeError::Section(9)));
+        }
+    }
+
+    #[test]
+    fn addresses_keep_their_family() {
+        for address in ["127.0.0.1:80", "[::1]:443", "[2001:db8::1]:65535"] {
+            let address: SocketAddr = address.parse().unwrap();
+            let end = Promoted {
+                number: 1,
+                other: 2,
+                client: 3,
+                cookie: 4,
+                local: address,
+                peer: address,
+                age_ms: 5,
+                segment_size: 8192,
+                words: None,
+            };
+            let packet = Record::Promoted(end).encode();
+            assert!(packet.as_bytes().len() <= MOST_BYTES);
+            assert_eq!(Record::decode(packet.as_bytes()), Ok(Some(Record::Promoted(end))));
+        }
+    }
+}
