@@ -8,6 +8,7 @@ mod doctor;
 mod documentation;
 mod monitor;
 mod serve;
+mod top;
 
 #[derive(Parser)]
 #[command(name = "megapipe", version, about = "Scalable network I/O for Linux servers")]
@@ -24,6 +25,7 @@ enum Verb {
     Monitor(monitor::Arguments),
     /// Run a ready-made server
     Serve(serve::Arguments),
+    Top(top::Arguments),
     #[command(hide = true)]
     GenerateDocs(documentation::Arguments),
 }
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Serve(arguments) => serve::run(arguments),
+        Verb::Top(arguments) => top::run(arguments),
         Verb::GenerateDocs(arguments) => documentation::run(arguments),
     }
 }

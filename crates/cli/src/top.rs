@@ -1,0 +1,81 @@
+//! `megapipe top`: who shares memory with whom, and how much goes through it.
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use source::Sources;
+
+mod live;
+mod report;
+mod source;
+mod table;
+
+/// Show monitors, processes and promoted connections with what goes through them
+///
+/// Asks the monitors over their sockets, which read the connections' memory without writing to it. A user sees what is
+/// his own; root and the user who runs a monitor see all. Keys: q or Ctrl-C ends, the arrow keys and Page Up and Down
+/// move through the connections.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// The monitor's socket [default: $MEGAPIPE_MONITOR; else both /run/megapipe/monitor.sock and
+    /// $XDG_RUNTIME_DIR/megapipe/monitor.sock or /tmp/megapipe-UID/monitor.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+
+    /// Print one table and end
+    #[arg(long)]
+    once: bool,
+
+    /// Print one JSON document instead of the table
+    ///
+    /// Its fields: schema (1), interval_s, and monitors, each with its totals, refusals by reason, processes, and
+    /// connections with one or two ends. Numbers that nobody can see, and rates without an interval, are null.
+    #[arg(long, requires = "once")]
+    json: bool,
+
+    /// Seconds between two looks, from which rates follow; with --once, 0 looks only once
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
+    interval: f64,
+}
+
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it has to be a number from 0 to 3600".into()),
+    }
+}
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match show(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("megapipe top: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn show(arguments: Arguments) -> Result<(), String> {
+    let interval = Duration::from_secs_f64(arguments.interval);
+    if !arguments.once && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+        return Err("a live view needs a terminal; use --once, or --once --json in scripts".into());
+    }
+    let mut sources = Sources::new(arguments.socket);
+    if !arguments.once {
+        return live::run(&mut sources, interval.max(Duration::from_millis(50)));
+    }
+    let mut report = sources.look()?;
+    if !interval.is_zero() {
+        std::thread::sleep(interval);
+        report = sources.look()?;
+    }
+    let text = if arguments.json { report.json() } else { table::text(&report) };
+    match io::stdout().write_all(text.as_bytes()) {
+        // A closed pipe (`megapipe top --once | head`) is the reader's wish, not a failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("the report cannot be written: {error}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,80 @@
+//! The monitors that are asked, and what each said before: rates follow from two looks.
+use std::io;
+use std::path::{Path, PathBuf};
+
+use promote::viewer::{View, ViewError, Viewer, places};
+
+use super::report::{MonitorReport, Report};
+
+/// What this program calls itself with a monitor.
+const NAME: &str = "megapipe top";
+
+/// A place where a monitor may be.
+struct Source {
+    path: PathBuf,
+    viewer: Option<Viewer>,
+    before: Option<View>,
+}
+
+/// All places where monitors are looked for.
+pub(super) struct Sources(Vec<Source>);
+
+impl Sources {
+    /// The chosen place, or the usual ones.
+    pub(super) fn new(chosen: Option<PathBuf>) -> Sources {
+        let sources = places(chosen).into_iter();
+        Sources(sources.map(|path| Source { path, viewer: None, before: None }).collect())
+    }
+
+    /// Asks every monitor; one that has gone is looked for again the next time.
+    ///
+    /// # Errors
+    ///
+    /// No monitor answers: where it was looked for, and why.
+    pub(super) fn look(&mut self) -> Result<Report, String> {
+        let mut report = Report::new();
+        let mut troubles = Vec::new();
+        for source in &mut self.0 {
+            match source.look() {
+                Ok(monitor) => report.add(monitor),
+                Err(error) => {
+                    source.before = None;
+                    troubles.push((source.path.as_path(), error));
+                }
+            }
+        }
+        if report.monitors.is_empty() { Err(explain(&troubles)) } else { Ok(report) }
+    }
+}
+
+impl Source {
+    fn look(&mut self) -> Result<MonitorReport, ViewError> {
+        let viewer = match self.viewer.take() {
+            Some(viewer) => viewer,
+            None => Viewer::connect(&self.path, NAME)?,
+        };
+        let view = viewer.look()?;
+        let report = MonitorReport::new(&self.path, &view, self.before.as_ref());
+        self.viewer = Some(viewer);
+        self.before = Some(view);
+        Ok(report)
+    }
+}
+
+/// Whether nobody listens there.
+fn is_absence(error: &ViewError) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(error, ViewError::System(error) if matches!(error.kind(), ConnectionRefused | NotFound))
+}
+
+fn explain(troubles: &[(&Path, ViewError)]) -> String {
+    let absent: Vec<_> = troubles.iter().filter(|(_, error)| is_absence(error)).collect();
+    let paths: Vec<_> = absent.iter().map(|(path, _)| path.display().to_string()).collect();
+    let others = troubles.iter().filter(|(_, error)| !is_absence(error));
+    let mut text: Vec<String> = others.map(|(path, error)| format!("{}: {error}", path.display())).collect();
+    if !paths.is_empty() {
+        text.push(format!("no monitor listens at {}", paths.join(" or at ")));
+    }
+    text.push("start one with `megapipe monitor`, or name its socket with --socket".into());
+    text.join("; ")
+}
