@@ -15,8 +15,8 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, 
 
 /// How long a monitor may take for the next packet.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Records of one answer: more than any monitor lets in, and an end to those of a liar.
-const MOST_RECORDS: usize = 1 << 20;
+/// Packets of one answer: an end to those of a liar.
+const MOST_PACKETS: usize = 1 << 20;
 
 /// Why a monitor does not tell.
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ impl Viewer {
             self.say(ClientMessage::Query { from: place })?;
             from = loop {
                 packets += 1;
-                if packets > MOST_RECORDS {
+                if packets > MOST_PACKETS {
                     return Err(ViewError::Strange);
                 }
                 let packet = self.hear(&mut bytes)?;
@@ -125,7 +125,10 @@ impl Viewer {
                     Some(Record::Loop(record)) => loops.push(record),
                     Some(Record::Promoted(record)) => promoted.push(record),
                     None => match MonitorMessage::decode(packet)? {
-                        MonitorMessage::End { next } => break next,
+                        // It may go on at the same place, but not go back.
+                        MonitorMessage::End { next } if next.is_none_or(|next| next >= place) => {
+                            break next;
+                        }
                         MonitorMessage::Refuse { reason: Reason::Protocol, .. } => {
                             return Err(ViewError::Unknown);
                         }

@@ -5,3 +5,4 @@ mod identity;
 mod meet;
 mod refuse;
 mod support;
+mod view;

@@ -37,7 +37,7 @@ pub enum Section {
 }
 
 /// Where a page begins: behind the record with this number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// What is told.
     pub section: Section,
