@@ -58,7 +58,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 
 fn show(arguments: Arguments) -> Result<(), String> {
     let interval = Duration::from_secs_f64(arguments.interval);
-    if !arguments.once && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+    let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
+    if !arguments.once && !terminal {
         return Err("a live view needs a terminal; use --once, or --once --json in scripts".into());
     }
     let mut sources = Sources::new(arguments.socket);

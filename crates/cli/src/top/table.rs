@@ -124,6 +124,11 @@ pub(super) fn short(number: u64) -> String {
     "many".into()
 }
 
+/// Whether a column begins at its left; numbers end at its right.
+pub(super) fn is_left(title: &str) -> bool {
+    matches!(title, "NAME" | "ADDRESS" | "PEER" | "STATE" | "LANE")
+}
+
 /// Columns as wide as what is in them; all but names and addresses to the right.
 fn grid(text: &mut String, titles: &[&str], lines: Vec<Vec<String>>) {
     let mut widths: Vec<usize> = titles.iter().map(|title| title.len()).collect();
@@ -132,12 +137,11 @@ fn grid(text: &mut String, titles: &[&str], lines: Vec<Vec<String>>) {
             *width = (*width).max(cell.chars().count());
         }
     }
-    let left = |title: &str| matches!(title, "NAME" | "ADDRESS" | "PEER" | "STATE" | "LANE");
     let titles_line = titles.iter().map(|title| (*title).to_owned()).collect();
     for line in std::iter::once(titles_line).chain(lines) {
         let mut written = String::new();
         for ((cell, width), title) in line.iter().zip(&widths).zip(titles) {
-            if left(title) {
+            if is_left(title) {
                 written.push_str(&format!("{cell:<width$}  "));
             } else {
                 written.push_str(&format!("{cell:>width$}  "));
