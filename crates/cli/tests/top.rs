@@ -1,13 +1,17 @@
 //! `megapipe top` beside a real monitor and real processes with promoted connections.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use megapipe::{Channel, Completion, Config, Event, Handle, Promotion, ReadData};
+use promote::client::Options;
+use promote::wire::Token;
+use promote::{Answer, Client};
 use serde_json::Value;
 use testkit::process::{Fosterling, role, this_test_as};
 
@@ -279,4 +283,236 @@ fn numbers_are_those_of_what_was_sent() {
         if gone && one { Ok(()) } else { Err(seen) }
     });
     drop(monitor);
+}
+
+#[test]
+fn a_monitor_without_promotions_is_shown() {
+    let place = Place::new("empty");
+    let monitor = place.monitor();
+    let seen = place.json();
+    let told = &seen["monitors"][0];
+    assert_eq!(told["socket"], place.socket().to_str().unwrap());
+    assert_eq!((&told["clients"], &told["promoted_ends"]), (&0.into(), &0.into()));
+    assert_eq!((&told["connections"], &told["processes"]), (&Value::Array(vec![]), &Value::Array(vec![])));
+    let table = place.top(&["--once", "--interval", "0"]);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("refusals: none"));
+    // One look has no rates.
+    let output = place.top(&["--once", "--json", "--interval", "0"]);
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(seen["interval_s"].is_null());
+    drop(monitor);
+}
+
+#[test]
+fn without_a_monitor_it_names_where_it_looked() {
+    let place = Place::new("absent");
+    let refused = |command: &mut Command| {
+        let output = command.args(["--once", "--json"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let chosen = refused(Command::new(PROGRAM).arg("top").arg("--socket").arg(place.socket()));
+    assert!(
+        chosen.contains(place.socket().to_str().unwrap()) && chosen.contains("megapipe monitor"),
+        "{chosen}"
+    );
+    let named = refused(Command::new(PROGRAM).arg("top").env("MEGAPIPE_MONITOR", place.0.join("named")));
+    assert!(named.contains(place.0.join("named").to_str().unwrap()), "{named}");
+    // A dead one's socket is none; the user's own directory is looked at besides the system's.
+    let dead = sys::packet::listen(&place.socket(), 1).unwrap();
+    drop(dead);
+    let text = refused(Command::new(PROGRAM).arg("top").arg("--socket").arg(place.socket()));
+    assert_eq!(text, chosen);
+    if !std::path::Path::new("/run/megapipe/monitor.sock").exists() {
+        let mut command = Command::new(PROGRAM);
+        let text =
+            refused(command.arg("top").env_remove("MEGAPIPE_MONITOR").env("XDG_RUNTIME_DIR", &place.0));
+        let own = place.0.join("megapipe/monitor.sock");
+        assert!(
+            text.contains("/run/megapipe/monitor.sock") && text.contains(own.to_str().unwrap()),
+            "{text}"
+        );
+    }
+}
+
+/// A monitor that does not know the question cuts off who asks it.
+#[test]
+fn an_older_monitor_is_told_from_a_broken_one() {
+    use promote::Reason;
+    use promote::wire::MonitorMessage;
+    let place = Place::new("older");
+    let listener = sys::packet::listen(&place.socket(), 1).unwrap();
+    let mut top = Command::new(PROGRAM);
+    top.args(["top", "--once", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
+    let mut top = Fosterling::start(&mut top);
+    let start = Instant::now();
+    let socket = loop {
+        match sys::packet::accept(listener.as_fd()) {
+            Ok(socket) => break socket,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        assert!(start.elapsed() < WATCHDOG);
+    };
+    for message in [
+        MonitorMessage::Welcome { version: 1, loop_id: 1, segment_size: 8192 },
+        MonitorMessage::Refuse { token: None, reason: Reason::Protocol },
+    ] {
+        sys::packet::send(socket.as_fd(), message.encode().as_bytes(), &[]).unwrap();
+    }
+    let mut text = String::new();
+    top.child().stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains("older") && text.contains("restart"), "{text}");
+    assert_eq!(top.child().wait().unwrap().code(), Some(1));
+}
+
+/// Words that no program which keeps to the rules would write: shown, within bounds.
+#[test]
+fn hostile_memory_is_shown_within_bounds() {
+    let place = Place::new("hostile");
+    let monitor = place.monitor();
+    let mut client = Client::connect(&Options {
+        socket: Some(place.socket()),
+        start: false,
+        ..Options::from_environment("\u{1b}[31mred")
+    })
+    .unwrap();
+    let receive = |client: &mut Client| {
+        let start = Instant::now();
+        loop {
+            if let Some(answer) = client.receive().unwrap() {
+                return answer;
+            }
+            assert!(start.elapsed() < WATCHDOG);
+        }
+    };
+    let Answer::Welcome { loop_page, .. } = receive(&mut client) else { panic!() };
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    client.offer(Token::new(1).unwrap(), near.as_fd()).unwrap();
+    client.offer(Token::new(2).unwrap(), far.as_fd()).unwrap();
+    let grants = [receive(&mut client), receive(&mut client)];
+    let segments = grants.each_ref().map(|grant| match grant {
+        Answer::Granted { own, .. } => own,
+        other => panic!("{other:?}"),
+    });
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut state = 1u64;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                for memory in segments.iter().copied().chain([&loop_page]) {
+                    for offset in (0..1048).step_by(8) {
+                        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        // SAFETY: inside the mapping, which is writable, and aligned; others
+                        // read it as atomics.
+                        unsafe { memory.address().add(offset).cast::<u64>().write_volatile(state) };
+                    }
+                }
+            }
+        });
+        for _ in 0..5 {
+            let seen = place.json();
+            for end in seen["monitors"][0]["connections"][0]["ends"].as_array().unwrap() {
+                let state = &end["state"];
+                assert!(state["ring_fill"].as_u64().unwrap() <= state["ring_bytes"].as_u64().unwrap());
+                // As much as 2^48 in the twentieth of a second.
+                let rate = state["sent"]["bytes_per_s"].as_u64().unwrap();
+                assert!(rate <= (1 << 48) * 20, "{end:#}");
+            }
+            let table = place.top(&["--once", "--interval", "0"]);
+            assert!(table.status.success() && !table.stdout.contains(&0x1b));
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    drop(monitor);
+}
+
+#[test]
+fn a_live_view_needs_a_terminal() {
+    let place = Place::new("terminal");
+    let output = place.top(&[]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(1) && text.contains("terminal") && text.contains("--once"),
+        "{text}"
+    );
+    let output = place.top(&["--json"]);
+    assert_eq!(output.status.code(), Some(2), "--json alone is a mistake");
+}
+
+/// A terminal of 40 lines with 150 columns: its own side, and what programs get.
+fn terminal() -> (fs::File, fs::File) {
+    let (mut own, mut theirs) = (-1, -1);
+    let size = libc::winsize { ws_row: 40, ws_col: 150, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: the kernel writes two live words and reads a live struct.
+    let status = unsafe {
+        libc::openpty(&raw mut own, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), &raw const size)
+    };
+    assert_eq!(status, 0);
+    // SAFETY: both are open, and owned by nobody else.
+    unsafe { (fs::File::from_raw_fd(own), fs::File::from_raw_fd(theirs)) }
+}
+
+/// How a terminal is set.
+fn settings(terminal: &fs::File) -> [u32; 4] {
+    let mut settings = std::mem::MaybeUninit::<libc::termios>::zeroed();
+    // SAFETY: the kernel fills a live struct, and all zeroes are valid, too.
+    let settings = unsafe {
+        assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), settings.as_mut_ptr()), 0);
+        settings.assume_init()
+    };
+    [settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag]
+}
+
+#[test]
+fn the_live_view_draws_and_leaves_the_terminal_as_it_was() {
+    let place = Place::new("live");
+    let monitor = place.monitor();
+    enum End {
+        Keys(&'static [u8]),
+        Signal,
+    }
+    for end in [End::Keys(b"q"), End::Keys(b"\x03"), End::Keys(b"\x1b[B\x1b[5~Q"), End::Signal] {
+        let (mut own, theirs) = terminal();
+        let before = settings(&theirs);
+        let mut command = Command::new(PROGRAM);
+        command.args(["top", "--interval", "0.05", "--socket"]).arg(place.socket()).env("TERM", "xterm");
+        command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap());
+        command.stderr(theirs.try_clone().unwrap());
+        let mut top = Fosterling::start(&mut command);
+        let mut drawn = Vec::new();
+        let mut bytes = [0; 4096];
+        let mut read_to = |own: &mut fs::File, what: &str| {
+            let contains = |drawn: &[u8]| drawn.windows(what.len()).any(|part| part == what.as_bytes());
+            while !contains(&drawn) {
+                let count = own.read(&mut bytes).unwrap();
+                drawn.extend_from_slice(&bytes[..count]);
+            }
+        };
+        read_to(&mut own, "\x1b[?1049h");
+        read_to(&mut own, "ADDRESS");
+        read_to(&mut own, "quit");
+        assert_ne!(settings(&theirs), before, "keys come one by one");
+        match end {
+            End::Keys(keys) => own.write_all(keys).unwrap(),
+            End::Signal => {
+                let pid = rustix::process::Pid::from_child(top.child());
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+            }
+        }
+        read_to(&mut own, "\x1b[?1049l");
+        assert!(top.child().wait().unwrap().success());
+        assert_eq!(settings(&theirs), before);
+    }
+    // It starts with nothing on the screen that there is nothing to show for.
+    drop(monitor);
+    let (_own, theirs) = terminal();
+    let mut command = Command::new(PROGRAM);
+    command.args(["top", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
+    command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap());
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && text.contains("no monitor listens"), "{text}");
 }
