@@ -3,11 +3,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use promote::wire::view::Record;
 use promote::wire::{ClientMessage, MonitorMessage};
 
 fuzz_target!(|packet: &[u8]| {
     if let Ok(message) = ClientMessage::decode(packet) {
         assert_eq!(message.encode().as_bytes(), packet);
+    }
+    if let Ok(Some(record)) = Record::decode(packet) {
+        assert_eq!(record.encode().as_bytes(), packet);
     }
     if let Ok(message) = MonitorMessage::decode(packet) {
         assert_eq!(message.encode().as_bytes(), packet);

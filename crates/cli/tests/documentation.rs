@@ -14,8 +14,11 @@ fn man_pages_and_completions_are_written() {
     let read = |path: &str| fs::read_to_string(directory.join(path)).expect(path);
     assert!(read("man/megapipe.1").contains("megapipe\\-doctor"));
     assert!(read("man/megapipe-doctor.1").contains("\\-\\-json"));
+    let page = read("man/megapipe-top.1");
+    assert!(page.contains("\\-\\-once") && page.contains("\\-\\-interval") && page.contains("Ctrl"));
     for path in ["completions/megapipe.bash", "completions/_megapipe", "completions/megapipe.fish"] {
         assert!(read(path).contains("doctor"), "{path}");
+        assert!(read(path).contains("interval"), "{path}");
     }
     assert!(!read("man/megapipe.1").contains("generate"), "a hidden verb has no page");
     fs::remove_dir_all(directory).expect("removal");

@@ -255,17 +255,20 @@ fn numbers_are_those_of_what_was_sent() {
         // Long enough without traffic.
         assert_eq!(process["sent"]["messages_per_s"], 0);
     }
-    for connection in told["connections"].as_array().unwrap() {
+    for (connection, (messages, _)) in told["connections"].as_array().unwrap().iter().zip(TRAFFIC) {
         let [one, other] = connection["ends"].as_array().unwrap().as_slice() else { panic!("{connection}") };
         assert_eq!((&one["address"], &one["peer"]), (&other["peer"], &other["address"]));
         assert_ne!(one["pid"], other["pid"]);
         for end in [one, other] {
             assert!(end["address"].as_str().unwrap().starts_with("127.0.0.1:"));
             let state = &end["state"];
-            assert_eq!((&state["lane"], &state["ring_fill"]), (&"ring".into(), &0.into()), "{end:#}");
-            assert_eq!(state["ring_bytes"], 262_144 - 1048);
-            assert_eq!(state["sent_ring_bytes"], state["sent"]["bytes"]);
-            assert_eq!(state["spills"], 0);
+            assert_eq!((&state["ring_fill"], &state["ring_bytes"]), (&0.into(), &(262_144 - 1048).into()));
+            // Many messages with a bell each may have made it rest on TCP.
+            let (in_ring, all) = (&state["sent_ring_bytes"], &state["sent"]["bytes"]);
+            assert!(in_ring.as_u64() > Some(0) && in_ring.as_u64() <= all.as_u64(), "{end:#}");
+            let rested = state["returns_to_tcp"] != 0;
+            assert_eq!(state["lane"] == "tcp", rested, "{end:#}");
+            assert!(!rested || messages > 100, "{end:#}");
         }
     }
 
@@ -487,6 +490,9 @@ fn the_live_view_draws_and_leaves_the_terminal_as_it_was() {
         let mut read_to = |own: &mut fs::File, what: &str| {
             let contains = |drawn: &[u8]| drawn.windows(what.len()).any(|part| part == what.as_bytes());
             while !contains(&drawn) {
+                let limit = rustix::event::Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
+                let mut polled = [rustix::event::PollFd::new(own, rustix::event::PollFlags::IN)];
+                assert_eq!(rustix::event::poll(&mut polled, Some(&limit)), Ok(1), "no {what:?} comes");
                 let count = own.read(&mut bytes).unwrap();
                 drawn.extend_from_slice(&bytes[..count]);
             }

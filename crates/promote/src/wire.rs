@@ -583,6 +583,10 @@ mod tests {
                 let again = message.encode();
                 prop_assert_eq!(again.as_bytes(), &bytes[..]);
             }
+            if let Ok(Some(record)) = view::Record::decode(&bytes) {
+                let again = record.encode();
+                prop_assert_eq!(again.as_bytes(), &bytes[..]);
+            }
             if let Ok(message) = MonitorMessage::decode(&bytes) {
                 let again = message.encode();
                 prop_assert_eq!(again.as_bytes(), &bytes[..]);

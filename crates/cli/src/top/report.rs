@@ -100,8 +100,8 @@ pub(super) struct EndState {
     pub(super) sent_ring_bytes: u64,
     pub(super) bells: u32,
     pub(super) bells_per_s: Option<u64>,
-    /// How often its ring was full, and the kernel went on.
-    pub(super) spills: u32,
+    /// How often it went back to the kernel, since its ring was full or it rests from bells.
+    pub(super) returns_to_tcp: u32,
     /// Bytes of its ring, and those that the other end has not taken yet.
     pub(super) ring_bytes: u64,
     pub(super) ring_fill: Option<u64>,
@@ -182,7 +182,7 @@ impl EndState {
             sent_ring_bytes: now.tail,
             bells: now.bells,
             bells_per_s: bells.and_then(|bells| rate(bells, Some(0), seconds)),
-            spills: now.parts / 2,
+            returns_to_tcp: now.parts / 2,
             ring_bytes,
             ring_fill: now.tail_taken.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
         }
