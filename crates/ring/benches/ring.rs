@@ -127,14 +127,14 @@ fn receive(end: &mut End, buffer: &mut [u8]) -> usize {
 fn round_trips(size: usize) -> f64 {
     let [(mut first, mut first_loop), (mut second, mut second_loop)] = ends();
     let took = both(
-        || {
+        move || {
             let mut buffer = [0; 64];
             for _ in 0..ROUND_TRIPS {
                 let count = receive(&mut first, &mut buffer);
                 send(&mut first, &mut first_loop, &buffer[..count]);
             }
         },
-        || {
+        move || {
             let mut buffer = [0; 64];
             for _ in 0..ROUND_TRIPS {
                 send(&mut second, &mut second_loop, &buffer[..size]);
@@ -149,7 +149,7 @@ fn round_trips(size: usize) -> f64 {
 fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
     let [(mut first, mut first_loop), (mut second, _)] = ends();
     let took = both(
-        || {
+        move || {
             let message = vec![7; size];
             for number in 0..MESSAGES {
                 let mut rest = message.as_slice();
@@ -165,7 +165,7 @@ fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
                 }
             }
         },
-        || {
+        move || {
             let mut buffer = vec![0; read_size];
             let mut left = size * MESSAGES as usize;
             while left > 0 {
@@ -181,7 +181,7 @@ fn bulk(size: usize) -> f64 {
     let total = BULK;
     let [(mut first, _), (mut second, _)] = ends();
     let took = both(
-        || {
+        move || {
             let source = vec![7; size];
             for _ in 0..total / size {
                 let mut rest = source.as_slice();
@@ -194,7 +194,7 @@ fn bulk(size: usize) -> f64 {
                 }
             }
         },
-        || {
+        move || {
             let mut target = vec![0; size];
             let mut left = total;
             while left > 0 {
