@@ -10,7 +10,7 @@ use crate::accept::AcceptState;
 use crate::buffer::{Buffer, Pool, ReadData, WriteData};
 use crate::closing::CloseDeadlines;
 use crate::completion::{Completion, Event};
-use crate::config::Config;
+use crate::config::{Config, Promotion};
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -455,6 +455,9 @@ impl Core {
             OpKind::Write { .. } => self.settle_write(&done)?,
             OpKind::Connect(_) => {
                 self.ops.remove(done.op.index);
+                if done.result >= 0 && self.config.promotion == Promotion::Eager {
+                    self.to_offer.push(name);
+                }
                 Event::Connect(outcome(done.result).map(drop))
             }
             OpKind::Shutdown(_) => {

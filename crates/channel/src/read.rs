@@ -108,13 +108,13 @@ impl Core {
         let first = self.handles.at(handle).is_some_and(|entry| entry.reads.head == op.index);
         self.unlink(handle, op.index, |entry| &mut entry.reads);
         self.ops.remove(op.index);
-        if !first {
-            // The first is under way, or done and not handed out.
-            return;
-        }
         let Some(entry) = self.handles.at(handle) else { return };
         if entry.lane.is_some() {
             return self.tend_lane(handle);
+        }
+        if !first {
+            // The first is under way, or done and not handed out.
+            return;
         }
         let next = entry.reads.head;
         // A cancelled one only waits for its end to be handed out.
@@ -160,6 +160,13 @@ impl Core {
             if entry.started || entry.cancelled {
                 continue;
             }
+            // Promoted since it began to wait: its bytes come another way.
+            let (index, watch) =
+                (entry.handle.index, matches!(entry.kind, OpKind::ReadStream { watch: true, .. }));
+            if !watch && self.handles.at(index).is_some_and(|entry| entry.lane.is_some()) {
+                continue;
+            }
+            let Some(entry) = self.op_mut(op) else { continue };
             if let OpKind::ReadStream { once, .. } = &mut entry.kind {
                 *once = true;
             }

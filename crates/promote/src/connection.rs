@@ -201,14 +201,17 @@ impl Connection {
         Ok(())
     }
 
-    /// From here on everything goes to the kernel. As for [`Self::spill`], for good.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn demote(&mut self) -> Result<(), Corrupt> {
+    /// From here on everything is to go to the kernel: what is sent behind FIN, either end's,
+    /// meets there what it would meet on TCP. If [`Self::sends_to_ring`], [`Self::spill`]
+    /// comes before the next byte.
+    pub fn kernel_sends(&mut self) {
         self.demoted = true;
-        if self.end.sender.lane() == Lane::Ring { self.spill() } else { Ok(()) }
+    }
+
+    /// Whether [`Self::kernel_sends`] was called, or the kernel connection has an end.
+    #[inline]
+    pub fn stays_with_kernel(&self) -> bool {
+        self.demoted
     }
 
     /// Whether the next byte sent goes into the ring.
@@ -257,6 +260,7 @@ impl Connection {
 
     /// The kernel has no more to give.
     pub fn kernel_ended(&mut self, end: KernelEnd) {
+        self.demoted = true;
         self.kernel_end.get_or_insert(end);
     }
 
@@ -303,6 +307,17 @@ impl Connection {
     /// As for [`Self::send`].
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.end.receiver.arm()
+    }
+
+    /// This end is about to close, and reads no more.
+    pub fn reads_no_more(&mut self) {
+        self.end.receiver.mark_ended();
+    }
+
+    /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may
+    /// stand for the others of its loop. [`Self::disarm`] or [`Self::arm`] end that.
+    pub fn mute(&mut self) {
+        self.end.receiver.mute();
     }
 
     /// This end looks by itself while its loop is awake.
