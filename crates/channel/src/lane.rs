@@ -27,7 +27,7 @@ pub(crate) struct Lane {
     /// The loop at the other end, by its place among those the channel knows.
     pub(crate) other_loop: usize,
     /// What the kernel gave and nobody has got yet, in order.
-    stash: VecDeque<Buffer>,
+    stash: VecDeque<Stashed>,
     /// Bytes of it.
     unread: usize,
     /// A bell is queued or on its way.
@@ -44,6 +44,35 @@ pub(crate) struct Lane {
     judged: (u32, u32),
     /// Writes that go through the kernel before the ring is tried again.
     resting: u32,
+}
+
+/// Bytes that wait for a reader.
+enum Stashed {
+    Pooled(Buffer),
+    /// Nobody came for them: the pool's buffer serves others. From the offset on.
+    Copied(Vec<u8>, usize),
+}
+
+impl Stashed {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Stashed::Pooled(buffer) => buffer,
+            Stashed::Copied(bytes, offset) => &bytes[*offset..],
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Stashed::Pooled(buffer) => buffer.advance(count),
+            Stashed::Copied(_, offset) => *offset += count,
+        }
+    }
+
+    fn leave_pool(&mut self) {
+        if let Stashed::Pooled(buffer) = self {
+            *self = Stashed::Copied(buffer.to_vec(), 0);
+        }
+    }
 }
 
 /// What a bell leads to.
@@ -159,11 +188,12 @@ impl Lane {
         self.unread -= count;
         let mut left = count;
         while let Some(first) = self.stash.front_mut() {
-            if first.len() > left {
+            let len = first.bytes().len();
+            if len > left {
                 first.advance(left);
                 return;
             }
-            left -= first.len();
+            left -= len;
             self.stash.pop_front();
         }
     }
@@ -230,12 +260,17 @@ impl Core {
     }
 
     /// Nobody reads, and much is here already: the kernel keeps what comes next, and its
-    /// back-pressure is the peer's.
+    /// back-pressure is the peer's; and others have the buffers.
     fn rest_watch(&mut self, handle: u32, watch: OpId) {
-        let full = self.lane(handle).is_some_and(|lane| lane.stash.len() >= STASH_MAX);
-        if full
-            && self.lane_reader(handle).is_none()
-            && let Some(op) = self.op_mut(watch)
+        if self.lane_reader(handle).is_some() {
+            return;
+        }
+        let Some(lane) = self.lane(handle) else { return };
+        if lane.stash.len() < STASH_MAX {
+            return;
+        }
+        lane.stash.iter_mut().for_each(Stashed::leave_pool);
+        if let Some(op) = self.op_mut(watch)
             && op.started
             && !std::mem::replace(&mut op.cancelled, true)
         {
@@ -263,7 +298,7 @@ impl Core {
             result if result > 0 => {
                 if let Some(buffer) = buffer {
                     lane.unread += buffer.len();
-                    lane.stash.push_back(buffer);
+                    lane.stash.push_back(Stashed::Pooled(buffer));
                     lane.drop_bells();
                 }
                 if ended && cancelled {
@@ -409,6 +444,7 @@ impl Core {
             let mut left = count;
             let read = data.fill(count, &mut |room| {
                 let Some(first) = lane.stash.front() else { return 0 };
+                let first = first.bytes();
                 let here = left.min(first.len()).min(room.len());
                 room[..here].copy_from_slice(&first[..here]);
                 lane.drop_bytes(here);
@@ -418,17 +454,21 @@ impl Core {
             return Some((Event::Read { result: Ok(read), data, more: false }, false));
         }
         let lane = self.lane(handle)?;
-        let first = lane.stash.front()?.len();
-        let buffer = if first <= count {
-            lane.connection.took_from_kernel(first);
-            lane.unread -= first;
-            lane.stash.pop_front()?
-        } else {
+        let buffer = match lane.stash.pop_front()? {
+            Stashed::Pooled(buffer) if buffer.len() <= count => {
+                lane.connection.took_from_kernel(buffer.len());
+                lane.unread -= buffer.len();
+                buffer
+            }
             // The rest of it belongs to what comes after ring bytes.
-            let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
-            part.extend_from_slice(&lane.stash.front()?[..count]);
-            lane.drop_bytes(part.len());
-            part
+            other => {
+                lane.stash.push_front(other);
+                let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
+                let bytes = lane.stash.front()?.bytes();
+                part.extend_from_slice(&bytes[..count.min(bytes.len())]);
+                lane.drop_bytes(part.len());
+                part
+            }
         };
         let read = buffer.len();
         Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))

@@ -12,7 +12,7 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, State, WriteState};
-use crate::engine;
+use crate::engine::{self, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
 use crate::op_list::NO_OP;
@@ -285,9 +285,17 @@ impl Channel {
         if entry.state != State::Open || entry.lane.is_some() {
             return Tried::Dropped;
         }
+        if matches!(entry.write_state, WriteState::Fresh | WriteState::Requested) {
+            // Who always writes before it dispatches would never be between operations. A
+            // refused batch shows again at the next dispatch.
+            let _ = self.turn(Wait::Flush);
+        }
         if !self.core.is_between_operations(handle) {
             // Two ends that did not read until all was written would wait for each other.
             if self.core.has_no_writes(handle) {
+                if let Some(entry) = self.core.handles.at_mut(handle.index) {
+                    entry.taking_up = true;
+                }
                 self.core.pause_reads(handle);
             } else {
                 self.restart_paused(handle);
@@ -305,7 +313,10 @@ impl Channel {
         }
         let positions = match positions {
             Ok(Some(positions)) => positions,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Tried::Later(grant),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.restart_paused(handle);
+                return Tried::Later(grant);
+            }
             _ => return Tried::Dropped,
         };
         let Grant { own, peer, other_loop, .. } = grant;
@@ -313,6 +324,7 @@ impl Channel {
             Ok(mut connection) => {
                 connection.mute();
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
+                    entry.taking_up = false;
                     entry.lane = Some(Box::new(Lane::new(connection, other_loop)));
                 }
                 self.core.tend_lane(handle.index);
@@ -328,8 +340,9 @@ impl Channel {
 
     /// A read that was paused for a promotion that did not come.
     fn restart_paused(&mut self, handle: Handle) {
-        let Some(entry) = self.core.handles.get(handle.index, handle.generation) else { return };
+        let Some(entry) = self.core.handles.get_mut(handle.index, handle.generation) else { return };
         let head = entry.reads.head;
+        entry.taking_up = false;
         if self.core.has_results(handle) {
             return;
         }

@@ -19,9 +19,10 @@ impl Core {
             return Ok(op);
         }
         let first = self.push_read(handle, op.index);
-        if self.handles.at(handle).is_some_and(|entry| entry.lane.is_some()) {
+        let entry = self.handles.at(handle);
+        if entry.is_some_and(|entry| entry.lane.is_some()) {
             self.tend_lane(handle);
-        } else if first {
+        } else if first && !entry.is_some_and(|entry| entry.taking_up) {
             self.start_read_in_turn(op);
         }
         Ok(op)
@@ -50,6 +51,9 @@ impl Core {
             && std::mem::take(&mut op.paused)
             && !op.cancelled
         {
+            if self.handles.at(handle).is_some_and(|entry| !entry.taking_up) {
+                self.start_read_in_turn(done.op);
+            }
             return None;
         }
         let shape = self.handles.at(handle).map(|entry| entry.shape)?;
@@ -112,8 +116,8 @@ impl Core {
         if entry.lane.is_some() {
             return self.tend_lane(handle);
         }
-        if !first {
-            // The first is under way, or done and not handed out.
+        if !first || entry.taking_up {
+            // The first is under way, or done and not handed out; or waits for its promotion.
             return;
         }
         let next = entry.reads.head;
