@@ -119,7 +119,7 @@ impl Channel {
         let pooled = matches!(data, ReadData::None);
         let mut pieces = 0;
         data.for_each_room(&mut |_, _| pieces += 1);
-        let check = self.core.open(handle).map_err(SubmitError::from).and_then(|index| {
+        let check = self.open_to_read(handle).map_err(SubmitError::from).and_then(|index| {
             if !pooled && (data.room() == 0 || pieces > crate::read::PIECES_MAX) {
                 return Err(SubmitError::InvalidArgument);
             }
@@ -147,7 +147,7 @@ impl Channel {
     ///
     /// [`SubmitError`].
     pub fn read_stream(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
-        let index = self.core.open(handle)?;
+        let index = self.open_to_read(handle)?;
         let op = self
             .core
             .queue_read(index, OpKind::ReadStream { once: false, watch: false })
@@ -393,6 +393,11 @@ impl Channel {
         self.core.finish_close(index);
         self.flush_if_due();
         Ok(())
+    }
+
+    /// The index of an open handle; a forked child must not touch a promoted one's words.
+    fn open_to_read(&self, handle: Handle) -> Result<u32, StaleHandle> {
+        if self.is_promoted(handle) { self.open_here(handle) } else { self.core.open(handle) }
     }
 
     #[inline]
