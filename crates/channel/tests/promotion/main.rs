@@ -1,6 +1,7 @@
 //! Connections that move to shared memory, with a real monitor, on both engines.
 
 mod ends;
+mod load;
 mod peers;
 mod reads;
 mod support;

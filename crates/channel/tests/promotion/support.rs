@@ -23,6 +23,15 @@ impl Folder {
         Folder(folder)
     }
 
+    /// A folder that another process made.
+    pub(crate) fn at(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.0.join("monitor.sock")
     }
