@@ -53,6 +53,29 @@ fn a_thousand_connections_keep_their_bytes_apart() {
     }
 }
 
+#[test]
+fn a_busy_ring_leaves_others_their_turn() {
+    let folder = own_monitor("busy");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        // Not promoted: its peer is no channel.
+        let (a, mut plain) = pair();
+        let other = two.sides[1].channel.register(a, 77).unwrap();
+        two.sides[1].channel.read_stream(other).unwrap();
+        std::io::Write::write_all(&mut plain, b"hello").unwrap();
+        let (mut sent, mut steps) = (0, 0);
+        while two.sides[1].seen(77).got.is_empty() {
+            // The ring has bytes at every look.
+            two.send(0, &pattern(sent, 6000));
+            sent += 6000;
+            two.sides[0].step(Duration::ZERO);
+            assert!(two.sides[1].step(Duration::from_secs(5)), "nothing came");
+            steps += 1;
+            assert!(steps < 1000, "the kernel's bytes are never seen");
+        }
+    }
+}
+
 /// The part of a process that is a monitor until it is killed.
 fn play_monitor(path: &str) -> ! {
     let folder = Folder::at(path.into());
