@@ -2,7 +2,9 @@
 //! the kernel connection whose reading goes on for bells, spilled bytes and the end.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use promote::PeerLoop;
 use promote::connection::{Connection, KernelEnd, Next};
 use ring::{Corrupt, Front};
 
@@ -26,6 +28,8 @@ pub(crate) struct Lane {
     pub(crate) connection: Connection,
     /// The loop at the other end, by its place among those the channel knows.
     pub(crate) other_loop: usize,
+    /// Keeps that place.
+    _peer_loop: Arc<PeerLoop>,
     /// What the kernel gave and nobody has got yet, in order.
     stash: VecDeque<Stashed>,
     /// Bytes of it.
@@ -93,10 +97,11 @@ const JUDGED: u32 = 128;
 const REST: u32 = 4096;
 
 impl Lane {
-    pub(crate) fn new(connection: Connection, other_loop: usize) -> Lane {
+    pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {
         Lane {
             connection,
             other_loop,
+            _peer_loop: peer_loop,
             stash: VecDeque::new(),
             unread: 0,
             bell_under_way: false,

@@ -1,8 +1,10 @@
 //! Which connections move to shared memory: offers to the monitor and what comes of them,
 //! and which rings are looked at while the channel is awake.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
 use promote::connection::{Connection, OtherLoop, OwnLoop};
 use promote::wire::Token;
@@ -45,6 +47,7 @@ struct Grant {
     own: SharedMapping,
     peer: SharedMapping,
     other_loop: usize,
+    peer_loop: Arc<PeerLoop>,
 }
 
 /// What became of a grant that was tried.
@@ -105,11 +108,17 @@ impl Promoter {
     }
 
     /// The place of a loop among those known.
-    fn place_of(&mut self, other: &std::sync::Arc<promote::PeerLoop>) -> Option<usize> {
+    fn place_of(&mut self, other: &Arc<PeerLoop>) -> Option<usize> {
         if let Some(known) = self.other_loops.iter().position(|known| known.is(other)) {
             return Some(known);
         }
-        self.other_loops.push(OtherLoop::new(other.clone()).ok()?);
+        let new = OtherLoop::new(other.clone()).ok()?;
+        // Programs come and go; their places are used again.
+        if let Some(free) = self.other_loops.iter().position(OtherLoop::is_forgotten) {
+            self.other_loops[free] = new;
+            return Some(free);
+        }
+        self.other_loops.push(new);
         Some(self.other_loops.len() - 1)
     }
 }
@@ -256,7 +265,7 @@ impl Channel {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
-                            promoter.granted.push(Grant { handle, own, peer, other_loop });
+                            promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
                     }
@@ -319,13 +328,13 @@ impl Channel {
             }
             _ => return Tried::Dropped,
         };
-        let Grant { own, peer, other_loop, .. } = grant;
+        let Grant { own, peer, other_loop, peer_loop, .. } = grant;
         match Connection::new(own, peer, positions.written, positions.consumed) {
             Ok(mut connection) => {
                 connection.mute();
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
                     entry.taking_up = false;
-                    entry.lane = Some(Box::new(Lane::new(connection, other_loop)));
+                    entry.lane = Some(Box::new(Lane::new(connection, other_loop, peer_loop)));
                 }
                 self.core.tend_lane(handle.index);
                 promoter.take_heated(&mut self.core);

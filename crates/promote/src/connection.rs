@@ -107,6 +107,11 @@ impl OtherLoop {
     pub fn is(&self, other: &Arc<PeerLoop>) -> bool {
         Arc::ptr_eq(&self.shared, other)
     }
+
+    /// Whether nobody else knows of the loop: no connection to it is left.
+    pub fn is_forgotten(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
 }
 
 fn start_of(memory: &SharedMapping) -> Result<NonNull<u8>, LayoutError> {
