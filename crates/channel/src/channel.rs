@@ -400,6 +400,9 @@ impl Channel {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
+        if self.core.bells > 0 {
+            self.core.drop_late_bells();
+        }
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
         self.from_rings = 0;

@@ -657,6 +657,21 @@ impl Core {
         }
     }
 
+    /// Takes back bells for ends that were closed meanwhile: they took the bytes without, and
+    /// what they still send would be lost in the answer to a bell.
+    #[cold]
+    pub(crate) fn drop_late_bells(&mut self) {
+        let mut place = 0;
+        while let Some(&Fresh { handle, bell, .. }) = self.fresh.get(place) {
+            if bell && self.lane(handle).is_some_and(|lane| lane.connection.peer_reads_no_more()) {
+                self.fresh.remove(place);
+                self.forget_bell(handle, true);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
     /// What became of a bell.
     pub(crate) fn settle_bell(&mut self, handle: u32, taken: bool) {
         self.bells -= 1;

@@ -243,6 +243,11 @@ impl Connection {
         wanted
     }
 
+    /// Whether the other end reads no more: a bell would only meet a reset.
+    pub fn peer_reads_no_more(&self) -> bool {
+        self.end.sender.peer_ended()
+    }
+
     /// The kernel took a bell.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();
