@@ -142,6 +142,8 @@ impl Lane {
     /// Whether closing now has to reset the connection, as closing over unread bytes does
     /// on TCP.
     pub(crate) fn needs_reset(&mut self) -> bool {
+        // Some came behind bytes that were handed out since.
+        self.drop_bells();
         self.broken || self.unread > 0 || self.connection.has_unread()
     }
 
