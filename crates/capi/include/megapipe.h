@@ -63,6 +63,12 @@ enum mp_spin {
 	MP_SPIN_FOR = 2      /* spin for spin_ns before each sleep */
 };
 
+enum mp_promotion {
+	MP_PROMOTION_OFF = 0,   /* every connection stays in the kernel */
+	MP_PROMOTION_AUTO = 1,  /* busy ones on this host move to shared memory */
+	MP_PROMOTION_EAGER = 2  /* all on this host do, as soon as they are connected */
+};
+
 /*
  * The settings of a channel. A field that is 0 has its default (in brackets), so
  * { .size = sizeof(struct mp_config) } is a valid configuration, as is NULL.
@@ -84,6 +90,8 @@ struct mp_config {
 	uint32_t latency_completions; /* a wait goes on until so many completions are there... */
 	uint32_t balance;             /* 1: idle channels of a listener may take connections */
 	int64_t  latency_delay_ns;    /* ...or, with one or more there, for so long */
+	uint32_t promotion;           /* enum mp_promotion */
+	uint32_t ring_buffers;        /* pool buffers for reads from shared memory [64, at most 65535] */
 };
 
 struct mp_stats {
@@ -94,6 +102,12 @@ struct mp_stats {
 	uint64_t accepts_paused;  /* accepts paused for want of slots or descriptors */
 	uint64_t close_timeouts;  /* connections reset because close_timeout_ns was over */
 	uint64_t handed_over;     /* connections given to or taken from other channels */
+	uint64_t promoted;           /* connections that moved to shared memory */
+	uint64_t promotions_refused; /* offers of connections that came to nothing */
+	uint64_t ring_reads;         /* reads served from shared memory */
+	uint64_t ring_writes;        /* writes that went to shared memory as a whole */
+	uint64_t bells;              /* times a sleeping peer was woken */
+	uint64_t spills;             /* times a full ring sent what followed through the kernel */
 };
 
 const char *mp_version(void);

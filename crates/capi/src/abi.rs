@@ -4,7 +4,7 @@
 use std::ffi::c_void;
 use std::time::Duration;
 
-use channel::{Config, EngineKind, LatencyBound, Spin, Stats};
+use channel::{Config, EngineKind, LatencyBound, Promotion, Spin, Stats};
 
 use crate::errno::{Errno, INVALID};
 use crate::number::HANDLE_BITS;
@@ -30,6 +30,8 @@ pub struct MpConfig {
     pub latency_completions: u32,
     pub balance: u32,
     pub latency_delay_ns: i64,
+    pub promotion: u32,
+    pub ring_buffers: u32,
 }
 
 /// `struct mp_event`.
@@ -65,6 +67,12 @@ pub struct MpStats {
     pub accepts_paused: u64,
     pub close_timeouts: u64,
     pub handed_over: u64,
+    pub promoted: u64,
+    pub promotions_refused: u64,
+    pub ring_reads: u64,
+    pub ring_writes: u64,
+    pub bells: u64,
+    pub spills: u64,
 }
 
 /// Values of `mp_config.engine`.
@@ -74,6 +82,11 @@ pub(crate) const ENGINE_EPOLL: u32 = 2;
 /// Values of `mp_config.spin`; 0 is automatic.
 pub(crate) const SPIN_OFF: u32 = 1;
 pub(crate) const SPIN_FOR: u32 = 2;
+
+/// Values of `mp_config.promotion`.
+pub(crate) const PROMOTION_OFF: u32 = 0;
+pub(crate) const PROMOTION_AUTO: u32 = 1;
+pub(crate) const PROMOTION_EAGER: u32 = 2;
 
 /// Values of `mp_event.cmd`.
 pub(crate) const ACCEPT: u32 = 1;
@@ -103,6 +116,8 @@ impl MpConfig {
         latency_completions: 0,
         balance: 0,
         latency_delay_ns: 0,
+        promotion: 0,
+        ring_buffers: 0,
     };
 
     /// The defaults as numbers.
@@ -118,6 +133,7 @@ impl MpConfig {
             write_buffers: config.write_buffers.into(),
             write_queue_max: config.write_queue_max,
             close_timeout_ns: config.close_timeout.as_nanos() as i64,
+            ring_buffers: config.ring_buffers.into(),
             ..MpConfig::ZERO
         }
     }
@@ -140,7 +156,13 @@ impl MpConfig {
             1 => true,
             _ => return Err(INVALID),
         };
-        let mut config = Config { engine, spin, balance, ..Config::default() };
+        let promotion = match self.promotion {
+            PROMOTION_OFF => Promotion::Off,
+            PROMOTION_AUTO => Promotion::Auto,
+            PROMOTION_EAGER => Promotion::Eager,
+            _ => return Err(INVALID),
+        };
+        let mut config = Config { engine, spin, balance, promotion, ..Config::default() };
         let set = |field: &mut u32, value| {
             if value != 0 {
                 *field = value;
@@ -157,6 +179,9 @@ impl MpConfig {
         }
         if self.write_buffers != 0 {
             config.write_buffers = u16::try_from(self.write_buffers).map_err(|_| INVALID)?;
+        }
+        if self.ring_buffers != 0 {
+            config.ring_buffers = u16::try_from(self.ring_buffers).map_err(|_| INVALID)?;
         }
         if self.close_timeout_ns != 0 {
             config.close_timeout = duration(self.close_timeout_ns)?;
@@ -202,6 +227,12 @@ impl From<Stats> for MpStats {
             accepts_paused: stats.accepts_paused,
             close_timeouts: stats.close_timeouts,
             handed_over: stats.handed_over,
+            promoted: stats.promoted,
+            promotions_refused: stats.promotions_refused,
+            ring_reads: stats.ring_reads,
+            ring_writes: stats.ring_writes,
+            bells: stats.bells,
+            spills: stats.spills,
         }
     }
 }
@@ -237,16 +268,19 @@ mod tests {
         }
         layout!(MpConfig, "mp_config", size engine batch_threshold operations_max handles_max lwsockets_max
             read_buffers buffer_size write_buffers write_queue_max spin spin_ns close_timeout_ns
-            latency_completions balance latency_delay_ns);
+            latency_completions balance latency_delay_ns promotion ring_buffers);
         layout!(MpEvent, "mp_event", cookie handle op size buf addr addrlen cmd fd buffer more pending
             truncated reserved);
         layout!(MpStats, "mp_stats", completions turns system_calls pool_dry accepts_paused close_timeouts
-            handed_over);
+            handed_over promoted promotions_refused ring_reads ring_writes bells spills);
         for (name, value) in [
             ("MP_ENGINE_URING", ENGINE_URING),
             ("MP_ENGINE_EPOLL", ENGINE_EPOLL),
             ("MP_SPIN_OFF", SPIN_OFF),
             ("MP_SPIN_FOR", SPIN_FOR),
+            ("MP_PROMOTION_OFF", PROMOTION_OFF),
+            ("MP_PROMOTION_AUTO", PROMOTION_AUTO),
+            ("MP_PROMOTION_EAGER", PROMOTION_EAGER),
             ("MP_ACCEPT", ACCEPT),
             ("MP_CONNECT", CONNECT),
             ("MP_READ", READ),

@@ -4,7 +4,7 @@ use std::io;
 
 use channel::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, PartitionError, RegisterError,
-    Rejected, StaleHandle, SubmitError,
+    Rejected, StaleHandle, SubmitError, UnregisterError,
 };
 
 /// A positive error number.
@@ -57,6 +57,15 @@ impl From<CreateError> for Errno {
 impl From<StaleHandle> for Errno {
     fn from(_: StaleHandle) -> Errno {
         STALE
+    }
+}
+
+impl From<UnregisterError> for Errno {
+    fn from(error: UnregisterError) -> Errno {
+        match error {
+            UnregisterError::StaleHandle => STALE,
+            UnregisterError::Promoted => Errno(libc::EBUSY),
+        }
     }
 }
 

@@ -58,6 +58,7 @@ pub unsafe extern "C" fn mp_register(
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_unregister(handle: i64) -> c_int {
     int(with_handle(handle, |inner, handle| {
+        inner.channel.check_unregister(handle)?;
         inner.channel.take_back(handle)?;
         let source = inner.channel.unregister(handle)?;
         number_of(inner, source)

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use sys::mapping::ForkMark;
 
 use crate::completion::{Completion, Event};
-use crate::config::{Config, EngineKind};
+use crate::config::{Config, EngineKind, Promotion};
 use crate::core::{Core, File, State, Stats};
 use crate::engine::{self, Engine, Request, Wait};
-use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle};
+use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle, UnregisterError};
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwSocket;
 use crate::partition::{CpuSet, Member};
@@ -72,6 +72,12 @@ impl Channel {
             .map_err(|cause| CreateError::Resources { what: "a page to recognise forks by", cause })?;
         let mut core = Core::new(&config)?;
         let engine = engine::choose(&config, &mut core)?;
+        let promoter = Promoter::new(&config);
+        if promoter.is_none() {
+            // Nobody would take the offers.
+            core.config.promotion = Promotion::Off;
+            core.offer_after = 0;
+        }
         Ok(Channel {
             spin: SpinPolicy::new(config.spin),
             core,
@@ -80,7 +86,7 @@ impl Channel {
             partitioned: Vec::new(),
             registered_raw: Vec::new(),
             ended_timers: VecDeque::new(),
-            promoter: Promoter::new(&config),
+            promoter,
             from_rings: 0,
             without_turn: 0,
             _not_send: PhantomData,
@@ -179,10 +185,10 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`StaleHandle`].
-    pub fn unregister(&mut self, handle: Handle) -> Result<Source, StaleHandle> {
-        let index = self.open_here(handle)?;
-        let Some(entry) = self.core.handles.at_mut(index) else { return Err(StaleHandle) };
+    /// [`UnregisterError`]; a promoted connection is not given back, as the file is but half of it.
+    pub fn unregister(&mut self, handle: Handle) -> Result<Source, UnregisterError> {
+        let index = self.check_unregister(handle)?;
+        let Some(entry) = self.core.handles.at_mut(index) else { return Err(UnregisterError::StaleHandle) };
         entry.state = State::Closing;
         entry.member = None;
         let shape = entry.shape;
@@ -199,7 +205,17 @@ impl Channel {
                 self.core.lwsockets.closed_one();
                 Ok(Source::LwSocket(LwSocket::new(file, shape, &self.core.lwsockets)))
             }
-            File::None => Err(StaleHandle),
+            File::None => Err(UnregisterError::StaleHandle),
+        }
+    }
+
+    /// The index of a handle that may be unregistered.
+    #[doc(hidden)]
+    pub fn check_unregister(&self, handle: Handle) -> Result<u32, UnregisterError> {
+        let index = self.open_here(handle)?;
+        match self.core.handles.at(index) {
+            Some(entry) if entry.lane.is_some() => Err(UnregisterError::Promoted),
+            _ => Ok(index),
         }
     }
 
@@ -288,7 +304,7 @@ impl Channel {
         let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
         let mut now = start;
         let mut looked = false;
-        if self.without_turn >= WITHOUT_TURN_MAX {
+        if self.without_turn >= WITHOUT_TURN_MAX || self.from_rings >= FROM_RINGS_MAX {
             self.turn(Wait::No)?;
         }
         loop {
@@ -384,6 +400,9 @@ impl Channel {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
+        if self.core.bells > 0 {
+            self.core.drop_late_bells();
+        }
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
         self.from_rings = 0;

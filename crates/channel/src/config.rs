@@ -127,6 +127,7 @@ impl Config {
         )?;
         let size = u64::from(self.buffer_size);
         within("buffer_size", size, (256..=1 << 20).contains(&size), "256 bytes to 1 MiB")?;
+        within("ring_buffers", self.ring_buffers.into(), self.ring_buffers > 0, "at least 1")?;
         within("write_buffers", self.write_buffers.into(), self.write_buffers > 0, "at least 1")?;
         let threshold = u64::from(self.batch_threshold);
         within("batch_threshold", threshold, (1..=4096).contains(&threshold), "1 to 4096")?;

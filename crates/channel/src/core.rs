@@ -10,7 +10,7 @@ use crate::accept::AcceptState;
 use crate::buffer::{Buffer, Pool, ReadData, WriteData};
 use crate::closing::CloseDeadlines;
 use crate::completion::{Completion, Event};
-use crate::config::Config;
+use crate::config::{Config, Promotion};
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -125,6 +125,8 @@ pub(crate) struct HandleEntry {
     pub(crate) member: Option<Box<Member>>,
     /// Reads until the connection is offered for promotion; 0: it is not, or was.
     pub(crate) offer_in: u32,
+    /// Its reads wait while the connection is being promoted.
+    pub(crate) taking_up: bool,
     /// What a promoted connection has besides.
     pub(crate) lane: Option<Box<Lane>>,
 }
@@ -304,6 +306,7 @@ impl Core {
             engine_word: 0,
             member: None,
             offer_in: if shape == Shape::Stream { self.offer_after } else { 0 },
+            taking_up: false,
             lane: None,
         };
         match self.handles.insert(entry) {
@@ -455,6 +458,9 @@ impl Core {
             OpKind::Write { .. } => self.settle_write(&done)?,
             OpKind::Connect(_) => {
                 self.ops.remove(done.op.index);
+                if done.result >= 0 && self.config.promotion == Promotion::Eager {
+                    self.to_offer.push(name);
+                }
                 Event::Connect(outcome(done.result).map(drop))
             }
             OpKind::Shutdown(_) => {

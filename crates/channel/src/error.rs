@@ -39,6 +39,24 @@ pub enum CreateError {
 #[error("the handle is closed, unregistered, or of another channel")]
 pub struct StaleHandle;
 
+/// Why a file was not given back.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum UnregisterError {
+    /// See [`StaleHandle`].
+    #[error("the handle is closed, unregistered, or of another channel")]
+    StaleHandle,
+    /// The connection's bytes go through shared memory, and the file alone would be half of
+    /// it. The handle stays as it was.
+    #[error("the connection was promoted to shared memory; close it, or register it with promotion off")]
+    Promoted,
+}
+
+impl From<StaleHandle> for UnregisterError {
+    fn from(_: StaleHandle) -> Self {
+        UnregisterError::StaleHandle
+    }
+}
+
 /// Why an operation was not queued.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum SubmitError {

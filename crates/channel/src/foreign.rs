@@ -69,6 +69,9 @@ impl Channel {
             self.registered_raw.resize(place + 1, Handle::NONE);
         }
         self.registered_raw[place] = handle;
+        if shape == Shape::Stream {
+            self.offer_if_eager(handle);
+        }
         Ok(handle)
     }
 

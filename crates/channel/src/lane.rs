@@ -2,7 +2,9 @@
 //! the kernel connection whose reading goes on for bells, spilled bytes and the end.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
+use promote::PeerLoop;
 use promote::connection::{Connection, KernelEnd, Next};
 use ring::{Corrupt, Front};
 
@@ -18,13 +20,18 @@ use crate::write::{Destination, Fresh};
 /// What a bell consists of.
 const BELL: &[u8] = &[0];
 
+/// Buffers that a connection may hold while nobody reads it; the kernel keeps the rest.
+const STASH_MAX: usize = 8;
+
 /// A promoted connection's part of its handle.
 pub(crate) struct Lane {
     pub(crate) connection: Connection,
     /// The loop at the other end, by its place among those the channel knows.
     pub(crate) other_loop: usize,
+    /// Keeps that place.
+    _peer_loop: Arc<PeerLoop>,
     /// What the kernel gave and nobody has got yet, in order.
-    stash: VecDeque<Buffer>,
+    stash: VecDeque<Stashed>,
     /// Bytes of it.
     unread: usize,
     /// A bell is queued or on its way.
@@ -33,12 +40,54 @@ pub(crate) struct Lane {
     pub(crate) hot: bool,
     /// Sleeps of the channel since something came.
     pub(crate) sleeps: u8,
+    /// Armed though it is hot, as bells are not heard.
+    pub(crate) muted: bool,
     /// The other end broke the rules.
-    broken: bool,
+    pub(crate) broken: bool,
     /// Writes, and bells among them, since it was last judged whether the ring pays.
     judged: (u32, u32),
     /// Writes that go through the kernel before the ring is tried again.
     resting: u32,
+}
+
+/// Bytes that wait for a reader.
+enum Stashed {
+    Pooled(Buffer),
+    /// Nobody came for them: the pool's buffer serves others. From the offset on.
+    Copied(Vec<u8>, usize),
+}
+
+impl Stashed {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Stashed::Pooled(buffer) => buffer,
+            Stashed::Copied(bytes, offset) => &bytes[*offset..],
+        }
+    }
+
+    fn advance(&mut self, count: usize) {
+        match self {
+            Stashed::Pooled(buffer) => buffer.advance(count),
+            Stashed::Copied(_, offset) => *offset += count,
+        }
+    }
+
+    fn leave_pool(&mut self) {
+        if let Stashed::Pooled(buffer) = self {
+            *self = Stashed::Copied(buffer.to_vec(), 0);
+        }
+    }
+}
+
+/// What a bell leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Listening {
+    /// Somebody waits for bytes, and the kernel connection is being read.
+    Yes,
+    /// Somebody waits for bytes, but the kernel connection cannot be read for now.
+    Deaf,
+    /// Nobody waits for bytes.
+    No,
 }
 
 /// Writes after which it is judged whether the ring pays.
@@ -48,15 +97,17 @@ const JUDGED: u32 = 128;
 const REST: u32 = 4096;
 
 impl Lane {
-    pub(crate) fn new(connection: Connection, other_loop: usize) -> Lane {
+    pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {
         Lane {
             connection,
             other_loop,
+            _peer_loop: peer_loop,
             stash: VecDeque::new(),
             unread: 0,
             bell_under_way: false,
             hot: false,
             sleeps: 0,
+            muted: false,
             broken: false,
             judged: (0, 0),
             resting: 0,
@@ -91,7 +142,28 @@ impl Lane {
     /// Whether closing now has to reset the connection, as closing over unread bytes does
     /// on TCP.
     pub(crate) fn needs_reset(&mut self) -> bool {
+        // Some came behind bytes that were handed out since.
+        self.drop_bells();
         self.broken || self.unread > 0 || self.connection.has_unread()
+    }
+
+    /// Whether writes pass the ring by: the connection is over, or has an end in sight.
+    pub(crate) fn sends_to_kernel(&self) -> bool {
+        self.broken || self.connection.stays_with_kernel()
+    }
+
+    /// Drops bytes that came from the kernel behind all others; false if they are not bells.
+    pub(crate) fn took_bells(&mut self, count: usize) -> bool {
+        let bells = self.unread == 0
+            && matches!(self.connection.front(count), Ok(Front::Bells(all)) if all == count as u64);
+        if bells {
+            self.connection.took_from_kernel(count);
+        }
+        bells
+    }
+
+    pub(crate) fn has_stash(&self) -> bool {
+        !self.stash.is_empty()
     }
 
     /// The other end broke the rules: for this one the connection ends as by a reset.
@@ -123,11 +195,12 @@ impl Lane {
         self.unread -= count;
         let mut left = count;
         while let Some(first) = self.stash.front_mut() {
-            if first.len() > left {
+            let len = first.bytes().len();
+            if len > left {
                 first.advance(left);
                 return;
             }
-            left -= first.len();
+            left -= len;
             self.stash.pop_front();
         }
     }
@@ -140,7 +213,11 @@ impl Core {
 
     /// The first read that waits for bytes; the watch, which stands before it, does not.
     fn lane_reader(&self, handle: u32) -> Option<u32> {
-        let head = self.handles.at(handle)?.reads.head;
+        let entry = self.handles.at(handle)?;
+        if entry.state != State::Open {
+            return None;
+        }
+        let head = entry.reads.head;
         let first = match self.ops.at(head)? {
             Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. } => *next,
             _ => head,
@@ -153,22 +230,22 @@ impl Core {
     /// A read was queued or ended on a promoted connection: sees to it that the kernel's
     /// side is being read, under a read of the channel's own, and that the ring is looked at.
     pub(crate) fn tend_lane(&mut self, handle: u32) {
+        let reader = self.lane_reader(handle);
         let Some(entry) = self.handles.at_mut(handle) else { return };
         let (head, state) = (entry.reads.head, entry.state);
         let Some(lane) = entry.lane.as_deref_mut() else { return };
-        let ended = lane.connection.kernel_has_ended();
-        if !lane.hot {
+        let enough = lane.connection.kernel_has_ended() || lane.stash.len() >= STASH_MAX;
+        if !lane.hot && reader.is_some() {
             lane.hot = true;
             lane.sleeps = 0;
+            lane.muted = false;
             lane.connection.disarm();
             let name = self.name_of(handle);
             self.heated.push(name);
         }
-        let watched = match self.ops.at(head) {
-            Some(Op { kind: OpKind::ReadStream { watch, .. }, started, .. }) => *watch || *started,
-            _ => false,
-        };
-        if head == NO_OP || watched || ended || state != State::Open {
+        let watched =
+            matches!(self.ops.at(head), Some(Op { kind: OpKind::ReadStream { watch: true, .. }, .. }));
+        if head == NO_OP || watched || enough || state != State::Open {
             return;
         }
         let name = self.name_of(handle);
@@ -179,10 +256,40 @@ impl Core {
         self.start_read_in_turn(watch);
     }
 
+    /// What a bell on this connection would lead to.
+    pub(crate) fn listening(&self, handle: u32) -> Listening {
+        let watch = self.handles.at(handle).and_then(|entry| self.ops.at(entry.reads.head));
+        match self.lane_reader(handle) {
+            None => Listening::No,
+            Some(_) if watch.is_some_and(|op| op.started) => Listening::Yes,
+            Some(_) => Listening::Deaf,
+        }
+    }
+
+    /// Nobody reads, and much is here already: the kernel keeps what comes next, and its
+    /// back-pressure is the peer's; and others have the buffers.
+    fn rest_watch(&mut self, handle: u32, watch: OpId) {
+        if self.lane_reader(handle).is_some() {
+            return;
+        }
+        let Some(lane) = self.lane(handle) else { return };
+        if lane.stash.len() < STASH_MAX {
+            return;
+        }
+        lane.stash.iter_mut().for_each(Stashed::leave_pool);
+        if let Some(op) = self.op_mut(watch)
+            && op.started
+            && !std::mem::replace(&mut op.cancelled, true)
+        {
+            self.requests.push_back(Request::Cancel(watch));
+        }
+    }
+
     /// What the kernel gave to a promoted connection.
     pub(crate) fn settle_lane(&mut self, handle: u32, done: &Done) -> Option<Event> {
         let ended = !done.has(Done::MORE);
         let buffer = self.filled(done);
+        // Of reads, the kernel holds the watch only; others can but be cancelled.
         let (watch, cancelled) = match self.op(done.op)? {
             Op { kind: OpKind::ReadStream { watch, .. }, cancelled, .. } => (*watch, *cancelled),
             Op { cancelled, .. } => (false, *cancelled),
@@ -198,7 +305,7 @@ impl Core {
             result if result > 0 => {
                 if let Some(buffer) = buffer {
                     lane.unread += buffer.len();
-                    lane.stash.push_back(buffer);
+                    lane.stash.push_back(Stashed::Pooled(buffer));
                     lane.drop_bells();
                 }
                 if ended && cancelled {
@@ -209,6 +316,7 @@ impl Core {
                     }
                     self.start_read_in_turn(done.op);
                 }
+                self.rest_watch(handle, done.op);
             }
             result => {
                 let end = if result == 0 { KernelEnd::Finished } else { KernelEnd::Failed(-result) };
@@ -222,14 +330,26 @@ impl Core {
         None
     }
 
+    /// Takes in what the kernel gave already, before a close.
+    pub(crate) fn settle_all_of_lane(&mut self, handle: u32) {
+        let name = self.name_of(handle);
+        for _ in 0..self.done.len() {
+            let Some(done) = self.done.pop_front() else { return };
+            let reads = self.op(done.op).is_some_and(|op| {
+                op.handle == name && matches!(op.kind, OpKind::Read { .. } | OpKind::ReadStream { .. })
+            });
+            if reads {
+                let _ = self.settle_read(handle, &done);
+            } else {
+                self.done.push_back(done);
+            }
+        }
+    }
+
     /// The next completion of a promoted connection, if something for its reader is here.
     #[inline]
     pub(crate) fn lane_next(&mut self, handle: u32) -> Option<Completion> {
-        let entry = self.handles.at_mut(handle)?;
-        if entry.state != State::Open {
-            return None;
-        }
-        let lane = entry.lane.as_deref_mut()?;
+        let lane = self.handles.at_mut(handle)?.lane.as_deref_mut()?;
         match lane.next() {
             Next::Nothing => None,
             next => self.lane_deliver(handle, next),
@@ -275,12 +395,14 @@ impl Core {
         let op = self.op_id(reader);
         let name = self.name_of(handle);
         let entry = self.handles.at_mut(handle)?;
-        let cookie = entry.cookie;
+        let (cookie, unwatched) = (entry.cookie, entry.reads.head == reader);
         if let Some(lane) = entry.lane.as_deref_mut() {
             lane.sleeps = 0;
         }
         if !more {
             self.end_read(handle, op);
+        } else if unwatched {
+            self.tend_lane(handle);
         }
         self.stats.completions += 1;
         Some(Completion { handle: name, cookie, op, event })
@@ -329,6 +451,7 @@ impl Core {
             let mut left = count;
             let read = data.fill(count, &mut |room| {
                 let Some(first) = lane.stash.front() else { return 0 };
+                let first = first.bytes();
                 let here = left.min(first.len()).min(room.len());
                 room[..here].copy_from_slice(&first[..here]);
                 lane.drop_bytes(here);
@@ -338,17 +461,21 @@ impl Core {
             return Some((Event::Read { result: Ok(read), data, more: false }, false));
         }
         let lane = self.lane(handle)?;
-        let first = lane.stash.front()?.len();
-        let buffer = if first <= count {
-            lane.connection.took_from_kernel(first);
-            lane.unread -= first;
-            lane.stash.pop_front()?
-        } else {
+        let buffer = match lane.stash.pop_front()? {
+            Stashed::Pooled(buffer) if buffer.len() <= count => {
+                lane.connection.took_from_kernel(buffer.len());
+                lane.unread -= buffer.len();
+                buffer
+            }
             // The rest of it belongs to what comes after ring bytes.
-            let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
-            part.extend_from_slice(&lane.stash.front()?[..count]);
-            lane.drop_bytes(part.len());
-            part
+            other => {
+                lane.stash.push_front(other);
+                let mut part = ring_pool.claim(ring_pool.take_free()?, 0, 0);
+                let bytes = lane.stash.front()?.bytes();
+                part.extend_from_slice(&bytes[..count.min(bytes.len())]);
+                lane.drop_bytes(part.len());
+                part
+            }
         };
         let read = buffer.len();
         Some((Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: stream }, stream))
@@ -401,7 +528,7 @@ impl Core {
     pub(crate) fn write_bytes_to_ring(&mut self, handle: u32, bytes: &[u8], first: bool) -> usize {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
-        let Some(lane) = entry.lane.as_deref_mut() else { return 0 };
+        let Some(lane) = entry.lane.as_deref_mut().filter(|lane| !lane.sends_to_kernel()) else { return 0 };
         if first && !lane.pays() {
             return 0;
         }
@@ -425,7 +552,9 @@ impl Core {
         let mut left = PATIENCE;
         while written < bytes.len() && left > 0 {
             match self.lane(handle) {
-                Some(lane) if !lane.bell_under_way && lane.connection.sends_to_ring() => {}
+                Some(lane)
+                    if !lane.bell_under_way && !lane.sends_to_kernel() && lane.connection.sends_to_ring() => {
+                }
                 _ => break,
             }
             match left > PATIENCE - EAGER {
@@ -448,14 +577,27 @@ impl Core {
         Ok(())
     }
 
-    /// The ring is full: what follows goes through the kernel.
+    /// The ring is full, or has an end: what follows goes through the kernel.
     pub(crate) fn spill(&mut self, handle: u32) {
         self.stats.spills += 1;
-        if let Some(lane) = self.lane(handle)
-            && let Err(corrupt) = lane.connection.spill()
-        {
+        let Some(lane) = self.lane(handle) else { return };
+        if lane.bell_under_way {
+            // Nobody could tell the bell from the bytes behind it.
+            tracing::warn!("a promoted connection is reset: its bell cannot be submitted");
+            lane.broken = true;
+        } else if let Err(corrupt) = lane.connection.spill() {
             lane.break_off(corrupt);
         }
+    }
+
+    /// A write to a connection that was broken off fails as on one that was reset.
+    #[cold]
+    pub(crate) fn fail_promoted(&mut self, handle: Handle, data: WriteData, quiet: bool) -> OpId {
+        let kind = OpKind::Write { data, quiet, to: Destination::Peer, offset: None };
+        let (op, _) = self.ops.insert_over(Op::new(handle, kind));
+        let id = self.op_id(op);
+        self.done.push_back(Done::plain(id, -libc::ECONNRESET));
+        id
     }
 
     /// Ends a write of which the ring took `written` bytes: at once if that is all, or with
@@ -520,6 +662,21 @@ impl Core {
         }
     }
 
+    /// Takes back bells for ends that were closed meanwhile: they took the bytes without, and
+    /// what they still send would be lost in the answer to a bell.
+    #[cold]
+    pub(crate) fn drop_late_bells(&mut self) {
+        let mut place = 0;
+        while let Some(&Fresh { handle, bell, .. }) = self.fresh.get(place) {
+            if bell && self.lane(handle).is_some_and(|lane| lane.connection.peer_reads_no_more()) {
+                self.fresh.remove(place);
+                self.forget_bell(handle, true);
+            } else {
+                place += 1;
+            }
+        }
+    }
+
     /// What became of a bell.
     pub(crate) fn settle_bell(&mut self, handle: u32, taken: bool) {
         self.bells -= 1;
@@ -550,12 +707,15 @@ impl Core {
         }
     }
 
-    /// A promoted connection that is to be taken up pauses the read that the kernel holds.
-    pub(crate) fn pause_read(&mut self, op: OpId) {
-        if let Some(entry) = self.op_mut(op)
+    /// A connection that is to be promoted takes back the read that the kernel holds.
+    pub(crate) fn pause_reads(&mut self, handle: Handle) {
+        let head = self.handles.at(handle.index).map_or(NO_OP, |entry| entry.reads.head);
+        let op = self.op_id(head);
+        if let Some(entry) = self.ops.at_mut(head)
             && entry.started
-            && !entry.paused
+            && !entry.cancelled
         {
+            // Again if it was: one that ended by itself was started anew.
             entry.paused = true;
             self.requests.push_back(Request::Cancel(op));
         }

@@ -51,7 +51,7 @@ pub use completion::{Completion, Event};
 pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use error::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, PoolDry, RegisterError, Rejected,
-    StaleHandle, SubmitError,
+    StaleHandle, SubmitError, UnregisterError,
 };
 pub use id::{Handle, OpId};
 pub use lwsocket::LwSocket;

@@ -1,6 +1,7 @@
 //! The calls that queue operations: each checks its arguments, adds an operation to the
 //! tables, and hands the batch over when it has reached its threshold.
 
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
@@ -10,11 +11,14 @@ use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
 use crate::core::{OpKind, State, WriteState};
-use crate::engine::{Done, Request, Wait};
+use crate::engine::{self, Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::source::Shape;
 use crate::write::{Destination, PARTS_MAX};
+
+/// Turns that a bell may take to reach the kernel; an engine repeats what is interrupted.
+const FLUSHES_MAX: u32 = 8;
 
 impl Channel {
     /// Accepts connections from a listening socket; each is a completion of its own.
@@ -115,7 +119,7 @@ impl Channel {
         let pooled = matches!(data, ReadData::None);
         let mut pieces = 0;
         data.for_each_room(&mut |_, _| pieces += 1);
-        let check = self.core.open(handle).map_err(SubmitError::from).and_then(|index| {
+        let check = self.open_to_read(handle).map_err(SubmitError::from).and_then(|index| {
             if !pooled && (data.room() == 0 || pieces > crate::read::PIECES_MAX) {
                 return Err(SubmitError::InvalidArgument);
             }
@@ -143,7 +147,7 @@ impl Channel {
     ///
     /// [`SubmitError`].
     pub fn read_stream(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
-        let index = self.core.open(handle)?;
+        let index = self.open_to_read(handle)?;
         let op = self
             .core
             .queue_read(index, OpKind::ReadStream { once: false, watch: false })
@@ -200,14 +204,14 @@ impl Channel {
     #[inline]
     pub fn write_copy(&mut self, handle: Handle, bytes: &[u8]) -> Result<(), SubmitError> {
         let mut written = 0;
-        if self.is_promoted(handle) {
+        if self.is_promoted(handle) && self.fork_mark.is_here() {
             self.settle_spill(handle.index);
             written = self.core.write_bytes_to_ring(handle.index, bytes, true);
             if written > 0 {
                 self.ring_if_wanted(handle.index);
             }
             if written < bytes.len() {
-                written += self.core.wait_for_room(handle.index, &bytes[written..]);
+                written += self.write_to_slow_reader(handle.index, &bytes[written..]);
             }
             if written == bytes.len() {
                 self.core.stats.ring_writes += 1;
@@ -336,6 +340,9 @@ impl Channel {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
         let op = self.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
+        if let Some(lane) = self.core.lane(index) {
+            lane.connection.kernel_sends();
+        }
         self.flush_if_due();
         Ok(op)
     }
@@ -350,6 +357,11 @@ impl Channel {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
         let op = self.core.add_and_start(index, OpKind::Shutdown(how))?;
+        if how != Shutdown::Read
+            && let Some(lane) = self.core.lane(index)
+        {
+            lane.connection.kernel_sends();
+        }
         self.flush_if_due();
         Ok(op)
     }
@@ -383,6 +395,11 @@ impl Channel {
         Ok(())
     }
 
+    /// The index of an open handle; a forked child must not touch a promoted one's words.
+    fn open_to_read(&self, handle: Handle) -> Result<u32, StaleHandle> {
+        if self.is_promoted(handle) { self.open_here(handle) } else { self.core.open(handle) }
+    }
+
     #[inline]
     fn is_promoted(&self, handle: Handle) -> bool {
         let entry = self.core.handles.get(handle.index, handle.generation);
@@ -402,9 +419,17 @@ impl Channel {
         if len == 0 {
             return Err(Rejected { reason: SubmitError::InvalidArgument, data });
         }
+        // The ring is the parent's too.
+        if !self.fork_mark.is_here() {
+            return Err(Rejected { reason: SubmitError::StaleHandle, data });
+        }
+        if !quiet && self.core.ops.is_full() {
+            return Err(Rejected { reason: SubmitError::OperationsFull, data });
+        }
+        let to_kernel = self.core.lane(index).is_some_and(|lane| lane.sends_to_kernel());
         let mut written = 0;
         self.settle_spill(index);
-        while written < len {
+        while written < len && !to_kernel {
             match self.core.write_to_ring(index, &data, written) {
                 None | Some(0) => break,
                 Some(count) => written += count,
@@ -420,18 +445,34 @@ impl Channel {
                     rest = part;
                 }
             });
-            written += self.core.wait_for_room(index, rest);
+            written += self.write_to_slow_reader(index, rest);
         }
         if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
             // The ring is full. A bell that is under way has its place before what follows.
-            if self.core.lane(index).is_some_and(|lane| lane.bell_under_way) {
+            for _ in 0..FLUSHES_MAX {
+                if !self.core.lane(index).is_some_and(|lane| lane.bell_under_way) {
+                    break;
+                }
                 let _ = self.turn(Wait::Flush);
             }
             self.core.spill(index);
         }
+        if self.core.lane(index).is_some_and(|lane| lane.broken) {
+            return Ok(self.core.fail_promoted(handle, data, quiet));
+        }
         let op = self.core.queue_promoted(index, data, quiet, written)?;
         self.flush_if_due();
         Ok(op)
+    }
+
+    /// The ring is full: waits a moment for its reader.
+    fn write_to_slow_reader(&mut self, index: u32, bytes: &[u8]) -> usize {
+        let written = self.core.wait_for_room(index, bytes);
+        if written > 0 {
+            // It may have taken all, and gone to sleep, in between.
+            self.ring_if_wanted(index);
+        }
+        written
     }
 
     /// After a spill: hands the kernel what waits for it, so that the ring can be used
@@ -446,11 +487,34 @@ impl Channel {
     /// A promoted connection is closed. With bytes in its ring that were never read it is
     /// reset, as on TCP.
     fn end_lane(&mut self, handle: Handle) {
-        let Some(lane) = self.core.lane(handle.index) else { return };
-        if lane.needs_reset() {
+        if self.core.lane(handle.index).is_none() {
+            return;
+        }
+        if !self.unread_are_bells(handle.index) {
             let _ = self.make_close_reset(handle.index);
         }
         self.forget_lane(handle);
+    }
+
+    /// Whether a promoted connection leaves no bytes unread. Takes the bells out of the
+    /// kernel, which would count them as such and send RST, and drop what it has not sent yet.
+    fn unread_are_bells(&mut self, index: u32) -> bool {
+        const READS_MAX: u32 = 64;
+        self.core.settle_all_of_lane(index);
+        let mut bells = [MaybeUninit::uninit(); 256];
+        for _ in 0..READS_MAX {
+            if self.core.lane(index).is_none_or(|lane| lane.needs_reset()) {
+                return false;
+            }
+            let fetched = engine::with_descriptor(&mut *self.engine, &mut self.core, index, |fd| {
+                socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
+            });
+            let Ok(count @ 1..) = fetched else { return true };
+            if !self.core.lane(index).is_some_and(|lane| lane.took_bells(count)) {
+                return false;
+            }
+        }
+        false
     }
 
     /// Asks for the end of one operation. Its completion then says ECANCELED, or what

@@ -1,8 +1,10 @@
 //! Which connections move to shared memory: offers to the monitor and what comes of them,
 //! and which rings are looked at while the channel is awake.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
 use promote::connection::{Connection, OtherLoop, OwnLoop};
 use promote::wire::Token;
@@ -11,10 +13,10 @@ use sys::mapping::SharedMapping;
 use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
-use crate::core::{Core, Op, OpKind, State, WriteState};
-use crate::engine;
+use crate::core::{Core, Op, State, WriteState};
+use crate::engine::{self, Wait};
 use crate::id::Handle;
-use crate::lane::Lane;
+use crate::lane::{Lane, Listening};
 use crate::op_list::NO_OP;
 
 /// Rings that are looked at while the channel is awake; more would cost the awake ones.
@@ -45,6 +47,7 @@ struct Grant {
     own: SharedMapping,
     peer: SharedMapping,
     other_loop: usize,
+    peer_loop: Arc<PeerLoop>,
 }
 
 /// What became of a grant that was tried.
@@ -105,11 +108,17 @@ impl Promoter {
     }
 
     /// The place of a loop among those known.
-    fn place_of(&mut self, other: &std::sync::Arc<promote::PeerLoop>) -> Option<usize> {
+    fn place_of(&mut self, other: &Arc<PeerLoop>) -> Option<usize> {
         if let Some(known) = self.other_loops.iter().position(|known| known.is(other)) {
             return Some(known);
         }
-        self.other_loops.push(OtherLoop::new(other.clone()).ok()?);
+        let new = OtherLoop::new(other.clone()).ok()?;
+        // Programs come and go; their places are used again.
+        if let Some(free) = self.other_loops.iter().position(OtherLoop::is_forgotten) {
+            self.other_loops[free] = new;
+            return Some(free);
+        }
+        self.other_loops.push(new);
         Some(self.other_loops.len() - 1)
     }
 }
@@ -126,29 +135,54 @@ fn token(handle: Handle) -> Option<Token> {
 
 /// Has a connection wait for bells. True if something came meanwhile: it stays hot.
 fn cool(core: &mut Core, handle: Handle) -> bool {
+    let listening = core.listening(handle.index);
     let Some(entry) = core.handles.get_mut(handle.index, handle.generation) else { return false };
     let Some(lane) = entry.lane.as_deref_mut() else { return false };
-    lane.hot = lane.connection.arm().unwrap_or(true);
+    lane.hot = match listening {
+        // What only waits for a free buffer is looked at again.
+        Listening::Yes => lane.has_stash() || lane.connection.arm().unwrap_or(true),
+        Listening::Deaf => true,
+        Listening::No => {
+            lane.connection.mute();
+            false
+        }
+    };
     lane.hot
 }
 
+/// Before a sleep: a bell that nobody hears must not stand for those of other connections.
+fn mute_deaf(core: &mut Core, promoter: &mut Promoter) {
+    promoter.hot.retain(|handle| {
+        let listening = core.listening(handle.index);
+        let entry = core.handles.get_mut(handle.index, handle.generation);
+        let Some(lane) = entry.and_then(|entry| entry.lane.as_deref_mut()) else { return false };
+        if listening != Listening::Yes && !lane.muted {
+            lane.connection.mute();
+        } else if listening == Listening::Yes && lane.muted {
+            lane.connection.disarm();
+        }
+        lane.muted = listening == Listening::Deaf;
+        lane.hot = listening != Listening::No;
+        lane.hot
+    });
+}
+
 impl Core {
-    /// Whether the kernel holds, or is about to get, anything of this handle's writes, or a
-    /// read of its user's that bells must not reach.
+    /// Whether the kernel holds nothing of this handle, and nothing that it gave waits to be
+    /// handed out: both streams' places in the kernel are then what it says they are.
     fn is_between_operations(&self, handle: Handle) -> bool {
         let Some(entry) = self.handles.get(handle.index, handle.generation) else { return false };
-        entry.write_state == WriteState::Idle
-            && entry.writes.head == NO_OP
-            && !matches!(
-                self.ops.at(entry.reads.head),
-                Some(Op { kind: OpKind::Read { .. }, started: true, .. })
-            )
+        entry.in_engine == 0 && self.has_no_writes(handle) && !self.has_results(handle)
     }
 
-    /// Bytes that the kernel gave to this handle and that wait to be handed out.
-    fn fetched(&self, handle: Handle) -> u64 {
-        let of_handle = |done: &&crate::engine::Done| self.op(done.op).is_some_and(|op| op.handle == handle);
-        self.done.iter().filter(of_handle).map(|done| done.result.max(0) as u64).sum()
+    fn has_no_writes(&self, handle: Handle) -> bool {
+        self.handles
+            .get(handle.index, handle.generation)
+            .is_some_and(|entry| entry.write_state == WriteState::Idle && entry.writes.head == NO_OP)
+    }
+
+    fn has_results(&self, handle: Handle) -> bool {
+        self.done.iter().any(|done| self.op(done.op).is_some_and(|op| op.handle == handle))
     }
 }
 
@@ -231,7 +265,7 @@ impl Channel {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
-                            promoter.granted.push(Grant { handle, own, peer, other_loop });
+                            promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
                     }
@@ -260,11 +294,20 @@ impl Channel {
         if entry.state != State::Open || entry.lane.is_some() {
             return Tried::Dropped;
         }
+        if matches!(entry.write_state, WriteState::Fresh | WriteState::Requested) {
+            // Who always writes before it dispatches would never be between operations. A
+            // refused batch shows again at the next dispatch.
+            let _ = self.turn(Wait::Flush);
+        }
         if !self.core.is_between_operations(handle) {
-            let head = self.core.handles.at(handle.index).map_or(NO_OP, |entry| entry.reads.head);
-            if let Some(Op { kind: OpKind::Read { .. }, started: true, .. }) = self.core.ops.at(head) {
-                let op = self.core.op_id(head);
-                self.core.pause_read(op);
+            // Two ends that did not read until all was written would wait for each other.
+            if self.core.has_no_writes(handle) {
+                if let Some(entry) = self.core.handles.at_mut(handle.index) {
+                    entry.taking_up = true;
+                }
+                self.core.pause_reads(handle);
+            } else {
+                self.restart_paused(handle);
             }
             return Tried::Later(grant);
         }
@@ -277,13 +320,21 @@ impl Channel {
         if !self.core.is_between_operations(handle) {
             return Tried::Later(grant);
         }
-        let Ok(Some(positions)) = positions else { return Tried::Dropped };
-        let consumed = positions.consumed - self.core.fetched(handle);
-        let Grant { own, peer, other_loop, .. } = grant;
-        match Connection::new(own, peer, positions.written, consumed) {
-            Ok(connection) => {
+        let positions = match positions {
+            Ok(Some(positions)) => positions,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                self.restart_paused(handle);
+                return Tried::Later(grant);
+            }
+            _ => return Tried::Dropped,
+        };
+        let Grant { own, peer, other_loop, peer_loop, .. } = grant;
+        match Connection::new(own, peer, positions.written, positions.consumed) {
+            Ok(mut connection) => {
+                connection.mute();
                 if let Some(entry) = self.core.handles.at_mut(handle.index) {
-                    entry.lane = Some(Box::new(Lane::new(connection, other_loop)));
+                    entry.taking_up = false;
+                    entry.lane = Some(Box::new(Lane::new(connection, other_loop, peer_loop)));
                 }
                 self.core.tend_lane(handle.index);
                 promoter.take_heated(&mut self.core);
@@ -298,11 +349,17 @@ impl Channel {
 
     /// A read that was paused for a promotion that did not come.
     fn restart_paused(&mut self, handle: Handle) {
-        let Some(entry) = self.core.handles.get(handle.index, handle.generation) else { return };
+        let Some(entry) = self.core.handles.get_mut(handle.index, handle.generation) else { return };
         let head = entry.reads.head;
+        entry.taking_up = false;
+        if self.core.has_results(handle) {
+            return;
+        }
         if let Some(Op { started: false, cancelled: false, .. }) = self.core.ops.at(head) {
             let op = self.core.op_id(head);
-            self.core.start_read_in_turn(op);
+            if !self.core.starved.contains(&op) {
+                self.core.start_read_in_turn(op);
+            }
         }
     }
 
@@ -347,6 +404,7 @@ impl Channel {
     pub(crate) fn go_to_sleep(&mut self) -> bool {
         let Some(promoter) = self.promoter.as_deref_mut() else { return true };
         promoter.take_heated(&mut self.core);
+        mute_deaf(&mut self.core, promoter);
         promoter.sleep();
         let mut news = false;
         let mut place = 0;
@@ -405,6 +463,9 @@ impl Channel {
 
     /// A promoted connection is closed: its monitor need not count it any more.
     pub(crate) fn forget_lane(&mut self, handle: Handle) {
+        if let Some(lane) = self.core.lane(handle.index) {
+            lane.connection.reads_no_more();
+        }
         if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
             promoter.client.withdraw(token);
         }

@@ -19,9 +19,10 @@ impl Core {
             return Ok(op);
         }
         let first = self.push_read(handle, op.index);
-        if self.handles.at(handle).is_some_and(|entry| entry.lane.is_some()) {
+        let entry = self.handles.at(handle);
+        if entry.is_some_and(|entry| entry.lane.is_some()) {
             self.tend_lane(handle);
-        } else if first {
+        } else if first && !entry.is_some_and(|entry| entry.taking_up) {
             self.start_read_in_turn(op);
         }
         Ok(op)
@@ -50,6 +51,9 @@ impl Core {
             && std::mem::take(&mut op.paused)
             && !op.cancelled
         {
+            if self.handles.at(handle).is_some_and(|entry| !entry.taking_up) {
+                self.start_read_in_turn(done.op);
+            }
             return None;
         }
         let shape = self.handles.at(handle).map(|entry| entry.shape)?;
@@ -108,13 +112,13 @@ impl Core {
         let first = self.handles.at(handle).is_some_and(|entry| entry.reads.head == op.index);
         self.unlink(handle, op.index, |entry| &mut entry.reads);
         self.ops.remove(op.index);
-        if !first {
-            // The first is under way, or done and not handed out.
-            return;
-        }
         let Some(entry) = self.handles.at(handle) else { return };
         if entry.lane.is_some() {
             return self.tend_lane(handle);
+        }
+        if !first || entry.taking_up {
+            // The first is under way, or done and not handed out; or waits for its promotion.
+            return;
         }
         let next = entry.reads.head;
         // A cancelled one only waits for its end to be handed out.
@@ -160,6 +164,13 @@ impl Core {
             if entry.started || entry.cancelled {
                 continue;
             }
+            // Promoted since it began to wait: its bytes come another way.
+            let (index, watch) =
+                (entry.handle.index, matches!(entry.kind, OpKind::ReadStream { watch: true, .. }));
+            if !watch && self.handles.at(index).is_some_and(|entry| entry.lane.is_some()) {
+                continue;
+            }
+            let Some(entry) = self.op_mut(op) else { continue };
             if let OpKind::ReadStream { once, .. } = &mut entry.kind {
                 *once = true;
             }

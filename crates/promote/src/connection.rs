@@ -107,6 +107,11 @@ impl OtherLoop {
     pub fn is(&self, other: &Arc<PeerLoop>) -> bool {
         Arc::ptr_eq(&self.shared, other)
     }
+
+    /// Whether nobody else knows of the loop: no connection to it is left.
+    pub fn is_forgotten(&self) -> bool {
+        Arc::strong_count(&self.shared) == 1
+    }
 }
 
 fn start_of(memory: &SharedMapping) -> Result<NonNull<u8>, LayoutError> {
@@ -201,14 +206,17 @@ impl Connection {
         Ok(())
     }
 
-    /// From here on everything goes to the kernel. As for [`Self::spill`], for good.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn demote(&mut self) -> Result<(), Corrupt> {
+    /// From here on everything is to go to the kernel: what is sent behind FIN, either end's,
+    /// meets there what it would meet on TCP. If [`Self::sends_to_ring`], [`Self::spill`]
+    /// comes before the next byte.
+    pub fn kernel_sends(&mut self) {
         self.demoted = true;
-        if self.end.sender.lane() == Lane::Ring { self.spill() } else { Ok(()) }
+    }
+
+    /// Whether [`Self::kernel_sends`] was called, or the kernel connection has an end.
+    #[inline]
+    pub fn stays_with_kernel(&self) -> bool {
+        self.demoted
     }
 
     /// Whether the next byte sent goes into the ring.
@@ -235,6 +243,11 @@ impl Connection {
         wanted
     }
 
+    /// Whether the other end reads no more: a bell would only meet a reset.
+    pub fn peer_reads_no_more(&self) -> bool {
+        self.end.sender.peer_ended()
+    }
+
     /// The kernel took a bell.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();
@@ -257,6 +270,7 @@ impl Connection {
 
     /// The kernel has no more to give.
     pub fn kernel_ended(&mut self, end: KernelEnd) {
+        self.demoted = true;
         self.kernel_end.get_or_insert(end);
     }
 
@@ -304,6 +318,17 @@ impl Connection {
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.end.tell_counts();
         self.end.receiver.arm()
+    }
+
+    /// This end is about to close, and reads no more.
+    pub fn reads_no_more(&mut self) {
+        self.end.receiver.mark_ended();
+    }
+
+    /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may
+    /// stand for the others of its loop. [`Self::disarm`] or [`Self::arm`] end that.
+    pub fn mute(&mut self) {
+        self.end.receiver.mute();
     }
 
     /// This end looks by itself while its loop is awake.

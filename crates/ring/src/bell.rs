@@ -41,7 +41,7 @@ impl LoopPage {
     /// once more ([`crate::Receiver::look_again`]) before the loop does sleep.
     pub fn sleep(&mut self) {
         self.number = next_number(self.number);
-        // ENDED-PAIR: release which connections this loop has ended.
+        // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or muted.
         self.page.header().asleep.store(self.number, Ordering::Release);
         // SLEEP-PAIR: asleep before the last look at the rings; `wants_bell` has the other.
         full_fence();
@@ -93,7 +93,8 @@ impl PeerLoop {
     /// full fence after what the other loop should see.
     #[inline]
     pub(crate) fn wants_bell(&mut self) -> bool {
-        // ENDED-PAIR: acquire which connections the loop had ended when it went to sleep.
+        // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or muted when it
+        // went to sleep.
         self.seen = self.page.header().asleep.load(Ordering::Acquire);
         self.seen != 0 && self.seen != self.rung
     }

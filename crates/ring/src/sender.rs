@@ -320,13 +320,16 @@ impl Sender {
         // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
         // loop's fences lie between their store and their last look at `tail`.
         full_fence();
+        // The loop first: what was armed before it fell asleep is seen, and no bell on a muted
+        // connection stands for the loop's others.
+        let loop_wants = peer_loop.wants_bell();
         self.seen = self.peer.header().armed.load(Ordering::Relaxed);
         if self.seen != 0 {
             return self.seen != self.rung;
         }
         // A bell on a connection that the other end has closed would wake nobody, and count for
         // all others of that loop.
-        peer_loop.wants_bell() && !self.peer_ended()
+        loop_wants && !self.peer_ended()
     }
 
     /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as

@@ -76,25 +76,42 @@ pub struct Positions {
 }
 
 /// Asks the kernel how far a connection has come; `None` if it is not established (a FIN
-/// counts as a byte in some of the kernel's counters).
+/// counts as a byte in some of the kernel's counters). Nobody else reads or writes meanwhile;
+/// the peer may.
+///
+/// # Errors
+///
+/// getsockopt(2), ioctl(2); EWOULDBLOCK if the peer sent faster than the kernel could be asked:
+/// ask again later.
 pub fn positions(fd: BorrowedFd<'_>) -> io::Result<Option<Positions>> {
     // `struct tcp_info` (linux/tcp.h) in words of eight bytes, as far as it matters.
     const BYTES_RECEIVED: usize = 128 / 8;
     const NOT_SENT: usize = 144 / 8;
     const BYTES_SENT: usize = 200 / 8;
     const BYTES_RESENT: usize = 208 / 8;
-    let info: [u64; BYTES_RESENT + 1] = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
-    if info[0].to_ne_bytes()[0] != ESTABLISHED {
-        return Ok(None);
+    let ask = || option::<[u64; BYTES_RESENT + 1]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
+    let mut info = ask()?;
+    // Bytes that come between two questions would be counted in one answer only.
+    for _ in 0..POSITION_TRIES {
+        let unread = rustix::io::ioctl_fionread(fd)?;
+        let before = std::mem::replace(&mut info, ask()?);
+        if info[0].to_ne_bytes()[0] != ESTABLISHED {
+            return Ok(None);
+        }
+        if before[BYTES_RECEIVED] != info[BYTES_RECEIVED] {
+            continue;
+        }
+        let not_sent = info[NOT_SENT].to_ne_bytes();
+        let not_sent = u32::from_ne_bytes([not_sent[0], not_sent[1], not_sent[2], not_sent[3]]);
+        let sent = info[BYTES_SENT].saturating_sub(info[BYTES_RESENT]);
+        let consumed = info[BYTES_RECEIVED].saturating_sub(unread);
+        return Ok(Some(Positions { written: sent + u64::from(not_sent), consumed }));
     }
-    let not_sent = info[NOT_SENT].to_ne_bytes();
-    let not_sent = u32::from_ne_bytes([not_sent[0], not_sent[1], not_sent[2], not_sent[3]]);
-    let unread = rustix::io::ioctl_fionread(fd)?;
-    Ok(Some(Positions {
-        written: info[BYTES_SENT] - info[BYTES_RESENT] + u64::from(not_sent),
-        consumed: info[BYTES_RECEIVED] - unread,
-    }))
+    Err(io::ErrorKind::WouldBlock.into())
 }
+
+/// How often the positions are asked for before a peer that keeps sending is too fast.
+const POSITION_TRIES: u32 = 64;
 
 /// The address without what is not part of a connection's identity: flow label, scope, and
 /// IPv6's way of writing IPv4.

@@ -17,6 +17,11 @@ int main(void)
 	EQUAL(config.batch_threshold, 128);
 	CHECK(config.read_buffers > 0 && config.buffer_size > 0 && config.close_timeout_ns > 0);
 	EQUAL(config.balance, 0);
+	EQUAL(config.promotion, MP_PROMOTION_OFF);
+	CHECK(config.ring_buffers > 0);
+	config.promotion = 3;
+	EQUAL(mp_create(&config, &channel), -EINVAL);
+	config.promotion = MP_PROMOTION_OFF;
 	channel = make_channel(&config);
 	EQUAL(mp_destroy(channel), 0);
 

@@ -1,5 +1,11 @@
 //! Connections that move to shared memory, with a real monitor, on both engines.
 
+mod ends;
+mod load;
+mod peers;
+mod reads;
+mod support;
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;

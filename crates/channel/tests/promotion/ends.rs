@@ -1,0 +1,158 @@
+//! How promoted connections end.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use testkit::channel::UnregisterError;
+
+use crate::support::{Two, engines, own_monitor, pattern};
+
+/// More than a ring and the kernel take.
+const MUCH: usize = 8 << 20;
+
+#[test]
+fn a_close_over_unread_ring_bytes_is_a_reset() {
+    let folder = own_monitor("unread");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        two.send(0, b"seen");
+        two.until("the first bytes", |two| two.sides[1].seen(0).got == b"seen");
+        two.send(0, b"never read");
+        let handle = two.handles[1];
+        two.sides[1].channel.close(handle).unwrap();
+        two.until("a reset", |two| !two.sides[0].seen(0).errors[0].is_empty());
+        assert_eq!(two.sides[0].seen(0).errors[0], [libc::ECONNRESET]);
+    }
+}
+
+#[test]
+fn a_half_close_lets_ring_bytes_through() {
+    let folder = own_monitor("half");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        let bytes = pattern(0, 20_000);
+        two.send(0, &bytes);
+        let handle = two.handles[0];
+        two.sides[0].channel.shutdown(handle, Shutdown::Write).unwrap();
+        // Behind a FIN there is nothing, in the ring as little as in the kernel.
+        two.send(0, b"too late");
+        two.until("the end", |two| two.sides[1].seen(0).ended);
+        assert!(two.sides[1].seen(0).got == bytes, "{} bytes", two.sides[1].seen(0).got.len());
+        two.until("the refusal", |two| two.sides[0].seen(0).errors[1] == [libc::EPIPE]);
+        // The other direction goes on, as much as is wanted.
+        let back = pattern(7, 500_000);
+        two.send(1, &back);
+        two.until("bytes back", |two| two.sides[0].seen(0).got.len() == back.len());
+        assert!(two.sides[0].seen(0).got == back);
+        let handle = two.handles[1];
+        two.sides[1].channel.close(handle).unwrap();
+        two.until("the other end", |two| two.sides[0].seen(0).ended);
+        assert!(two.sides[0].seen(0).errors[0].is_empty());
+    }
+}
+
+#[test]
+fn bells_that_nobody_read_are_no_unread_bytes() {
+    let folder = own_monitor("bells");
+    for engines in engines() {
+        let mut two = Two::new(engines, &folder);
+        for round in 0..20 {
+            two.add(crate::support::pair());
+            let handle = two.handles[0];
+            two.sides[0].channel.read_stream(handle).unwrap();
+            two.promoted();
+            // Nobody reads at the other end: a bell is rung, and stays in the kernel.
+            two.send(0, b"question");
+            two.sides[0].channel.flush().unwrap();
+            let handle = two.handles[1];
+            two.sides[1].channel.read(handle).unwrap();
+            two.sides[1].step(Duration::from_secs(5));
+            assert_eq!(two.sides[1].seen(round).got, b"question");
+            // It is closed behind an answer of which most waits in the kernel too.
+            let answer = pattern(0, 300_000);
+            two.send(1, &answer);
+            let handle = two.handles[1];
+            two.sides[1].channel.close(handle).unwrap();
+            two.until("the end", |two| {
+                two.sides[0].seen(round).ended || !two.sides[0].seen(round).errors[0].is_empty()
+            });
+            let seen = two.sides[0].seen(round);
+            assert!(seen.got == answer, "{} bytes of the answer, {:?}", seen.got.len(), seen.errors);
+            assert!(seen.errors[0].is_empty());
+        }
+        assert!(two.sides[0].channel.stats().bells > 0);
+    }
+}
+
+#[test]
+fn a_close_that_waits_for_its_writes_does_not_spin() {
+    let folder = own_monitor("draining");
+    for engines in engines() {
+        let mut two = Two::new(engines, &folder);
+        two.add(crate::support::pair());
+        // The peer does not read, so that the close has to wait.
+        let handle = two.handles[0];
+        two.sides[0].channel.read_stream(handle).unwrap();
+        two.promoted();
+        for piece in pattern(0, MUCH).chunks(1 << 20) {
+            two.send(0, piece);
+        }
+        let [handle, other] = two.handles;
+        two.sides[0].channel.close(handle).unwrap();
+        two.sides[1].channel.write_quiet(other, vec![1; 100]).unwrap();
+        let before = two.sides[0].channel.stats();
+        for _ in 0..10 {
+            two.sides[0].step(Duration::from_millis(2));
+        }
+        let turns = two.sides[0].channel.stats().turns - before.turns;
+        assert!(turns < 100, "{turns} turns in ten waits");
+        two.sides[1].channel.read_stream(other).unwrap();
+        two.until("all bytes", |two| two.sides[1].seen(0).got.len() == MUCH);
+        assert!(two.sides[1].seen(0).got == pattern(0, MUCH));
+    }
+}
+
+#[test]
+fn a_promoted_connection_is_not_given_back() {
+    let folder = own_monitor("unregister");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        let handle = two.handles[0];
+        assert_eq!(two.sides[0].channel.unregister(handle).unwrap_err(), UnregisterError::Promoted);
+        two.send(0, b"still here");
+        two.until("its bytes", |two| two.sides[1].seen(0).got == b"still here");
+    }
+}
+
+#[test]
+fn ports_are_used_again_right_after_a_close() {
+    let folder = own_monitor("ports");
+    for engines in engines() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut two = Two::new(engines, &folder);
+        let mut port = 0;
+        for round in 0..10 {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_reuse_address(true).unwrap();
+            let local = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+            socket.bind(&local.into()).unwrap();
+            socket.connect(&address.into()).unwrap();
+            let client = std::net::TcpStream::from(socket);
+            port = client.local_addr().unwrap().port();
+            two.add((client, listener.accept().unwrap().0));
+            two.read_streams();
+            two.promoted();
+            let bytes = pattern(round as usize, 3000);
+            two.send(0, &bytes);
+            two.until("bytes", |two| two.sides[1].seen(round).got == bytes);
+            // A reset leaves no TIME_WAIT behind.
+            for (side, handle) in two.sides.iter_mut().zip(two.handles) {
+                side.channel.reset(handle).unwrap();
+                side.channel.flush().unwrap();
+            }
+            while two.sides[0].step(Duration::from_millis(1)) || two.sides[1].step(Duration::from_millis(1)) {
+            }
+        }
+    }
+}

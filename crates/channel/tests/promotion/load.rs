@@ -1,0 +1,238 @@
+//! Many promoted connections, random operations, and monitors that come and go meanwhile.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use testkit::channel::{Config, EngineKind, Handle, OpId};
+use testkit::process::{self, Fosterling};
+
+use crate::support::{Folder, Two, config, engines, own_monitor, pair, pattern, start_monitor};
+
+#[test]
+fn a_thousand_connections_keep_their_bytes_apart() {
+    const MANY: u64 = 1000;
+    let folder = own_monitor("many");
+    let mut two = Two::new([EngineKind::Uring, EngineKind::Epoll], &folder);
+    let mut handles = Vec::new();
+    while two.connections < MANY {
+        two.add(pair());
+        two.read_streams();
+        handles.push(two.handles);
+        if two.connections.is_multiple_of(50) {
+            two.promoted();
+        }
+    }
+    let mut sent = vec![[0usize; 2]; handles.len()];
+    let mut seed = 99u64;
+    for _ in 0..20_000 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (place, side) = ((seed >> 40) as usize % handles.len(), (seed >> 20) as usize % 2);
+        // A few are busy, most are seldom used.
+        let place = if seed >> 63 == 0 { place % 8 } else { place };
+        let count = 1 + (seed >> 30) as usize % 600;
+        let handle = handles[place][side];
+        let bytes = pattern(sent[place][side] + place * 7 + side, count);
+        if two.sides[side].channel.write_quiet(handle, bytes).is_ok() {
+            sent[place][side] += count;
+        }
+        two.sides[(seed >> 11) as usize % 2].step(Duration::ZERO);
+    }
+    let all: [usize; 2] = [0, 1].map(|side| sent.iter().map(|sent| sent[side]).sum());
+    two.until("all bytes", |two| {
+        [0, 1].iter().all(|&side| {
+            two.sides[1 - side].seen.values().map(|seen| seen.got.len()).sum::<usize>() == all[side]
+        })
+    });
+    for (place, sent) in sent.iter().enumerate() {
+        for side in [0, 1] {
+            let expected = pattern(place * 7 + side, sent[side]);
+            assert!(two.sides[1 - side].seen(place as u64).got == expected, "connection {place}");
+        }
+    }
+}
+
+#[test]
+fn a_busy_ring_leaves_others_their_turn() {
+    let folder = own_monitor("busy");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        // Not promoted: its peer is no channel.
+        let (a, mut plain) = pair();
+        let other = two.sides[1].channel.register(a, 77).unwrap();
+        two.sides[1].channel.read_stream(other).unwrap();
+        std::io::Write::write_all(&mut plain, b"hello").unwrap();
+        let (mut sent, mut steps) = (0, 0);
+        while two.sides[1].seen(77).got.is_empty() {
+            // The ring has bytes at every look, and is never full.
+            let count = if sent == 0 { 8192 } else { 4096 };
+            two.send(0, &pattern(sent, count));
+            sent += count;
+            two.sides[0].step(Duration::ZERO);
+            assert!(two.sides[1].step(Duration::from_secs(5)), "nothing came");
+            steps += 1;
+            assert!(steps < 1000, "the kernel's bytes are never seen");
+        }
+    }
+}
+
+/// The part of a process that is a monitor until it is killed.
+fn play_monitor(path: &str) -> ! {
+    let folder = Folder::at(path.into());
+    start_monitor(&folder, "same_user = true\n");
+    println!("\nlistening");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn monitors_may_die_and_come_back_under_load() {
+    if process::role().as_deref() == Some("monitor") {
+        play_monitor(&std::env::var("MONITOR_FOLDER").unwrap());
+    }
+    let folder = Folder::new("restarts");
+    let start = || {
+        let mut command = process::this_test_as("load::monitors_may_die_and_come_back_under_load", "monitor");
+        command.env("MONITOR_FOLDER", folder.path()).stdout(Stdio::piped());
+        let mut monitor = Fosterling::start(&mut command);
+        let output = BufReader::new(monitor.child().stdout.take().unwrap());
+        assert!(output.lines().any(|line| line.unwrap() == "listening"));
+        monitor
+    };
+    for engines in engines() {
+        let mut monitor = start();
+        let mut two = Two::new(engines, &folder);
+        let mut sent = Vec::new();
+        for round in 0..3 {
+            two.add(pair());
+            two.read_streams();
+            // A connection that is registered while there is no monitor is offered to the next.
+            two.promoted();
+            sent.push(0);
+            for step in 0..300 {
+                if step == 100 {
+                    monitor.kill();
+                }
+                if step == 200 {
+                    monitor = start();
+                }
+                let (offset, count) = (sent[round], 1 + step * 13);
+                two.send(0, &pattern(offset, count));
+                sent[round] += count;
+                for side in &mut two.sides {
+                    side.step(Duration::from_micros(50));
+                }
+                two.until("bytes", |two| two.sides[1].seen(round as u64).got.len() == sent[round]);
+            }
+            assert!(two.sides[1].seen(round as u64).got == pattern(0, sent[round]));
+        }
+        monitor.kill();
+    }
+}
+
+/// One operation of a random program, by side.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Write(usize),
+    WriteLoud(usize),
+    WriteCopy(usize),
+    Read,
+    ReadInto(usize),
+    Stream,
+    Cancel,
+    Dispatch,
+    Flush,
+    Sleep,
+}
+
+fn step() -> impl Strategy<Value = (usize, Step)> {
+    let step = prop_oneof![
+        4 => (1..200usize).prop_map(Step::Write),
+        2 => (1..90_000usize).prop_map(Step::Write),
+        2 => (1..9000usize).prop_map(Step::WriteLoud),
+        2 => (1..9000usize).prop_map(Step::WriteCopy),
+        4 => Just(Step::Read),
+        3 => (1..5000usize).prop_map(Step::ReadInto),
+        1 => Just(Step::Stream),
+        2 => Just(Step::Cancel),
+        8 => Just(Step::Dispatch),
+        2 => Just(Step::Flush),
+        1 => Just(Step::Sleep),
+    ];
+    (0..2usize, step)
+}
+
+fn run(two: &mut Two, steps: &[(usize, Step)]) {
+    let mut sent = [0usize; 2];
+    let mut reads: [Vec<OpId>; 2] = [Vec::new(), Vec::new()];
+    let write = |two: &mut Two, side: usize, sent: &mut [usize; 2], step: Step| {
+        let handle: Handle = two.handles[side];
+        let channel = &mut two.sides[side].channel;
+        let bytes = |count| pattern(sent[side] + side, count);
+        let (count, done) = match step {
+            Step::Write(count) => (count, channel.write_quiet(handle, bytes(count)).is_ok()),
+            Step::WriteLoud(count) => (count, channel.write(handle, bytes(count)).is_ok()),
+            Step::WriteCopy(count) => (count, channel.write_copy(handle, &bytes(count)).is_ok()),
+            _ => (0, false),
+        };
+        sent[side] += if done { count } else { 0 };
+    };
+    for &(side, step) in steps {
+        let handle = two.handles[side];
+        let channel = &mut two.sides[side].channel;
+        match step {
+            Step::Write(_) | Step::WriteLoud(_) | Step::WriteCopy(_) => write(two, side, &mut sent, step),
+            Step::Read => reads[side].push(channel.read(handle).unwrap()),
+            Step::ReadInto(room) => {
+                reads[side].push(channel.read_into(handle, Vec::with_capacity(room)).unwrap());
+            }
+            Step::Stream => reads[side].push(channel.read_stream(handle).unwrap()),
+            Step::Cancel => {
+                // Streams are never told apart from reads: any may be over.
+                for op in reads[side].drain(..).rev().take(2) {
+                    let _ = channel.cancel(op);
+                }
+            }
+            Step::Dispatch => drop(two.sides[side].step(Duration::ZERO)),
+            Step::Flush => channel.flush().unwrap(),
+            Step::Sleep => drop(two.sides[side].step(Duration::from_millis(1))),
+        }
+    }
+    // To the end: everything is read, and then closed.
+    two.read_streams();
+    two.until("all bytes", |two| {
+        [0, 1].iter().all(|&side| two.sides[1 - side].seen(0).got.len() == sent[side])
+    });
+    for side in [0, 1] {
+        assert!(two.sides[1 - side].seen(0).got == pattern(side, sent[side]), "other bytes of side {side}");
+        assert!(two.sides[side].seen(0).errors[0].iter().all(|error| *error == libc::ECANCELED));
+        assert!(two.sides[side].seen(0).errors[1].is_empty());
+    }
+    let handle = two.handles[0];
+    two.sides[0].channel.close(handle).unwrap();
+    two.until("the end", |two| two.sides[1].seen(0).ended);
+    assert!(two.sides[1].seen(0).errors[0].iter().all(|error| *error == libc::ECANCELED));
+}
+
+#[test]
+fn random_programs_get_exact_bytes() {
+    let folder = own_monitor("random");
+    let config = |engine, few: bool| Config {
+        read_buffers: if few { 8 } else { 256 },
+        ring_buffers: if few { 2 } else { 64 },
+        ..config(engine, &folder.socket())
+    };
+    let settings = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+    let program = (0..3usize, any::<bool>(), any::<bool>(), proptest::collection::vec(step(), 0..300));
+    proptest!(settings, |((which, few, before, steps) in program)| {
+        let mut two = Two::with(engines()[which].map(|engine| config(engine, few)));
+        two.add(pair());
+        if before {
+            // Promoted from the first step on; otherwise somewhere in between.
+            two.promoted();
+        }
+        run(&mut two, &steps);
+    });
+}

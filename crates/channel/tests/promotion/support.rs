@@ -1,0 +1,212 @@
+//! A monitor, and pairs of channels with connections between them.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use monitor::{Listener, Monitor, Options};
+use testkit::channel::{
+    Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, Promotion, ReadData,
+};
+
+/// How long anything may take before it counts as never.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A folder that goes with its test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new(name: &str) -> Folder {
+        let folder = std::env::temp_dir().join(format!("megapipe-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    /// A folder that another process made.
+    pub(crate) fn at(path: PathBuf) -> Folder {
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.0.join("monitor.sock")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A monitor on a thread that ends with the process.
+pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
+    let policy = folder.0.join("policy.toml");
+    std::fs::write(&policy, policy_text).unwrap();
+    let listener = Listener::bind(&folder.socket()).unwrap();
+    let options = Options { policy: Some(policy), ..Options::default() };
+    std::thread::spawn(move || Monitor::new(listener, options).unwrap().run());
+}
+
+/// The test's own monitor, which lets the user's processes meet.
+pub(crate) fn own_monitor(name: &str) -> Folder {
+    let folder = Folder::new(name);
+    start_monitor(&folder, "same_user = true\n");
+    folder
+}
+
+pub(crate) fn config(engine: EngineKind, socket: &Path) -> Config {
+    Config {
+        engine: Some(engine),
+        promotion: Promotion::Eager,
+        monitor: Some(socket.to_path_buf()),
+        ..Config::default()
+    }
+}
+
+pub(crate) fn pair_at(address: &str, to: impl Fn(SocketAddr) -> SocketAddr) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind(address).unwrap();
+    let one = TcpStream::connect(to(listener.local_addr().unwrap())).unwrap();
+    (one, listener.accept().unwrap().0)
+}
+
+pub(crate) fn pair() -> (TcpStream, TcpStream) {
+    pair_at("127.0.0.1:0", |address| address)
+}
+
+pub(crate) fn engines() -> [[EngineKind; 2]; 3] {
+    use EngineKind::{Epoll, Uring};
+    [[Uring, Uring], [Epoll, Epoll], [Uring, Epoll]]
+}
+
+/// What came of one handle.
+#[derive(Default)]
+pub(crate) struct Seen {
+    pub(crate) got: Vec<u8>,
+    pub(crate) ended: bool,
+    /// Of reads, and of writes.
+    pub(crate) errors: [Vec<i32>; 2],
+    pub(crate) reads: u64,
+    pub(crate) writes: u64,
+}
+
+/// A channel, and all that it said.
+pub(crate) struct Side {
+    pub(crate) channel: Channel,
+    pub(crate) seen: BTreeMap<u64, Seen>,
+    pub(crate) ended_ops: Vec<OpId>,
+}
+
+impl Side {
+    pub(crate) fn new(config: Config) -> Side {
+        Side { channel: Channel::new(config).unwrap(), seen: BTreeMap::new(), ended_ops: Vec::new() }
+    }
+
+    pub(crate) fn seen(&mut self, cookie: u64) -> &mut Seen {
+        self.seen.entry(cookie).or_default()
+    }
+
+    /// Hands out one completion, if any comes in `wait`.
+    pub(crate) fn step(&mut self, wait: Duration) -> bool {
+        let completion = match self.channel.dispatch(Some(wait)) {
+            Err(DispatchError::Interrupted) => None,
+            completion => completion.unwrap(),
+        };
+        let Some(Completion { event, cookie, op, .. }) = completion else { return false };
+        let seen = self.seen.entry(cookie).or_default();
+        match event {
+            Event::Read { result: Ok(0), .. } => seen.ended = true,
+            Event::Read { result: Ok(count), data, more } => {
+                let before = seen.got.len();
+                match data {
+                    ReadData::Buffer(data) => seen.got.extend_from_slice(&data),
+                    ReadData::Vec(data) => seen.got.extend_from_slice(&data),
+                    ReadData::Vectored(data) => data.iter().for_each(|data| seen.got.extend_from_slice(data)),
+                    other => panic!("{other:?}"),
+                }
+                assert_eq!(seen.got.len() - before, count);
+                seen.reads += u64::from(!more);
+            }
+            Event::Read { result: Err(error), .. } => seen.errors[0].push(error.raw_os_error().unwrap()),
+            Event::Write { result: Ok(_), .. } => seen.writes += 1,
+            Event::Write { result: Err(error), .. } => seen.errors[1].push(error.raw_os_error().unwrap()),
+            other => drop(other),
+        }
+        self.ended_ops.push(op);
+        true
+    }
+}
+
+/// Two channels on one thread.
+pub(crate) struct Two {
+    pub(crate) sides: [Side; 2],
+    /// The last connection that was made.
+    pub(crate) handles: [Handle; 2],
+    pub(crate) connections: u64,
+}
+
+impl Two {
+    pub(crate) fn with(configs: [Config; 2]) -> Two {
+        Two { sides: configs.map(Side::new), handles: [Handle::NONE; 2], connections: 0 }
+    }
+
+    pub(crate) fn new(engines: [EngineKind; 2], folder: &Folder) -> Two {
+        Two::with(engines.map(|engine| config(engine, &folder.socket())))
+    }
+
+    /// Adds a connection, whose cookie is how many there were before.
+    pub(crate) fn add(&mut self, (a, b): (TcpStream, TcpStream)) {
+        let cookie = self.connections;
+        self.connections += 1;
+        let [first, second] = &mut self.sides;
+        self.handles =
+            [first.channel.register(a, cookie).unwrap(), second.channel.register(b, cookie).unwrap()];
+    }
+
+    pub(crate) fn read_streams(&mut self) {
+        for (side, handle) in self.sides.iter_mut().zip(self.handles) {
+            side.channel.read_stream(handle).unwrap();
+        }
+    }
+
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Two) -> bool) {
+        let start = Instant::now();
+        while !done(self) {
+            let stats = || [self.sides[0].channel.stats(), self.sides[1].channel.stats()];
+            assert!(start.elapsed() < PATIENCE, "{what}: {:?}", stats());
+            for side in &mut self.sides {
+                side.step(Duration::from_micros(200));
+            }
+        }
+    }
+
+    /// Until every connection so far is promoted.
+    pub(crate) fn promoted(&mut self) {
+        self.until("promotion", |two| {
+            two.sides.iter().all(|side| side.channel.stats().promoted == two.connections)
+        });
+    }
+
+    /// One connection that is promoted and read by both.
+    pub(crate) fn connected(engines: [EngineKind; 2], folder: &Folder) -> Two {
+        let mut two = Two::new(engines, folder);
+        two.add(pair());
+        two.read_streams();
+        two.promoted();
+        two
+    }
+
+    pub(crate) fn send(&mut self, side: usize, bytes: &[u8]) {
+        let handle = self.handles[side];
+        self.sides[side].channel.write_quiet(handle, bytes.to_vec()).unwrap();
+    }
+}
+
+/// Bytes of a stream from `offset` on: different places look different.
+pub(crate) fn pattern(offset: usize, count: usize) -> Vec<u8> {
+    (offset..offset + count).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
