@@ -466,7 +466,7 @@ fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
 }
 
 /// Takes all descriptors that the hard limit allows, for the client and for the servers after it.
-fn raise_descriptor_limit() -> io::Result<()> {
+pub(crate) fn raise_descriptor_limit() -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for the write and for the read.
     unsafe {
