@@ -123,7 +123,7 @@ pub fn run(
     report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
 ) -> Result<Outcome, RunError> {
     let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    rpc::raise_descriptor_limit().map_err(RunError::Descriptors)?;
+    let descriptors = rpc::raise_descriptor_limit().map_err(RunError::Descriptors)?;
     tell(Progress::Record(&Record::Header(header(plan))))?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {
@@ -133,7 +133,7 @@ pub fn run(
             }
             if !absent.contains(&figure) {
                 tell(Progress::Measuring(figure))?;
-                match (Stage { plan, round, stop }).measure(figure) {
+                match (Stage { plan, round, stop, descriptors }).measure(figure) {
                     Ok(record) => tell(Progress::Record(&record))?,
                     Err(Failure::Stopped) => return Ok(Outcome::Stopped),
                     Err(Failure::Because(reason)) => {
@@ -153,6 +153,7 @@ struct Stage<'run> {
     plan: &'run Plan,
     round: u32,
     stop: &'run AtomicBool,
+    descriptors: u64,
 }
 
 /// What giving connections to the channels cost: microseconds of CPU and seconds.
@@ -171,6 +172,19 @@ struct Asked {
 
 impl<'run> Stage<'run> {
     fn measure(&self, figure: Figure) -> Result<Record, Failure> {
+        let plan = self.plan;
+        let connections = match figure {
+            Figure::Cost => 2 * plan.promotions,
+            Figure::Load => (f64::from(plan.rate) * plan.window.as_secs_f64()).ceil() as usize,
+            Figure::Idle | Figure::Memory => plan.connections,
+        };
+        let (needed, descriptors) = (connections + OTHER_DESCRIPTORS, self.descriptors);
+        if needed as u64 > descriptors {
+            return Err(Failure::Because(format!(
+                "it takes {needed} descriptors in each process, and the hard limit (RLIMIT_NOFILE) is {descriptors}; \
+                 raise that, or measure fewer connections"
+            )));
+        }
         match figure {
             Figure::Cost => self.cost().map(Record::Cost),
             Figure::Load => self.load().map(Record::Load),
@@ -374,6 +388,9 @@ const MOST_WAITING: usize = 64;
 
 /// Promotions before those that are measured.
 const WARM_UP: usize = 64;
+
+/// Of a side besides its connections: the channel's, the monitor's, and those on their way.
+const OTHER_DESCRIPTORS: usize = 256;
 
 /// Questions under way where throughput is measured.
 const UNDER_WAY: usize = 16;

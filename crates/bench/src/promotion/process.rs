@@ -132,14 +132,16 @@ impl<'run> Trio<'run> {
     }
 }
 
-/// Proportional set size of a process.
+/// Proportional set size of a process, without files: the pages of the program are in it by how
+/// many processes run the same program at the moment, whoever started them.
 fn proportional_bytes(pid: u32) -> io::Result<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let kib = text.lines().find_map(|line| {
-        let rest = line.strip_prefix("Pss:")?;
-        rest.split_whitespace().next()?.parse::<f64>().ok()
-    });
-    kib.map(|kib| kib * 1024.0).ok_or_else(|| io::Error::other("smaps_rollup has no Pss"))
+    let bytes = |name| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(rest.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
+    };
+    let missing = || io::Error::other("smaps_rollup has no Pss_Anon and Pss_Shmem: they came with Linux 5.4");
+    Ok(bytes("Pss_Anon:").ok_or_else(missing)? + bytes("Pss_Shmem:").ok_or_else(missing)?)
 }
 
 /// A running process; dropping it ends it. It ends by itself soon after its controller.

@@ -106,8 +106,9 @@ pub struct Idle {
     pub ratio: f64,
 }
 
-/// Bytes for each connection, of proportional set sizes (Pss in `/proc/PID/smaps_rollup`), in which
-/// memory shared by several processes is divided among them. Kernel memory is not in it.
+/// Bytes for each connection, of proportional set sizes (Pss_Anon and Pss_Shmem in
+/// `/proc/PID/smaps_rollup`), in which memory shared by several processes is divided among them.
+/// Kernel memory is not in it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     /// Counted from 1.

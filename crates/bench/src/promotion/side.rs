@@ -182,7 +182,7 @@ impl Side {
         let (mut before, mut settled) = (begin, self.settled()?);
         loop {
             let now = Instant::now();
-            let given = run.go_on(self, now)?;
+            run.go_on(self, now)?;
             let now_settled = self.settled()?;
             if course.most_waiting == 1 && now_settled > settled {
                 let after = cpu_time()?;
@@ -193,9 +193,7 @@ impl Side {
             if run.is_done(self, now)? {
                 break;
             }
-            // What was just given has to reach the kernel, promoted or not.
-            let rest = if given && !self.promotes { Duration::ZERO } else { run.rest() };
-            self.step(Some(rest))?;
+            self.step(Some(run.rest()))?;
         }
         let cpu = cpu_time()? - begin;
         Ok(Report::Promoted {
@@ -340,27 +338,21 @@ impl Run {
         Self { course, began, given: 0, target: side.handles.len() + course.count, deadline }
     }
 
-    /// Gives what is due; whether it was anything.
+    /// Gives what is due.
     #[inline]
-    fn go_on(&mut self, side: &mut Side, now: Instant) -> io::Result<bool> {
+    fn go_on(&mut self, side: &mut Side, now: Instant) -> io::Result<()> {
         let due = match self.course.per_second {
             None => self.course.count,
             Some(rate) => ((now - self.began).as_secs_f64() * rate) as usize,
         };
         let due = due.min(self.course.count);
-        if self.given >= due {
-            return Ok(false);
-        }
-        let mut any = false;
-        while self.given < due && side.handles.len() - side.settled()? < self.course.most_waiting {
+        // Without promotion a connection settles at once, and its way to the kernel counts, too.
+        let most = due.min(self.given + self.course.most_waiting);
+        while self.given < most && side.handles.len() - side.settled()? < self.course.most_waiting {
             side.give_one()?;
             self.given += 1;
-            any = true;
-            if !side.promotes {
-                break; // it settles at once; its way to the kernel is part of it
-            }
         }
-        Ok(any)
+        Ok(())
     }
 
     fn is_done(&self, side: &Side, now: Instant) -> io::Result<bool> {
