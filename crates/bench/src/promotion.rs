@@ -175,7 +175,7 @@ impl<'run> Stage<'run> {
         let plan = self.plan;
         let connections = match figure {
             Figure::Cost => 2 * plan.promotions,
-            Figure::Load => (f64::from(plan.rate) * plan.window.as_secs_f64()).ceil() as usize,
+            Figure::Load => (f64::from(plan.rate) * plan.window.as_secs_f64()) as usize + 3 * SLICES as usize,
             Figure::Idle | Figure::Memory => plan.connections,
         };
         let (needed, descriptors) = (connections + OTHER_DESCRIPTORS, self.descriptors);
@@ -226,7 +226,8 @@ impl<'run> Stage<'run> {
     }
 
     fn load(&self) -> Result<Load, Failure> {
-        let seconds = self.plan.window.as_secs_f64();
+        let window = self.plan.window / SLICES;
+        let seconds = window.as_secs_f64();
         let rate = f64::from(self.plan.rate);
         let count = (rate * seconds).ceil() as usize;
         let promoting = Course { count, most_waiting: MOST_WAITING, per_second: Some(rate) };
@@ -234,18 +235,20 @@ impl<'run> Stage<'run> {
         let quiet = Course { count: 1, most_waiting: 1, per_second: Some(1.0 / seconds) };
         let mut trio = self.start(PROMOTES)?;
         give(&mut trio, ONE)?;
-        connect(&mut trio, count + 1)?;
-        self.ask(&mut trio, seconds / 4.0, UNDER_WAY)?;
-        // Whichever comes second has more connections beside it.
-        let courses = if self.round % 2 == 1 { [quiet, promoting] } else { [promoting, quiet] };
+        connect(&mut trio, (count + 1) * SLICES as usize)?;
+        self.ask(&mut trio, self.plan.window.as_secs_f64() / 4.0, UNDER_WAY)?;
+        // In turns, so that a slow moment of the machine falls on both alike.
         let mut rates = [0.0; 2];
-        for (rate, course) in rates.iter_mut().zip(courses) {
-            let ask = Order::Ask { seconds, under_way: UNDER_WAY, meanwhile: Some(course) };
-            let [_, asked] = trio.both([Order::Promote(course), ask], 2 * self.plan.window)?;
-            *rate = asked_of(&trio, asked)?.messages_per_s;
-        }
-        if self.round.is_multiple_of(2) {
-            rates.reverse();
+        for slice in 0..SLICES {
+            let mut turns = [(0, quiet), (1, promoting)];
+            if (slice + self.round).is_multiple_of(2) {
+                turns.reverse();
+            }
+            for (which, course) in turns {
+                let ask = Order::Ask { seconds, under_way: UNDER_WAY, meanwhile: Some(course) };
+                let [_, asked] = trio.both([Order::Promote(course), ask], 2 * window)?;
+                rates[which] += asked_of(&trio, asked)?.messages_per_s / f64::from(SLICES);
+            }
         }
         let [alone_messages_per_s, beside_messages_per_s] = rates;
         Ok(Load {
@@ -391,6 +394,9 @@ const WARM_UP: usize = 64;
 
 /// Of a side besides its connections: the channel's, the monitor's, and those on their way.
 const OTHER_DESCRIPTORS: usize = 256;
+
+/// Parts of a window, between which parts of the other one lie.
+const SLICES: u32 = 10;
 
 /// Questions under way where throughput is measured.
 const UNDER_WAY: usize = 16;

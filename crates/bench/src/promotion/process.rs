@@ -33,7 +33,8 @@ impl From<io::Error> for Failure {
 pub(super) struct Trio<'run> {
     // The sides first: the monitor has nothing to clean up after them then.
     pub(super) sides: [Process; 2],
-    monitor: Process,
+    /// None if nothing is promoted: without clients it would end.
+    monitor: Option<Process>,
     _folder: Folder,
     stop: &'run AtomicBool,
 }
@@ -56,20 +57,10 @@ impl<'run> Trio<'run> {
         let socket = folder.0.join("monitor.sock");
         let policy = folder.0.join("policy.toml");
         fs::write(&policy, POLICY)?;
-        let mut command = Command::new(program);
-        command.args(["monitor", "--on-demand", "--linger", LINGER, "--socket"]).arg(&socket);
-        command.arg("--config").arg(&policy).env("MEGAPIPE_LOG", "error");
-        let mut monitor = Process::start(command, "the monitor")?;
-        let deadline = Instant::now() + PATIENCE;
-        while !socket.exists() {
-            if stop.load(Ordering::Relaxed) {
-                return Err(Failure::Stopped);
-            }
-            if Instant::now() > deadline || monitor.child.try_wait()?.is_some() {
-                return Err(monitor.failure());
-            }
-            thread::sleep(Duration::from_millis(2));
-        }
+        let monitor = match purpose.promotes {
+            true => Some(start_monitor(program, &socket, &policy, stop)?),
+            false => None,
+        };
         let side = |cpus: CpuSet, name| {
             let mut command = Command::new(program);
             command.arg("bench").arg(SIDE_VERB).args(["--cpus", &cpus.to_string()]);
@@ -118,7 +109,7 @@ impl<'run> Trio<'run> {
     }
 
     pub(super) fn monitor_cpu(&self) -> io::Result<Duration> {
-        clock::of_process(self.monitor.child.id())
+        self.monitor.as_ref().map_or(Ok(Duration::ZERO), |monitor| clock::of_process(monitor.child.id()))
     }
 
     /// Bytes that each process holds.
@@ -127,9 +118,35 @@ impl<'run> Trio<'run> {
         Ok(Bytes {
             first: proportional_bytes(first.child.id())?,
             second: proportional_bytes(second.child.id())?,
-            monitor: proportional_bytes(self.monitor.child.id())?,
+            monitor: self
+                .monitor
+                .as_ref()
+                .map_or(Ok(0.0), |monitor| proportional_bytes(monitor.child.id()))?,
         })
     }
+}
+
+fn start_monitor(
+    program: &Path,
+    socket: &Path,
+    policy: &Path,
+    stop: &AtomicBool,
+) -> Result<Process, Failure> {
+    let mut command = Command::new(program);
+    command.args(["monitor", "--on-demand", "--linger", LINGER, "--socket"]).arg(socket);
+    command.arg("--config").arg(policy).env("MEGAPIPE_LOG", "error");
+    let mut monitor = Process::start(command, "the monitor")?;
+    let deadline = Instant::now() + PATIENCE;
+    while !socket.exists() {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::Stopped);
+        }
+        if Instant::now() > deadline || monitor.child.try_wait()?.is_some() {
+            return Err(monitor.failure());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    Ok(monitor)
 }
 
 /// Proportional set size of a process, without files: the pages of the program are in it by how

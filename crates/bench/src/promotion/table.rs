@@ -103,8 +103,8 @@ fn kib(promoted: Bytes, unpromoted: Bytes) -> Bytes {
 
 const LEGEND: &str = "\
 Median over the rounds. CPU time from giving a connection to its channel until it is promoted, one at a time unless
-\"of many\"; \"not promoted\" is what any connection costs, one sleep included. Memory is Pss per promoted connection, less that
-of one not promoted.
+\"of many\"; \"not promoted\" is what any connection costs, one sleep included. Memory is Pss per promoted connection,
+less that of one not promoted.
 ";
 
 #[cfg(test)]
