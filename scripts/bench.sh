@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
 # connections, and latency at half load, for every server; round trips and streams between two processes over every
-# transport. Into a dated folder with the machine and the commands beside the figures.
+# transport; what promotion costs. Into a dated folder with the machine and the commands beside the figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -55,4 +55,9 @@ fi
 # Two processes of this host.
 record pingpong pingpong --seconds "$PAIR_SECONDS"
 record stream stream --seconds "$PAIR_SECONDS"
+
+# What promotion costs; it has no plot.
+printf '\n== promotion\n'
+"$MEGAPIPE" bench promotion --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --connections 10000 \
+    --json "$OUT/promotion.jsonl" | tee "$OUT/promotion.txt"
 printf '\nresults: %s\n' "$OUT"

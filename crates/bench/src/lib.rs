@@ -4,6 +4,8 @@
 //! both the controller and the client ([`client`]); every server is a child process of it that
 //! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
+//! [`promotion`] measures what it costs to move such a connection to shared memory, with a monitor
+//! as a third process.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
 mod buffer_ring;
@@ -16,6 +18,7 @@ pub mod floor;
 pub mod pair;
 pub mod peer;
 pub mod plot;
+pub mod promotion;
 pub mod record;
 mod ring;
 pub mod rpc;

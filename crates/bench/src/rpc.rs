@@ -465,8 +465,8 @@ fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
     }
 }
 
-/// Takes all descriptors that the hard limit allows, for the client and for the servers after it.
-fn raise_descriptor_limit() -> io::Result<()> {
+/// Takes all descriptors that the hard limit allows, for this process and for its children; how many.
+pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for the write and for the read.
     unsafe {
@@ -475,7 +475,7 @@ fn raise_descriptor_limit() -> io::Result<()> {
         }
         limit.rlim_cur = limit.rlim_max;
         match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-            0 => Ok(()),
+            0 => Ok(limit.rlim_cur),
             _ => Err(io::Error::last_os_error()),
         }
     }

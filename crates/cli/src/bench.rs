@@ -23,6 +23,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 mod pair;
+mod promotion;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -49,6 +50,12 @@ enum Scenario {
     /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
     /// and keeps what was measured.
     Stream(pair::Stream),
+    /// What it costs to move connections between two processes to shared memory, and to have them there
+    ///
+    /// Starts a monitor of its own and two processes with a channel each, anew for every figure and round. Prints the
+    /// CPU time of a promotion, how much other traffic notices, what idle promoted connections cost a busy one, and
+    /// memory, beside what is asked of each. Ctrl-C ends the run and keeps what was measured.
+    Promotion(promotion::Promotion),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(Peer),
@@ -58,6 +65,9 @@ enum Scenario {
     /// One of two processes that exchange messages; ends when standard input closes
     #[command(hide = true)]
     Side(pair::Side),
+    /// One of two processes whose connections are promoted; obeys standard input
+    #[command(hide = true)]
+    PromotionSide(promotion::Side),
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -137,6 +147,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Scenario::Rpc(arguments) => rpc(arguments),
         Scenario::Pingpong(arguments) => arguments.run(),
         Scenario::Stream(arguments) => arguments.run(),
+        Scenario::Promotion(arguments) => arguments.run(),
+        Scenario::PromotionSide(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),
         Scenario::Peer(arguments) => return serve(arguments),
@@ -248,6 +260,13 @@ struct PrintError(#[source] io::Error);
 enum Unusable {
     #[error("{flag}: CPU {cpu} is not among those this process may use ({allowed})")]
     Cpu { flag: &'static str, cpu: usize, allowed: CpuSet },
+    #[error("--cpus: {given} are {} CPUs; give two, or one for both processes", given.len())]
+    TooManyCpus { given: CpuSet },
+    #[error(
+        "--rate: {rate} promotions per second are more than 10000 in {} s; give a lower --rate, or fewer --seconds",
+        seconds.as_secs_f64()
+    )]
+    TooManyPromotions { rate: u32, seconds: Duration },
     #[error(
         "--rate half is half of what an epoll server does: add epoll-reuseport to --engines, or give a number"
     )]

@@ -18,6 +18,7 @@ use serde_json::Value;
 #[allow(dead_code)] // the doctor needs more of it
 mod confine;
 mod pair;
+mod promotion;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 

@@ -1,0 +1,147 @@
+//! `megapipe bench promotion`: a real monitor, real processes, and connections that really move.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bench::promotion::record::Record;
+use serde_json::Value;
+
+use crate::{Files, PROGRAM, children, command, of_kind, signal, until, wait};
+
+#[test]
+fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
+    let files = Files::new("promotion");
+    let output = promotion()
+        .args(["--promotions", "20", "--rate", "100", "--connections", "20"])
+        .args(["--seconds", "0.1", "--rounds", "2"])
+        .arg("--json")
+        .arg(&files.json)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let records = records(&files.json);
+    let header = &records[0];
+    assert_eq!((&header["record"], &header["scenario"]), (&"header".into(), &"promotion".into()));
+    for field in ["machine", "cpu", "kernel", "command", "date"] {
+        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
+    }
+    for (kind, positive) in [
+        ("cost", &["first_cpu_us", "second_cpu_us", "batch_first_cpu_us", "promotions_per_s"][..]),
+        ("load", &["alone_messages_per_s", "beside_messages_per_s", "ratio"]),
+        ("idle", &["alone_rtt_ns_p50", "fresh_rtt_ns_p50", "beside_rtt_ns_p50", "ratio"]),
+        ("memory", &["idle_bytes", "used_bytes"]),
+    ] {
+        let of_kind = of_kind(&records, kind);
+        let rounds = of_kind.iter().map(|record| record["round"].as_u64().unwrap());
+        assert_eq!(rounds.collect::<Vec<_>>(), [1, 2], "{kind}");
+        for record in of_kind {
+            for field in positive {
+                assert!(record[field].as_f64().unwrap() > 0.0, "{field} in {record}");
+            }
+        }
+    }
+    let table = String::from_utf8(output.stdout).unwrap();
+    for figure in ["promotion, monitor", "beside / alone", "beside idle / alone", "idle, all"] {
+        assert!(table.contains(figure), "{table}");
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
+    let files = Files::new("promotion-interrupt");
+    let mut run = promotion()
+        .args(["--figures", "load", "--rate", "100", "--seconds", "0.05", "--rounds", "100000"])
+        .arg("--json")
+        .arg(&files.json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut seen = Vec::new();
+    until(|| {
+        seen.extend(children(run.id()));
+        let text = fs::read_to_string(&files.json).unwrap_or_default();
+        text.matches(r#""record":"load""#).count() >= 2
+    });
+    signal(&run, libc::SIGINT);
+    assert_eq!(wait(&mut run).code(), Some(130));
+    let mut notes = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+    let kept = of_kind(&records(&files.json), "load").len();
+    assert!(notes.contains(&format!("stopped: {kept} of 100000")), "{notes}");
+    assert!(!seen.is_empty());
+    assert!(seen.iter().all(|&process| !is_ours(process)), "{seen:?}");
+}
+
+#[test]
+fn all_processes_end_with_their_controller() {
+    let mut run = promotion()
+        .args(["--figures", "idle", "--connections", "5", "--seconds", "600"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut processes = Vec::new();
+    until(|| {
+        processes = children(run.id());
+        processes.iter().filter(|&&process| is_ours(process)).count() == 3
+    });
+    signal(&run, libc::SIGKILL);
+    wait(&mut run);
+    until(|| !processes.iter().any(|&process| is_ours(process)));
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_the_remedy() {
+    for (arguments, remedy) in [
+        (&["--figures", "cost,price"][..], "cost, load, idle, memory"),
+        (&["--connections", "10001"], "from 1 to 10000"),
+        (&["--rate", "0"], "from 1 to 10000"),
+        (&["--rate", "5000", "--seconds", "3"], "give a lower --rate"),
+        (&["--cpus", "0,1,2"], "give two, or one"),
+        (&["--cpus", "1023"], "CPU 1023"),
+    ] {
+        let output = promotion().args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.contains(remedy), "{stderr}");
+    }
+}
+
+#[test]
+fn too_few_descriptors_are_said_and_fail_the_run() {
+    let output = Command::new("sh")
+        .args(["-c", "ulimit -n 64 && exec \"$0\" \"$@\""])
+        .args([PROGRAM, "bench", "promotion", "--figures", "idle", "--connections", "100"])
+        .args(["--seconds", "0.05", "--rounds", "3"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(table.matches("idle is absent: ").count(), 1, "{table}");
+    assert!(table.contains("RLIMIT_NOFILE"), "{table}");
+}
+
+/// Whether a process runs that the benchmark started.
+fn is_ours(process: u32) -> bool {
+    let command = command(process);
+    command.contains("promotion-side\0") || command.contains("monitor\0--on-demand\0")
+}
+
+fn promotion() -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "promotion"]);
+    command
+}
+
+/// All lines, each of which is also a record by its type.
+fn records(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    for line in text.lines() {
+        serde_json::from_str::<Record>(line).unwrap();
+    }
+    let parse = |line| serde_json::from_str(line).unwrap();
+    text.lines().map(parse).collect()
+}
