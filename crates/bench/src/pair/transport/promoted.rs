@@ -61,7 +61,8 @@ impl End for Promoted {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         loop {
             match self.channel.write_copy(self.handle, message) {
-                Ok(()) => return Ok(()),
+                // A bell, or what goes through the kernel, leaves now: its owner may pause.
+                Ok(()) => return self.channel.flush().map_err(io::Error::other),
                 // Behind a full ring the kernel's queue is full too: its owner sees to it.
                 Err(channel::SubmitError::QueueFull) => self.fetch(Some(Duration::from_millis(1)))?,
                 Err(error) => return Err(io::Error::other(error)),
