@@ -190,7 +190,7 @@ impl Connection {
     }
 
     /// What follows goes to the kernel, whose back-pressure then is the connection's, until
-    /// the peer has come there. Every bell so far must have been told by [`Self::rang`]:
+    /// the peer has come there. No bell may be under way ([`Self::bell_was_taken`]):
     /// the kernel's place of what follows is counted from them.
     ///
     /// # Errors
