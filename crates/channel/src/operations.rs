@@ -233,7 +233,10 @@ impl Channel {
         match self.write_quiet(handle, data) {
             Ok(()) => Ok(()),
             // Its first part may be with the peer already: the rest goes out in any case.
-            Err(rejected) if written > 0 => self.core.queue_over(handle.index, rejected.data),
+            Err(rejected) if written > 0 => {
+                self.core.queue_over(handle.index, rejected.data);
+                Ok(())
+            }
             Err(rejected) => Err(rejected.reason),
         }
     }
@@ -426,13 +429,12 @@ impl Channel {
         if !quiet && self.core.ops.is_full() {
             return Err(Rejected { reason: SubmitError::OperationsFull, data });
         }
-        let to_kernel = self.core.lane(index).is_some_and(|lane| lane.sends_to_kernel());
         let mut written = 0;
         self.settle_spill(index);
-        while written < len && !to_kernel {
+        while written < len {
             match self.core.write_to_ring(index, &data, written) {
-                None | Some(0) => break,
-                Some(count) => written += count,
+                0 => break,
+                count => written += count,
             }
         }
         if written > 0 {

@@ -14,7 +14,7 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, State, WriteState};
-use crate::engine::{self, Wait};
+use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
 use crate::op_list::NO_OP;
@@ -168,6 +168,31 @@ fn mute_deaf(core: &mut Core, promoter: &mut Promoter) {
 }
 
 impl Core {
+    /// Counts a message; with the last that is wanted the connection is to be offered.
+    #[cold]
+    pub(crate) fn count_towards_offer(&mut self, handle: Handle) {
+        if let Some(entry) = self.handles.get_mut(handle.index, handle.generation) {
+            entry.offer_in -= 1;
+            if entry.offer_in == 0 {
+                self.to_offer.push(handle);
+            }
+        }
+    }
+
+    /// A connection that is to be promoted takes back the read that the kernel holds.
+    pub(crate) fn pause_reads(&mut self, handle: Handle) {
+        let head = self.handles.at(handle.index).map_or(NO_OP, |entry| entry.reads.head);
+        let op = self.op_id(head);
+        if let Some(entry) = self.ops.at_mut(head)
+            && entry.started
+            && !entry.cancelled
+        {
+            // Again if it was: one that ended by itself was started anew.
+            entry.paused = true;
+            self.requests.push_back(Request::Cancel(op));
+        }
+    }
+
     /// Whether the kernel holds nothing of this handle, and nothing that it gave waits to be
     /// handed out: both streams' places in the kernel are then what it says they are.
     fn is_between_operations(&self, handle: Handle) -> bool {
