@@ -2,7 +2,7 @@
 //! and which rings are looked at while the channel is awake.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
@@ -25,8 +25,14 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
-/// Offers that wait for the monitor to find room.
+/// Offers that wait for a monitor to be there.
 const OFFERS_MAX: usize = 4096;
+
+/// Offers made at once: their grants have room with a client that looks for them in between.
+const OFFERS_AT_ONCE: u32 = 128;
+
+/// Time between such bursts, and until a monitor that had no room is asked again.
+const OFFER_AGAIN: Duration = Duration::from_millis(5);
 
 pub(crate) struct Promoter {
     mode: Promotion,
@@ -35,6 +41,8 @@ pub(crate) struct Promoter {
     /// theirs live.
     own_loops: Vec<OwnLoop>,
     other_loops: Vec<OtherLoop>,
+    /// When the present burst of offers began, and how many are left of it.
+    burst: (Instant, u32),
     /// Granted, and waiting for a moment at which nothing is under way.
     granted: Vec<Grant>,
     hot: Vec<Handle>,
@@ -73,6 +81,7 @@ impl Promoter {
                 client,
                 own_loops: Vec::new(),
                 other_loops: Vec::new(),
+                burst: (Instant::now(), OFFERS_AT_ONCE),
                 granted: Vec::new(),
                 hot: Vec::new(),
                 cursor: 0,
@@ -248,7 +257,8 @@ impl Channel {
         if self.core.to_offer.is_empty() {
             return;
         }
-        match promoter.client.reconnect_due(Instant::now()) {
+        let now = Instant::now();
+        match promoter.client.reconnect_due(now) {
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!("connections stay on TCP: {error}");
@@ -263,7 +273,12 @@ impl Channel {
             return;
         };
         let _ = self.engine.watch_monitor(fd);
-        for handle in std::mem::take(&mut self.core.to_offer) {
+        if now.saturating_duration_since(promoter.burst.0) >= OFFER_AGAIN {
+            promoter.burst = (now, OFFERS_AT_ONCE);
+        }
+        let mut waiting = std::mem::take(&mut self.core.to_offer).into_iter();
+        while promoter.burst.1 > 0 {
+            let Some(handle) = waiting.next() else { return };
             let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
             let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
                 match sys::tcp::end(fd) {
@@ -273,10 +288,24 @@ impl Channel {
                     _ => Ok(Err(OfferError::NoMonitor)),
                 }
             });
-            if !matches!(offered, Ok(Ok(()))) {
-                self.core.stats.promotions_refused += 1;
+            match offered {
+                Ok(Ok(())) => promoter.burst.1 -= 1,
+                Ok(Err(OfferError::Full)) => {
+                    promoter.burst.1 = 0;
+                    self.core.to_offer.push(handle);
+                }
+                _ => self.core.stats.promotions_refused += 1,
             }
         }
+        self.core.to_offer.extend(waiting);
+    }
+
+    /// A sleep until the next offer is due, if that is before `limit`.
+    #[inline]
+    pub(crate) fn until_next_offer(&self, limit: Option<Duration>) -> Option<Duration> {
+        let due = !self.core.to_offer.is_empty()
+            && self.promoter.as_ref().is_some_and(|promoter| promoter.client.fd().is_some());
+        if due { Some(limit.map_or(OFFER_AGAIN, |limit| limit.min(OFFER_AGAIN))) } else { limit }
     }
 
     fn receive(&mut self, promoter: &mut Promoter) {
