@@ -1,14 +1,13 @@
 //! Many promoted connections, random operations, and monitors that come and go meanwhile.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use testkit::channel::{Config, EngineKind, Handle, OpId};
-use testkit::process::{self, Fosterling};
 
-use crate::support::{Folder, Two, config, engines, own_monitor, pair, pattern, start_monitor};
+use crate::support::{
+    Folder, MonitorProcess, Two, config, engines, own_monitor, pair, pattern, play_monitor,
+};
 
 #[test]
 fn a_thousand_connections_keep_their_bytes_apart() {
@@ -77,30 +76,11 @@ fn a_busy_ring_leaves_others_their_turn() {
     }
 }
 
-/// The part of a process that is a monitor until it is killed.
-fn play_monitor(path: &str) -> ! {
-    let folder = Folder::at(path.into());
-    start_monitor(&folder, "same_user = true\n");
-    println!("\nlistening");
-    loop {
-        std::thread::park();
-    }
-}
-
 #[test]
 fn monitors_may_die_and_come_back_under_load() {
-    if process::role().as_deref() == Some("monitor") {
-        play_monitor(&std::env::var("MONITOR_FOLDER").unwrap());
-    }
+    play_monitor();
     let folder = Folder::new("restarts");
-    let start = || {
-        let mut command = process::this_test_as("load::monitors_may_die_and_come_back_under_load", "monitor");
-        command.env("MONITOR_FOLDER", folder.path()).stdout(Stdio::piped());
-        let mut monitor = Fosterling::start(&mut command);
-        let output = BufReader::new(monitor.child().stdout.take().unwrap());
-        assert!(output.lines().any(|line| line.unwrap() == "listening"));
-        monitor
-    };
+    let start = || MonitorProcess::start("load::monitors_may_die_and_come_back_under_load", &folder);
     for engines in engines() {
         let mut monitor = start();
         let mut two = Two::new(engines, &folder);
@@ -224,7 +204,9 @@ fn random_programs_get_exact_bytes() {
         ring_buffers: if few { 2 } else { 64 },
         ..config(engine, &folder.socket())
     };
-    let settings = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+    // More of them where somebody asks for it.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60);
+    let settings = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let program = (0..3usize, any::<bool>(), any::<bool>(), proptest::collection::vec(step(), 0..300));
     proptest!(settings, |((which, few, before, steps) in program)| {
         let mut two = Two::with(engines()[which].map(|engine| config(engine, few)));
