@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
 use promote::connection::{Connection, OtherLoop, OwnLoop};
 use promote::wire::Token;
+use promote::{PeerLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::channel::Channel;
@@ -34,6 +34,9 @@ const OFFERS_AT_ONCE: u32 = 128;
 /// Time between such bursts, and until a monitor that had no room is asked again.
 const OFFER_AGAIN: Duration = Duration::from_millis(5);
 
+/// The same at most, after a monitor has said again and again that it was offered too much.
+const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
+
 pub(crate) struct Promoter {
     mode: Promotion,
     client: Client,
@@ -41,13 +44,40 @@ pub(crate) struct Promoter {
     /// theirs live.
     own_loops: Vec<OwnLoop>,
     other_loops: Vec<OtherLoop>,
-    /// When the present burst of offers began, and how many are left of it.
-    burst: (Instant, u32),
+    burst: Burst,
     /// Granted, and waiting for a moment at which nothing is under way.
     granted: Vec<Grant>,
     hot: Vec<Handle>,
     /// Where in `hot` the next look begins.
     cursor: usize,
+}
+
+/// How fast offers are made.
+struct Burst {
+    began: Instant,
+    /// Offers left of it.
+    left: u32,
+    /// From its beginning to that of the next.
+    pause: Duration,
+}
+
+impl Burst {
+    fn new() -> Burst {
+        Burst { began: Instant::now(), left: OFFERS_AT_ONCE, pause: OFFER_AGAIN }
+    }
+
+    fn begin_if_due(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.began) >= self.pause {
+            (self.began, self.left) = (now, OFFERS_AT_ONCE);
+        }
+    }
+
+    /// The monitor was offered too much; many answers may say so of one burst.
+    fn was_too_much(&mut self) {
+        if self.left > 0 {
+            *self = Burst { began: Instant::now(), left: 0, pause: OFFER_AGAIN_MAX.min(self.pause * 2) };
+        }
+    }
 }
 
 struct Grant {
@@ -81,7 +111,7 @@ impl Promoter {
                 client,
                 own_loops: Vec::new(),
                 other_loops: Vec::new(),
-                burst: (Instant::now(), OFFERS_AT_ONCE),
+                burst: Burst::new(),
                 granted: Vec::new(),
                 hot: Vec::new(),
                 cursor: 0,
@@ -273,11 +303,9 @@ impl Channel {
             return;
         };
         let _ = self.engine.watch_monitor(fd);
-        if now.saturating_duration_since(promoter.burst.0) >= OFFER_AGAIN {
-            promoter.burst = (now, OFFERS_AT_ONCE);
-        }
+        promoter.burst.begin_if_due(now);
         let mut waiting = std::mem::take(&mut self.core.to_offer).into_iter();
-        while promoter.burst.1 > 0 {
+        while promoter.burst.left > 0 {
             let Some(handle) = waiting.next() else { return };
             let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
             let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
@@ -289,9 +317,9 @@ impl Channel {
                 }
             });
             match offered {
-                Ok(Ok(())) => promoter.burst.1 -= 1,
+                Ok(Ok(())) => promoter.burst.left -= 1,
                 Ok(Err(OfferError::Full)) => {
-                    promoter.burst.1 = 0;
+                    promoter.burst.left = 0;
                     self.core.to_offer.push(handle);
                 }
                 _ => self.core.stats.promotions_refused += 1,
@@ -303,9 +331,14 @@ impl Channel {
     /// A sleep until the next offer is due, if that is before `limit`.
     #[inline]
     pub(crate) fn until_next_offer(&self, limit: Option<Duration>) -> Option<Duration> {
-        let due = !self.core.to_offer.is_empty()
-            && self.promoter.as_ref().is_some_and(|promoter| promoter.client.fd().is_some());
-        if due { Some(limit.map_or(OFFER_AGAIN, |limit| limit.min(OFFER_AGAIN))) } else { limit }
+        if self.core.to_offer.is_empty() {
+            return limit;
+        }
+        let Some(promoter) = self.promoter.as_ref().filter(|promoter| promoter.client.fd().is_some()) else {
+            return limit;
+        };
+        let due = promoter.burst.pause.saturating_sub(promoter.burst.began.elapsed());
+        Some(limit.map_or(due, |limit| limit.min(due)))
     }
 
     fn receive(&mut self, promoter: &mut Promoter) {
@@ -319,10 +352,15 @@ impl Channel {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
+                            promoter.burst.pause = OFFER_AGAIN;
                             promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
                     }
+                }
+                Ok(Some(Answer::Refused { token, reason: Reason::Rate })) => {
+                    promoter.burst.was_too_much();
+                    self.core.to_offer.push(Handle::from_bits(token.get()));
                 }
                 Ok(Some(Answer::Refused { token, reason })) => {
                     self.core.stats.promotions_refused += 1;

@@ -2,7 +2,7 @@
 
 mod bells;
 mod ends;
-//KILLS
+mod kills;
 mod limits;
 mod load;
 mod peers;
