@@ -26,7 +26,7 @@ fn keep_their_bytes_apart(engines: [EngineKind; 2]) {
         connections.push((two.handles, sent));
     }
     let mut random = Random(99);
-    for _ in 0..20_000 {
+    for _ in 0..8000 {
         let side = random.below(2);
         // A few are busy, most are seldom used.
         let among = if random.below(2) == 0 { 8 } else { MANY };
