@@ -170,7 +170,9 @@ fn who_does_not_read_is_not_heard_and_gets_no_grant() {
 #[test]
 fn a_flood_leaves_the_others_served() {
     const OFFERS: u64 = 100_000;
-    let (running, mut a) = Running::start(SHARE);
+    // So few that it is a flood however slow the machine.
+    let limits = "[limits]\noffers_per_second = 100\n";
+    let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
     let mut b = running.client("b");
     let mut flooder = running.client("flooder");
     let flood = std::thread::spawn(move || {
