@@ -341,7 +341,7 @@ impl Channel {
 
     /// One wait: spins if that is likely to pay, then sleeps. Returns when it ended.
     fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<Instant, DispatchError> {
-        let limit = self.until_next_offer(self.core.wait_until(deadline, now));
+        let limit = self.core.wait_until(deadline, now);
         if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
             self.turn(Wait::No)?;
             return Ok(Instant::now());

@@ -328,19 +328,6 @@ impl Channel {
         self.core.to_offer.extend(waiting);
     }
 
-    /// A sleep until the next offer is due, if that is before `limit`.
-    #[inline]
-    pub(crate) fn until_next_offer(&self, limit: Option<Duration>) -> Option<Duration> {
-        if self.core.to_offer.is_empty() {
-            return limit;
-        }
-        let Some(promoter) = self.promoter.as_ref().filter(|promoter| promoter.client.fd().is_some()) else {
-            return limit;
-        };
-        let due = promoter.burst.pause.saturating_sub(promoter.burst.began.elapsed());
-        Some(limit.map_or(due, |limit| limit.min(due)))
-    }
-
     fn receive(&mut self, promoter: &mut Promoter) {
         loop {
             match promoter.client.receive() {
