@@ -12,7 +12,7 @@ SEED=${SEED:-$(date +%s)}
 LOGS=${CARGO_TARGET_DIR:-target}/soak-logs
 PIECE=1000
 # As in test.sh.
-LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,buffer_ring_incremental,direct_descriptors_safe
+LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
 LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
 
 mkdir -p "$LOGS"

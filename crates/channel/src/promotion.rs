@@ -2,12 +2,12 @@
 //! and which rings are looked at while the channel is awake.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
 use promote::connection::{Connection, OtherLoop, OwnLoop};
 use promote::wire::Token;
+use promote::{PeerLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::channel::Channel;
@@ -25,8 +25,17 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
-/// Offers that wait for the monitor to find room.
+/// Offers that wait for a monitor to be there.
 const OFFERS_MAX: usize = 4096;
+
+/// Offers made at once: their grants have room with a client that looks for them in between.
+const OFFERS_AT_ONCE: u32 = 128;
+
+/// Time between such bursts, and until a monitor that had no room is asked again.
+const OFFER_AGAIN: Duration = Duration::from_millis(5);
+
+/// The same at most, after a monitor has said again and again that it was offered too much.
+const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Promoter {
     mode: Promotion,
@@ -35,11 +44,40 @@ pub(crate) struct Promoter {
     /// theirs live.
     own_loops: Vec<OwnLoop>,
     other_loops: Vec<OtherLoop>,
+    burst: Burst,
     /// Granted, and waiting for a moment at which nothing is under way.
     granted: Vec<Grant>,
     hot: Vec<Handle>,
     /// Where in `hot` the next look begins.
     cursor: usize,
+}
+
+/// How fast offers are made.
+struct Burst {
+    began: Instant,
+    /// Offers left of it.
+    left: u32,
+    /// From its beginning to that of the next.
+    pause: Duration,
+}
+
+impl Burst {
+    fn new() -> Burst {
+        Burst { began: Instant::now(), left: OFFERS_AT_ONCE, pause: OFFER_AGAIN }
+    }
+
+    fn begin_if_due(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.began) >= self.pause {
+            (self.began, self.left) = (now, OFFERS_AT_ONCE);
+        }
+    }
+
+    /// The monitor was offered too much; many answers may say so of one burst.
+    fn was_too_much(&mut self) {
+        if self.left > 0 {
+            *self = Burst { began: Instant::now(), left: 0, pause: OFFER_AGAIN_MAX.min(self.pause * 2) };
+        }
+    }
 }
 
 struct Grant {
@@ -73,6 +111,7 @@ impl Promoter {
                 client,
                 own_loops: Vec::new(),
                 other_loops: Vec::new(),
+                burst: Burst::new(),
                 granted: Vec::new(),
                 hot: Vec::new(),
                 cursor: 0,
@@ -248,7 +287,8 @@ impl Channel {
         if self.core.to_offer.is_empty() {
             return;
         }
-        match promoter.client.reconnect_due(Instant::now()) {
+        let now = Instant::now();
+        match promoter.client.reconnect_due(now) {
             Ok(_) => {}
             Err(error) => {
                 tracing::warn!("connections stay on TCP: {error}");
@@ -263,7 +303,10 @@ impl Channel {
             return;
         };
         let _ = self.engine.watch_monitor(fd);
-        for handle in std::mem::take(&mut self.core.to_offer) {
+        promoter.burst.begin_if_due(now);
+        let mut waiting = std::mem::take(&mut self.core.to_offer).into_iter();
+        while promoter.burst.left > 0 {
+            let Some(handle) = waiting.next() else { return };
             let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
             let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
                 match sys::tcp::end(fd) {
@@ -273,10 +316,16 @@ impl Channel {
                     _ => Ok(Err(OfferError::NoMonitor)),
                 }
             });
-            if !matches!(offered, Ok(Ok(()))) {
-                self.core.stats.promotions_refused += 1;
+            match offered {
+                Ok(Ok(())) => promoter.burst.left -= 1,
+                Ok(Err(OfferError::Full)) => {
+                    promoter.burst.left = 0;
+                    self.core.to_offer.push(handle);
+                }
+                _ => self.core.stats.promotions_refused += 1,
             }
         }
+        self.core.to_offer.extend(waiting);
     }
 
     fn receive(&mut self, promoter: &mut Promoter) {
@@ -290,10 +339,15 @@ impl Channel {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
+                            promoter.burst.pause = OFFER_AGAIN;
                             promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
                     }
+                }
+                Ok(Some(Answer::Refused { token, reason: Reason::Rate })) => {
+                    promoter.burst.was_too_much();
+                    self.core.to_offer.push(Handle::from_bits(token.get()));
                 }
                 Ok(Some(Answer::Refused { token, reason })) => {
                     self.core.stats.promotions_refused += 1;

@@ -100,13 +100,8 @@ struct Rpc {
     /// What the client runs on [default: io-uring where it is permitted]
     #[arg(long, value_name = "NAME", value_parser = client_parser())]
     client: Option<client::Engine>,
-    /// Length of each measurement; a warm-up of a quarter goes before it
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    seconds: Duration,
-    /// Measurements of each engine at each point
-    #[arg(long, value_name = "COUNT", default_value = "5")]
-    #[arg(value_parser = whole(1..=1_000_000))]
-    rounds: u32,
+    #[command(flatten)]
+    extent: Extent,
     /// Send so many requests per second over all connections, whatever the server does, and count
     /// latency from when each was due; `half` is half of what the better epoll server does without
     /// it [default: each connection sends when it has its answer]
@@ -118,6 +113,17 @@ struct Rpc {
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
+}
+
+/// How much is measured, in every scenario.
+#[derive(Args)]
+struct Extent {
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    seconds: Duration,
+    /// Measurements of everything that is compared, in turn
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
+    rounds: u32,
 }
 
 #[derive(Args)]
@@ -314,8 +320,8 @@ fn plan(arguments: &Rpc, allowed: &CpuSet) -> Result<Plan, Unusable> {
         server_cpus,
         client,
         client_cpus,
-        window: arguments.seconds,
-        rounds: arguments.rounds,
+        window: arguments.extent.seconds,
+        rounds: arguments.extent.rounds,
         rate: arguments.rate,
     };
     match plan.rate {

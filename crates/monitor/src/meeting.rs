@@ -342,9 +342,9 @@ impl Meeting {
         if !self.policy.permits([&a.subject, &b.subject], [end.local, end.peer], self.run_by_root) {
             return Err(Reason::Policy);
         }
-        // What cannot be told to both is not begun.
+        // What cannot be told to both is not begun; they may come again.
         if !a.has_room() || !b.has_room() {
-            return Err(Reason::Unmatched);
+            return Err(Reason::Rate);
         }
         let limits = &self.policy.limits;
         let size = limits.segment_size;

@@ -108,8 +108,9 @@ impl Monitor {
             ),
         };
         let set = Set::new().map_err(system("epoll_create1"))?;
-        let signals =
-            signals::redirect(&[libc::SIGTERM, libc::SIGINT, libc::SIGHUP]).map_err(system("signalfd"))?;
+        // A segment beyond the limit on the size of files (setrlimit(2)) is refused, and ends nobody.
+        let watched = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGXFSZ];
+        let signals = signals::redirect(&watched).map_err(system("signalfd"))?;
         set.add(listener.fd(), epoll::IN, LISTENER).map_err(system("epoll_ctl"))?;
         set.add(signals.as_fd(), epoll::IN, SIGNALS).map_err(system("epoll_ctl"))?;
         if let Some(scrape) = &scrape {
@@ -342,10 +343,15 @@ impl Monitor {
     /// True if the monitor has to end.
     fn signalled(&mut self, now: Instant) -> Result<bool, RunError> {
         while let Some(signal) = signals::next(&self.signals).map_err(system("signalfd"))? {
-            if signal != libc::SIGHUP {
-                tracing::info!(signal, "the monitor ends");
-                self.meeting.shut_down(now);
-                return Ok(true);
+            match signal {
+                libc::SIGHUP => {}
+                // The call that met the limit has failed, too.
+                libc::SIGXFSZ => continue,
+                _ => {
+                    tracing::info!(signal, "the monitor ends");
+                    self.meeting.shut_down(now);
+                    return Ok(true);
+                }
             }
             let Some(path) = &self.options.policy else {
                 tracing::info!("there is no policy file to read again");

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::MonitorMessage;
-use promote::wire::view::{self, Place, Promoted, Record, Section, Totals, Words};
+use promote::wire::view::{self, Place, Promoted, Record, Section, Totals};
 use sys::tcp::End;
 
 use crate::client::Client;
@@ -67,26 +67,9 @@ impl Ends {
             peer: seen.end.peer,
             age_ms: milliseconds(seen.since, now),
             segment_size: seen.size,
-            words: seen.watch.as_ref().map(|watch| Words { tail_taken, ..words(watch) }),
+            words: seen.watch.as_ref().map(SegmentWatch::words),
+            tail_taken: tail_taken.filter(|_| seen.watch.is_some()),
         })
-    }
-}
-
-fn words(watch: &SegmentWatch) -> Words {
-    let words = watch.words();
-    Words {
-        aware: words.aware,
-        armed: words.armed,
-        ended: words.ended,
-        parts: words.parts,
-        bells: words.bells,
-        sent_tcp: words.sent_tcp,
-        taken_tcp: words.taken_tcp,
-        tail: words.tail,
-        head: words.head,
-        tail_taken: None,
-        sent_messages: words.sent_messages,
-        taken_messages: words.taken_messages,
     }
 }
 

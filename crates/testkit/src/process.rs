@@ -111,14 +111,42 @@ pub fn leave_descriptors(count: u64) {
 
 /// Lowers (or raises up to the hard limit) the number of descriptors this process may have.
 pub fn limit_descriptors(count: u64) {
+    limit(libc::RLIMIT_NOFILE, count);
+}
+
+/// The same for the bytes that a file may come to have by this process (RLIMIT_FSIZE).
+pub fn limit_file_size(bytes: u64) {
+    limit(libc::RLIMIT_FSIZE, bytes);
+}
+
+fn limit(resource: libc::__rlimit_resource_t, value: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills, and then reads, a live struct.
     let status = unsafe {
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = count.min(limit.rlim_max);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit)
+        libc::getrlimit(resource, &raw mut limit);
+        limit.rlim_cur = value.min(limit.rlim_max);
+        libc::setrlimit(resource, &raw const limit)
     };
-    assert_eq!(status, 0, "RLIMIT_NOFILE: {}", io::Error::last_os_error());
+    assert_eq!(status, 0, "setrlimit: {}", io::Error::last_os_error());
+}
+
+/// Gives the calling thread a network of its own, which has a loopback and nothing else
+/// (network_namespaces(7)); its other system calls stay as they were.
+pub fn enter_own_network() -> io::Result<()> {
+    // SAFETY: takes no memory.
+    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+    // SAFETY: a request is plain bytes, for which zero is a value; the name fits, and the
+    // kernel reads one live struct.
+    let status = unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+        request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+        libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, &raw mut request)
+    };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// CPU time the calling thread has used.

@@ -1,55 +1,127 @@
 //! Many promoted connections, random operations, and monitors that come and go meanwhile.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use testkit::channel::{Config, EngineKind, Handle, OpId};
-use testkit::process::{self, Fosterling};
 
-use crate::support::{Folder, Two, config, engines, own_monitor, pair, pattern, start_monitor};
+use crate::support::{
+    Folder, MonitorProcess, Random, Two, config, engines, own_monitor, pair, pattern, play_monitor,
+};
 
-#[test]
-fn a_thousand_connections_keep_their_bytes_apart() {
-    const MANY: u64 = 1000;
-    let folder = own_monitor("many");
-    let mut two = Two::new([EngineKind::Uring, EngineKind::Epoll], &folder);
-    let mut handles = Vec::new();
-    while two.connections < MANY {
+/// Connections that are promoted at once, with traffic on all of them from the beginning.
+fn keep_their_bytes_apart(engines: [EngineKind; 2]) {
+    const MANY: usize = 1000;
+    let folder = own_monitor(&format!("many-{}-{}", engines[0].name(), engines[1].name()));
+    let mut two = Two::new(engines, &folder);
+    let mut connections = Vec::new();
+    for place in 0..MANY {
         two.add(pair());
         two.read_streams();
-        handles.push(two.handles);
-        if two.connections.is_multiple_of(50) {
-            two.promoted();
+        // Under way in the kernel while they move.
+        let sent = [1 + place % 90, 1 + place % 7];
+        for side in [0, 1] {
+            two.send(side, &pattern(place * 7 + side, sent[side]));
         }
+        connections.push((two.handles, sent));
     }
-    let mut sent = vec![[0usize; 2]; handles.len()];
-    let mut seed = 99u64;
-    for _ in 0..20_000 {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let (place, side) = ((seed >> 40) as usize % handles.len(), (seed >> 20) as usize % 2);
+    let mut random = Random(99);
+    for _ in 0..8000 {
+        let side = random.below(2);
         // A few are busy, most are seldom used.
-        let place = if seed >> 63 == 0 { place % 8 } else { place };
-        let count = 1 + (seed >> 30) as usize % 600;
-        let handle = handles[place][side];
-        let bytes = pattern(sent[place][side] + place * 7 + side, count);
-        if two.sides[side].channel.write_quiet(handle, bytes).is_ok() {
-            sent[place][side] += count;
+        let among = if random.below(2) == 0 { 8 } else { MANY };
+        let place = random.below(among);
+        let count = 1 + random.below(600);
+        let (handles, sent) = &mut connections[place];
+        let bytes = pattern(sent[side] + place * 7 + side, count);
+        if two.sides[side].channel.write_quiet(handles[side], bytes).is_ok() {
+            sent[side] += count;
         }
-        two.sides[(seed >> 11) as usize % 2].step(Duration::ZERO);
+        two.sides[random.below(2)].step(Duration::ZERO);
     }
-    let all: [usize; 2] = [0, 1].map(|side| sent.iter().map(|sent| sent[side]).sum());
+    let all = [0, 1].map(|side| connections.iter().map(|(_, sent)| sent[side]).sum::<usize>());
     two.until("all bytes", |two| {
         [0, 1].iter().all(|&side| {
             two.sides[1 - side].seen.values().map(|seen| seen.got.len()).sum::<usize>() == all[side]
         })
     });
-    for (place, sent) in sent.iter().enumerate() {
+    for (place, (_, sent)) in connections.iter().enumerate() {
         for side in [0, 1] {
             let expected = pattern(place * 7 + side, sent[side]);
             assert!(two.sides[1 - side].seen(place as u64).got == expected, "connection {place}");
         }
+    }
+    two.promoted();
+}
+
+#[test]
+fn a_thousand_connections_keep_their_bytes_apart_on_io_uring() {
+    keep_their_bytes_apart([EngineKind::Uring, EngineKind::Uring]);
+}
+
+#[test]
+fn a_thousand_connections_keep_their_bytes_apart_on_epoll() {
+    keep_their_bytes_apart([EngineKind::Epoll, EngineKind::Epoll]);
+}
+
+#[test]
+fn a_thousand_connections_keep_their_bytes_apart_on_both_engines() {
+    keep_their_bytes_apart([EngineKind::Uring, EngineKind::Epoll]);
+}
+
+#[test]
+fn a_writer_may_outrun_its_reader_by_a_hundred_megabytes() {
+    const PIECE: usize = 1 << 20;
+    const PIECES: usize = 100;
+    let folder = own_monitor("outrun");
+    for engines in engines() {
+        let long = |engine| Config { write_queue_max: 256, ..config(engine, &folder.socket()) };
+        let mut two = Two::with(engines.map(long));
+        two.add(pair());
+        two.promoted();
+        let handles = two.handles;
+        let piece = |number: usize| pattern(number * PIECE, PIECE);
+        for number in 0..PIECES {
+            let written = two.sides[0].channel.write(handles[0], piece(number));
+            assert!(written.is_ok(), "write {number} is refused");
+            two.sides[0].step(Duration::ZERO);
+        }
+        // Back-pressure as the kernel's: what it has no room for waits, and whoever wants to know
+        // gets no answer in time.
+        for _ in 0..20 {
+            two.sides.iter_mut().for_each(|side| _ = side.step(Duration::from_millis(1)));
+        }
+        let done = two.sides[0].seen(0).writes;
+        assert!(done < PIECES as u64 / 2, "{done} writes ended, and nobody reads");
+        assert_eq!(two.sides[0].channel.stats().spills, 1);
+        // The other direction has room of its own.
+        two.sides[0].channel.read_stream(handles[0]).unwrap();
+        two.send(1, b"meanwhile");
+        two.until("a word back", |two| two.sides[0].seen(0).got == b"meanwhile");
+
+        two.sides[1].channel.read_stream(handles[1]).unwrap();
+        let mut got = 0;
+        let mut expected = piece(0);
+        two.until("all bytes", |two| {
+            let new = std::mem::take(&mut two.sides[1].seen(0).got);
+            let mut left = new.as_slice();
+            while !left.is_empty() {
+                if got % PIECE == 0 {
+                    expected = piece(got / PIECE);
+                }
+                let here = &expected[got % PIECE..];
+                let (first, rest) = left.split_at(here.len().min(left.len()));
+                assert!(first == &here[..first.len()], "other bytes behind {got}");
+                (left, got) = (rest, got + first.len());
+            }
+            got == PIECES * PIECE
+        });
+        two.until("the writes' ends", |two| two.sides[0].seen(0).writes == PIECES as u64);
+        // It comes back to the ring.
+        let before = two.sides[0].channel.stats().ring_writes;
+        two.send(0, b"after all");
+        two.until("the rest", |two| two.sides[1].seen(0).got == b"after all");
+        assert!(two.sides[0].channel.stats().ring_writes > before);
     }
 }
 
@@ -77,30 +149,11 @@ fn a_busy_ring_leaves_others_their_turn() {
     }
 }
 
-/// The part of a process that is a monitor until it is killed.
-fn play_monitor(path: &str) -> ! {
-    let folder = Folder::at(path.into());
-    start_monitor(&folder, "same_user = true\n");
-    println!("\nlistening");
-    loop {
-        std::thread::park();
-    }
-}
-
 #[test]
 fn monitors_may_die_and_come_back_under_load() {
-    if process::role().as_deref() == Some("monitor") {
-        play_monitor(&std::env::var("MONITOR_FOLDER").unwrap());
-    }
+    play_monitor();
     let folder = Folder::new("restarts");
-    let start = || {
-        let mut command = process::this_test_as("load::monitors_may_die_and_come_back_under_load", "monitor");
-        command.env("MONITOR_FOLDER", folder.path()).stdout(Stdio::piped());
-        let mut monitor = Fosterling::start(&mut command);
-        let output = BufReader::new(monitor.child().stdout.take().unwrap());
-        assert!(output.lines().any(|line| line.unwrap() == "listening"));
-        monitor
-    };
+    let start = || MonitorProcess::start("load::monitors_may_die_and_come_back_under_load", &folder);
     for engines in engines() {
         let mut monitor = start();
         let mut two = Two::new(engines, &folder);
@@ -224,7 +277,9 @@ fn random_programs_get_exact_bytes() {
         ring_buffers: if few { 2 } else { 64 },
         ..config(engine, &folder.socket())
     };
-    let settings = ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() };
+    // More of them where somebody asks for it.
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(60);
+    let settings = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     let program = (0..3usize, any::<bool>(), any::<bool>(), proptest::collection::vec(step(), 0..300));
     proptest!(settings, |((which, few, before, steps) in program)| {
         let mut two = Two::with(engines()[which].map(|engine| config(engine, few)));

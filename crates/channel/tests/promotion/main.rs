@@ -1,6 +1,9 @@
 //! Connections that move to shared memory, with a real monitor, on both engines.
 
+mod bells;
 mod ends;
+mod kills;
+mod limits;
 mod load;
 mod peers;
 mod reads;

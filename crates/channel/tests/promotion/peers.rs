@@ -14,24 +14,8 @@ use testkit::channel::{EngineKind, SubmitError};
 use testkit::process::{self, Fosterling};
 
 use crate::support::{
-    Folder, PATIENCE, Side, Two, config, engines, own_monitor, pair, pair_at, pattern, start_monitor,
+    Folder, PATIENCE, Random, Side, Two, config, engines, own_monitor, pair, pair_at, pattern, start_monitor,
 };
-
-/// A small generator of its own: a test names its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 33) as usize % bound
-    }
-}
 
 fn client(folder: &Folder) -> Client {
     let mut options = Options::from_environment("stranger");

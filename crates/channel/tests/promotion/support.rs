@@ -1,14 +1,17 @@
 //! A monitor, and pairs of channels with connections between them.
 
 use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use monitor::{Listener, Monitor, Options};
 use testkit::channel::{
     Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, Promotion, ReadData,
 };
+use testkit::process::{self, Fosterling};
 
 /// How long anything may take before it counts as never.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,6 +46,32 @@ impl Drop for Folder {
     }
 }
 
+/// Time that passes while this process runs: while it is stopped, or gets no processor, nothing
+/// of it can happen.
+pub(crate) struct Patience {
+    last: Instant,
+    spent: Duration,
+}
+
+impl Patience {
+    pub(crate) fn new() -> Patience {
+        Patience { last: Instant::now(), spent: Duration::ZERO }
+    }
+
+    /// To be asked again and again; true if something takes too long.
+    pub(crate) fn is_over(&mut self) -> bool {
+        const LOOK: Duration = Duration::from_millis(200);
+        let now = Instant::now();
+        self.spent += (now - self.last).min(LOOK);
+        self.last = now;
+        self.spent > PATIENCE
+    }
+}
+
+/// The user's processes may meet, however late one of them comes.
+pub(crate) const SHARE: &str =
+    "same_user = true\n[limits]\noffer_expires_ms = 600000\nforeign_offer_expires_ms = 600000\n";
+
 /// A monitor on a thread that ends with the process.
 pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
     let policy = folder.0.join("policy.toml");
@@ -55,8 +84,69 @@ pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
 /// The test's own monitor, which lets the user's processes meet.
 pub(crate) fn own_monitor(name: &str) -> Folder {
     let folder = Folder::new(name);
-    start_monitor(&folder, "same_user = true\n");
+    start_monitor(&folder, SHARE);
     folder
+}
+
+/// A monitor that is a process of its own.
+pub(crate) struct MonitorProcess {
+    process: Fosterling,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl MonitorProcess {
+    /// Starts one, as a process that runs the test `name`, which has to [`play_monitor`].
+    pub(crate) fn start(name: &str, folder: &Folder) -> MonitorProcess {
+        let mut command = process::this_test_as(name, "monitor");
+        command.env("MONITOR_FOLDER", folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Fosterling::start(&mut command);
+        let input = process.child().stdin.take().unwrap();
+        let output = BufReader::new(process.child().stdout.take().unwrap());
+        let mut monitor = MonitorProcess { process, input, output };
+        monitor.hear("listening");
+        monitor
+    }
+
+    fn hear(&mut self, word: &str) {
+        let mut lines = self.output.by_ref().lines();
+        assert!(lines.any(|line| line.unwrap() == word), "the monitor has ended");
+    }
+
+    pub(crate) const UNLIMITED: u64 = u64::MAX;
+
+    /// Limits it from now on: `descriptors` it may open more, `bytes` that its files may have.
+    pub(crate) fn limit(&mut self, descriptors: u64, bytes: u64) {
+        writeln!(self.input, "{descriptors} {bytes}").unwrap();
+        self.hear("limited");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+}
+
+/// The part of [`MonitorProcess`], if this process is one.
+pub(crate) fn play_monitor() {
+    if process::role().as_deref() != Some("monitor") {
+        return;
+    }
+    let folder = Folder::at(std::env::var_os("MONITOR_FOLDER").unwrap().into());
+    start_monitor(&folder, SHARE);
+    println!("\nlistening");
+    for line in std::io::stdin().lines() {
+        let line = line.unwrap();
+        let (descriptors, bytes) = line.split_once(' ').unwrap();
+        process::limit_file_size(bytes.parse().unwrap());
+        process::limit_descriptors(u64::MAX);
+        match descriptors.parse().unwrap() {
+            MonitorProcess::UNLIMITED => {}
+            count => process::leave_descriptors(count),
+        }
+        println!("limited");
+    }
+    // Its test is gone; the folder is the test's.
+    std::process::exit(0);
 }
 
 pub(crate) fn config(engine: EngineKind, socket: &Path) -> Config {
@@ -174,10 +264,10 @@ impl Two {
     }
 
     pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Two) -> bool) {
-        let start = Instant::now();
+        let mut patience = Patience::new();
         while !done(self) {
             let stats = || [self.sides[0].channel.stats(), self.sides[1].channel.stats()];
-            assert!(start.elapsed() < PATIENCE, "{what}: {:?}", stats());
+            assert!(!patience.is_over(), "{what}: {:?}", stats());
             for side in &mut self.sides {
                 side.step(Duration::from_micros(200));
             }
@@ -209,4 +299,20 @@ impl Two {
 /// Bytes of a stream from `offset` on: different places look different.
 pub(crate) fn pattern(offset: usize, count: usize) -> Vec<u8> {
     (offset..offset + count).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 13) as u8).collect()
+}
+
+/// A small generator of its own: a test names its seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 33) as usize % bound
+    }
 }

@@ -14,7 +14,7 @@ use ::bench::{plot, with_causes};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::{INTERRUPTED, JsonLines, check_cpus, print, progress_bar, seconds, stop_on_signal, whole};
+use super::{Extent, INTERRUPTED, JsonLines, check_cpus, print, progress_bar, stop_on_signal, whole};
 
 #[derive(Args)]
 pub(super) struct Pingpong {
@@ -50,13 +50,8 @@ struct Common {
     /// CPU]
     #[arg(long, value_name = "CPUS")]
     cpus: Option<CpuSet>,
-    /// Length of each measurement; a warm-up of a quarter goes before it
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    seconds: Duration,
-    /// Measurements of each transport at each point
-    #[arg(long, value_name = "COUNT", default_value = "5")]
-    #[arg(value_parser = whole(1..=1_000_000))]
-    rounds: u32,
+    #[command(flatten)]
+    extent: Extent,
     /// Give each message bytes of its own and check every one; the figures are then of the checking,
     /// too. Fails if any transport does
     #[arg(long)]
@@ -264,8 +259,8 @@ fn plan(
         sizes: arguments.sizes.iter().map(|&size| size as usize).collect(),
         placements,
         cpus,
-        window: arguments.seconds,
-        rounds: arguments.rounds,
+        window: arguments.extent.seconds,
+        rounds: arguments.extent.rounds,
         ring_bytes,
         verify: arguments.verify,
     };

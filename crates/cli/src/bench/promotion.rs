@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use ::bench::cpu::CpuSet;
 use ::bench::promotion::record::Record;
@@ -14,7 +13,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::{
-    INTERRUPTED, JsonLines, Unusable, check_cpus, print, progress_bar, seconds, stop_on_signal, whole,
+    Extent, INTERRUPTED, JsonLines, Unusable, check_cpus, print, progress_bar, stop_on_signal, whole,
 };
 
 #[derive(Args)]
@@ -36,12 +35,8 @@ pub(super) struct Promotion {
     /// [default: the first and the last CPU]
     #[arg(long, value_name = "CPUS")]
     cpus: Option<CpuSet>,
-    /// Length of each measurement of traffic; a warm-up of a quarter goes before the first
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
-    seconds: Duration,
-    /// Measurements of each figure, each with new processes
-    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
-    rounds: u32,
+    #[command(flatten)]
+    extent: Extent,
     /// Write one JSON object per line: a header, then a record per figure and round
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -122,9 +117,9 @@ impl Promotion {
         check_cpus("--cpus", &cpus, allowed)?;
         let figures = if self.figures.is_empty() { Figure::ALL.to_vec() } else { self.figures.clone() };
         if figures.contains(&Figure::Load)
-            && f64::from(self.rate) * self.seconds.as_secs_f64() > MOST_CONNECTIONS
+            && f64::from(self.rate) * self.extent.seconds.as_secs_f64() > MOST_CONNECTIONS
         {
-            return Err(Unusable::TooManyPromotions { rate: self.rate, seconds: self.seconds });
+            return Err(Unusable::TooManyPromotions { rate: self.rate, seconds: self.extent.seconds });
         }
         Ok(Plan {
             program: PathBuf::from("/proc/self/exe"),
@@ -134,8 +129,8 @@ impl Promotion {
             promotions: self.promotions as usize,
             rate: self.rate,
             connections: self.connections as usize,
-            window: self.seconds,
-            rounds: self.rounds,
+            window: self.extent.seconds,
+            rounds: self.extent.rounds,
         })
     }
 }

@@ -170,8 +170,8 @@ impl Flow {
 }
 
 impl EndState {
-    fn new(now: &Words, segment_size: u32, before: Option<&Words>, seconds: Option<f64>) -> EndState {
-        let ring_bytes = u64::from(segment_size).saturating_sub(RING_OFFSET as u64);
+    fn new(end: &Promoted, now: &Words, before: Option<&Words>, seconds: Option<f64>) -> EndState {
+        let ring_bytes = u64::from(end.segment_size).saturating_sub(RING_OFFSET as u64);
         // Bells are counted modulo 2^32.
         let bells = before.map(|before| u64::from(now.bells.wrapping_sub(before.bells)));
         EndState {
@@ -184,7 +184,7 @@ impl EndState {
             bells_per_s: bells.and_then(|bells| rate(bells, Some(0), seconds)),
             returns_to_tcp: now.parts / 2,
             ring_bytes,
-            ring_fill: now.tail_taken.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
+            ring_fill: end.tail_taken.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
         }
     }
 }
@@ -199,7 +199,7 @@ impl MonitorReport {
         let mut connections: BTreeMap<u64, Connection> = BTreeMap::new();
         for end in &now.promoted {
             let words = earlier.get(&end.number).and_then(|end| end.words.as_ref());
-            let state = end.words.map(|now| EndState::new(&now, end.segment_size, words, seconds_between));
+            let state = end.words.map(|now| EndState::new(end, &now, words, seconds_between));
             let client = loops.get(&end.client);
             if let (Some(state), Some(client)) = (&state, client)
                 && let Some(process) = processes.get_mut(&(client.pid, client.uid))

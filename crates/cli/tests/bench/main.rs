@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bench::cpu::CpuSet;
 use bench::engine::Engine;
@@ -19,11 +19,9 @@ use serde_json::Value;
 mod confine;
 mod pair;
 mod promotion;
+mod support;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
-
-/// Nothing here takes nearly as long, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+use support::{Files, PATIENCE, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
 
 #[test]
 fn every_engine_answers_whole_messages_only() {
@@ -89,7 +87,7 @@ fn every_engine_survives_resets_and_closes_with_its_client() {
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     let files = Files::new("schema");
-    let output = rpc()
+    let output = bench("rpc")
         .args(["--engines", "epoll-shared,epoll-reuseport"])
         .args(["--transactions", "1,10", "--connections", "8"])
         .args(["--seconds", "0.05", "--rounds", "2"])
@@ -101,12 +99,8 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
         .unwrap();
     assert!(output.status.success(), "{output:?}");
 
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     let header = &records[0];
-    assert_eq!(header["record"], "header");
-    for field in ["machine", "cpu", "kernel", "command", "date"] {
-        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
-    }
     assert!(header["mitigations"].is_object());
 
     let mut seen = Vec::new();
@@ -156,7 +150,7 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
 fn both_clients_measure() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(client);
-        let output = rpc()
+        let output = bench("rpc")
             .args(["--engines", "epoll-shared", "--client", client])
             .args(["--transactions", "3", "--sizes", "1,16384", "--connections", "20"])
             .args(["--seconds", "0.05", "--rounds", "1"])
@@ -170,14 +164,14 @@ fn both_clients_measure() {
             continue;
         }
         assert!(output.status.success(), "{output:?}");
-        assert_eq!(of_kind(&records(&files.json), "measurement").len(), 2);
+        assert_eq!(of_kind(&records::<Record>(&files.json), "measurement").len(), 2);
     }
 }
 
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let files = Files::new("interrupt");
-    let mut run = rpc()
+    let mut run = bench("rpc")
         .args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"])
         .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"])
         .arg("--json")
@@ -198,13 +192,13 @@ fn ctrl_c_keeps_what_was_measured() {
     assert!(output.contains("epoll-shared"), "{output}");
     let mut notes = String::new();
     run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records(&files.json), "measurement").len();
+    let kept = of_kind(&records::<Record>(&files.json), "measurement").len();
     assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
 }
 
 #[test]
 fn servers_end_with_their_controller() {
-    let mut run = rpc()
+    let mut run = bench("rpc")
         .args(["--engines", "epoll-shared", "--connections", "4"])
         .args(["--transactions", "10", "--seconds", "600"])
         .stdout(Stdio::null())
@@ -223,7 +217,7 @@ fn servers_end_with_their_controller() {
 
 #[test]
 fn an_unknown_engine_is_refused_with_the_names_of_all() {
-    let output = rpc().args(["--engines", "epoll-shared,select"]).output().unwrap();
+    let output = bench("rpc").args(["--engines", "epoll-shared,select"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("'select'"), "{stderr}");
@@ -235,7 +229,7 @@ fn an_unknown_engine_is_refused_with_the_names_of_all() {
 #[test]
 fn a_cpu_out_of_reach_is_refused() {
     for flag in ["--server-cpus", "--client-cpus"] {
-        let output = rpc().args([flag, "1023"]).output().unwrap();
+        let output = bench("rpc").args([flag, "1023"]).output().unwrap();
         assert_eq!(output.status.code(), Some(2));
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(flag) && stderr.contains("CPU 1023"), "{stderr}");
@@ -245,7 +239,7 @@ fn a_cpu_out_of_reach_is_refused() {
 #[test]
 fn a_shared_cpu_is_allowed_and_said() {
     let cpu = CpuSet::allowed().unwrap().first().to_string();
-    let output = rpc()
+    let output = bench("rpc")
         .args(["--server-cpus", &cpu, "--client-cpus", &cpu])
         .args(["--engines", "epoll-shared", "--transactions", "10", "--connections", "4"])
         .args(["--seconds", "0.05", "--rounds", "1"])
@@ -258,7 +252,7 @@ fn a_shared_cpu_is_allowed_and_said() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
-    let output = rpc().args(["--json", "/nonexistent/records"]).output().unwrap();
+    let output = bench("rpc").args(["--json", "/nonexistent/records"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("/nonexistent/records"), "{stderr}");
@@ -269,7 +263,7 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let picture = folder.join("plot.png");
     for (flag, file, remedy) in [("--plot", picture.to_str().unwrap(), ".svg"), ("--json", "-", "./-")] {
-        let output = rpc().args([flag, file]).output().unwrap();
+        let output = bench("rpc").args([flag, file]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flag} {file}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(flag) && stderr.contains(remedy), "{stderr}");
@@ -281,7 +275,7 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(&format!("rate-{client}"));
-        let output = rpc()
+        let output = bench("rpc")
             .args(["--engines", "epoll-shared,megapipe-epoll", "--client", client])
             .args(["--transactions", "1,10", "--connections", "8"])
             .args(["--seconds", "0.1", "--rounds", "1", "--rate", "2000"])
@@ -297,7 +291,7 @@ fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
             continue;
         }
         assert!(output.status.success(), "{output:?}");
-        let records = records(&files.json);
+        let records = records::<Record>(&files.json);
         let measurements = of_kind(&records, "measurement");
         assert_eq!(measurements.len(), 4);
         for record in measurements {
@@ -316,7 +310,7 @@ fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
 #[test]
 fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
     let files = Files::new("half");
-    let output = rpc()
+    let output = bench("rpc")
         .args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"])
         .args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"])
         .arg("--json")
@@ -324,7 +318,7 @@ fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     let measurements = of_kind(&records, "measurement");
     let (closed, paced) = measurements.split_at(2);
     let mut best: f64 = 0.0;
@@ -353,7 +347,7 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         ("--rate", "0", "or half"),
         ("--rate", "most", "or half"),
     ] {
-        let output = rpc().args([flag, value]).output().unwrap();
+        let output = bench("rpc").args([flag, value]).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{flag} {value}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(flag) && stderr.contains(bounds), "{stderr}");
@@ -366,7 +360,7 @@ fn a_rate_that_says_nothing_is_refused() {
         (["--rate", "half", "--engines", "tokio"], "add epoll-reuseport to --engines"),
         (["--rate", "10", "--seconds", "1"], "give a higher --rate"),
     ] {
-        let output = rpc().args(arguments).output().unwrap();
+        let output = bench("rpc").args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains("--rate") && stderr.contains(remedy), "{stderr}");
@@ -375,7 +369,7 @@ fn a_rate_that_says_nothing_is_refused() {
 
 #[test]
 fn a_full_disk_is_named_and_what_was_measured_is_shown() {
-    let output = rpc().args(["--json", "/dev/full", "--engines", "epoll-shared"]).output().unwrap();
+    let output = bench("rpc").args(["--json", "/dev/full", "--engines", "epoll-shared"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("cannot write /dev/full"), "{stderr}");
@@ -383,7 +377,7 @@ fn a_full_disk_is_named_and_what_was_measured_is_shown() {
 
     // A file that can take the header and little more.
     let files = Files::new("full");
-    let mut command = rpc();
+    let mut command = bench("rpc");
     command
         .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
         .args(["--seconds", "0.05", "--rounds", "1000", "--json"])
@@ -410,7 +404,7 @@ fn a_full_disk_is_named_and_what_was_measured_is_shown() {
 #[test]
 fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
     let quick = || {
-        let mut command = rpc();
+        let mut command = bench("rpc");
         command
             .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
             .args(["--seconds", "0.05", "--rounds", "1"])
@@ -430,9 +424,9 @@ fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
 
 #[test]
 fn forbidden_io_uring_is_said_once() {
-    let mut refused = rpc();
+    let mut refused = bench("rpc");
     confine::without_io_uring(&mut refused);
-    let mut switched_off = rpc();
+    let mut switched_off = bench("rpc");
     switched_off.env("MEGAPIPE_DISABLE", "ring");
     for (mut command, cause) in [(refused, "io_uring is forbidden"), (switched_off, "MEGAPIPE_DISABLE=ring")]
     {
@@ -452,7 +446,7 @@ fn forbidden_io_uring_is_said_once() {
 #[test]
 fn a_run_in_which_nothing_could_be_measured_fails() {
     let output =
-        rpc().args(["--engines", "megapipe-uring"]).env("MEGAPIPE_DISABLE", "ring").output().unwrap();
+        bench("rpc").args(["--engines", "megapipe-uring"]).env("MEGAPIPE_DISABLE", "ring").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("megapipe-uring is absent: "), "{table}");
@@ -539,80 +533,4 @@ impl Drop for Server {
         let status = wait(&mut self.child);
         assert!(!status.success(), "{} ended by itself", self.engine);
     }
-}
-
-/// Files of one test.
-struct Files {
-    json: PathBuf,
-    plot: PathBuf,
-}
-
-impl Files {
-    fn new(test: &str) -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let files = Self {
-            json: folder.join(format!("bench-{test}.json")),
-            plot: folder.join(format!("bench-{test}.svg")),
-        };
-        for file in [&files.json, &files.plot] {
-            let _ = fs::remove_file(file); // of an earlier run, if there was one
-        }
-        files
-    }
-}
-
-fn rpc() -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(["bench", "rpc"]);
-    command
-}
-
-/// All lines, each of which is also a record by its type.
-fn records(file: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(file).unwrap();
-    for line in text.lines() {
-        serde_json::from_str::<Record>(line).unwrap();
-    }
-    let parse = |line| serde_json::from_str(line).unwrap();
-    text.lines().map(parse).collect()
-}
-
-fn of_kind<'all>(records: &'all [Value], kind: &str) -> Vec<&'all Value> {
-    records.iter().filter(|record| record["record"] == kind).collect()
-}
-
-fn signal(child: &Child, signal: i32) {
-    // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
-}
-
-fn wait(child: &mut Child) -> ExitStatus {
-    let mut status = None;
-    until(|| {
-        status = child.try_wait().unwrap();
-        status.is_some()
-    });
-    status.unwrap()
-}
-
-fn until(mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < PATIENCE, "waited in vain");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn children(parent: u32) -> Vec<u32> {
-    let is_child = |process: &u32| {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-        status.lines().any(|line| line == format!("PPid:\t{parent}"))
-    };
-    let processes = fs::read_dir("/proc").unwrap().flatten();
-    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
-}
-
-/// The command line of a process; empty when it has ended.
-fn command(process: u32) -> String {
-    fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()
 }

@@ -5,7 +5,6 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bench::cpu::CpuSet;
@@ -13,7 +12,7 @@ use bench::pair::record::Record;
 use bench::pair::{Placement, Transport};
 use serde_json::Value;
 
-use crate::{Files, PROGRAM, children, command, of_kind, signal, until, wait};
+use crate::support::{Files, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
 
 #[test]
 fn every_transport_of_round_trips_carries_every_byte() {
@@ -28,7 +27,7 @@ fn every_transport_of_streams_carries_every_byte() {
 /// All transports, in all placements that this machine has, with sizes at and about every bound.
 fn carries_every_byte(scenario: &str, figure: &str) {
     let files = Files::new(&format!("verify-{scenario}"));
-    let output = pair(scenario)
+    let output = bench(scenario)
         .args(["--verify", "--sizes", "1,8,56,4097,65536,1048576", "--seconds", "0.05", "--rounds", "1"])
         .args(if scenario == "stream" { &["--ring-bytes", "8192"][..] } else { &[] })
         .arg("--json")
@@ -36,7 +35,7 @@ fn carries_every_byte(scenario: &str, figure: &str) {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     assert!(of_kind(&records, "absent").is_empty(), "{records:?}");
     let measured = of_kind(&records, scenario);
     for placement in placements() {
@@ -89,7 +88,7 @@ fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
 #[test]
 fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
     let files = Files::new("pingpong");
-    let output = pair("pingpong")
+    let output = bench("pingpong")
         .args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"])
         .args(["--seconds", "0.1", "--rounds", "2"])
         .arg("--json")
@@ -99,12 +98,9 @@ fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     let header = &records[0];
-    assert_eq!((&header["record"], &header["scenario"]), (&"header".into(), &"pingpong".into()));
-    for field in ["machine", "cpu", "kernel", "command", "date"] {
-        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
-    }
+    assert_eq!(header["scenario"], "pingpong");
     let mut seen = Vec::new();
     for record in of_kind(&records, "pingpong") {
         let figure = |field: &str| record[field].as_f64().unwrap();
@@ -136,7 +132,7 @@ fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
 #[test]
 fn a_stream_is_told_in_messages_and_in_bytes() {
     let files = Files::new("stream");
-    let output = pair("stream")
+    let output = bench("stream")
         .args(["--transports", "tcp,pipe", "--sizes", "64", "--placements", "one-core"])
         .args(["--seconds", "0.1", "--rounds", "1"])
         .arg("--json")
@@ -146,7 +142,7 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     let measured = of_kind(&records, "stream");
     assert_eq!(measured.len(), 2);
     for record in measured {
@@ -178,12 +174,12 @@ fn flags_that_say_nothing_are_refused_with_a_remedy() {
         ("stream", &["--rounds", "0"], "from 1 to 1000000"),
         ("stream", &["--seconds", "0"], "from 0.05 to 3600"),
     ] {
-        let output = pair(scenario).args(arguments).output().unwrap();
+        let output = bench(scenario).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
-    let output = pair("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
+    let output = bench("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/records"));
 }
@@ -195,7 +191,7 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
         return;
     }
     for (verify, status) in [(None, 0), (Some("--verify"), 1)] {
-        let mut command = pair("pingpong");
+        let mut command = bench("pingpong");
         command
             .args(["--transports", "cacheline,unix", "--sizes", "8", "--placements", "two-cores"])
             .args(["--seconds", "0.05", "--rounds", "2"])
@@ -223,7 +219,7 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
 #[test]
 fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
     let files = Files::new("pair-interrupt");
-    let mut run = pair("pingpong")
+    let mut run = bench("pingpong")
         .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
         .args(["--seconds", "0.05", "--rounds", "100000"])
         .arg("--json")
@@ -245,7 +241,7 @@ fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
     assert!(output.contains("unix"), "{output}");
     let mut notes = String::new();
     run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records(&files.json), "pingpong").len();
+    let kept = of_kind(&records::<Record>(&files.json), "pingpong").len();
     assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
     assert!(seen.iter().all(|&process| !command(process).contains("--scenario")), "{seen:?}");
 }
@@ -256,7 +252,7 @@ fn all_processes_end_with_their_controller() {
         1 => ("one-core", 2),
         _ => ("oversubscribed", 10), // with four busy ones on each of two CPUs
     };
-    let mut run = pair("stream")
+    let mut run = bench("stream")
         .args(["--transports", "unix", "--sizes", "8", "--placements", placement])
         .args(["--seconds", "600"])
         .stdout(Stdio::null())
@@ -274,24 +270,8 @@ fn all_processes_end_with_their_controller() {
     until(|| processes.iter().all(|&process| command(process).is_empty()));
 }
 
-fn pair(scenario: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(["bench", scenario]);
-    command
-}
-
 /// What can be measured with the CPUs there are.
 fn placements() -> Vec<Placement> {
     let cpus = CpuSet::allowed().unwrap().ends().len();
     Placement::ALL.iter().copied().filter(|placement| placement.cpus() <= cpus).collect()
-}
-
-/// All lines, each of which is also a record by its type.
-fn records(file: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(file).unwrap();
-    for line in text.lines() {
-        serde_json::from_str::<Record>(line).unwrap();
-    }
-    let parse = |line| serde_json::from_str(line).unwrap();
-    text.lines().map(parse).collect()
 }

@@ -2,18 +2,16 @@
 
 use std::fs;
 use std::io::Read;
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use bench::promotion::record::Record;
-use serde_json::Value;
 
-use crate::{Files, PROGRAM, children, command, of_kind, signal, until, wait};
+use crate::support::{Files, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
 
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
     let files = Files::new("promotion");
-    let output = promotion()
+    let output = bench("promotion")
         .args(["--promotions", "20", "--rate", "100", "--connections", "20"])
         .args(["--seconds", "0.1", "--rounds", "2"])
         .arg("--json")
@@ -21,12 +19,9 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{output:?}");
-    let records = records(&files.json);
+    let records = records::<Record>(&files.json);
     let header = &records[0];
-    assert_eq!((&header["record"], &header["scenario"]), (&"header".into(), &"promotion".into()));
-    for field in ["machine", "cpu", "kernel", "command", "date"] {
-        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
-    }
+    assert_eq!(header["scenario"], "promotion");
     for (kind, positive) in [
         ("cost", &["first_cpu_us", "second_cpu_us", "batch_first_cpu_us", "promotions_per_s"][..]),
         ("load", &["alone_messages_per_s", "beside_messages_per_s", "ratio"]),
@@ -51,7 +46,7 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
 #[test]
 fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
     let files = Files::new("promotion-interrupt");
-    let mut run = promotion()
+    let mut run = bench("promotion")
         .args(["--figures", "load", "--rate", "100", "--seconds", "0.05", "--rounds", "100000"])
         .arg("--json")
         .arg(&files.json)
@@ -69,7 +64,7 @@ fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
     assert_eq!(wait(&mut run).code(), Some(130));
     let mut notes = String::new();
     run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records(&files.json), "load").len();
+    let kept = of_kind(&records::<Record>(&files.json), "load").len();
     assert!(notes.contains(&format!("stopped: {kept} of 100000")), "{notes}");
     assert!(!seen.is_empty());
     assert!(seen.iter().all(|&process| !is_ours(process)), "{seen:?}");
@@ -77,7 +72,7 @@ fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
 
 #[test]
 fn all_processes_end_with_their_controller() {
-    let mut run = promotion()
+    let mut run = bench("promotion")
         .args(["--figures", "idle", "--connections", "5", "--seconds", "600"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -103,7 +98,7 @@ fn what_cannot_be_measured_is_refused_with_the_remedy() {
         (&["--cpus", "0,1,2"], "give two, or one"),
         (&["--cpus", "1023"], "CPU 1023"),
     ] {
-        let output = promotion().args(arguments).output().unwrap();
+        let output = bench("promotion").args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.contains(remedy), "{stderr}");
@@ -128,20 +123,4 @@ fn too_few_descriptors_are_said_and_fail_the_run() {
 fn is_ours(process: u32) -> bool {
     let command = command(process);
     command.contains("promotion-side\0") || command.contains("monitor\0--on-demand\0")
-}
-
-fn promotion() -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.args(["bench", "promotion"]);
-    command
-}
-
-/// All lines, each of which is also a record by its type.
-fn records(file: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(file).unwrap();
-    for line in text.lines() {
-        serde_json::from_str::<Record>(line).unwrap();
-    }
-    let parse = |line| serde_json::from_str(line).unwrap();
-    text.lines().map(parse).collect()
 }

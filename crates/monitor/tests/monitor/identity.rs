@@ -95,22 +95,7 @@ fn one_end_is_promoted_once() {
 /// A connection in a network namespace of its own, always with the same addresses.
 fn connection_elsewhere() -> std::io::Result<(TcpStream, TcpStream)> {
     let thread = std::thread::spawn(|| {
-        // SAFETY: takes no memory; the thread, which ends soon, gets a namespace of its own.
-        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        // SAFETY: a request is plain bytes, for which zero is a value; the name fits, and the
-        // kernel reads one live struct.
-        let status = unsafe {
-            let mut request: libc::ifreq = std::mem::zeroed();
-            request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
-            request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
-            libc::ioctl(std::os::fd::AsRawFd::as_raw_fd(&socket), libc::SIOCSIFFLAGS as _, &raw mut request)
-        };
-        if status != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
+        process::enter_own_network()?;
         Ok(connection_at(Ipv4Addr::LOCALHOST))
     });
     thread.join().unwrap()

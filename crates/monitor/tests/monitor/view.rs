@@ -64,21 +64,19 @@ fn everything_is_told_page_by_page() {
         assert_ne!(end.client, other.client);
         assert!(end.words.is_some());
     }
-    let words = |seen: &View, number: u64| {
-        seen.promoted.iter().find(|end| end.number == number).map(|end| end.words.unwrap())
-    };
+    let end = |seen: &View, number: u64| *seen.promoted.iter().find(|end| end.number == number).unwrap();
     let told = seen.promoted.iter().find(|end| end.words.unwrap().tail == 5000).unwrap();
     let one = told.words.unwrap();
     assert!(one.aware && !one.armed && !one.ended);
-    assert_eq!((one.tail_taken, one.sent_messages, one.taken_messages), (Some(3000), 7, 0));
-    assert_eq!(words(&seen, told.other).unwrap().head, 3000);
+    assert_eq!((told.tail_taken, one.sent_messages, one.taken_messages), (Some(3000), 7, 0));
+    assert_eq!(end(&seen, told.other).words.unwrap().head, 3000);
 
     // What is over is told no more, and the other end's memory is no longer looked at.
     b.withdraw(token(1));
     await_metric(&running.place, "promoted_ends", 199);
     let seen = view.look().unwrap();
     assert_eq!(seen.promoted.len(), 199);
-    assert_eq!(words(&seen, told.number).unwrap().tail_taken, None);
+    assert_eq!(end(&seen, told.number).tail_taken, None);
     drop(b);
     await_metric(&running.place, "promoted_ends", 100);
     let seen = view.look().unwrap();

@@ -3,6 +3,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+pub use ring::Words;
+
 use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Reason, Writer};
 
 /// Kinds of records, as their first field has them.
@@ -145,38 +147,12 @@ pub struct Promoted {
     pub age_ms: u64,
     /// Bytes of its segment.
     pub segment_size: u32,
-    /// What its segment says; `None` if the monitor does not have it mapped.
+    /// What its segment says, of which nothing can be relied on; `None` if the monitor does not
+    /// have it mapped.
     pub words: Option<Words>,
-}
-
-/// The words of one end's segment, as its program wrote them: numbers to show, of which none
-/// can be relied on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Words {
-    /// It has mapped both segments.
-    pub aware: bool,
-    /// It waits for bells: the connection is cold there.
-    pub armed: bool,
-    /// It reads no more.
-    pub ended: bool,
-    /// Parts opened after the first, modulo 2^32: with an odd number the last is the ring's.
-    pub parts: u32,
-    /// Bells sent, modulo 2^32.
-    pub bells: u32,
-    /// Stream bytes sent through the kernel.
-    pub sent_tcp: u64,
-    /// Stream bytes taken from the kernel.
-    pub taken_tcp: u64,
-    /// Ring count sent.
-    pub tail: u64,
-    /// Ring count taken of the other direction.
-    pub head: u64,
-    /// Ring count of this direction that the other end took; `None` if that cannot be seen.
+    /// Ring count of this direction that the other end took, as that says; `None` if it cannot be
+    /// seen, or this end's words cannot.
     pub tail_taken: Option<u64>,
-    /// Messages sent.
-    pub sent_messages: u64,
-    /// Messages taken.
-    pub taken_messages: u64,
 }
 
 /// What a record tells.
@@ -300,10 +276,10 @@ impl Promoted {
             | bit(words.aware, AWARE)
             | bit(words.armed, ARMED)
             | bit(words.ended, ENDED)
-            | bit(words.tail_taken.is_some(), TAKEN_SEEN);
+            | bit(self.tail_taken.is_some(), TAKEN_SEEN);
         let packet = packet.u32(bits).u32(words.parts).u32(words.bells);
         let packet = packet.u64(words.sent_tcp).u64(words.taken_tcp).u64(words.tail).u64(words.head);
-        let packet = packet.u64(words.tail_taken.unwrap_or(0));
+        let packet = packet.u64(self.tail_taken.unwrap_or(0));
         packet.u64(words.sent_messages).u64(words.taken_messages)
     }
 
@@ -318,6 +294,7 @@ impl Promoted {
             age_ms: fields.u64(),
             segment_size: fields.u32(),
             words: None,
+            tail_taken: None,
         };
         let bits = fields.u32();
         let mut words = Words {
@@ -330,11 +307,11 @@ impl Promoted {
             taken_tcp: fields.u64(),
             tail: fields.u64(),
             head: fields.u64(),
-            tail_taken: Some(fields.u64()),
-            sent_messages: fields.u64(),
-            taken_messages: fields.u64(),
+            ..Words::default()
         };
-        if bits & TAKEN_SEEN == 0 && words.tail_taken.take() != Some(0) {
+        end.tail_taken = Some(fields.u64());
+        (words.sent_messages, words.taken_messages) = (fields.u64(), fields.u64());
+        if bits & TAKEN_SEEN == 0 && end.tail_taken.take() != Some(0) {
             return Err(DecodeError::Field);
         }
         if bits & SEEN != 0 {
@@ -429,6 +406,7 @@ pub(super) mod tests {
                 age_ms: 5,
                 segment_size: 8192,
                 words: None,
+                tail_taken: None,
             };
             let packet = Record::Promoted(end).encode();
             assert!(packet.as_bytes().len() <= MOST_BYTES);
