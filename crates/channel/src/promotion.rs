@@ -2,7 +2,7 @@
 //! and which rings are looked at while the channel is awake.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use promote::PeerLoop;
 use promote::client::{Answer, Client, OfferError, Options};
@@ -18,6 +18,7 @@ use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
 use crate::op_list::NO_OP;
+use crate::pages::Pages;
 
 /// Rings that are looked at while the channel is awake; more would cost the awake ones.
 const HOT_MAX: usize = 64;
@@ -25,15 +26,22 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
-/// Offers that wait for the monitor to find room.
+/// Offers that wait for a monitor, or for it to find room.
 const OFFERS_MAX: usize = 4096;
+
+/// How soon a monitor that had no room is tried again, the first time and at the slowest.
+const FULL_PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(256)];
 
 pub(crate) struct Promoter {
     mode: Promotion,
     client: Client,
-    /// This channel's page with its monitor, and with earlier ones while connections of
-    /// theirs live.
-    own_loops: Vec<OwnLoop>,
+    own_loops: Pages,
+    /// Promoted connections that the monitor, a new one, does not know of yet.
+    to_register: Vec<Handle>,
+    /// The monitor had no room: when it is tried again, and how long that is.
+    full: Option<(Instant, Duration)>,
+    /// The engine tells when the monitor says something.
+    watched: bool,
     other_loops: Vec<OtherLoop>,
     /// Granted, and waiting for a moment at which nothing is under way.
     granted: Vec<Grant>,
@@ -49,6 +57,9 @@ struct Grant {
     other_loop: usize,
     peer_loop: Arc<PeerLoop>,
 }
+
+/// The monitor has no room for what is said to it.
+struct Full;
 
 /// What became of a grant that was tried.
 enum Tried {
@@ -71,7 +82,10 @@ impl Promoter {
             Ok(client) => Some(Box::new(Promoter {
                 mode,
                 client,
-                own_loops: Vec::new(),
+                own_loops: Pages::default(),
+                to_register: Vec::new(),
+                full: None,
+                watched: false,
                 other_loops: Vec::new(),
                 granted: Vec::new(),
                 hot: Vec::new(),
@@ -85,11 +99,11 @@ impl Promoter {
     }
 
     fn sleep(&mut self) {
-        self.own_loops.iter_mut().for_each(OwnLoop::sleep);
+        self.own_loops.sleep();
     }
 
     fn wake(&self) {
-        self.own_loops.iter().for_each(OwnLoop::wake);
+        self.own_loops.wake();
     }
 
     /// Looks at what became hot; what was hot for the longest gives way to it.
@@ -221,11 +235,14 @@ impl Channel {
 
     /// Offers what is to be offered, and takes up what was granted. Called when nothing is
     /// left to hand out.
-    pub(crate) fn tend_promotion(&mut self) {
+    pub(crate) fn tend_promotion(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
-        self.offer(&mut promoter);
         if std::mem::take(&mut self.core.monitor_ready) {
-            self.receive(&mut promoter);
+            promoter.watched = false;
+            self.receive(&mut promoter, now);
+        }
+        if self.core.tend_at.map_or(!self.core.to_offer.is_empty(), |at| at <= now) {
+            self.speak(&mut promoter, now);
         }
         for grant in std::mem::take(&mut promoter.granted) {
             let handle = grant.handle;
@@ -236,6 +253,7 @@ impl Channel {
                     if let Some(token) = token(handle) {
                         promoter.client.withdraw(token);
                     }
+                    promoter.own_loops.leave(handle);
                     self.restart_paused(handle);
                 }
                 Tried::Later(grant) => promoter.granted.push(grant),
@@ -244,52 +262,113 @@ impl Channel {
         self.promoter = Some(promoter);
     }
 
-    fn offer(&mut self, promoter: &mut Promoter) {
-        if self.core.to_offer.is_empty() {
-            return;
-        }
-        match promoter.client.reconnect_due(Instant::now()) {
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!("connections stay on TCP: {error}");
-                self.core.to_offer.clear();
-            }
-        }
-        let Some(fd) = promoter.client.fd() else {
-            // It will be looked for again; these few are not worth remembering for ever.
-            if promoter.client.next_attempt().is_none() || self.core.to_offer.len() > OFFERS_MAX {
-                self.core.to_offer.clear();
-            }
-            return;
+    /// Says what is to be said to the monitor, and when that is to be tried again.
+    fn speak(&mut self, promoter: &mut Promoter, now: Instant) {
+        self.core.tend_at = None;
+        let found = match self.core.to_offer.is_empty() {
+            true => promoter.client.look_due(now),
+            false => promoter.client.reconnect_due(now),
         };
-        let _ = self.engine.watch_monitor(fd);
-        for handle in std::mem::take(&mut self.core.to_offer) {
-            let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
-            let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
-                match sys::tcp::end(fd) {
-                    Ok(end) if end.state == sys::tcp::ESTABLISHED && sys::tcp::is_local(end.peer.ip()) => {
-                        Ok(promoter.client.offer(token, fd))
-                    }
-                    _ => Ok(Err(OfferError::NoMonitor)),
-                }
-            });
-            if !matches!(offered, Ok(Ok(()))) {
-                self.core.stats.promotions_refused += 1;
+        if let Err(error) = found {
+            tracing::warn!("connections stay on TCP: {error}");
+            self.core.to_offer.clear();
+        }
+        if promoter.client.fd().is_none() {
+            // These few are offered to the next one, which hears of what is promoted, too.
+            self.drop_offers_beyond(OFFERS_MAX);
+            let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
+            self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
+            return;
+        }
+        self.watch(promoter);
+        let outcome = self.register_promoted(promoter).and_then(|()| self.offer(promoter));
+        promoter.full = match outcome {
+            Ok(()) => None,
+            Err(Full) => {
+                let [first, slowest] = FULL_PAUSES;
+                let pause = promoter.full.map_or(first, |(_, pause)| slowest.min(pause * 2));
+                Some((now + pause, pause))
             }
+        };
+        self.core.tend_at = promoter.full.map(|(until, _)| until);
+    }
+
+    /// Only once for what comes next: each watch more would be one more event.
+    fn watch(&mut self, promoter: &mut Promoter) {
+        if let Some(fd) = promoter.client.fd().filter(|_| !promoter.watched) {
+            promoter.watched = self.engine.watch_monitor(fd).is_ok();
         }
     }
 
-    fn receive(&mut self, promoter: &mut Promoter) {
+    fn offer(&mut self, promoter: &mut Promoter) -> Result<(), Full> {
+        let handles = std::mem::take(&mut self.core.to_offer);
+        for (place, &handle) in handles.iter().enumerate() {
+            let wanted = self.core.open(handle).is_ok() && self.core.lane(handle.index).is_none();
+            let Some(token) = token(handle).filter(|_| wanted) else { continue };
+            let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
+                // The monitor asks for the rest.
+                match sys::tcp::peer(fd) {
+                    Some(peer) if sys::tcp::is_local(peer) => Ok(promoter.client.offer(token, fd)),
+                    _ => Ok(Err(OfferError::NoMonitor)),
+                }
+            });
+            match offered {
+                Ok(Ok(())) => {}
+                Ok(Err(OfferError::Full)) => {
+                    self.core.to_offer.splice(0..0, handles[place..].iter().copied());
+                    self.drop_offers_beyond(OFFERS_MAX);
+                    return Err(Full);
+                }
+                _ => self.core.stats.promotions_refused += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_offers_beyond(&mut self, most: usize) {
+        let more = self.core.to_offer.len().saturating_sub(most);
+        self.core.to_offer.truncate(most);
+        self.core.stats.promotions_refused += more as u64;
+    }
+
+    /// Tells a new monitor what earlier ones promoted.
+    fn register_promoted(&mut self, promoter: &mut Promoter) -> Result<(), Full> {
+        while let Some(handle) = promoter.to_register.pop() {
+            let Some(lane) = self.core.handles.get(handle.index, handle.generation) else { continue };
+            let Some(lane) = lane.lane.as_deref() else { continue };
+            let Some(peer_loop) = promoter.other_loops.get(lane.other_loop).map(OtherLoop::id) else {
+                continue;
+            };
+            let cookie =
+                engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, sys::tcp::cookie);
+            let (Some(token), Ok(cookie)) = (token(handle), cookie) else { continue };
+            if matches!(promoter.client.register(token, cookie, peer_loop), Err(OfferError::Full)) {
+                promoter.to_register.push(handle);
+                return Err(Full);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, promoter: &mut Promoter, now: Instant) {
         loop {
             match promoter.client.receive() {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => match OwnLoop::new(loop_page) {
-                    Ok(own) => promoter.own_loops.push(own),
+                    Ok(own) => {
+                        promoter.own_loops.add(own);
+                        promoter.to_register = promoter.own_loops.users().collect();
+                        if !promoter.to_register.is_empty() {
+                            self.core.tend_at = Some(now);
+                        }
+                        tracing::debug!(pages = promoter.own_loops.count(), "a monitor was met");
+                    }
                     Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                 },
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
+                            promoter.own_loops.enter(handle);
                             promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
@@ -302,13 +381,15 @@ impl Channel {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::info!("{error}; promoted connections go on without it");
+                    promoter.to_register.clear();
+                    promoter.full = None;
+                    let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
+                    self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
                     return;
                 }
             }
         }
-        if let Some(fd) = promoter.client.fd() {
-            let _ = self.engine.watch_monitor(fd);
-        }
+        self.watch(promoter);
     }
 
     fn adopt(&mut self, promoter: &mut Promoter, grant: Grant) -> Tried {
@@ -493,6 +574,7 @@ impl Channel {
         }
         if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
             promoter.client.withdraw(token);
+            promoter.own_loops.leave(handle);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod ends;
 mod load;
+mod monitors;
 mod peers;
 mod reads;
 mod support;
