@@ -316,7 +316,7 @@ impl Channel {
                 return Ok(Some(completion));
             }
             if self.promoter.is_some() {
-                self.tend_promotion();
+                self.tend_promotion(now);
                 if let Some(completion) = self.next_from_rings() {
                     return Ok(Some(completion));
                 }

@@ -63,6 +63,8 @@ pub(crate) struct Core {
     pub(crate) heated: Vec<Handle>,
     /// Bells that are queued.
     pub(crate) bells: u32,
+    /// When there is something to say to a monitor, though nothing else happens.
+    pub(crate) tend_at: Option<Instant>,
     /// The monitor's socket may have something to read.
     pub(crate) monitor_ready: bool,
     /// A connection was accepted since the last wait.
@@ -241,6 +243,7 @@ impl Core {
             to_offer: Vec::new(),
             heated: Vec::new(),
             bells: 0,
+            tend_at: None,
             monitor_ready: false,
             accepted_one: false,
             woken: false,
@@ -556,7 +559,7 @@ impl Core {
     /// How long a wait may take so as to be back at `deadline` and at the channel's own
     /// next deadline.
     pub(crate) fn wait_until(&self, deadline: Option<Instant>, now: Instant) -> Option<Duration> {
-        let at = [deadline, self.next_deadline()].into_iter().flatten().min()?;
+        let at = [deadline, self.next_deadline(), self.tend_at].into_iter().flatten().min()?;
         Some(at.saturating_duration_since(now))
     }
 }

@@ -31,6 +31,7 @@ mod lane;
 mod lwsocket;
 mod op_list;
 mod operations;
+mod pages;
 mod partition;
 mod promotion;
 mod read;

@@ -18,6 +18,7 @@ use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
 use crate::op_list::NO_OP;
+use crate::pages::Pages;
 
 /// Rings that are looked at while the channel is awake; more would cost the awake ones.
 const HOT_MAX: usize = 64;
@@ -25,7 +26,7 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
-/// Offers that wait for a monitor to be there.
+/// Offers that wait for a monitor, or for it to find room.
 const OFFERS_MAX: usize = 4096;
 
 /// Offers made at once: their grants have room with a client that looks for them in between.
@@ -40,9 +41,11 @@ const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
 pub(crate) struct Promoter {
     mode: Promotion,
     client: Client,
-    /// This channel's page with its monitor, and with earlier ones while connections of
-    /// theirs live.
-    own_loops: Vec<OwnLoop>,
+    own_loops: Pages,
+    /// Promoted connections that the monitor, a new one, does not know of yet.
+    to_register: Vec<Handle>,
+    /// The engine tells when the monitor says something.
+    watched: bool,
     other_loops: Vec<OtherLoop>,
     burst: Burst,
     /// Granted, and waiting for a moment at which nothing is under way.
@@ -72,6 +75,10 @@ impl Burst {
         }
     }
 
+    fn next(&self) -> Instant {
+        self.began + self.pause
+    }
+
     /// The monitor was offered too much; many answers may say so of one burst.
     fn was_too_much(&mut self) {
         if self.left > 0 {
@@ -87,6 +94,9 @@ struct Grant {
     other_loop: usize,
     peer_loop: Arc<PeerLoop>,
 }
+
+/// The monitor has no room for what is said to it.
+struct Full;
 
 /// What became of a grant that was tried.
 enum Tried {
@@ -109,7 +119,9 @@ impl Promoter {
             Ok(client) => Some(Box::new(Promoter {
                 mode,
                 client,
-                own_loops: Vec::new(),
+                own_loops: Pages::default(),
+                to_register: Vec::new(),
+                watched: false,
                 other_loops: Vec::new(),
                 burst: Burst::new(),
                 granted: Vec::new(),
@@ -124,11 +136,11 @@ impl Promoter {
     }
 
     fn sleep(&mut self) {
-        self.own_loops.iter_mut().for_each(OwnLoop::sleep);
+        self.own_loops.sleep();
     }
 
     fn wake(&self) {
-        self.own_loops.iter().for_each(OwnLoop::wake);
+        self.own_loops.wake();
     }
 
     /// Looks at what became hot; what was hot for the longest gives way to it.
@@ -260,11 +272,14 @@ impl Channel {
 
     /// Offers what is to be offered, and takes up what was granted. Called when nothing is
     /// left to hand out.
-    pub(crate) fn tend_promotion(&mut self) {
+    pub(crate) fn tend_promotion(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
-        self.offer(&mut promoter);
         if std::mem::take(&mut self.core.monitor_ready) {
-            self.receive(&mut promoter);
+            promoter.watched = false;
+            self.receive(&mut promoter, now);
+        }
+        if self.core.tend_at.map_or(!self.core.to_offer.is_empty(), |at| at <= now) {
+            self.speak(&mut promoter, now);
         }
         for grant in std::mem::take(&mut promoter.granted) {
             let handle = grant.handle;
@@ -275,6 +290,7 @@ impl Channel {
                     if let Some(token) = token(handle) {
                         promoter.client.withdraw(token);
                     }
+                    promoter.own_loops.leave(handle);
                     self.restart_paused(handle);
                 }
                 Tried::Later(grant) => promoter.granted.push(grant),
@@ -283,56 +299,106 @@ impl Channel {
         self.promoter = Some(promoter);
     }
 
-    fn offer(&mut self, promoter: &mut Promoter) {
-        if self.core.to_offer.is_empty() {
-            return;
-        }
-        let now = Instant::now();
-        match promoter.client.reconnect_due(now) {
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!("connections stay on TCP: {error}");
-                self.core.to_offer.clear();
-            }
-        }
-        let Some(fd) = promoter.client.fd() else {
-            // It will be looked for again; these few are not worth remembering for ever.
-            if promoter.client.next_attempt().is_none() || self.core.to_offer.len() > OFFERS_MAX {
-                self.core.to_offer.clear();
-            }
-            return;
+    /// Says what is to be said to the monitor, and when that is to be tried again.
+    fn speak(&mut self, promoter: &mut Promoter, now: Instant) {
+        self.core.tend_at = None;
+        let found = match self.core.to_offer.is_empty() {
+            true => promoter.client.look_due(now),
+            false => promoter.client.reconnect_due(now),
         };
-        let _ = self.engine.watch_monitor(fd);
+        if let Err(error) = found {
+            tracing::warn!("connections stay on TCP: {error}");
+            self.core.to_offer.clear();
+        }
+        if promoter.client.fd().is_none() {
+            // These few are offered to the next one, which hears of what is promoted, too.
+            self.drop_offers_beyond(OFFERS_MAX);
+            let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
+            self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
+            return;
+        }
+        self.watch(promoter);
         promoter.burst.begin_if_due(now);
-        let mut waiting = std::mem::take(&mut self.core.to_offer).into_iter();
-        while promoter.burst.left > 0 {
-            let Some(handle) = waiting.next() else { return };
-            let Some(token) = token(handle).filter(|_| self.core.open(handle).is_ok()) else { continue };
+        if let Err(Full) = self.register_promoted(promoter).and_then(|()| self.offer(promoter)) {
+            promoter.burst.was_too_much();
+        }
+        let more = !self.core.to_offer.is_empty() || !promoter.to_register.is_empty();
+        self.core.tend_at = more.then(|| promoter.burst.next());
+    }
+
+    /// Only once for what comes next: each watch more would be one more event.
+    fn watch(&mut self, promoter: &mut Promoter) {
+        if let Some(fd) = promoter.client.fd().filter(|_| !promoter.watched) {
+            promoter.watched = self.engine.watch_monitor(fd).is_ok();
+        }
+    }
+
+    fn offer(&mut self, promoter: &mut Promoter) -> Result<(), Full> {
+        let handles = std::mem::take(&mut self.core.to_offer);
+        for (place, &handle) in handles.iter().enumerate() {
+            if promoter.burst.left == 0 {
+                self.core.to_offer.extend_from_slice(&handles[place..]);
+                break;
+            }
+            let wanted = self.core.open(handle).is_ok() && self.core.lane(handle.index).is_none();
+            let Some(token) = token(handle).filter(|_| wanted) else { continue };
             let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
-                match sys::tcp::end(fd) {
-                    Ok(end) if end.state == sys::tcp::ESTABLISHED && sys::tcp::is_local(end.peer.ip()) => {
-                        Ok(promoter.client.offer(token, fd))
-                    }
+                // The monitor asks for the rest.
+                match sys::tcp::peer(fd) {
+                    Some(peer) if sys::tcp::is_local(peer) => Ok(promoter.client.offer(token, fd)),
                     _ => Ok(Err(OfferError::NoMonitor)),
                 }
             });
             match offered {
                 Ok(Ok(())) => promoter.burst.left -= 1,
                 Ok(Err(OfferError::Full)) => {
-                    promoter.burst.left = 0;
-                    self.core.to_offer.push(handle);
+                    self.core.to_offer.splice(0..0, handles[place..].iter().copied());
+                    self.drop_offers_beyond(OFFERS_MAX);
+                    return Err(Full);
                 }
                 _ => self.core.stats.promotions_refused += 1,
             }
         }
-        self.core.to_offer.extend(waiting);
+        Ok(())
     }
 
-    fn receive(&mut self, promoter: &mut Promoter) {
+    fn drop_offers_beyond(&mut self, most: usize) {
+        let more = self.core.to_offer.len().saturating_sub(most);
+        self.core.to_offer.truncate(most);
+        self.core.stats.promotions_refused += more as u64;
+    }
+
+    /// Tells a new monitor what earlier ones promoted.
+    fn register_promoted(&mut self, promoter: &mut Promoter) -> Result<(), Full> {
+        while let Some(handle) = promoter.to_register.pop() {
+            let Some(lane) = self.core.handles.get(handle.index, handle.generation) else { continue };
+            let Some(lane) = lane.lane.as_deref() else { continue };
+            let Some(peer_loop) = promoter.other_loops.get(lane.other_loop).map(OtherLoop::id) else {
+                continue;
+            };
+            let cookie =
+                engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, sys::tcp::cookie);
+            let (Some(token), Ok(cookie)) = (token(handle), cookie) else { continue };
+            if matches!(promoter.client.register(token, cookie, peer_loop), Err(OfferError::Full)) {
+                promoter.to_register.push(handle);
+                return Err(Full);
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, promoter: &mut Promoter, now: Instant) {
         loop {
             match promoter.client.receive() {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => match OwnLoop::new(loop_page) {
-                    Ok(own) => promoter.own_loops.push(own),
+                    Ok(own) => {
+                        promoter.own_loops.add(own);
+                        promoter.to_register = promoter.own_loops.users().collect();
+                        if !promoter.to_register.is_empty() {
+                            self.core.tend_at = Some(now);
+                        }
+                        tracing::debug!(pages = promoter.own_loops.count(), "a monitor was met");
+                    }
                     Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                 },
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
@@ -340,6 +406,7 @@ impl Channel {
                     match promoter.place_of(&peer_loop) {
                         Some(other_loop) if self.core.open(handle).is_ok() => {
                             promoter.burst.pause = OFFER_AGAIN;
+                            promoter.own_loops.enter(handle);
                             promoter.granted.push(Grant { handle, own, peer, other_loop, peer_loop });
                         }
                         _ => promoter.client.withdraw(token),
@@ -348,6 +415,7 @@ impl Channel {
                 Ok(Some(Answer::Refused { token, reason: Reason::Rate })) => {
                     promoter.burst.was_too_much();
                     self.core.to_offer.push(Handle::from_bits(token.get()));
+                    self.core.tend_at.get_or_insert(promoter.burst.next());
                 }
                 Ok(Some(Answer::Refused { token, reason })) => {
                     self.core.stats.promotions_refused += 1;
@@ -356,13 +424,14 @@ impl Channel {
                 Ok(None) => break,
                 Err(error) => {
                     tracing::info!("{error}; promoted connections go on without it");
+                    promoter.to_register.clear();
+                    let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
+                    self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
                     return;
                 }
             }
         }
-        if let Some(fd) = promoter.client.fd() {
-            let _ = self.engine.watch_monitor(fd);
-        }
+        self.watch(promoter);
     }
 
     fn adopt(&mut self, promoter: &mut Promoter, grant: Grant) -> Tried {
@@ -547,6 +616,7 @@ impl Channel {
         }
         if let (Some(promoter), Some(token)) = (self.promoter.as_mut(), token(handle)) {
             promoter.client.withdraw(token);
+            promoter.own_loops.leave(handle);
         }
     }
 }

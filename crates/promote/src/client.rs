@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use sys::mapping::MapError;
 pub use sys::mapping::SharedMapping;
-use sys::{memory_file, packet};
+use sys::memory_file::{self, UnsoundFile};
+use sys::packet;
 
 use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
@@ -189,6 +190,8 @@ pub struct Client {
     options: Options,
     socket: Option<OwnedFd>,
     next_attempt: Instant,
+    /// How long after a look that finds none the next one comes.
+    pause: Duration,
     last_start: Option<Instant>,
     /// What could not be sent and must not be forgotten, for the connected monitor.
     unsent: VecDeque<Packet>,
@@ -208,6 +211,7 @@ impl Client {
             options: options.clone(),
             socket: None,
             next_attempt: now,
+            pause: options.retry,
             last_start: None,
             unsent: VecDeque::new(),
             peer_loops: HashMap::new(),
@@ -233,11 +237,26 @@ impl Client {
     ///
     /// As for `connect`.
     pub fn reconnect_due(&mut self, now: Instant) -> Result<bool, ConnectError> {
+        self.look(now, self.options.start)
+    }
+
+    /// The same, but starts no monitor: for those who have nothing to offer, and only tell of
+    /// what lives.
+    ///
+    /// # Errors
+    ///
+    /// As for `connect`.
+    pub fn look_due(&mut self, now: Instant) -> Result<bool, ConnectError> {
+        self.look(now, false)
+    }
+
+    fn look(&mut self, now: Instant, start: bool) -> Result<bool, ConnectError> {
         if self.socket.is_some() || now < self.next_attempt {
             return Ok(false);
         }
-        self.next_attempt = now + self.options.retry;
-        self.socket = self.find(now)?;
+        self.next_attempt = now + self.pause;
+        self.pause = self.options.retry.min(self.pause.saturating_mul(2));
+        self.socket = self.find(now, start)?;
         Ok(self.socket.is_some())
     }
 
@@ -273,6 +292,9 @@ impl Client {
     /// The monitor does not count this connection; nothing else depends on it.
     pub fn register(&mut self, token: Token, cookie: u64, peer_loop: u32) -> Result<(), OfferError> {
         self.flush();
+        if !self.unsent.is_empty() {
+            return Err(OfferError::Full);
+        }
         self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
     }
 
@@ -364,7 +386,9 @@ impl Client {
         let own = SharedMapping::writable(own.as_fd(), segment_size)?;
         let peer = SharedMapping::read_only(peer.as_fd(), segment_size)?;
         // One mapping of a page for all connections with that loop.
-        let number = memory_file::check(page.as_fd(), LOOP_PAGE as u64)?;
+        // What is already mapped was checked then, and this file is not touched.
+        let number = memory_file::number(page.as_fd())
+            .map_err(|cause| MapError::Unsound(UnsoundFile::Foreign(cause)))?;
         let known = self.peer_loops.get(&number).and_then(Weak::upgrade);
         let peer_loop = match known.filter(|known| known.id == id) {
             Some(known) => known,
@@ -382,7 +406,9 @@ impl Client {
     fn lose(&mut self, cause: LossCause) -> ReceiveError {
         self.socket = None;
         self.unsent.clear();
-        self.next_attempt = Instant::now() + STARTING;
+        // One that is started anew is found soon, and one that stays away is left alone.
+        self.pause = STARTING.min(self.options.retry);
+        self.next_attempt = Instant::now() + self.pause;
         ReceiveError { cause }
     }
 
@@ -408,7 +434,7 @@ impl Client {
     }
 
     /// Connects to the first monitor that listens, and greets it.
-    fn find(&mut self, now: Instant) -> Result<Option<OwnedFd>, ConnectError> {
+    fn find(&mut self, now: Instant, start: bool) -> Result<Option<OwnedFd>, ConnectError> {
         let (places, own) = match &self.options.socket {
             Some(path) => (vec![], Place::chosen(path.clone())),
             None => (vec![Place::chosen(SYSTEM_SOCKET.into())], Place::of_user()),
@@ -432,7 +458,9 @@ impl Client {
             let _ = packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]);
             return Ok(Some(socket));
         }
-        self.start(&own, now)?;
+        if start {
+            self.start(&own, now)?;
+        }
         Ok(None)
     }
 
@@ -444,7 +472,7 @@ impl Client {
         if recent {
             self.next_attempt = now + STARTING.min(self.options.retry);
         }
-        if !self.options.start || recent || (root && !policy) || !place.prepare()? {
+        if recent || (root && !policy) || !place.prepare()? {
             return Ok(());
         }
         let Some(program) = self.program() else { return Ok(()) };

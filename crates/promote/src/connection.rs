@@ -103,6 +103,11 @@ impl OtherLoop {
         Ok(OtherLoop { page, shared })
     }
 
+    /// The loop's number, as the monitor that granted it gave it.
+    pub fn id(&self) -> u32 {
+        self.shared.id
+    }
+
     /// Whether this is the same loop.
     pub fn is(&self, other: &Arc<PeerLoop>) -> bool {
         Arc::ptr_eq(&self.shared, other)

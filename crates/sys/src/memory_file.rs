@@ -67,6 +67,12 @@ pub enum UnsoundFile {
     Foreign(#[source] io::Error),
 }
 
+/// The number that tells a file from every other live one on its file system; on that of sealed
+/// memory once [`check`] has found it to be such.
+pub fn number(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(rustix::fs::fstat(fd)?.st_ino)
+}
+
 /// Checks that a descriptor from another process is sealed memory of exactly `len` bytes,
 /// and returns the file's number, which tells it from every other live one.
 pub fn check(fd: BorrowedFd<'_>, len: u64) -> Result<u64, UnsoundFile> {

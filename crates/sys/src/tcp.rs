@@ -66,6 +66,26 @@ pub fn end(fd: BorrowedFd<'_>) -> Result<End, NotAnEnd> {
     Ok(End { cookie, namespace, interface, state, local: plain(local), peer: plain(peer) })
 }
 
+/// Whom a TCP connection is with, as the cheapest thing to ask; `None` if the descriptor is
+/// something else, or is not connected.
+pub fn peer(fd: BorrowedFd<'_>) -> Option<IpAddr> {
+    // Also tells TCP from MPTCP, SCTP and streams of UNIX sockets.
+    if !matches!(sockopt::socket_protocol(fd), Ok(Some(ipproto::TCP))) {
+        return None;
+    }
+    let peer = SocketAddr::try_from(rustix::net::getpeername(fd).ok()??).ok()?;
+    Some(plain(peer).ip())
+}
+
+/// The socket's own number (SO_COOKIE), as in [`End`].
+///
+/// # Errors
+///
+/// getsockopt(2).
+pub fn cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(sockopt::socket_cookie(fd)?)
+}
+
 /// How far both streams of a connection have come at this end of it, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Positions {
@@ -89,16 +109,16 @@ pub fn positions(fd: BorrowedFd<'_>) -> io::Result<Option<Positions>> {
     const NOT_SENT: usize = 144 / 8;
     const BYTES_SENT: usize = 200 / 8;
     const BYTES_RESENT: usize = 208 / 8;
-    let ask = || option::<[u64; BYTES_RESENT + 1]>(fd, libc::IPPROTO_TCP, libc::TCP_INFO);
-    let mut info = ask()?;
-    // Bytes that come between two questions would be counted in one answer only.
+    let mut unread = rustix::io::ioctl_fionread(fd)?;
+    // Bytes that come between two questions would be counted in one answer only. Nobody reads:
+    // if as many are unread behind the larger question as before it, none came.
     for _ in 0..POSITION_TRIES {
-        let unread = rustix::io::ioctl_fionread(fd)?;
-        let before = std::mem::replace(&mut info, ask()?);
+        let info: [u64; BYTES_RESENT + 1] = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
         if info[0].to_ne_bytes()[0] != ESTABLISHED {
             return Ok(None);
         }
-        if before[BYTES_RECEIVED] != info[BYTES_RECEIVED] {
+        let before = std::mem::replace(&mut unread, rustix::io::ioctl_fionread(fd)?);
+        if before != unread {
             continue;
         }
         let not_sent = info[NOT_SENT].to_ne_bytes();
@@ -159,6 +179,9 @@ mod tests {
         assert_eq!((one.local, one.peer), (other.peer, other.local));
         assert!(one.local.is_ipv4() && one.cookie != other.cookie && one.namespace == other.namespace);
         assert_eq!(one.state, ESTABLISHED);
+        assert_eq!(peer(client.as_fd()), Some(one.peer.ip()));
+        assert_eq!(cookie(client.as_fd()).unwrap(), one.cookie);
+        assert_eq!(peer(listener.as_fd()), None);
         assert_eq!(positions(client.as_fd()).unwrap(), Some(Positions { written: 0, consumed: 0 }));
         (&client).write_all(&[1; 100_000]).unwrap();
         let mut some = [0; 300];
@@ -167,6 +190,8 @@ mod tests {
         assert_eq!(positions(server.as_fd()).unwrap(), Some(Positions { written: 0, consumed: 300 }));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(matches!(end(udp.as_fd()), Err(NotAnEnd::NotTcp)));
+        udp.connect("127.0.0.1:9").unwrap();
+        assert_eq!(peer(udp.as_fd()), None);
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(matches!(end(null.as_fd()), Err(NotAnEnd::NotTcp)));
         assert!(is_local("127.0.0.9".parse().unwrap()) && !is_local("192.0.2.1".parse().unwrap()));

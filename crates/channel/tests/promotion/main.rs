@@ -5,6 +5,7 @@ mod ends;
 mod kills;
 mod limits;
 mod load;
+mod monitors;
 mod peers;
 mod reads;
 mod support;

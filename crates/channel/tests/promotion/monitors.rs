@@ -1,0 +1,139 @@
+//! What channels say to monitors that are busy, or come anew.
+
+use std::collections::HashSet;
+use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use promote::viewer::Viewer;
+use promote::wire::ClientMessage;
+use sys::packet;
+use testkit::channel::EngineKind;
+use testkit::process::{self, Fosterling};
+
+use crate::support::{Folder, PATIENCE, Side, Two, config, engines, pair, pattern, start_monitor};
+
+/// The part of a process that is a monitor until it is killed.
+fn play_monitor(path: &str) -> ! {
+    let folder = Folder::at(path.into());
+    start_monitor(&folder, "same_user = true\n");
+    println!("\nlistening");
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Ends of promoted connections that the monitor counts.
+fn counted(folder: &Folder) -> u64 {
+    Viewer::connect(&folder.socket(), "test").unwrap().look().unwrap().totals.promoted
+}
+
+#[test]
+fn a_new_monitor_learns_what_lives() {
+    if process::role().as_deref() == Some("monitor") {
+        play_monitor(&std::env::var("MONITOR_FOLDER").unwrap());
+    }
+    let folder = Folder::new("registers");
+    let start = || {
+        let mut command = process::this_test_as("monitors::a_new_monitor_learns_what_lives", "monitor");
+        command.env("MONITOR_FOLDER", folder.path()).stdout(Stdio::piped());
+        let mut monitor = Fosterling::start(&mut command);
+        let output = BufReader::new(monitor.child().stdout.take().unwrap());
+        assert!(output.lines().any(|line| line.unwrap() == "listening"));
+        monitor
+    };
+    const MANY: u64 = 5;
+    for engines in engines() {
+        let mut monitor = start();
+        let mut two = Two::new(engines, &folder);
+        let mut handles = Vec::new();
+        let mut sent = 0;
+        let exchange = |two: &mut Two, sent: &mut usize| {
+            two.send(0, &pattern(*sent, 700));
+            *sent += 700;
+            let last = two.connections - 1;
+            let want = *sent;
+            two.until("bytes", |two| two.sides[1].seen(last).got.len() == want);
+        };
+        for _ in 0..MANY {
+            two.add(pair());
+            two.read_streams();
+            two.promoted();
+            handles.push(two.handles);
+        }
+        for _ in 0..2 {
+            monitor.kill();
+            for _ in 0..50 {
+                exchange(&mut two, &mut sent);
+            }
+            monitor = start();
+            // Nothing is offered: the channels look for it by themselves, in the midst of their work.
+            let begin = Instant::now();
+            while counted(&folder) < 2 * MANY {
+                assert!(begin.elapsed() < PATIENCE, "{} of {}", counted(&folder), 2 * MANY);
+                exchange(&mut two, &mut sent);
+            }
+        }
+        assert_eq!(counted(&folder), 2 * MANY);
+        let last = two.connections - 1;
+        assert!(two.sides[1].seen(last).got == pattern(0, sent));
+        // The new one hears of the end of what it did not promote, and promotes more.
+        for (side, handle) in handles[0].into_iter().enumerate() {
+            two.sides[side].channel.close(handle).unwrap();
+        }
+        two.until("the end", |_| counted(&folder) == 2 * MANY - 2);
+        two.add(pair());
+        two.read_streams();
+        two.promoted();
+        two.until("one more", |_| counted(&folder) == 2 * MANY);
+        monitor.kill();
+    }
+}
+
+#[test]
+fn offers_that_find_no_room_are_repeated() {
+    // More than a socket takes before somebody reads.
+    const MANY: usize = 1000;
+    for engine in [EngineKind::Uring, EngineKind::Epoll] {
+        let folder = Folder::new("full");
+        let listener = packet::listen(&folder.socket(), 16).unwrap();
+        let mut side = Side::new(config(engine, &folder.socket()));
+        let connection = packet::accept(listener.as_fd()).unwrap();
+        let mut peers = Vec::new();
+        let mut offered = HashSet::new();
+        for cookie in 0..MANY as u64 {
+            let (a, b) = pair();
+            peers.push(b);
+            let handle = side.channel.register(a, cookie).unwrap();
+            side.channel.read_stream(handle).unwrap();
+            side.step(Duration::ZERO);
+        }
+        let calls = side.channel.stats().system_calls;
+        for _ in 0..100 {
+            side.step(Duration::ZERO);
+        }
+        assert!(side.channel.stats().system_calls - calls <= 200, "it tries again all the time");
+        assert_eq!(side.channel.stats().promotions_refused, 0);
+        let begin = Instant::now();
+        let mut bytes = [0; 256];
+        let mut most = 0;
+        while offered.len() < MANY {
+            assert!(begin.elapsed() < PATIENCE, "{} of {MANY} offers came", offered.len());
+            let mut heard = 0;
+            while let Ok(received) = packet::receive(connection.as_fd(), &mut bytes) {
+                heard += 1;
+                if let ClientMessage::Offer { token } = ClientMessage::decode(&bytes[..received.len]).unwrap()
+                {
+                    assert!(offered.insert(token.get()), "offered twice");
+                }
+            }
+            most = most.max(heard);
+            // Nothing wakes it but its own clock.
+            side.step(Duration::from_millis(300));
+        }
+        assert!(most < MANY, "the socket took everything at once");
+        assert_eq!(side.channel.stats().promotions_refused, 0);
+        std::fs::remove_file(folder.socket()).unwrap();
+    }
+}
