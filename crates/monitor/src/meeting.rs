@@ -318,10 +318,16 @@ impl Meeting {
     }
 
     /// Two offers that mirror each other; the first, which had to wait, still is what it
-    /// was, and the second was looked at just now. Whatever stands in the way is answered to both.
+    /// was. Whatever stands in the way is answered to both.
     fn unite(&mut self, offers: [Offer; 2], now: Instant) -> Result<(), Reason> {
+        let [mirror, own] = &offers;
+        let parties = [mirror.party, own.party];
+        if !self.verifier.is_still(&own.verified) {
+            self.refuse(parties[0], Reason::Changed, now);
+            return Err(Reason::Changed);
+        }
         if let Err(reason) = self.grant(&offers, now) {
-            self.refuse(offers[0].party, reason, now);
+            self.refuse(parties[0], reason, now);
             return Err(reason);
         }
         Ok(())
