@@ -1,5 +1,7 @@
 //! The half of an end that receives: takes bytes of both lanes in stream order.
 
+use std::hash::{Hash, Hasher};
+
 use crate::Corrupt;
 use crate::bell::next_number;
 use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
@@ -35,7 +37,7 @@ pub enum Front {
 
 /// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
 /// the holder of the direction's lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Receiver {
     own: Segment,
     peer: PeerSegment,
@@ -65,6 +67,15 @@ pub struct Receiver {
     /// Messages taken, and how many of them the segment tells.
     messages: u64,
     told: u64,
+}
+
+/// As the sender half's.
+impl Hash for Receiver {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Receiver { own: _, peer: _, head, index, released, tail, base, peer_head, .. } = self;
+        (head, index, released, tail, base, peer_head).hash(hasher);
+        (self.parts, self.next, self.data, self.tcp, self.tcp_start).hash(hasher);
+    }
 }
 
 impl Receiver {
