@@ -339,7 +339,22 @@ impl Machine {
         match self.end.receiver.look()? {
             Ready::Ring(count) => Ok(Next::Ring(count)),
             Ready::Tcp { .. } if unread > 0 => Ok(Next::Kernel),
-            Ready::Tcp { .. } | Ready::Nothing => Ok(self.kernel_end.map_or(Next::Nothing, Next::End)),
+            Ready::Tcp { .. } | Ready::Nothing => {
+                Ok(self.kernel_end.map_or(Next::Nothing, |end| Next::End(self.as_on_tcp(end))))
+            }
+        }
+    }
+
+    /// A process that died over unread bells resets the connection. If it had taken every byte
+    /// and all of its own are here, TCP would have sent FIN.
+    #[cold]
+    fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
+        // Who closes says that he has ended, and takes his bells out before.
+        let died = !self.end.sender.peer_ended();
+        let over_bells = died && self.end.sender.all_was_taken() && self.end.receiver.took_all();
+        match end {
+            KernelEnd::Failed(libc::ECONNRESET) if over_bells => KernelEnd::Finished,
+            end => end,
         }
     }
 

@@ -163,6 +163,13 @@ impl Receiver {
         self.head.wrapping_add(self.data)
     }
 
+    /// Whether all was taken that the other end says it has sent, in both lanes.
+    #[cold]
+    pub fn took_all(&self) -> bool {
+        let peer = self.peer.header();
+        peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
+    }
+
     /// TCP-lane offset: bytes and bells taken from the kernel.
     pub fn tcp_lane(&self) -> u64 {
         self.tcp

@@ -319,6 +319,14 @@ impl Sender {
         Ok(self.head == self.tail && self.free_records()? == RECORDS)
     }
 
+    /// Whether the other end says that it has taken all that was sent, in both lanes. It may
+    /// have taken ring bytes that it does not tell of yet.
+    #[cold]
+    pub fn all_was_taken(&self) -> bool {
+        let peer = self.peer.header();
+        peer.head.load(Ordering::Acquire) == self.tail && peer.taken.data.load(Ordering::Relaxed) == self.data
+    }
+
     /// Whether the other end waits for a bell for what was published before. Ask after each
     /// write, or after several; then ring (one byte 0 through the kernel, without waiting),
     /// and say so with [`Sender::rang`]. Never in a TCP part, where a bell would be taken for

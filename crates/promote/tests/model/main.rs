@@ -140,12 +140,12 @@ macro_rules! at_length {
 }
 
 at_length! {
-    talk_at_length, 1, Bounds { writes: [&[1, 1], &[1, 1]], ..TALK };
-    talk_over_one_byte_of_room, 1, Bounds { writes: [&[RING, 2], &[1]], kernel_room: 1, ..TALK };
-    spill_at_length, 1, Bounds { delays: true, reads: &[ALL, 3000], ends: [ENDS, ENDS], ..SPILL };
-    spill_both_ways, 1,
+    talk_at_length, 4_400_000, Bounds { writes: [&[1, 1], &[1, 1]], ..TALK };
+    no_room_at_length, 890_000, Bounds { writes: [&[RING, 1, 1], &[1]], ends: [&[Act::Close], &[Act::Close]], ..NO_ROOM };
+    spill_at_length, 13_000_000, Bounds { delays: true, reads: &[ALL, 3000], ends: [ENDS, ENDS], ..SPILL };
+    spill_both_ways, 3_500_000,
         Bounds { writes: [&[4000, 4000], &[4000, 4000]], ends: [&[Act::Close], &[Act::Close]], ..TALK };
-    late_at_length, 1, Bounds { writes: [&[1, 1], &[1]], short_fetches: true, ..LATE };
-    meet_at_length, 1, Bounds { writes: [&[1, 1], &[1]], ..MEET };
-    meet_late, 1, Bounds { writes: [&[1], &[1]], delays: true, ..MEET };
+    late_at_length, 900_000, Bounds { writes: [&[1, 1], &[1]], short_fetches: true, ..LATE };
+    meet_at_length, 4_600_000, Bounds { writes: [&[1, 1], &[1]], ..MEET };
+    meet_late, 1_300_000, Bounds { writes: [&[1], &[1]], delays: true, ..MEET };
 }

@@ -102,7 +102,7 @@ pub(crate) enum Act {
     WakeUp,
     Shutdown,
     Close,
-    /// A closed end that has sent all leaves its socket.
+    /// A closed end leaves its socket: it has sent all, or could not in time.
     Leave,
     Kill,
     /// The monitor grants to both; told to this end first.
@@ -220,6 +220,10 @@ pub(crate) enum Event {
     ResetAtClose,
     EndFinished,
     EndReset,
+    /// A reset that TCP would not have sent: a bell met a socket that was closed or killed.
+    ResetByBell,
+    /// And with it the last bytes of the end that had gone were lost.
+    LostToBell,
     /// An end was killed with bells unread and no bytes: RST where TCP would have sent FIN.
     KilledOverBells,
     /// Or with bytes unread in the ring alone: FIN where TCP would have sent RST.
@@ -238,6 +242,8 @@ pub(crate) struct World {
     ends: [End; 2],
     /// By sender.
     ways: [Way; 2],
+    /// Whether bells alone made it send RST.
+    reset_by_bell: [bool; 2],
     /// What the monitor holds offers of, while it lives.
     monitor: Option<[bool; 2]>,
     pub(crate) events: u32,
@@ -277,6 +283,7 @@ impl World {
             peers: [peer_0, peer_1],
             ends: [NEW; 2],
             ways: [Way::default(); 2],
+            reset_by_bell: [false; 2],
             monitor: (!bounds.promoted).then_some([false; 2]),
             events: 0,
         };
@@ -320,6 +327,8 @@ impl World {
             ResetAtClose,
             EndFinished,
             EndReset,
+            ResetByBell,
+            LostToBell,
             KilledOverBells,
             KilledOverRing,
         ];
@@ -351,6 +360,7 @@ impl World {
         for side in [first, 1 - first] {
             self.ends[side].hash(&mut digest);
             self.ways[side].hash(&mut digest);
+            self.reset_by_bell[side].hash(&mut digest);
             self.machines[side].hash(&mut digest);
             self.peers[side].is_rung().hash(&mut digest);
             self.words.hash_side(side, &mut digest);
@@ -425,7 +435,10 @@ impl World {
             }
             Act::Bell => end.bell,
             Act::Deliver => out.is_moving(),
-            Act::Leave => end.life == Life::Closing && (end.waiting.is_empty()),
+            Act::Leave => {
+                let late = out.room(self.bounds.kernel_room) == 0;
+                end.life == Life::Closing && (end.waiting.is_empty() || late)
+            }
             Act::Grant | Act::GrantOne => {
                 let both = self.is_established(0) && self.is_established(1);
                 let first = act == Act::GrantOne || side == 0;

@@ -215,6 +215,7 @@ impl World {
                 }
                 back.cut();
                 if back.reset == Flag::Unsent {
+                    self.reset_by_bell[1 - side] = run.bell;
                     back.reset = Flag::OnItsWay;
                 }
             }
@@ -351,7 +352,7 @@ impl World {
             machine.end_was_told();
         }
         self.ends[side].told = Some(how);
-        let (end, peer) = (&self.ends[side], &self.ends[1 - side]);
+        let (end, peer) = (self.ends[side], self.ends[1 - side]);
         match how {
             KernelEnd::Finished => {
                 must(peer.shut || peer.life == Life::Killed, "an end that nobody sent")?;
@@ -359,6 +360,8 @@ impl World {
                     end.got == peer.accepted && peer.waiting.is_empty(),
                     "the end comes before the last byte",
                 )?;
+                let reset = self.is_reset(side) && self.ways[1 - side].fin != Flag::Arrived;
+                must(!reset || self.reset_by_bell[1 - side], "an end where TCP would reset")?;
                 self.note(Event::EndFinished);
             }
             KernelEnd::Failed(_) => {
@@ -370,6 +373,12 @@ impl World {
                     .find(|run| !run.bell && u64::from(run.start) == end.got);
                 must(self.is_reset(side), "a reset out of nothing")?;
                 must(next.is_none(), "a reset hides bytes that are here")?;
+                let lost = end.got < peer.accepted;
+                if self.reset_by_bell[1 - side] {
+                    self.note(if lost { Event::LostToBell } else { Event::ResetByBell });
+                    let known = self.bounds.delays || peer.life == Life::Killed;
+                    must(known, "a reset that TCP would not have sent")?;
+                }
                 self.note(Event::EndReset);
             }
         }
@@ -452,16 +461,22 @@ impl World {
         self.ends[side].life = Life::Gone;
         self.machines[side] = None;
         if !self.ways[1 - side].receiving.is_empty() {
+            self.reset_by_bell[side] = !self.ways[1 - side].receiving.has_data();
             self.send_reset(side);
         }
         self.ways[1 - side].receiving.clear();
+        self.ends[side].waiting.clear();
+        self.send_fin(side);
     }
 
     pub(super) fn kill(&mut self, side: usize) {
         let unread = !self.ways[1 - side].receiving.is_empty();
         let data = self.ways[1 - side].receiving.has_data() || !self.ends[1 - side].ring.is_empty();
         match (unread, data) {
-            (true, false) => self.note(Event::KilledOverBells),
+            (true, false) => {
+                self.reset_by_bell[side] = true;
+                self.note(Event::KilledOverBells);
+            }
             (false, true) => self.note(Event::KilledOverRing),
             _ => {}
         }
