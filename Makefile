@@ -1,11 +1,11 @@
-# Targets: build test soak loom miri lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test soak loom miri lint demo bench install uninstall clean help
+.PHONY: build test soak loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	$(CARGO) build --release --workspace --locked
@@ -23,6 +23,9 @@ loom: ## Check the orderings of what threads and processes share, under the mode
 
 miri: ## Check the memory accesses of the rings, with miri of the nightly toolchain
 	CARGO_TARGET_DIR=$(dir $(BUILT))miri $(CARGO) +nightly miri test --locked -p megapipe-ring --lib
+
+model: ## Check every interleaving of two promoted ends, their kernel connection and their monitor
+	$(CARGO) test --release --locked -p megapipe-promote --test model -- --include-ignored --nocapture
 
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh

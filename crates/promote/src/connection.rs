@@ -1,10 +1,12 @@
 //! One end of a promoted connection: which bytes go where, and which come next.
 //!
-//! It does no I/O. Its owner tells what the kernel took, gave and reported, and does what
-//! it is told: send the rest to the kernel, drop a bell, ring one, report the end.
+//! [`Machine`] does no I/O. Its owner tells what the kernel took, gave and reported, and does
+//! what it is told: send the rest to the kernel, drop a bell, ring one, report the end. A
+//! [`Connection`] is one with the memory that it works on.
 
 #![allow(unsafe_code)] // granted memory becomes segments and pages
 
+use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use sys::mapping::SharedMapping;
 use crate::client::PeerLoop;
 
 /// How the kernel connection ended in the direction that is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KernelEnd {
     /// FIN: all that was sent is here, in one lane or the other.
     Finished,
@@ -123,24 +125,17 @@ fn start_of(memory: &SharedMapping) -> Result<NonNull<u8>, LayoutError> {
     NonNull::new(memory.address()).ok_or(LayoutError::Alignment)
 }
 
-/// One end of a promoted connection.
+/// One end of a promoted connection, with its memory.
 #[derive(Debug)]
 pub struct Connection {
     // Dropped before the memory it lies in.
-    end: End,
+    machine: Machine,
     _own: SharedMapping,
     _peer: SharedMapping,
-    kernel_end: Option<KernelEnd>,
-    /// The ring was full, and a TCP part follows that the peer has not come to yet.
-    spilled: bool,
-    /// Stays on TCP from here on.
-    demoted: bool,
 }
 
 impl Connection {
-    /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
-    /// this end ever sent, and has given `consumed` of what it ever received, and nothing
-    /// lies in between. From here on the peer may use its ring.
+    /// [`Machine::new`] on the memory that a grant brought.
     ///
     /// # Errors
     ///
@@ -152,15 +147,64 @@ impl Connection {
         consumed: u64,
     ) -> Result<Connection, AdoptError> {
         // SAFETY: both are mapped with the lengths given, the own one writable as the client
-        // asked for, and stay so beside `end`; nobody makes references to them.
+        // asked for, and stay so beside `machine`; nobody makes references to them.
         let (own_segment, peer_segment) = unsafe {
             (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
         };
-        let mut end = End::new(own_segment, peer_segment)?;
+        let machine = Machine::new(own_segment, peer_segment, written, consumed)?;
+        Ok(Connection { machine, _own: own, _peer: peer })
+    }
+
+    /// As [`Machine::wants_bell`].
+    #[inline]
+    pub fn wants_bell(&mut self, other: &mut OtherLoop) -> bool {
+        self.machine.wants_bell(&mut other.page)
+    }
+}
+
+impl Deref for Connection {
+    type Target = Machine;
+
+    #[inline(always)]
+    fn deref(&self) -> &Machine {
+        &self.machine
+    }
+}
+
+impl DerefMut for Connection {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+}
+
+/// The protocol of one end as a state machine, on memory that its owner keeps mapped. A clone
+/// is the end as it is now: with the words of its segment as they are now, it does the same
+/// from here on.
+#[derive(Clone, Debug, Hash)]
+pub struct Machine {
+    end: End,
+    kernel_end: Option<KernelEnd>,
+    /// The ring was full, and a TCP part follows that the peer has not come to yet.
+    spilled: bool,
+    /// Stays on TCP from here on.
+    demoted: bool,
+}
+
+impl Machine {
+    /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
+    /// this end ever sent, and has given `consumed` of what it ever received, and nothing
+    /// lies in between. From here on the peer may use its ring.
+    ///
+    /// # Errors
+    ///
+    /// The other end broke the rules already.
+    pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+        let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
         end.receiver.mark_aware();
-        Ok(Connection { end, _own: own, _peer: peer, kernel_end: None, spilled: false, demoted: false })
+        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false })
     }
 
     /// Sends what goes into the ring; returns how many bytes that were. If any are left
@@ -240,10 +284,10 @@ impl Connection {
     /// [`Self::bell_was_taken`] if the kernel took it (that it had no room is fine: unread
     /// bytes lie before the receiver then).
     #[inline]
-    pub fn wants_bell(&mut self, other: &mut OtherLoop) -> bool {
-        let wanted = self.end.sender.wants_bell(&mut other.page);
+    pub fn wants_bell(&mut self, other: &mut ring::PeerLoop) -> bool {
+        let wanted = self.end.sender.wants_bell(other);
         if wanted {
-            self.end.sender.rang(&mut other.page, false);
+            self.end.sender.rang(other, false);
         }
         wanted
     }
@@ -300,7 +344,22 @@ impl Connection {
         match self.end.receiver.look()? {
             Ready::Ring(count) => Ok(Next::Ring(count)),
             Ready::Tcp { .. } if unread > 0 => Ok(Next::Kernel),
-            Ready::Tcp { .. } | Ready::Nothing => Ok(self.kernel_end.map_or(Next::Nothing, Next::End)),
+            Ready::Tcp { .. } | Ready::Nothing => {
+                Ok(self.kernel_end.map_or(Next::Nothing, |end| Next::End(self.as_on_tcp(end))))
+            }
+        }
+    }
+
+    /// A process that died over unread bells resets the connection. If it had taken every byte
+    /// and all of its own are here, TCP would have sent FIN.
+    #[cold]
+    fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
+        // Who closes says that he has ended, and takes his bells out before.
+        let died = !self.end.sender.peer_ended();
+        let over_bells = died && self.end.sender.all_was_taken() && self.end.receiver.took_all();
+        match end {
+            KernelEnd::Failed(libc::ECONNRESET) if over_bells => KernelEnd::Finished,
+            end => end,
         }
     }
 

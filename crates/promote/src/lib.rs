@@ -10,6 +10,6 @@ pub mod watch;
 pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
-pub use connection::{AdoptError, Connection, KernelEnd, Next, OtherLoop, OwnLoop};
+pub use connection::{AdoptError, Connection, KernelEnd, Machine, Next, OtherLoop, OwnLoop};
 pub use place::{UnsafePlace, default_socket};
 pub use wire::Reason;

@@ -10,7 +10,7 @@ use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
 
 /// The page of this process's own loop.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LoopPage {
     page: PageMemory,
     number: u32,
@@ -60,7 +60,7 @@ impl LoopPage {
 
 /// The page of a loop at the other end of some connections, and what this end's loop has
 /// rung it for. One for each pair of loops, shared by all connections between them.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PeerLoop {
     page: PageMemory,
     /// The sleep number it was last rung for.
@@ -97,6 +97,12 @@ impl PeerLoop {
         // went to sleep.
         self.seen = self.page.header().asleep.load(Ordering::Acquire);
         self.seen != 0 && self.seen != self.rung
+    }
+
+    /// Whether it sleeps, and this loop has rung for that.
+    pub fn is_rung(&self) -> bool {
+        let asleep = self.page.header().asleep.load(Ordering::Relaxed);
+        asleep != 0 && asleep == self.rung
     }
 
     /// A bell was rung for the number seen last.

@@ -60,7 +60,7 @@ pub enum Corrupt {
 }
 
 /// Both halves of one end, for a thread that uses both.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct End {
     /// What this end sends.
     pub sender: Sender,

@@ -25,7 +25,7 @@ impl Lane {
 }
 
 /// The opening of a part, as its sender tells it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Opening {
     /// Stream offset of its first byte.
     pub(crate) start: u64,

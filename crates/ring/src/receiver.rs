@@ -1,5 +1,7 @@
 //! The half of an end that receives: takes bytes of both lanes in stream order.
 
+use std::hash::{Hash, Hasher};
+
 use crate::Corrupt;
 use crate::bell::next_number;
 use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
@@ -35,7 +37,7 @@ pub enum Front {
 
 /// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
 /// the holder of the direction's lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Receiver {
     own: Segment,
     peer: PeerSegment,
@@ -65,6 +67,15 @@ pub struct Receiver {
     /// Messages taken, and how many of them the segment tells.
     messages: u64,
     told: u64,
+}
+
+/// As the sender half's.
+impl Hash for Receiver {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Receiver { own: _, peer: _, head, index, released, tail, base, peer_head, .. } = self;
+        (head, index, released, tail, base, peer_head).hash(hasher);
+        (self.parts, self.next, self.data, self.tcp, self.tcp_start).hash(hasher);
+    }
 }
 
 impl Receiver {
@@ -150,6 +161,13 @@ impl Receiver {
     #[inline]
     pub fn stream(&self) -> u64 {
         self.head.wrapping_add(self.data)
+    }
+
+    /// Whether all was taken that the other end says it has sent, in both lanes.
+    #[cold]
+    pub fn took_all(&self) -> bool {
+        let peer = self.peer.header();
+        peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
 
     /// TCP-lane offset: bytes and bells taken from the kernel.

@@ -1,5 +1,7 @@
 //! The half of an end that sends: writes its ring, chooses the lane, rings bells.
 
+use std::hash::{Hash, Hasher};
+
 use crate::Corrupt;
 use crate::bell::PeerLoop;
 use crate::layout::{COUNTED_EVERY, RECORDS, SENT_MESSAGES};
@@ -10,7 +12,7 @@ use crate::sync::{Ordering, full_fence};
 
 /// Sends one direction of a connection. Whoever uses it is alone in that: one thread, or the
 /// holder of the direction's lock.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Sender {
     own: Segment,
     peer: PeerSegment,
@@ -34,6 +36,15 @@ pub struct Sender {
     /// Messages sent, and how many of them the segment tells.
     messages: u64,
     told: u64,
+}
+
+/// What the half does next depends on this, and on the words of the segments. The numbers of
+/// bells lie there too, and only whether two are equal matters; statistics matter to nobody.
+impl Hash for Sender {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, .. } = self;
+        (tail, index, head, parts, parts_taken, data, tcp).hash(hasher);
+    }
 }
 
 impl Sender {
@@ -306,6 +317,14 @@ impl Sender {
     pub fn drained(&mut self) -> Result<bool, Corrupt> {
         self.refresh()?;
         Ok(self.head == self.tail && self.free_records()? == RECORDS)
+    }
+
+    /// Whether the other end says that it has taken all that was sent, in both lanes. It may
+    /// have taken ring bytes that it does not tell of yet.
+    #[cold]
+    pub fn all_was_taken(&self) -> bool {
+        let peer = self.peer.header();
+        peer.head.load(Ordering::Acquire) == self.tail && peer.taken.data.load(Ordering::Relaxed) == self.data
     }
 
     /// Whether the other end waits for a bell for what was published before. Ask after each

@@ -1,0 +1,152 @@
+//! The protocol of promotion under an explicit-state search: every interleaving of the steps of
+//! two ends, of the kernel connection between them and of the monitor, within bounds. Each end
+//! is the real state machine on real ring memory; a step is one call of it.
+
+mod kernel;
+mod memory;
+mod search;
+mod world;
+
+use memory::RING;
+use search::search;
+use world::{Act, Bounds, Event, Mutation, Sleep};
+
+const SLEEPS: &[Sleep] = &[Sleep::Hot, Sleep::Cold];
+const GOING: &[Act] = &[Act::Close, Act::Kill];
+const ENDS: &[Act] = &[Act::Shutdown, Act::Close, Act::Kill];
+const ALL: usize = 1 << 16;
+
+/// Both ends write a little.
+const TALK: Bounds = Bounds {
+    writes: [&[1], &[1]],
+    reads: &[ALL],
+    kernel_room: 600,
+    promoted: true,
+    delays: false,
+    short_fetches: false,
+    sleeps: SLEEPS,
+    ends: [GOING, GOING],
+};
+
+/// One direction, whose second write finds the ring full.
+const SPILL: Bounds =
+    Bounds { writes: [&[4000, 4000, 1], &[]], ends: [&[Act::Close, Act::Kill], &[Act::Close]], ..TALK };
+
+/// The kernel has room for one byte, and the ring is full.
+const NO_ROOM: Bounds =
+    Bounds { writes: [&[RING, 1, 1], &[]], kernel_room: 1, ends: [&[Act::Close], &[]], ..TALK };
+
+/// What the kernel took arrives later.
+const LATE: Bounds = Bounds { delays: true, ends: [&[Act::Close], &[Act::Close]], ..TALK };
+
+/// One end writes before, while or after they meet.
+const MEET: Bounds = Bounds { writes: [&[1], &[]], promoted: false, ..TALK };
+
+/// Searches all, and tells how much that was. `least`: states, so that a search does not become
+/// smaller unnoticed; `events`: what has to happen on some way.
+fn explore(name: &str, bounds: &'static Bounds, least: usize, events: &[Event]) {
+    let found = match search(bounds, Mutation::None) {
+        Ok(found) => found,
+        Err(failure) => panic!("{name}: {failure}"),
+    };
+    println!("{name}: {found:?}");
+    assert!(found.states >= least, "{name}: only {} states", found.states);
+    assert!(found.quiet > 0);
+    for event in events {
+        assert!(found.events.contains_key(event), "{name}: {event:?} never happened");
+    }
+}
+
+const SLEEPING: &[Event] = &[Event::SleptCold, Event::SleptHot, Event::StayedAwake, Event::BellTaken];
+const ENDING: &[Event] = &[Event::EndFinished, Event::EndReset, Event::ResetAtClose];
+const SPILLING: &[Event] = &[Event::RingFull, Event::Returned];
+const MEETING: &[Event] = &[Event::Promoted, Event::AloneAware, Event::WroteRing];
+
+#[test]
+fn two_ends_that_talk() {
+    static BOUNDS: Bounds = TALK;
+    explore("talk", &BOUNDS, 39_000, &[SLEEPING, ENDING, &[Event::LateBellDropped]].concat());
+}
+
+#[test]
+fn a_ring_that_spills() {
+    static BOUNDS: Bounds = SPILL;
+    explore("spill", &BOUNDS, 170_000, &[SLEEPING, ENDING, SPILLING].concat());
+}
+
+#[test]
+fn a_kernel_without_room() {
+    static BOUNDS: Bounds = NO_ROOM;
+    explore("no room", &BOUNDS, 34_000, &[SLEEPING, SPILLING, &[Event::BellWithoutRoom]].concat());
+}
+
+#[test]
+fn a_kernel_that_delivers_late() {
+    static BOUNDS: Bounds = LATE;
+    explore("late", &BOUNDS, 59_000, &[SLEEPING, ENDING].concat());
+}
+
+#[test]
+fn ends_that_meet() {
+    static BOUNDS: Bounds = MEET;
+    explore("meet", &BOUNDS, 41_000, &[SLEEPING, ENDING, MEETING].concat());
+}
+
+/// Each is found, by the search that looks where it does harm.
+#[test]
+fn what_goes_wrong_is_found() {
+    use Mutation::*;
+    static BOUNDS: [Bounds; 2] = [SPILL, Bounds { writes: [&[1, 1], &[1]], ..MEET }];
+    let [spill, meet] = &BOUNDS;
+    let mutations = [
+        (BellOmitted, spill),
+        (BellAskedBeforeWrite, spill),
+        (BellNotCounted, spill),
+        (BellAsData, spill),
+        (BellBehindSpill, spill),
+        (BellsUnreadAtClose, spill),
+        (DroppedBellsNotCounted, spill),
+        (RecordBehindBytes, spill),
+        (KernelBytesNotCounted, spill),
+        (AwareAtGrant, meet),
+        (GrantTwice, meet),
+        (AdoptOverFetched, meet),
+        (HotWithoutLook, spill),
+        (ColdWithoutLook, spill),
+        (WakeStaysAsleep, spill),
+        (FinBeforeBytes, meet),
+        (EndBeforeRing, spill),
+        (ResetBeforeRing, meet),
+        (CloseForgetsRing, spill),
+        (RingAfterFin, spill),
+        (RingWhileQueued, spill),
+    ];
+    for (mutation, bounds) in mutations {
+        match search(bounds, mutation) {
+            Ok(found) => panic!("{mutation:?} is not found in {} states", found.states),
+            Err(failure) => println!("{mutation:?}: {failure}"),
+        }
+    }
+}
+
+macro_rules! at_length {
+    ($($name:ident, $least:expr, $bounds:expr;)*) => { $(
+        #[test]
+        #[ignore = "takes minutes: make model"]
+        fn $name() {
+            static BOUNDS: Bounds = $bounds;
+            explore(stringify!($name), &BOUNDS, $least, ENDING);
+        }
+    )* };
+}
+
+at_length! {
+    talk_at_length, 4_400_000, Bounds { writes: [&[1, 1], &[1, 1]], ends: [ENDS, ENDS], ..TALK };
+    no_room_at_length, 890_000, Bounds { writes: [&[RING, 1, 1], &[1]], ends: [&[Act::Close], &[Act::Close]], ..NO_ROOM };
+    spill_at_length, 13_000_000, Bounds { delays: true, reads: &[ALL, 3000], ends: [ENDS, ENDS], ..SPILL };
+    spill_both_ways, 3_500_000,
+        Bounds { writes: [&[4000, 4000], &[4000, 4000]], ends: [&[Act::Close], &[Act::Close]], ..TALK };
+    late_at_length, 900_000, Bounds { writes: [&[1, 1], &[1]], short_fetches: true, ..LATE };
+    meet_at_length, 4_600_000, Bounds { writes: [&[1, 1], &[1]], ends: [ENDS, ENDS], ..MEET };
+    meet_late, 1_300_000, Bounds { writes: [&[1], &[1]], delays: true, ends: [ENDS, ENDS], ..MEET };
+}
