@@ -267,12 +267,15 @@ impl Channel {
             return Ok(Some(completion));
         }
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
-            // Nobody waits longer for a bell than for the message it announces.
-            if self.core.bells > 0 {
+            let looks = self.spin.looks();
+            // Nobody waits longer for a bell than for the message it announces. One look is no
+            // wait: what follows hands it over, in the very call that sleeps if there is nothing.
+            if self.core.bells > 0 && looks > 1 {
                 self.turn(Wait::Flush)?;
             }
-            for _ in 0..self.spin.looks() {
+            for _ in 0..looks {
                 if let Some(completion) = self.next_from_rings() {
+                    self.hand_over_bells();
                     self.from_rings += 1;
                     self.spin.learn(Duration::ZERO);
                     return Ok(Some(completion));
@@ -298,6 +301,15 @@ impl Channel {
         None
     }
 
+    /// Whoever is to hear a bell need not wait while this end is busy. A refusal shows at the
+    /// next dispatch, where it is reported.
+    #[inline]
+    fn hand_over_bells(&mut self) {
+        if self.core.bells > 0 {
+            let _ = self.turn(Wait::Flush);
+        }
+    }
+
     /// Nothing is left to hand out: submits, waits and fetches until something is.
     fn fetch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
         let start = Instant::now();
@@ -318,6 +330,7 @@ impl Channel {
             if self.promoter.is_some() {
                 self.tend_promotion();
                 if let Some(completion) = self.next_from_rings() {
+                    self.hand_over_bells();
                     return Ok(Some(completion));
                 }
             }
@@ -350,7 +363,7 @@ impl Channel {
             self.spin.forget();
         }
         let rings = self.has_hot_rings();
-        let budget = self.spin.budget(self.core.handles.len(), rings);
+        let budget = self.spin.budget(self.core.handles.len(), rings, now);
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
@@ -362,7 +375,7 @@ impl Channel {
                     // The other end may need this very core.
                     std::thread::yield_now();
                     let before = std::mem::replace(&mut spent, now.elapsed());
-                    if self.spin.gave_up_core(spent - before) {
+                    if self.spin.gave_up_core(spent - before, now + spent) {
                         break;
                     }
                 }

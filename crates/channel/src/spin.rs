@@ -7,7 +7,7 @@
 //! an answer given sooner brings no request sooner, and a spin that fills the CPU makes
 //! the slowest answers slower.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Spin;
 
@@ -27,19 +27,20 @@ pub(crate) struct SpinPolicy {
     mode: Spin,
     /// Moving average of how long waits took, in nanoseconds.
     gap: u64,
-    /// Waits that are not spun, since others want the core; and how many it will be the
-    /// next time.
-    pause: u32,
-    next_pause: u32,
+    /// Until when nothing is spun, since others want the core.
+    paused_until: Option<Instant>,
 }
 
-/// Waits that are not spun after others were found to want the core; doubled each time.
-const PAUSE_MIN: u32 = 256;
-const PAUSE_MAX: u32 = 1 << 20;
+/// How many times as long as the core was away nothing is spun: looking whether others still
+/// want it then costs a small part of the time, and one short disturbance is soon forgotten.
+const PAUSE_TIMES: u32 = 64;
+
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl SpinPolicy {
     pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy { mode, gap: FAR, pause: 0, next_pause: PAUSE_MIN }
+        SpinPolicy { mode, gap: FAR, paused_until: None }
     }
 
     /// A connection came: whatever was learned before no longer holds.
@@ -49,14 +50,16 @@ impl SpinPolicy {
     }
 
     /// How long to spin before the next sleep of a channel with so many handles.
-    #[inline]
     ///
     /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
     /// handles does not matter then.
-    pub(crate) fn budget(&mut self, handles: u32, rings: bool) -> Duration {
-        if rings && self.pause > 0 {
-            self.pause -= 1;
-            return Duration::ZERO;
+    #[inline]
+    pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: Instant) -> Duration {
+        if rings && let Some(end) = self.paused_until {
+            if now < end {
+                return Duration::ZERO;
+            }
+            self.paused_until = None;
         }
         match self.mode {
             Spin::Off => Duration::ZERO,
@@ -71,7 +74,7 @@ impl SpinPolicy {
     #[inline]
     pub(crate) fn looks(&self) -> u32 {
         match self.mode {
-            _ if self.pause > 0 => 1,
+            _ if self.paused_until.is_some() => 1,
             Spin::Off => 1,
             Spin::For(_) => 128,
             Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 128,
@@ -82,11 +85,10 @@ impl SpinPolicy {
     /// The core was given up for `time` while spinning. True if that was so long that
     /// others are at work there, who would take it each time: sleeping is better then,
     /// since a sleeper that wakes goes first.
-    pub(crate) fn gave_up_core(&mut self, time: Duration) -> bool {
+    pub(crate) fn gave_up_core(&mut self, time: Duration, now: Instant) -> bool {
         let others = time > 2 * BUDGET;
         if others {
-            self.pause = self.next_pause;
-            self.next_pause = (self.next_pause * 2).min(PAUSE_MAX);
+            self.paused_until = now.checked_add((time * PAUSE_TIMES).min(PAUSE_MAX));
         }
         others
     }
@@ -107,21 +109,39 @@ mod tests {
     #[test]
     fn spins_while_completions_are_near() {
         let mut policy = SpinPolicy::new(Spin::Auto);
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        let now = Instant::now();
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1, false), BUDGET);
-        assert_eq!(policy.budget(CROWD + 1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), BUDGET);
+        assert_eq!(policy.budget(CROWD + 1, false, now), Duration::ZERO);
         policy.forget();
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1, false), BUDGET);
+        assert_eq!(policy.budget(1, false, now), BUDGET);
         for _ in 0..32 {
             policy.learn(Duration::from_millis(5));
         }
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn spins_no_more_for_a_while_where_others_want_the_core() {
+        let mut policy = SpinPolicy::new(Spin::Auto);
+        (0..32).for_each(|_| policy.learn(Duration::from_micros(5)));
+        let now = Instant::now();
+        assert!(!policy.gave_up_core(Duration::from_micros(20), now));
+        assert_eq!(policy.budget(1, true, now), BUDGET);
+        assert!(policy.gave_up_core(Duration::from_millis(1), now));
+        assert_eq!(policy.looks(), 1);
+        let within = now + Duration::from_millis(63);
+        assert_eq!(policy.budget(1, true, within), Duration::ZERO);
+        assert_eq!(policy.budget(1, true, now + Duration::from_millis(64)), BUDGET);
+        assert!(policy.looks() > 1);
+        assert!(policy.gave_up_core(Duration::from_secs(60), now));
+        assert_eq!(policy.budget(1, true, now + PAUSE_MAX), BUDGET);
     }
 }
