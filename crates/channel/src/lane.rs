@@ -14,7 +14,7 @@ use crate::buffer::{Buffer, ReadData};
 use crate::completion::{Completion, Event};
 use crate::core::{Core, Op, OpKind, State, outcome};
 use crate::engine::{Done, Request};
-use crate::id::OpId;
+use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
 
 /// Buffers that a connection may hold while nobody reads it; the kernel keeps the rest.
@@ -164,6 +164,7 @@ impl Lane {
     }
 
     /// The other end broke the rules: for this one the connection ends as by a reset.
+    #[cold]
     fn break_off(&mut self, what: Corrupt) -> Next {
         if !std::mem::replace(&mut self.broken, true) {
             tracing::warn!("a promoted connection is reset: {what}");
@@ -171,6 +172,7 @@ impl Lane {
         Next::End(KernelEnd::Failed(libc::ECONNRESET))
     }
 
+    #[inline(always)]
     fn next(&mut self) -> Next {
         if self.broken {
             return Next::End(KernelEnd::Failed(libc::ECONNRESET));
@@ -344,15 +346,39 @@ impl Core {
     }
 
     /// The next completion of a promoted connection, if something for its reader is here.
-    #[inline]
-    pub(crate) fn lane_next(&mut self, handle: u32) -> Option<Completion> {
-        let lane = self.handles.at_mut(handle)?.lane.as_deref_mut()?;
-        match lane.next() {
-            Next::Nothing => None,
-            next => self.lane_deliver(handle, next),
+    #[inline(always)]
+    pub(crate) fn lane_next(&mut self, name: Handle) -> Option<Completion> {
+        let entry = self.handles.get_mut(name.index, name.generation)?;
+        let lane = entry.lane.as_deref_mut()?;
+        let count = match lane.next() {
+            Next::Nothing => return None,
+            Next::Ring(count) => count,
+            next => return self.lane_deliver(name.index, next),
+        };
+        // What nearly all of them are, in one piece: bytes of the ring, for a streaming read
+        // behind the watch.
+        let reader = match self.ops.at(entry.reads.head) {
+            Some(Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. }) => *next,
+            _ => NO_OP,
+        };
+        if entry.state == State::Open
+            && let Some(Op { kind: OpKind::ReadStream { .. }, cancelled: false, .. }) = self.ops.at(reader)
+            && let Some(id) = self.ring_pool.take_free()
+        {
+            lane.sleeps = 0;
+            self.stats.ring_reads += 1;
+            self.stats.completions += 1;
+            let mut buffer = self.ring_pool.claim(id, 0, count.min(u32::MAX as usize) as u32);
+            let read = lane.connection.read_ring(&mut buffer).unwrap_or(0);
+            buffer.truncate(read);
+            let op = OpId { index: reader, generation: self.ops.generation(reader) };
+            let event = Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: true };
+            return Some(Completion { handle: name, cookie: entry.cookie, op, event });
         }
+        self.lane_deliver(name.index, Next::Ring(count))
     }
 
+    #[inline(never)]
     fn lane_deliver(&mut self, handle: u32, mut next: Next) -> Option<Completion> {
         let reader = self.lane_reader(handle)?;
         for _ in 0..4 {

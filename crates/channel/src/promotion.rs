@@ -132,8 +132,15 @@ impl Promoter {
     }
 
     /// Looks at what became hot; what was hot for the longest gives way to it.
-    #[inline]
+    #[inline(always)]
     fn take_heated(&mut self, core: &mut Core) {
+        if !core.heated.is_empty() {
+            self.take_all_heated(core);
+        }
+    }
+
+    #[cold]
+    fn take_all_heated(&mut self, core: &mut Core) {
         while let Some(handle) = core.heated.pop() {
             if self.hot.len() >= HOT_MAX {
                 let place = self.cursor % self.hot.len();
@@ -443,7 +450,7 @@ impl Channel {
     }
 
     /// Something from a hot ring, if anything is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_from_rings(&mut self) -> Option<Completion> {
         let promoter = self.promoter.as_deref_mut()?;
         promoter.take_heated(&mut self.core);
@@ -452,14 +459,14 @@ impl Channel {
                 promoter.cursor = 0;
             }
             let handle = promoter.hot[promoter.cursor];
-            if self.core.handles.get(handle.index, handle.generation).is_none() {
-                promoter.hot.swap_remove(promoter.cursor);
-                continue;
-            }
-            promoter.cursor += 1;
-            let found = self.core.lane_next(handle.index);
+            let found = self.core.lane_next(handle);
             if found.is_some() {
+                promoter.cursor += 1;
                 return found;
+            }
+            match self.core.handles.get(handle.index, handle.generation) {
+                Some(_) => promoter.cursor += 1,
+                None => _ = promoter.hot.swap_remove(promoter.cursor),
             }
         }
         None
