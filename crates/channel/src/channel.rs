@@ -319,6 +319,7 @@ impl Channel {
         if self.without_turn >= WITHOUT_TURN_MAX || self.from_rings >= FROM_RINGS_MAX {
             self.turn(Wait::No)?;
         }
+        self.cool_quiet(start);
         loop {
             if let Some(completion) = self.next_of_own(now) {
                 self.without_turn += 1;

@@ -25,6 +25,10 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
+/// So much time counts as one sleep: a channel that never sleeps would look at quiet
+/// rings for ever otherwise, at the cost of the busy ones.
+const COOLS_EVERY: Duration = Duration::from_millis(1);
+
 /// Offers that wait for a monitor to be there.
 const OFFERS_MAX: usize = 4096;
 
@@ -50,6 +54,8 @@ pub(crate) struct Promoter {
     hot: Vec<Handle>,
     /// Where in `hot` the next look begins.
     cursor: usize,
+    /// When what was quiet was last cooled.
+    cooled: Instant,
 }
 
 /// How fast offers are made.
@@ -115,6 +121,7 @@ impl Promoter {
                 granted: Vec::new(),
                 hot: Vec::new(),
                 cursor: 0,
+                cooled: Instant::now(),
             })),
             Err(error) => {
                 tracing::warn!("connections stay on TCP: {error}");
@@ -470,6 +477,23 @@ impl Channel {
             }
         }
         None
+    }
+
+    /// Has hot connections of a channel that does not sleep turn cold as a sleep would.
+    #[inline]
+    pub(crate) fn cool_quiet(&mut self, now: Instant) {
+        let Some(promoter) = self.promoter.as_deref_mut() else { return };
+        if now.saturating_duration_since(promoter.cooled) < COOLS_EVERY {
+            return;
+        }
+        promoter.cooled = now;
+        promoter.hot.retain(|&handle| match self.core.lane(handle.index) {
+            Some(lane) if lane.sleeps < COOLING => {
+                lane.sleeps += 1;
+                true
+            }
+            _ => cool(&mut self.core, handle),
+        });
     }
 
     /// Whether anything new lies in a hot ring.
