@@ -43,8 +43,10 @@ pub(crate) struct Lane {
     pub(crate) broken: bool,
     /// Writes, and bells among them, since it was last judged whether the ring pays.
     judged: (u32, u32),
-    /// Writes that go through the kernel before the ring is tried again.
+    /// Writes that go through the kernel before the ring is tried again; and how many it will
+    /// be the next time.
     resting: u32,
+    rest: u32,
 }
 
 /// Bytes that wait for a reader.
@@ -90,8 +92,12 @@ pub(crate) enum Listening {
 /// Writes after which it is judged whether the ring pays.
 const JUDGED: u32 = 128;
 
-/// Writes through the kernel after it did not.
-const REST: u32 = 4096;
+/// The same after a rest: whether it pays again shows soon, and until then it costs.
+const JUDGED_AGAIN: u32 = 32;
+
+/// Writes through the kernel after it did not; doubled each time that it does not again.
+const REST_MIN: u32 = 4096;
+const REST_MAX: u32 = 16 * REST_MIN;
 
 impl Lane {
     pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {
@@ -108,6 +114,7 @@ impl Lane {
             broken: false,
             judged: (0, 0),
             resting: 0,
+            rest: REST_MIN,
         }
     }
 
@@ -120,20 +127,32 @@ impl Lane {
             return false;
         }
         self.judged.0 += 1;
-        if self.judged.0 < JUDGED {
+        let window = if self.rest == REST_MIN { JUDGED } else { JUDGED_AGAIN };
+        if self.judged.0 < window {
             return true;
         }
         let (_, bells) = std::mem::take(&mut self.judged);
-        if bells <= JUDGED / 2 || self.bell_under_way {
+        if bells <= window / 2 {
+            self.rest = REST_MIN;
             return true;
         }
-        self.resting = REST;
+        if self.bell_under_way {
+            return true;
+        }
+        self.resting = self.rest;
+        self.rest = (self.rest * 2).min(REST_MAX);
         if self.connection.sends_to_ring()
             && let Err(corrupt) = self.connection.spill()
         {
             self.break_off(corrupt);
         }
         false
+    }
+
+    /// Whether the kernel has this direction for a while, and nothing of the ring's is under way.
+    #[inline]
+    pub(crate) fn rests(&self) -> bool {
+        self.resting > 0 && !self.broken && !self.bell_under_way && !self.connection.sends_to_ring()
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does

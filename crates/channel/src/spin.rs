@@ -29,18 +29,27 @@ pub(crate) struct SpinPolicy {
     gap: u64,
     /// Until when nothing is spun, since others want the core.
     paused_until: Option<Instant>,
+    /// How many times as long as the core was away the last pause was, and until when losing it
+    /// again means that others have stayed.
+    times: u32,
+    calm_at: Option<Instant>,
 }
 
-/// How many times as long as the core was away nothing is spun: looking whether others still
-/// want it then costs a small part of the time, and one short disturbance is soon forgotten.
-const PAUSE_TIMES: u32 = 64;
+/// How many times as long as the core was away nothing is spun: few at first, so that one
+/// disturbance is soon forgotten, and twice as many each time that the core is lost again soon:
+/// looking whether others still want it then costs a small part of the time.
+const TIMES_MIN: u32 = 4;
+const TIMES_MAX: u32 = 128;
+
+/// Pauses after which a disturbance is a new one.
+const CALM: u32 = 8;
 
 /// The longest such pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl SpinPolicy {
     pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy { mode, gap: FAR, paused_until: None }
+        SpinPolicy { mode, gap: FAR, paused_until: None, times: TIMES_MIN, calm_at: None }
     }
 
     /// A connection came: whatever was learned before no longer holds.
@@ -55,7 +64,7 @@ impl SpinPolicy {
     /// handles does not matter then.
     #[inline]
     pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: Instant) -> Duration {
-        if rings && let Some(end) = self.paused_until {
+        if let Some(end) = self.paused_until {
             if now < end {
                 return Duration::ZERO;
             }
@@ -88,7 +97,11 @@ impl SpinPolicy {
     pub(crate) fn gave_up_core(&mut self, time: Duration, now: Instant) -> bool {
         let others = time > 2 * BUDGET;
         if others {
-            self.paused_until = now.checked_add((time * PAUSE_TIMES).min(PAUSE_MAX));
+            let again = self.calm_at.is_some_and(|calm| now < calm);
+            self.times = if again { (self.times * 2).min(TIMES_MAX) } else { TIMES_MIN };
+            let pause = time.saturating_mul(self.times).min(PAUSE_MAX);
+            self.paused_until = now.checked_add(pause);
+            self.calm_at = now.checked_add(pause * CALM);
         }
         others
     }
@@ -137,11 +150,19 @@ mod tests {
         assert_eq!(policy.budget(1, true, now), BUDGET);
         assert!(policy.gave_up_core(Duration::from_millis(1), now));
         assert_eq!(policy.looks(), 1);
-        let within = now + Duration::from_millis(63);
-        assert_eq!(policy.budget(1, true, within), Duration::ZERO);
-        assert_eq!(policy.budget(1, true, now + Duration::from_millis(64)), BUDGET);
+        assert_eq!(policy.budget(1, true, now + Duration::from_micros(3999)), Duration::ZERO);
+        // Nor where no ring is hot meanwhile.
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
+        let later = now + Duration::from_millis(4);
+        assert_eq!(policy.budget(1, true, later), BUDGET);
         assert!(policy.looks() > 1);
-        assert!(policy.gave_up_core(Duration::from_secs(60), now));
-        assert_eq!(policy.budget(1, true, now + PAUSE_MAX), BUDGET);
+        // Again: twice as long. Much later: a new disturbance.
+        assert!(policy.gave_up_core(Duration::from_millis(1), later));
+        assert_eq!(policy.budget(1, true, later + Duration::from_millis(7)), Duration::ZERO);
+        let calm = later + Duration::from_secs(1);
+        assert!(policy.gave_up_core(Duration::from_millis(1), calm));
+        assert_eq!(policy.budget(1, true, calm + Duration::from_millis(4)), BUDGET);
+        assert!(policy.gave_up_core(Duration::from_secs(60), calm));
+        assert_eq!(policy.budget(1, true, calm + PAUSE_MAX), BUDGET);
     }
 }
