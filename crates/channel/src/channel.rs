@@ -268,9 +268,10 @@ impl Channel {
         }
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
             let looks = self.spin.looks();
-            // Nobody waits longer for a bell than for the message it announces. One look is no
-            // wait: what follows hands it over, in the very call that sleeps if there is nothing.
-            if self.core.bells > 0 && looks > 1 {
+            // Nobody waits longer for a bell than for the message it announces. Where spinning is
+            // out of the question the call that sleeps hands it over; elsewhere its cost must not
+            // count as time waited, or two ends that could spin would never learn it.
+            if self.core.bells > 0 && self.spin.is_near() {
                 self.turn(Wait::Flush)?;
             }
             for _ in 0..looks {

@@ -96,8 +96,8 @@ const JUDGED: u32 = 128;
 const JUDGED_AGAIN: u32 = 32;
 
 /// Writes through the kernel after it did not; doubled each time that it does not again.
-const REST_MIN: u32 = 4096;
-const REST_MAX: u32 = 16 * REST_MIN;
+const REST_MIN: u32 = 2048;
+const REST_MAX: u32 = 8 * REST_MIN;
 
 impl Lane {
     pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {

@@ -91,6 +91,17 @@ impl SpinPolicy {
         }
     }
 
+    /// Whether completions are near enough that spinning may soon pay.
+    #[inline]
+    pub(crate) fn is_near(&self) -> bool {
+        match self.mode {
+            _ if self.paused_until.is_some() => false,
+            Spin::Off => false,
+            Spin::For(_) => true,
+            Spin::Auto => self.gap < FAR,
+        }
+    }
+
     /// The core was given up for `time` while spinning. True if that was so long that
     /// others are at work there, who would take it each time: sleeping is better then,
     /// since a sleeper that wakes goes first.
