@@ -267,12 +267,16 @@ impl Channel {
             return Ok(Some(completion));
         }
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
-            // Nobody waits longer for a bell than for the message it announces.
-            if self.core.bells > 0 {
+            let looks = self.spin.looks();
+            // Nobody waits longer for a bell than for the message it announces. Where spinning is
+            // out of the question the call that sleeps hands it over; elsewhere its cost must not
+            // count as time waited, or two ends that could spin would never learn it.
+            if self.core.bells > 0 && self.spin.is_near() {
                 self.turn(Wait::Flush)?;
             }
-            for _ in 0..self.spin.looks() {
+            for _ in 0..looks {
                 if let Some(completion) = self.next_from_rings() {
+                    self.hand_over_bells();
                     self.from_rings += 1;
                     self.spin.learn(Duration::ZERO);
                     return Ok(Some(completion));
@@ -298,6 +302,15 @@ impl Channel {
         None
     }
 
+    /// Whoever is to hear a bell need not wait while this end is busy. A refusal shows at the
+    /// next dispatch, where it is reported.
+    #[inline]
+    fn hand_over_bells(&mut self) {
+        if self.core.bells > 0 {
+            let _ = self.turn(Wait::Flush);
+        }
+    }
+
     /// Nothing is left to hand out: submits, waits and fetches until something is.
     fn fetch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
         let start = Instant::now();
@@ -307,6 +320,7 @@ impl Channel {
         if self.without_turn >= WITHOUT_TURN_MAX || self.from_rings >= FROM_RINGS_MAX {
             self.turn(Wait::No)?;
         }
+        self.cool_quiet(start);
         loop {
             if let Some(completion) = self.next_of_own(now) {
                 self.without_turn += 1;
@@ -318,6 +332,7 @@ impl Channel {
             if self.promoter.is_some() {
                 self.tend_promotion(now);
                 if let Some(completion) = self.next_from_rings() {
+                    self.hand_over_bells();
                     return Ok(Some(completion));
                 }
             }
@@ -350,7 +365,7 @@ impl Channel {
             self.spin.forget();
         }
         let rings = self.has_hot_rings();
-        let budget = self.spin.budget(self.core.handles.len(), rings);
+        let budget = self.spin.budget(self.core.handles.len(), rings, now);
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
@@ -362,7 +377,7 @@ impl Channel {
                     // The other end may need this very core.
                     std::thread::yield_now();
                     let before = std::mem::replace(&mut spent, now.elapsed());
-                    if self.spin.gave_up_core(spent - before) {
+                    if self.spin.gave_up_core(spent - before, now + spent) {
                         break;
                     }
                 }

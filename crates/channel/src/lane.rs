@@ -14,7 +14,7 @@ use crate::buffer::{Buffer, ReadData};
 use crate::completion::{Completion, Event};
 use crate::core::{Core, Op, OpKind, State, outcome};
 use crate::engine::{Done, Request};
-use crate::id::OpId;
+use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
 
 /// Buffers that a connection may hold while nobody reads it; the kernel keeps the rest.
@@ -43,8 +43,10 @@ pub(crate) struct Lane {
     pub(crate) broken: bool,
     /// Writes, and bells among them, since it was last judged whether the ring pays.
     judged: (u32, u32),
-    /// Writes that go through the kernel before the ring is tried again.
+    /// Writes that go through the kernel before the ring is tried again; and how many it will
+    /// be the next time.
     resting: u32,
+    rest: u32,
 }
 
 /// Bytes that wait for a reader.
@@ -90,8 +92,12 @@ pub(crate) enum Listening {
 /// Writes after which it is judged whether the ring pays.
 const JUDGED: u32 = 128;
 
-/// Writes through the kernel after it did not.
-const REST: u32 = 4096;
+/// The same after a rest: whether it pays again shows soon, and until then it costs.
+const JUDGED_AGAIN: u32 = 32;
+
+/// Writes through the kernel after it did not; doubled each time that it does not again.
+const REST_MIN: u32 = 2048;
+const REST_MAX: u32 = 8 * REST_MIN;
 
 impl Lane {
     pub(crate) fn new(connection: Connection, other_loop: usize, peer_loop: Arc<PeerLoop>) -> Lane {
@@ -108,6 +114,7 @@ impl Lane {
             broken: false,
             judged: (0, 0),
             resting: 0,
+            rest: REST_MIN,
         }
     }
 
@@ -120,20 +127,32 @@ impl Lane {
             return false;
         }
         self.judged.0 += 1;
-        if self.judged.0 < JUDGED {
+        let window = if self.rest == REST_MIN { JUDGED } else { JUDGED_AGAIN };
+        if self.judged.0 < window {
             return true;
         }
         let (_, bells) = std::mem::take(&mut self.judged);
-        if bells <= JUDGED / 2 || self.bell_under_way {
+        if bells <= window / 2 {
+            self.rest = REST_MIN;
             return true;
         }
-        self.resting = REST;
+        if self.bell_under_way {
+            return true;
+        }
+        self.resting = self.rest;
+        self.rest = (self.rest * 2).min(REST_MAX);
         if self.connection.sends_to_ring()
             && let Err(corrupt) = self.connection.spill()
         {
             self.break_off(corrupt);
         }
         false
+    }
+
+    /// Whether the kernel has this direction for a while, and nothing of the ring's is under way.
+    #[inline]
+    pub(crate) fn rests(&self) -> bool {
+        self.resting > 0 && !self.broken && !self.bell_under_way && !self.connection.sends_to_ring()
     }
 
     /// Whether closing now has to reset the connection, as closing over unread bytes does
@@ -164,6 +183,7 @@ impl Lane {
     }
 
     /// The other end broke the rules: for this one the connection ends as by a reset.
+    #[cold]
     fn break_off(&mut self, what: Corrupt) -> Next {
         if !std::mem::replace(&mut self.broken, true) {
             tracing::warn!("a promoted connection is reset: {what}");
@@ -171,6 +191,7 @@ impl Lane {
         Next::End(KernelEnd::Failed(libc::ECONNRESET))
     }
 
+    #[inline(always)]
     fn next(&mut self) -> Next {
         if self.broken {
             return Next::End(KernelEnd::Failed(libc::ECONNRESET));
@@ -344,15 +365,39 @@ impl Core {
     }
 
     /// The next completion of a promoted connection, if something for its reader is here.
-    #[inline]
-    pub(crate) fn lane_next(&mut self, handle: u32) -> Option<Completion> {
-        let lane = self.handles.at_mut(handle)?.lane.as_deref_mut()?;
-        match lane.next() {
-            Next::Nothing => None,
-            next => self.lane_deliver(handle, next),
+    #[inline(always)]
+    pub(crate) fn lane_next(&mut self, name: Handle) -> Option<Completion> {
+        let entry = self.handles.get_mut(name.index, name.generation)?;
+        let lane = entry.lane.as_deref_mut()?;
+        let count = match lane.next() {
+            Next::Nothing => return None,
+            Next::Ring(count) => count,
+            next => return self.lane_deliver(name.index, next),
+        };
+        // What nearly all of them are, in one piece: bytes of the ring, for a streaming read
+        // behind the watch.
+        let reader = match self.ops.at(entry.reads.head) {
+            Some(Op { kind: OpKind::ReadStream { watch: true, .. }, next, .. }) => *next,
+            _ => NO_OP,
+        };
+        if entry.state == State::Open
+            && let Some(Op { kind: OpKind::ReadStream { .. }, cancelled: false, .. }) = self.ops.at(reader)
+            && let Some(id) = self.ring_pool.take_free()
+        {
+            lane.sleeps = 0;
+            self.stats.ring_reads += 1;
+            self.stats.completions += 1;
+            let mut buffer = self.ring_pool.claim(id, 0, count.min(u32::MAX as usize) as u32);
+            let read = lane.connection.read_ring(&mut buffer).unwrap_or(0);
+            buffer.truncate(read);
+            let op = OpId { index: reader, generation: self.ops.generation(reader) };
+            let event = Event::Read { result: Ok(read), data: ReadData::Buffer(buffer), more: true };
+            return Some(Completion { handle: name, cookie: entry.cookie, op, event });
         }
+        self.lane_deliver(name.index, Next::Ring(count))
     }
 
+    #[inline(never)]
     fn lane_deliver(&mut self, handle: u32, mut next: Next) -> Option<Completion> {
         let reader = self.lane_reader(handle)?;
         for _ in 0..4 {

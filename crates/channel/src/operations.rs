@@ -230,6 +230,16 @@ impl Channel {
             }
             _ => WriteData::from(rest.to_vec()),
         };
+        let rests = written == 0 && self.core.lane(handle.index).is_some_and(|lane| lane.rests());
+        let queued = match rests && self.is_promoted(handle) && self.fork_mark.is_here() {
+            // As on a connection that has no ring.
+            true => self.core.queue_fresh(handle, data),
+            false => Err(data),
+        };
+        let Err(data) = queued else {
+            self.flush_if_due();
+            return Ok(());
+        };
         match self.write_quiet(handle, data) {
             Ok(()) => Ok(()),
             // Its first part may be with the peer already: the rest goes out in any case.
@@ -481,7 +491,8 @@ impl Channel {
     /// again once the reader has come so far.
     #[inline]
     fn settle_spill(&mut self, index: u32) {
-        if self.core.handles.at(index).is_some_and(|entry| entry.write_state == WriteState::Requested) {
+        let waits = |state| matches!(state, WriteState::Requested | WriteState::Fresh);
+        if self.core.handles.at(index).is_some_and(|entry| waits(entry.write_state)) {
             let _ = self.turn(Wait::Flush);
         }
     }

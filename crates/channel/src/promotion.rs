@@ -26,6 +26,10 @@ const HOT_MAX: usize = 64;
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
+/// So much time counts as one sleep: a channel that never sleeps would look at quiet
+/// rings for ever otherwise, at the cost of the busy ones.
+const COOLS_EVERY: Duration = Duration::from_millis(1);
+
 /// Offers that wait for a monitor, or for it to find room.
 const OFFERS_MAX: usize = 4096;
 
@@ -53,6 +57,8 @@ pub(crate) struct Promoter {
     hot: Vec<Handle>,
     /// Where in `hot` the next look begins.
     cursor: usize,
+    /// When what was quiet was last cooled.
+    cooled: Instant,
 }
 
 /// How fast offers are made.
@@ -127,6 +133,7 @@ impl Promoter {
                 granted: Vec::new(),
                 hot: Vec::new(),
                 cursor: 0,
+                cooled: Instant::now(),
             })),
             Err(error) => {
                 tracing::warn!("connections stay on TCP: {error}");
@@ -144,8 +151,15 @@ impl Promoter {
     }
 
     /// Looks at what became hot; what was hot for the longest gives way to it.
-    #[inline]
+    #[inline(always)]
     fn take_heated(&mut self, core: &mut Core) {
+        if !core.heated.is_empty() {
+            self.take_all_heated(core);
+        }
+    }
+
+    #[cold]
+    fn take_all_heated(&mut self, core: &mut Core) {
         while let Some(handle) = core.heated.pop() {
             if self.hot.len() >= HOT_MAX {
                 let place = self.cursor % self.hot.len();
@@ -512,7 +526,7 @@ impl Channel {
     }
 
     /// Something from a hot ring, if anything is there.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next_from_rings(&mut self) -> Option<Completion> {
         let promoter = self.promoter.as_deref_mut()?;
         promoter.take_heated(&mut self.core);
@@ -521,17 +535,34 @@ impl Channel {
                 promoter.cursor = 0;
             }
             let handle = promoter.hot[promoter.cursor];
-            if self.core.handles.get(handle.index, handle.generation).is_none() {
-                promoter.hot.swap_remove(promoter.cursor);
-                continue;
-            }
-            promoter.cursor += 1;
-            let found = self.core.lane_next(handle.index);
+            let found = self.core.lane_next(handle);
             if found.is_some() {
+                promoter.cursor += 1;
                 return found;
+            }
+            match self.core.handles.get(handle.index, handle.generation) {
+                Some(_) => promoter.cursor += 1,
+                None => _ = promoter.hot.swap_remove(promoter.cursor),
             }
         }
         None
+    }
+
+    /// Has hot connections of a channel that does not sleep turn cold as a sleep would.
+    #[inline]
+    pub(crate) fn cool_quiet(&mut self, now: Instant) {
+        let Some(promoter) = self.promoter.as_deref_mut() else { return };
+        if now.saturating_duration_since(promoter.cooled) < COOLS_EVERY {
+            return;
+        }
+        promoter.cooled = now;
+        promoter.hot.retain(|&handle| match self.core.lane(handle.index) {
+            Some(lane) if lane.sleeps < COOLING => {
+                lane.sleeps += 1;
+                true
+            }
+            _ => cool(&mut self.core, handle),
+        });
     }
 
     /// Whether anything new lies in a hot ring.

@@ -7,7 +7,7 @@
 //! an answer given sooner brings no request sooner, and a spin that fills the CPU makes
 //! the slowest answers slower.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Spin;
 
@@ -27,19 +27,29 @@ pub(crate) struct SpinPolicy {
     mode: Spin,
     /// Moving average of how long waits took, in nanoseconds.
     gap: u64,
-    /// Waits that are not spun, since others want the core; and how many it will be the
-    /// next time.
-    pause: u32,
-    next_pause: u32,
+    /// Until when nothing is spun, since others want the core.
+    paused_until: Option<Instant>,
+    /// How many times as long as the core was away the last pause was, and until when losing it
+    /// again means that others have stayed.
+    times: u32,
+    calm_at: Option<Instant>,
 }
 
-/// Waits that are not spun after others were found to want the core; doubled each time.
-const PAUSE_MIN: u32 = 256;
-const PAUSE_MAX: u32 = 1 << 20;
+/// How many times as long as the core was away nothing is spun: few at first, so that one
+/// disturbance is soon forgotten, and twice as many each time that the core is lost again soon:
+/// looking whether others still want it then costs a small part of the time.
+const TIMES_MIN: u32 = 4;
+const TIMES_MAX: u32 = 128;
+
+/// Pauses after which a disturbance is a new one.
+const CALM: u32 = 8;
+
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 impl SpinPolicy {
     pub(crate) fn new(mode: Spin) -> SpinPolicy {
-        SpinPolicy { mode, gap: FAR, pause: 0, next_pause: PAUSE_MIN }
+        SpinPolicy { mode, gap: FAR, paused_until: None, times: TIMES_MIN, calm_at: None }
     }
 
     /// A connection came: whatever was learned before no longer holds.
@@ -49,14 +59,16 @@ impl SpinPolicy {
     }
 
     /// How long to spin before the next sleep of a channel with so many handles.
-    #[inline]
     ///
     /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
     /// handles does not matter then.
-    pub(crate) fn budget(&mut self, handles: u32, rings: bool) -> Duration {
-        if rings && self.pause > 0 {
-            self.pause -= 1;
-            return Duration::ZERO;
+    #[inline]
+    pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: Instant) -> Duration {
+        if let Some(end) = self.paused_until {
+            if now < end {
+                return Duration::ZERO;
+            }
+            self.paused_until = None;
         }
         match self.mode {
             Spin::Off => Duration::ZERO,
@@ -71,7 +83,7 @@ impl SpinPolicy {
     #[inline]
     pub(crate) fn looks(&self) -> u32 {
         match self.mode {
-            _ if self.pause > 0 => 1,
+            _ if self.paused_until.is_some() => 1,
             Spin::Off => 1,
             Spin::For(_) => 128,
             Spin::Auto if self.gap < BUDGET.as_nanos() as u64 => 128,
@@ -79,14 +91,28 @@ impl SpinPolicy {
         }
     }
 
+    /// Whether completions are near enough that spinning may soon pay.
+    #[inline]
+    pub(crate) fn is_near(&self) -> bool {
+        match self.mode {
+            _ if self.paused_until.is_some() => false,
+            Spin::Off => false,
+            Spin::For(_) => true,
+            Spin::Auto => self.gap < FAR,
+        }
+    }
+
     /// The core was given up for `time` while spinning. True if that was so long that
     /// others are at work there, who would take it each time: sleeping is better then,
     /// since a sleeper that wakes goes first.
-    pub(crate) fn gave_up_core(&mut self, time: Duration) -> bool {
+    pub(crate) fn gave_up_core(&mut self, time: Duration, now: Instant) -> bool {
         let others = time > 2 * BUDGET;
         if others {
-            self.pause = self.next_pause;
-            self.next_pause = (self.next_pause * 2).min(PAUSE_MAX);
+            let again = self.calm_at.is_some_and(|calm| now < calm);
+            self.times = if again { (self.times * 2).min(TIMES_MAX) } else { TIMES_MIN };
+            let pause = time.saturating_mul(self.times).min(PAUSE_MAX);
+            self.paused_until = now.checked_add(pause);
+            self.calm_at = now.checked_add(pause * CALM);
         }
         others
     }
@@ -107,21 +133,47 @@ mod tests {
     #[test]
     fn spins_while_completions_are_near() {
         let mut policy = SpinPolicy::new(Spin::Auto);
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        let now = Instant::now();
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1, false), BUDGET);
-        assert_eq!(policy.budget(CROWD + 1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), BUDGET);
+        assert_eq!(policy.budget(CROWD + 1, false, now), Duration::ZERO);
         policy.forget();
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
         for _ in 0..32 {
             policy.learn(Duration::from_micros(5));
         }
-        assert_eq!(policy.budget(1, false), BUDGET);
+        assert_eq!(policy.budget(1, false, now), BUDGET);
         for _ in 0..32 {
             policy.learn(Duration::from_millis(5));
         }
-        assert_eq!(policy.budget(1, false), Duration::ZERO);
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
+    }
+
+    #[test]
+    fn spins_no_more_for_a_while_where_others_want_the_core() {
+        let mut policy = SpinPolicy::new(Spin::Auto);
+        (0..32).for_each(|_| policy.learn(Duration::from_micros(5)));
+        let now = Instant::now();
+        assert!(!policy.gave_up_core(Duration::from_micros(20), now));
+        assert_eq!(policy.budget(1, true, now), BUDGET);
+        assert!(policy.gave_up_core(Duration::from_millis(1), now));
+        assert_eq!(policy.looks(), 1);
+        assert_eq!(policy.budget(1, true, now + Duration::from_micros(3999)), Duration::ZERO);
+        // Nor where no ring is hot meanwhile.
+        assert_eq!(policy.budget(1, false, now), Duration::ZERO);
+        let later = now + Duration::from_millis(4);
+        assert_eq!(policy.budget(1, true, later), BUDGET);
+        assert!(policy.looks() > 1);
+        // Again: twice as long. Much later: a new disturbance.
+        assert!(policy.gave_up_core(Duration::from_millis(1), later));
+        assert_eq!(policy.budget(1, true, later + Duration::from_millis(7)), Duration::ZERO);
+        let calm = later + Duration::from_secs(1);
+        assert!(policy.gave_up_core(Duration::from_millis(1), calm));
+        assert_eq!(policy.budget(1, true, calm + Duration::from_millis(4)), BUDGET);
+        assert!(policy.gave_up_core(Duration::from_secs(60), calm));
+        assert_eq!(policy.budget(1, true, calm + PAUSE_MAX), BUDGET);
     }
 }

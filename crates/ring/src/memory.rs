@@ -144,6 +144,17 @@ impl PeerSegment {
         self.0.ring_length
     }
 
+    /// Has the line behind the ring's first bytes fetched.
+    #[inline(always)]
+    pub(crate) fn prefetch_second_line(&self) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch has no effect but on caches; the place is inside the mapping anyway.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(self.0.ring().add(LINE - RING_OFFSET % LINE).cast());
+        }
+    }
+
     /// Copies from position `index` of the ring on, around its end, until `bytes` is full;
     /// returns the position behind. Not more than the ring's length is copied.
     #[inline(always)]

@@ -50,6 +50,8 @@ impl Segment {
 }
 
 impl PeerSegment {
+    pub(crate) fn prefetch_second_line(&self) {}
+
     pub(crate) fn header(&self) -> &Header {
         &self.0.header
     }

@@ -9,6 +9,9 @@ use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
 
+/// Bytes at the start of the ring that share a cache line with the positions.
+const SHORT: usize = 40;
+
 /// What can be taken now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {
@@ -67,6 +70,8 @@ pub struct Receiver {
     /// Messages taken, and how many of them the segment tells.
     messages: u64,
     told: u64,
+    /// What was taken last lay in more than one cache line.
+    long: bool,
 }
 
 /// As the sender half's.
@@ -102,6 +107,7 @@ impl Receiver {
             number: 0,
             messages: 0,
             told: 0,
+            long: false,
         };
         receiver.resume()?;
         Ok(receiver)
@@ -223,6 +229,11 @@ impl Receiver {
             }
         }
         self.release();
+        if self.long {
+            // The next is likely to be as long, and at the start: its lines come together then,
+            // and not one after the other.
+            self.peer.prefetch_second_line();
+        }
         Ok(match self.lane() {
             Lane::Ring => Ready::Nothing,
             Lane::Tcp => Ready::Tcp { limit: self.next.map(|next| next.start.wrapping_sub(self.stream())) },
@@ -352,6 +363,7 @@ impl Receiver {
     #[inline(always)]
     fn took(&mut self, count: usize) {
         if count > 0 {
+            self.long = count > SHORT;
             self.count();
         }
         self.head = self.head.wrapping_add(count as u64);

@@ -165,6 +165,7 @@ fn feed<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible
         }
         pace.wait();
         end.send(&message)?;
+        end.flush()?;
     }
     Err(io::ErrorKind::InvalidInput.into()) // 2^64 messages later
 }

@@ -52,8 +52,15 @@ pub(super) trait End: Sized {
     /// Takes over what [`End::pair`] made for this end, in its process.
     fn attach(side: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self>;
 
-    /// Returns when the whole message is on its way; its memory is the caller's again.
+    /// Returns when the message's memory is the caller's again. It is on its way then, or goes
+    /// with the next [`End::receive`] or [`End::flush`].
     fn send(&mut self, message: &[u8]) -> io::Result<()>;
+
+    /// What was sent is on its way: for who does not go on to receive.
+    #[inline]
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Returns when `message` is full, with what was sent first.
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()>;

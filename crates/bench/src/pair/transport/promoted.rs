@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use channel::{Buffer, Channel, Config, Event, Handle, Promotion, ReadData};
+use channel::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
 use monitor::{Listener, Monitor, Options};
 
 use super::socket::Tcp;
@@ -61,8 +61,7 @@ impl End for Promoted {
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         loop {
             match self.channel.write_copy(self.handle, message) {
-                // A bell, or what goes through the kernel, leaves now: its owner may pause.
-                Ok(()) => return self.channel.flush().map_err(io::Error::other),
+                Ok(()) => return Ok(()),
                 // Behind a full ring the kernel's queue is full too: its owner sees to it.
                 Err(channel::SubmitError::QueueFull) => self.fetch(Some(Duration::from_millis(1)))?,
                 Err(error) => return Err(io::Error::other(error)),
@@ -70,8 +69,24 @@ impl End for Promoted {
         }
     }
 
+    /// Hands a bell, or what goes through the kernel, over.
+    #[inline]
+    fn flush(&mut self) -> io::Result<()> {
+        self.channel.flush().map_err(io::Error::other)
+    }
+
     #[inline]
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
+        if self.rest.is_empty()
+            && let Some(data) = self.next()?
+        {
+            // The usual case: this message, the whole of it, and nothing else.
+            if data.len() == message.len() {
+                message.copy_from_slice(&data);
+                return Ok(());
+            }
+            self.rest.push_back(data);
+        }
         let mut received = 0;
         loop {
             while received < message.len()
@@ -115,18 +130,29 @@ impl End for Promoted {
 }
 
 impl Promoted {
+    /// What the next completion brought.
+    #[inline]
+    fn next(&mut self) -> io::Result<Option<Buffer>> {
+        let completion = self.channel.dispatch(None).map_err(io::Error::other)?;
+        Self::bytes_of(completion)
+    }
+
     #[inline]
     fn fetch(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        match self.channel.dispatch(timeout).map_err(io::Error::other)?.map(|completion| completion.event) {
-            Some(Event::Read { result: Ok(1..), data: ReadData::Buffer(data), .. }) => {
-                self.rest.push_back(data);
-                Ok(())
-            }
+        let completion = self.channel.dispatch(timeout).map_err(io::Error::other)?;
+        self.rest.extend(Self::bytes_of(completion)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn bytes_of(completion: Option<Completion>) -> io::Result<Option<Buffer>> {
+        match completion.map(|completion| completion.event) {
+            Some(Event::Read { result: Ok(1..), data: ReadData::Buffer(data), .. }) => Ok(Some(data)),
             Some(Event::Read { result: Ok(_), .. }) => Err(io::ErrorKind::UnexpectedEof.into()),
             Some(Event::Read { result: Err(error), .. } | Event::Write { result: Err(error), .. }) => {
                 Err(error)
             }
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 }
