@@ -19,7 +19,9 @@ soak: ## Run COUNT (10000) random sequences against the model on each engine
 
 loom: ## Check the orderings of what threads and processes share, under the model checker
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg loom' \
-		$(CARGO) test --release --locked -p megapipe-channel -p megapipe-ring --lib loom
+		$(CARGO) test --release --locked -p megapipe-channel --lib loom
+	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg ring_loom' \
+		$(CARGO) test --release --locked -p megapipe-ring --lib loom
 
 miri: ## Check the memory accesses of the rings, with miri of the nightly toolchain
 	CARGO_TARGET_DIR=$(dir $(BUILT))miri $(CARGO) +nightly miri test --locked -p megapipe-ring --lib

@@ -2,23 +2,14 @@
 //! size by type, little-endian. Encoding and decoding allocate nothing, and whatever bytes
 //! come are decoded or refused by name.
 
-use std::fmt;
-
+mod fields;
+mod packet;
 pub mod view;
 
+pub use fields::{NAME_BYTES, Name, Reason, Token};
+pub use packet::{DecodeError, MOST_BYTES, Packet, VERSION};
+use packet::{Reader, Writer};
 use view::Place;
-
-/// Version of the messages.
-pub const VERSION: u16 = 1;
-/// Bytes of the longest packet that any version may send.
-pub const MOST_BYTES: usize = 256;
-/// Bytes of a client's name.
-pub const NAME_BYTES: usize = 32;
-
-/// Bytes of the longest message of this version.
-const LONGEST: usize = HEADER + 8 + NAME_BYTES;
-/// u16 type, u16 version, u32 length of the whole.
-const HEADER: usize = 8;
 
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
@@ -31,138 +22,6 @@ const ATTACH: u16 = 8;
 const QUERY: u16 = 9;
 const RECORD: u16 = 10;
 const END: u16 = 11;
-
-/// Names an offer, and later the promoted connection, in the talk of one client with the
-/// monitor; chosen by the client, never 0, unique among its live ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Token(u64);
-
-impl Token {
-    /// `None` for 0.
-    pub const fn new(value: u64) -> Option<Token> {
-        if value == 0 { None } else { Some(Token(value)) }
-    }
-
-    /// The number.
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-}
-
-/// Why the monitor refuses. Final for the connection that was offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum Reason {
-    /// The descriptor is no TCP socket.
-    NotTcp = 1,
-    /// The peer's address is not on this host.
-    NotThisHost = 2,
-    /// The socket is not connected, or no longer in both directions.
-    NotConnected = 3,
-    /// The policy does not let these two share memory.
-    Policy = 4,
-    /// One of the two users has all the memory, or all the waiting offers, he may have.
-    Quota = 5,
-    /// This client offers faster than it may.
-    Rate = 6,
-    /// The system had no memory or descriptors left.
-    NoMemory = 7,
-    /// The other end did not offer the connection in time.
-    Unmatched = 8,
-    /// When both ends had offered, the sockets no longer were that connection.
-    Changed = 9,
-    /// Urgent data is under way.
-    UrgentData = 10,
-    /// The monitor ends.
-    ShuttingDown = 11,
-    /// The client broke the protocol.
-    Protocol = 12,
-}
-
-impl Reason {
-    /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 12] = [
-        Reason::NotTcp,
-        Reason::NotThisHost,
-        Reason::NotConnected,
-        Reason::Policy,
-        Reason::Quota,
-        Reason::Rate,
-        Reason::NoMemory,
-        Reason::Unmatched,
-        Reason::Changed,
-        Reason::UrgentData,
-        Reason::ShuttingDown,
-        Reason::Protocol,
-    ];
-
-    /// Its name in logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reason::NotTcp => "not-tcp",
-            Reason::NotThisHost => "not-this-host",
-            Reason::NotConnected => "not-connected",
-            Reason::Policy => "policy",
-            Reason::Quota => "quota",
-            Reason::Rate => "rate",
-            Reason::NoMemory => "no-memory",
-            Reason::Unmatched => "unmatched",
-            Reason::Changed => "changed",
-            Reason::UrgentData => "urgent-data",
-            Reason::ShuttingDown => "shutting-down",
-            Reason::Protocol => "protocol",
-        }
-    }
-
-    fn from_number(number: u32) -> Option<Reason> {
-        let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        Reason::ALL.get(index).copied()
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
-    }
-}
-
-/// What a client calls itself: at most 32 bytes, for logs and views only.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name([u8; NAME_BYTES]);
-
-impl Name {
-    /// The first 32 bytes of `text`.
-    pub fn new(text: &str) -> Name {
-        let mut bytes = [0; NAME_BYTES];
-        for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
-            *place = byte;
-        }
-        Name(bytes)
-    }
-
-    /// The bytes as they are sent, filled up with zeroes.
-    pub const fn as_bytes(&self) -> &[u8; NAME_BYTES] {
-        &self.0
-    }
-}
-
-impl fmt::Display for Name {
-    /// Up to the first zero; whatever is not printable ASCII becomes `?`.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        use fmt::Write;
-        for &byte in self.0.iter().take_while(|byte| **byte != 0) {
-            let plain = byte.is_ascii_graphic() || byte == b' ';
-            formatter.write_char(if plain { byte.into() } else { '?' })?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "\"{self}\"")
-    }
-}
 
 /// What a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -243,67 +102,6 @@ pub enum MonitorMessage {
         /// Where the next query goes on; `None`: all was told.
         next: Option<Place>,
     },
-}
-
-/// Why a packet is not a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
-    /// Not even a header.
-    #[error("a packet of {0} bytes is shorter than a header")]
-    Short(usize),
-    /// The length in the header is not that of the packet.
-    #[error("a packet of {found} bytes claims to have {claimed}")]
-    Length {
-        /// Bytes of the packet.
-        found: usize,
-        /// Bytes it should have.
-        claimed: u32,
-    },
-    /// Another version of the messages.
-    #[error("version {0} of the messages is not spoken here")]
-    Version(u16),
-    /// No message of this side has that type.
-    #[error("type {0} is unknown, or of the other side")]
-    Type(u16),
-    /// Messages of this type have another size.
-    #[error("a message of type {kind} has {found} bytes, not {expected}")]
-    Size {
-        /// Its type.
-        kind: u16,
-        /// Bytes it has.
-        found: usize,
-        /// Bytes of all messages of its type.
-        expected: usize,
-    },
-    /// A token is 0.
-    #[error("a token is 0")]
-    Token,
-    /// No section has that number.
-    #[error("section {0} is unknown")]
-    Section(u32),
-    /// A field has a value that its meaning does not allow.
-    #[error("a field of a record has an impossible value")]
-    Field,
-    /// No reason has that number.
-    #[error("reason {0} is unknown")]
-    Reason(u32),
-    /// The oldest version in a hello is newer than the newest.
-    #[error("versions {0} to {1} are none")]
-    Range(u32, u32),
-}
-
-/// A message as it is sent.
-#[derive(Clone, Copy)]
-pub struct Packet<const ROOM: usize = LONGEST> {
-    bytes: [u8; ROOM],
-    len: usize,
-}
-
-impl<const ROOM: usize> Packet<ROOM> {
-    /// The bytes.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
 }
 
 impl ClientMessage {
@@ -427,96 +225,11 @@ impl MonitorMessage {
     }
 }
 
-/// Puts fields one after the other into a packet, which has room for the message it is for.
-struct Writer<const ROOM: usize = LONGEST>(Packet<ROOM>);
-
-impl<const ROOM: usize> Writer<ROOM> {
-    fn new(kind: u16) -> Writer<ROOM> {
-        Writer(Packet { bytes: [0; ROOM], len: 0 })
-            .bytes(&kind.to_le_bytes())
-            .bytes(&VERSION.to_le_bytes())
-            .u32(0)
-    }
-
-    fn u32(self, value: u32) -> Writer<ROOM> {
-        self.bytes(&value.to_le_bytes())
-    }
-
-    fn u64(self, value: u64) -> Writer<ROOM> {
-        self.bytes(&value.to_le_bytes())
-    }
-
-    fn bytes(mut self, bytes: &[u8]) -> Writer<ROOM> {
-        let packet = &mut self.0;
-        packet.bytes[packet.len..packet.len + bytes.len()].copy_from_slice(bytes);
-        packet.len += bytes.len();
-        self
-    }
-
-    fn end(mut self) -> Packet<ROOM> {
-        let len = self.0.len as u32;
-        self.0.bytes[4..HEADER].copy_from_slice(&len.to_le_bytes());
-        self.0
-    }
-}
-
-/// Takes the fields of a packet one after the other; `expect` has made sure of them all.
-struct Reader<'a> {
-    kind: u16,
-    fields: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn new(packet: &'a [u8]) -> Result<(u16, Reader<'a>), DecodeError> {
-        let Some((header, fields)) = packet.split_first_chunk::<HEADER>() else {
-            return Err(DecodeError::Short(packet.len()));
-        };
-        let kind = u16::from_le_bytes([header[0], header[1]]);
-        let version = u16::from_le_bytes([header[2], header[3]]);
-        let claimed = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-        if usize::try_from(claimed) != Ok(packet.len()) || packet.len() > MOST_BYTES {
-            return Err(DecodeError::Length { found: packet.len(), claimed });
-        }
-        if version != VERSION {
-            return Err(DecodeError::Version(version));
-        }
-        Ok((kind, Reader { kind, fields }))
-    }
-
-    fn expect(&self, len: usize) -> Result<(), DecodeError> {
-        if self.fields.len() == len {
-            return Ok(());
-        }
-        Err(DecodeError::Size { kind: self.kind, found: HEADER + self.fields.len(), expected: HEADER + len })
-    }
-
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        match self.fields.split_first_chunk::<N>() {
-            Some((field, rest)) => {
-                self.fields = rest;
-                *field
-            }
-            None => [0; N],
-        }
-    }
-
-    fn u32(&mut self) -> u32 {
-        u32::from_le_bytes(self.take())
-    }
-
-    fn u64(&mut self) -> u64 {
-        u64::from_le_bytes(self.take())
-    }
-
-    fn token(&mut self) -> Result<Token, DecodeError> {
-        Token::new(self.u64()).ok_or(DecodeError::Token)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::packet::HEADER;
     use super::*;
 
     fn token() -> impl Strategy<Value = Token> {

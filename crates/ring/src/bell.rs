@@ -1,10 +1,10 @@
 //! Loop pages: whether a loop sleeps, and who has rung for that.
 
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 use std::ptr::NonNull;
 
 use crate::layout::Counters;
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 use crate::layout::LayoutError;
 use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
@@ -25,7 +25,7 @@ impl LoopPage {
     ///
     /// # Errors
     /// What lies there is no loop page of this version.
-    #[cfg(not(loom))]
+    #[cfg(not(ring_loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<LoopPage, LayoutError> {
         // SAFETY: the caller keeps the same promise.
@@ -77,7 +77,7 @@ impl PeerLoop {
     ///
     /// # Errors
     /// What lies there is no loop page of this version.
-    #[cfg(not(loom))]
+    #[cfg(not(ring_loom))]
     #[allow(unsafe_code)]
     pub unsafe fn new(start: NonNull<u8>) -> Result<PeerLoop, LayoutError> {
         // SAFETY: the caller keeps the same promise.

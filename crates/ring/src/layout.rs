@@ -87,7 +87,7 @@ pub(crate) fn check_size(size: usize) -> Result<(), LayoutError> {
     if possible { Ok(()) } else { Err(LayoutError::Size(size)) }
 }
 
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) -> Result<(), LayoutError> {
     if magic != SEGMENT_MAGIC {
         return Err(LayoutError::Magic(magic));
@@ -102,9 +102,9 @@ pub(crate) fn check_words(magic: u32, version: u32, said: u32, mapped: usize) ->
 }
 
 /// Bytes between words; atomics, since the other end may write what it likes there.
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 type Gap<const N: usize> = [std::sync::atomic::AtomicU8; N];
-#[cfg(loom)]
+#[cfg(ring_loom)]
 #[derive(Debug, Default)]
 struct Gap<const N: usize>;
 
@@ -121,7 +121,7 @@ pub(crate) struct Record {
 
 /// The words of a segment before its ring. Gaps are named by where they begin.
 #[derive(Debug)]
-#[cfg_attr(loom, derive(Default))]
+#[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
 pub(crate) struct Header {
     pub(crate) magic: AtomicU32,
@@ -167,7 +167,7 @@ pub(crate) struct Positions {
 
 /// The words of a loop page that its loop and its peers use.
 #[derive(Debug)]
-#[cfg_attr(loom, derive(Default))]
+#[cfg_attr(ring_loom, derive(Default))]
 #[repr(C, align(8))]
 pub(crate) struct LoopHeader {
     pub(crate) magic: AtomicU32,
@@ -178,7 +178,7 @@ pub(crate) struct LoopHeader {
     pub(crate) counters: Counters,
 }
 
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(Header, magic) == 0);

@@ -7,19 +7,19 @@
 //! halves what the kernel took and gave, and asks them what these bytes are.
 #![deny(unsafe_code)]
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(ring_loom)))]
 extern crate self as ring;
 
 mod bell;
 pub mod layout;
 mod lock;
-#[cfg_attr(loom, path = "memory_model.rs")]
+#[cfg_attr(ring_loom, path = "memory_model.rs")]
 mod memory;
 mod parts;
 mod receiver;
 mod sender;
 mod sync;
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 mod view;
 
 pub use bell::{LoopPage, PeerLoop};
@@ -29,7 +29,7 @@ pub use memory::{PeerSegment, Segment};
 pub use parts::Lane;
 pub use receiver::{Front, Ready, Receiver};
 pub use sender::Sender;
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 pub use view::{LoopView, SegmentView, Words};
 
 /// A word of the other end that no end which keeps to the rules would write. The connection
@@ -99,15 +99,15 @@ impl End {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(ring_loom)))]
 #[path = "../fuzz/src/hostile.rs"]
 #[allow(unsafe_code)]
 mod hostile;
-#[cfg(all(test, loom))]
+#[cfg(all(test, ring_loom))]
 mod loom_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(ring_loom)))]
 mod model_tests;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(ring_loom)))]
 mod support;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(ring_loom)))]
 mod unit_tests;

@@ -1,5 +1,5 @@
 //! Each pair of orderings, under the model checker.
-//! Run with `CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom" cargo test -p megapipe-ring --lib loom`.
+//! Run with `CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg ring_loom" cargo test -p megapipe-ring --lib loom`.
 
 use std::collections::VecDeque;
 

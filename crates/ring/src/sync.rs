@@ -1,23 +1,23 @@
 //! The atomics of shared memory, or those of the model checker.
 
-#[cfg(loom)]
+#[cfg(ring_loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-#[cfg(not(loom))]
+#[cfg(not(ring_loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Orders our stores before our later loads: what each of two sides does before it looks
 /// for what the other has stored.
 #[inline(always)]
 pub(crate) fn full_fence() {
-    #[cfg(loom)]
+    #[cfg(ring_loom)]
     loom::sync::atomic::fence(Ordering::SeqCst);
-    #[cfg(not(loom))]
+    #[cfg(not(ring_loom))]
     fence();
 }
 
 /// A locked instruction on memory that is in the cache orders as `mfence` does (Intel SDM
 /// volume 3, 9.2.5; AMD APM volume 2, 7.4.2), and waits for less.
-#[cfg(all(not(loom), not(miri), target_arch = "x86_64"))]
+#[cfg(all(not(ring_loom), not(miri), target_arch = "x86_64"))]
 #[inline(always)]
 #[allow(unsafe_code)]
 fn fence() {
@@ -26,7 +26,7 @@ fn fence() {
     unsafe { std::arch::asm!("lock or dword ptr [rsp], 0", options(nostack)) };
 }
 
-#[cfg(all(not(loom), any(miri, not(target_arch = "x86_64"))))]
+#[cfg(all(not(ring_loom), any(miri, not(target_arch = "x86_64"))))]
 #[inline(always)]
 fn fence() {
     std::sync::atomic::fence(Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Processes share one direction at both ends, and are killed at any moment. What is delivered
 //! is the stream from its beginning on, without a gap in what was published, and nothing twice.
-#![cfg(not(any(loom, miri)))]
+#![cfg(not(any(ring_loom, miri)))]
 #![allow(unsafe_code)]
 
 use std::io;

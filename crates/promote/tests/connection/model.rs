@@ -86,37 +86,6 @@ pub(crate) struct World {
     pub(crate) ring_bytes: u64,
 }
 
-/// The memory of a connection, used again by one world after the other.
-pub(crate) struct Memory {
-    segments: [MemoryFile; 2],
-    pages: [MemoryFile; 2],
-}
-
-impl Memory {
-    pub(crate) fn new() -> Memory {
-        let segment = || {
-            let head = ring::layout::format_segment(SEGMENT).unwrap();
-            MemoryFile::create("segment", SEGMENT as u64, &head).unwrap()
-        };
-        let page = || MemoryFile::create("page", PAGE as u64, &ring::layout::format_loop_page()).unwrap();
-        Memory { segments: [segment(), segment()], pages: [page(), page()] }
-    }
-
-    fn clear(&self) {
-        let write = |file: &MemoryFile, head: &[u8], size| {
-            let mut bytes = vec![0; size];
-            bytes[..head.len()].copy_from_slice(head);
-            assert_eq!(rustix::io::pwrite(&file.writable, &bytes, 0).unwrap(), size);
-        };
-        for segment in &self.segments {
-            write(segment, &ring::layout::format_segment(SEGMENT).unwrap(), SEGMENT);
-        }
-        for page in &self.pages {
-            write(page, &ring::layout::format_loop_page(), PAGE);
-        }
-    }
-}
-
 /// The byte of a side's stream at an offset: zeros among them, which look like bells.
 fn byte(side: usize, offset: u64) -> u8 {
     let mixed = (offset + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (side as u64) << 40;
@@ -124,14 +93,18 @@ fn byte(side: usize, offset: u64) -> u8 {
 }
 
 impl World {
-    pub(crate) fn new(memory: &Memory) -> World {
-        memory.clear();
+    pub(crate) fn new() -> World {
+        let segments = [(); 2].map(|()| {
+            let head = ring::layout::format_segment(SEGMENT).unwrap();
+            MemoryFile::create("segment", SEGMENT as u64, &head).unwrap()
+        });
+        let pages = [(); 2]
+            .map(|()| MemoryFile::create("page", PAGE as u64, &ring::layout::format_loop_page()).unwrap());
         let end = |side: usize| {
-            let own = SharedMapping::writable(memory.segments[side].writable.as_fd(), SEGMENT).unwrap();
-            let peer =
-                SharedMapping::read_only(memory.segments[1 - side].read_only.as_fd(), SEGMENT).unwrap();
-            let page = SharedMapping::writable(memory.pages[side].writable.as_fd(), PAGE).unwrap();
-            let other = SharedMapping::read_only(memory.pages[1 - side].read_only.as_fd(), PAGE).unwrap();
+            let own = SharedMapping::writable(segments[side].writable.as_fd(), SEGMENT).unwrap();
+            let peer = SharedMapping::read_only(segments[1 - side].read_only.as_fd(), SEGMENT).unwrap();
+            let page = SharedMapping::writable(pages[side].writable.as_fd(), PAGE).unwrap();
+            let other = SharedMapping::read_only(pages[1 - side].read_only.as_fd(), PAGE).unwrap();
             End {
                 connection: None,
                 granted: Some((own, peer)),

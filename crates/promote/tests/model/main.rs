@@ -92,6 +92,17 @@ fn ends_that_meet() {
     explore("meet", &BOUNDS, 41_000, &[SLEEPING, ENDING, MEETING].concat());
 }
 
+#[test]
+fn directions_that_end_alone() {
+    const FIN: &[Act] = &[Act::Shutdown];
+    static IN_TALK: Bounds = Bounds { ends: [FIN, FIN], ..TALK };
+    static BEHIND_A_SPILL: Bounds = Bounds { ends: [FIN, &[Act::Close]], ..SPILL };
+    static IN_MEETING: Bounds = Bounds { ends: [FIN, &[Act::Shutdown, Act::Close]], ..MEET };
+    explore("shut down in talk", &IN_TALK, 28_000, &[SLEEPING, &[Event::EndFinished]].concat());
+    explore("shut down behind a spill", &BEHIND_A_SPILL, 170_000, &[SLEEPING, ENDING, SPILLING].concat());
+    explore("shut down in meeting", &IN_MEETING, 28_000, &[SLEEPING, ENDING, MEETING].concat());
+}
+
 /// Each is found, by the search that looks where it does harm.
 #[test]
 fn what_goes_wrong_is_found() {
