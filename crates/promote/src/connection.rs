@@ -72,14 +72,14 @@ impl OwnLoop {
 
     /// See [`LoopPage::sleep`].
     #[inline]
-    pub fn sleep(&mut self) {
-        self.page.sleep();
+    pub fn sleep(&self, sleeper: u32) {
+        self.page.sleep(sleeper);
     }
 
     /// See [`LoopPage::wake`].
     #[inline]
-    pub fn wake(&self) {
-        self.page.wake();
+    pub fn wake(&self, sleeper: u32) {
+        self.page.wake(sleeper);
     }
 }
 
@@ -157,8 +157,8 @@ impl Connection {
 
     /// As [`Machine::wants_bell`].
     #[inline]
-    pub fn wants_bell(&mut self, other: &mut OtherLoop) -> bool {
-        self.machine.wants_bell(&mut other.page)
+    pub fn wants_bell(&mut self, other: &OtherLoop) -> bool {
+        self.machine.wants_bell(&other.page)
     }
 }
 
@@ -284,7 +284,7 @@ impl Machine {
     /// [`Self::bell_was_taken`] if the kernel took it (that it had no room is fine: unread
     /// bytes lie before the receiver then).
     #[inline]
-    pub fn wants_bell(&mut self, other: &mut ring::PeerLoop) -> bool {
+    pub fn wants_bell(&mut self, other: &ring::PeerLoop) -> bool {
         let wanted = self.end.sender.wants_bell(other);
         if wanted {
             self.end.sender.rang(other, false);

@@ -478,10 +478,19 @@ impl Receiver {
         own.armed.store(self.number, Ordering::Relaxed);
     }
 
-    /// The connection is hot: whoever looks at it does so by itself while its loop is awake.
+    /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
     #[inline]
     pub fn disarm(&mut self) {
-        self.own.header().armed.store(0, Ordering::Relaxed);
+        // SLEEPER-PAIR: release who that is.
+        self.own.header().armed.store(0, Ordering::Release);
+    }
+
+    /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
+    /// sleeps. To be called while it is armed or muted only.
+    ///
+    /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
+    pub fn looked_at_by(&mut self, sleeper: u32) {
+        self.own.header().sleeper.store(sleeper, Ordering::Relaxed);
     }
 
     /// Whether all that was ever in the ring has been taken: what a FIN, once read from the
