@@ -46,6 +46,10 @@ pub struct Options {
     pub policy: PathBuf,
     /// How long a monitor that was not there is left alone.
     pub retry: Duration,
+    /// The lowest number that the connection's descriptor may have, where there are
+    /// descriptors enough: a guest in a program that counts on low numbers stays out of its
+    /// way.
+    pub lowest_descriptor: i32,
 }
 
 impl Options {
@@ -65,6 +69,7 @@ impl Options {
             program: path("MEGAPIPE_PROGRAM"),
             policy: POLICY_FILE.into(),
             retry: Duration::from_secs(5),
+            lowest_descriptor: 0,
         }
     }
 }
@@ -444,7 +449,7 @@ impl Client {
                 continue;
             }
             let socket = match packet::connect(&place.path) {
-                Ok(socket) => socket,
+                Ok(socket) => self.out_of_the_way(socket),
                 Err(error) if is_absence(&error) => continue,
                 Err(cause) => return Err(ConnectError::Socket { path: place.path.clone(), cause }),
             };
@@ -462,6 +467,13 @@ impl Client {
             self.start(&own, now)?;
         }
         Ok(None)
+    }
+
+    fn out_of_the_way(&self, socket: OwnedFd) -> OwnedFd {
+        match self.options.lowest_descriptor {
+            0 => socket,
+            lowest => rustix::io::fcntl_dupfd_cloexec(&socket, lowest).unwrap_or(socket),
+        }
     }
 
     /// Starts the user's own monitor where that is allowed, and lets it be looked for soon.

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
+use ring::{Corrupt, Direction, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;
@@ -132,6 +132,19 @@ pub struct Connection {
     machine: Machine,
     _own: SharedMapping,
     _peer: SharedMapping,
+    shared: bool,
+    locks: [ring::Lock; 2],
+}
+
+/// Why a shared connection cannot be used now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    /// Another thread, or a signal handler of this one, has it.
+    #[error(transparent)]
+    Lock(#[from] ring::LockError),
+    /// The other end broke the rules.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
 }
 
 impl Connection {
@@ -146,19 +159,77 @@ impl Connection {
         written: u64,
         consumed: u64,
     ) -> Result<Connection, AdoptError> {
+        Connection::of(own, peer, |own, peer| Machine::new(own, peer, written, consumed))
+    }
+
+    /// [`Machine::new_armed`] on the memory that a grant brought.
+    ///
+    /// # Errors
+    ///
+    /// The memory is no pair of segments.
+    pub fn new_armed(
+        own: SharedMapping,
+        peer: SharedMapping,
+        written: u64,
+        consumed: u64,
+        sleeper: u32,
+    ) -> Result<Connection, AdoptError> {
+        Connection::of(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, sleeper))
+    }
+
+    fn of(
+        own: SharedMapping,
+        peer: SharedMapping,
+        machine: impl FnOnce(Segment, PeerSegment) -> Result<Machine, Corrupt>,
+    ) -> Result<Connection, AdoptError> {
         // SAFETY: both are mapped with the lengths given, the own one writable as the client
         // asked for, and stay so beside `machine`; nobody makes references to them.
         let (own_segment, peer_segment) = unsafe {
             (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
         };
-        let machine = Machine::new(own_segment, peer_segment, written, consumed)?;
-        Ok(Connection { machine, _own: own, _peer: peer })
+        let locks =
+            [Direction::Send, Direction::Receive].map(|half| ring::Lock::new(own_segment.clone(), half));
+        let machine = machine(own_segment, peer_segment)?;
+        Ok(Connection { machine, _own: own, _peer: peer, shared: false, locks })
     }
 
     /// As [`Machine::wants_bell`].
     #[inline]
     pub fn wants_bell(&mut self, other: &OtherLoop) -> bool {
         self.machine.wants_bell(&other.page)
+    }
+
+    /// This end has several processes from here on: each of them comes first to [`Self::hold`]
+    /// before it does anything else. To be called while no other has it.
+    pub fn share_now(&mut self) {
+        self.end.receiver.save();
+        self.shared = true;
+    }
+
+    /// Whether it has.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Keeps the end's other processes out, and goes on where they left it; before anything
+    /// else that this connection can do, once it is shared. `thread` is gettid(2).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn hold(&mut self, thread: u32, wait: &mut impl ring::Wait) -> Result<(), HoldError> {
+        for lock in &self.locks {
+            lock.acquire(thread, wait)?;
+        }
+        self.end.sender.resume();
+        Ok(self.end.receiver.resume()?)
+    }
+
+    /// Lets them in again.
+    pub fn let_go(&mut self, thread: u32) {
+        self.end.receiver.save();
+        self.locks.iter().for_each(|lock| lock.release(thread));
     }
 }
 
@@ -194,16 +265,42 @@ pub struct Machine {
 impl Machine {
     /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
     /// this end ever sent, and has given `consumed` of what it ever received, and nothing
-    /// lies in between. From here on the peer may use its ring.
+    /// lies in between. From here on the peer may use its ring; this end is hot.
     ///
     /// # Errors
     ///
     /// The other end broke the rules already.
     pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+        let machine = Machine::unaware(own, peer, written, consumed)?;
+        machine.end.receiver.mark_aware();
+        Ok(machine)
+    }
+
+    /// As [`Self::new`], but this end waits for bells; `sleeper` is who looks at it when it
+    /// is hot (see [`Self::looked_at_by`]).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::new`].
+    pub fn new_armed(
+        own: Segment,
+        peer: PeerSegment,
+        written: u64,
+        consumed: u64,
+        sleeper: u32,
+    ) -> Result<Machine, Corrupt> {
+        let mut machine = Machine::unaware(own, peer, written, consumed)?;
+        machine.end.receiver.looked_at_by(sleeper);
+        // Nothing can be here: the peer uses its ring only after it was told that it may.
+        machine.end.receiver.arm()?;
+        machine.end.receiver.mark_aware();
+        Ok(machine)
+    }
+
+    fn unaware(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
         let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
-        end.receiver.mark_aware();
         Ok(Machine { end, kernel_end: None, spilled: false, demoted: false })
     }
 
@@ -371,6 +468,43 @@ impl Machine {
     #[inline]
     pub fn read_ring(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
         self.end.receiver.read(buffer)
+    }
+
+    /// As [`Self::read_ring`], but takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn peek_ring(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+        self.end.receiver.peek(buffer)
+    }
+
+    /// Takes up to `count` bytes of the ring without a copy; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn skip_ring(&mut self, count: usize) -> Result<usize, Corrupt> {
+        self.end.receiver.skip(count)
+    }
+
+    /// Ring bytes that ever came, as of the last look: it changes when more do.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.end.receiver.arrived()
+    }
+
+    /// Whether bytes lie in the kernel for this end, as far as the other end tells: what it
+    /// says lags behind what it did.
+    #[inline]
+    pub fn kernel_has_bytes(&self) -> bool {
+        self.end.receiver.kernel_has() > 0
+    }
+
+    /// Names the sleeper of the loop page that looks at this end while it is hot. To be
+    /// called while it is armed or muted only.
+    pub fn looked_at_by(&mut self, sleeper: u32) {
+        self.end.receiver.looked_at_by(sleeper);
     }
 
     /// This end waits for bells from here on. True: something is here already, and no bell

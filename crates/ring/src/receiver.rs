@@ -295,6 +295,19 @@ impl Receiver {
         Ok(())
     }
 
+    /// Ring count that the other end had published at the last look.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes of the TCP lane, bells among them, that the other end says it sent and that were
+    /// not taken: what it says lags behind what it did.
+    #[inline]
+    pub fn kernel_has(&self) -> u64 {
+        self.peer.header().sent.tcp.load(Ordering::Relaxed).saturating_sub(self.tcp)
+    }
+
     /// Copies bytes from the ring, as many as fit and are here; 0 if the next byte is not in
     /// the ring.
     ///

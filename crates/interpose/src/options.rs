@@ -1,0 +1,118 @@
+//! Options and questions about a promoted socket whose answer the kernel does not know.
+#![allow(unsafe_code)] // values lie in the program's memory
+
+use std::ffi::{c_int, c_void};
+
+use libc::socklen_t;
+use promote::Next;
+use ring::Front;
+
+use crate::kernel::{self, Found};
+use crate::sockets::{Socket, State};
+
+/// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
+///
+/// # Safety
+///
+/// As getsockopt(2).
+pub(crate) unsafe fn get(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> Option<c_int> {
+    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+        return None;
+    }
+    let no_delay = socket.lock().promoted.as_deref()?.no_delay;
+    if value.is_null() || length.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise: `length` bytes of room at `value`.
+    unsafe {
+        let room = (*length as usize).min(size_of::<c_int>());
+        std::ptr::copy_nonoverlapping((&raw const no_delay).cast::<u8>(), value.cast(), room);
+        *length = room as socklen_t;
+    }
+    Some(0)
+}
+
+/// setsockopt(2) of a socket that is ours; `None`: it is for the kernel.
+///
+/// # Safety
+///
+/// As setsockopt(2).
+pub(crate) unsafe fn set(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> Option<c_int> {
+    if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
+        socket.set_state(State::Kernel);
+        return None;
+    }
+    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+        return None;
+    }
+    if value.is_null() || (length as usize) < size_of::<c_int>() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+    // Bells need it on underneath; what the program asked for is what it is told.
+    socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    Some(0)
+}
+
+/// Options that make a connection something else than a plain stream of bytes, or that the
+/// kernel acts on with every read.
+fn keeps_on_tcp(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_RCVLOWAT
+                | libc::SO_OOBINLINE
+                | libc::SO_ZEROCOPY
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | libc::SO_MAX_PACING_RATE
+                | libc::SO_PEEK_OFF
+        ),
+        libc::IPPROTO_TCP => {
+            matches!(name, libc::TCP_REPAIR | libc::TCP_ULP | libc::TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE)
+        }
+        _ => false,
+    }
+}
+
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// FIONREAD of a promoted socket: bytes that a read would get. `None`: it is not promoted.
+pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
+    if socket.state() != State::Promoted {
+        return None;
+    }
+    let mut inner = socket.lock();
+    let promoted = inner.promoted.as_deref_mut()?;
+    let in_ring = match promoted.connection.next(0) {
+        Ok(Next::Ring(count)) => count,
+        _ => 0,
+    };
+    let in_kernel = match kernel::look(fd) {
+        Found::Bytes(unread) if in_ring == 0 => match promoted.connection.front(unread) {
+            Ok(Front::Data(bytes)) => bytes as usize,
+            _ => 0,
+        },
+        _ => 0,
+    };
+    Some(c_int::try_from(in_ring + in_kernel).unwrap_or(c_int::MAX))
+}
+
+/// FIONBIO and F_SETFL: what the program asked for.
+pub(crate) fn nonblocking(socket: &Socket, on: bool) {
+    socket.nonblocking.store(on, std::sync::atomic::Ordering::Relaxed);
+}

@@ -1,0 +1,452 @@
+//! This process and the monitor: which connections are offered, and what becomes of them.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use promote::client::{Answer, Client, Options, PeerLoop};
+use promote::wire::{Reason, Token};
+use promote::{Connection, OtherLoop, OwnLoop};
+use ring::layout::NO_SLEEPER;
+use sys::mapping::SharedMapping;
+
+use crate::kernel;
+use crate::sets;
+use crate::settings::{Mode, Settings};
+use crate::sockets::{self, Promoted, Socket, State};
+use crate::stats::{COUNTERS, count};
+
+/// Messages each way after which a connection is worth a promotion: what costs more than
+/// this many messages save would make short connections slower.
+const WORTH_MESSAGES: u32 = 8;
+/// Bytes either way that are worth one, too.
+const WORTH_BYTES: u64 = 256 << 10;
+/// How often the monitor is asked for answers, at the most.
+const ANSWERS_EVERY: Duration = Duration::from_micros(20);
+/// The most pages of one's own: one comes with each monitor that is met.
+const OWN_PAGES: usize = 8;
+
+struct Promoter {
+    settings: Settings,
+    client: Option<Client>,
+    others: Vec<Arc<OtherLoop>>,
+    asked: Option<Instant>,
+    /// Offers in a row that nobody met.
+    unmet: u32,
+    /// Offers that are left out, because of that.
+    leave_out: u32,
+}
+
+static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
+static MODE: AtomicU32 = AtomicU32::new(0);
+/// Offers without an answer.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// The descriptor of the connection to the monitor; -1: none.
+static HIDDEN: AtomicI32 = AtomicI32::new(-1);
+/// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
+static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
+
+/// Begins, once.
+pub(crate) fn start(settings: Settings) {
+    MODE.store(settings.mode as u32, Ordering::Relaxed);
+    with(|promoter| *promoter = Some(Promoter::new(settings)));
+}
+
+/// Whether connections are promoted at all.
+pub(crate) fn promotes() -> bool {
+    MODE.load(Ordering::Relaxed) >= Mode::Auto as u32
+}
+
+/// Whether the ledger is kept for its own sake.
+pub(crate) fn observes() -> bool {
+    MODE.load(Ordering::Relaxed) == Mode::Observe as u32
+}
+
+pub(crate) fn is_eager() -> bool {
+    MODE.load(Ordering::Relaxed) == Mode::Eager as u32
+}
+
+/// The descriptor that is our own, which the program does not know of.
+pub(crate) fn hidden() -> Option<i32> {
+    Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+}
+
+/// Whether this is that one.
+#[inline]
+pub(crate) fn is_hidden(fd: i32) -> bool {
+    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd
+}
+
+/// Runs with the promoter, unless another thread has it, or this one: a signal handler.
+fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    let mut promoter = PROMOTER.try_lock().ok()?;
+    Some(run(&mut promoter))
+}
+
+/// Tells that a sleeper of this process is about to sleep.
+pub(crate) fn sleep(sleeper: u32) {
+    own_pages(|page| page.sleep(sleeper));
+}
+
+/// Tells that it is awake.
+pub(crate) fn wake(sleeper: u32) {
+    own_pages(|page| page.wake(sleeper));
+}
+
+#[allow(unsafe_code)] // leaked pages are shared by address
+fn own_pages(mut run: impl FnMut(&OwnLoop)) {
+    for page in &OWN {
+        let page = page.load(Ordering::Acquire);
+        if page.is_null() {
+            break;
+        }
+        // SAFETY: only leaked boxes are stored there.
+        run(unsafe { &*page });
+    }
+}
+
+/// A message went over a plain socket: is it worth a promotion, or has one been answered?
+#[inline]
+pub(crate) fn after_message(socket: &'static Socket, number: u32) {
+    match socket.state() {
+        State::Plain => {
+            let sent = socket.messages_sent.load(Ordering::Relaxed);
+            let received = socket.messages_received.load(Ordering::Relaxed);
+            let worth = (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES)
+                || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
+                    >= WORTH_BYTES;
+            if worth && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed) {
+                offer(socket, number);
+            }
+        }
+        State::Offered => answers(),
+        State::Kernel | State::Promoted | State::Free => {}
+    }
+}
+
+/// A socket was connected or accepted.
+pub(crate) fn connected(socket: &'static Socket, number: u32) {
+    count(&COUNTERS.connections, 1);
+    if is_eager() {
+        offer(socket, number);
+    }
+}
+
+#[cold]
+fn offer(socket: &'static Socket, number: u32) {
+    if !promotes() {
+        // The ledger is kept; nothing else will come of it.
+        socket.look_at.store(u32::MAX, Ordering::Relaxed);
+        return;
+    }
+    if socket.inherited.load(Ordering::Relaxed) {
+        socket.set_state(State::Kernel);
+        return;
+    }
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.offer(socket, number);
+        }
+    });
+}
+
+/// Takes what the monitor has answered.
+#[inline]
+pub(crate) fn answers() {
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        take_answers();
+    }
+}
+
+#[cold]
+fn take_answers() {
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.answers();
+        }
+    });
+}
+
+/// A socket that was offered or promoted is gone.
+pub(crate) fn withdraw(token: Token) {
+    with(|promoter| {
+        if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
+            client.withdraw(token);
+        }
+    });
+}
+
+/// A socket that was offered is gone, or no longer wants an answer.
+pub(crate) fn forget_offer(socket: &Socket, number: u32) {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    if let Some(token) = token(socket, number) {
+        withdraw(token);
+    }
+}
+
+/// In the child of a fork: the connection to the monitor is the parent's, and so are the
+/// pages.
+pub(crate) fn forked() {
+    OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
+    WAITING.store(0, Ordering::Relaxed);
+    HIDDEN.store(-1, Ordering::Relaxed);
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            // Closes the child's copy of the descriptor.
+            promoter.client = None;
+            promoter.unmet = 0;
+            promoter.leave_out = 0;
+        }
+    });
+}
+
+fn token(socket: &Socket, number: u32) -> Option<Token> {
+    Token::new(u64::from(socket.generation.load(Ordering::Relaxed)) << 32 | u64::from(number))
+}
+
+impl Promoter {
+    fn new(settings: Settings) -> Promoter {
+        Promoter { settings, client: None, others: Vec::new(), asked: None, unmet: 0, leave_out: 0 }
+    }
+
+    fn client(&mut self) -> Option<&mut Client> {
+        let now = Instant::now();
+        if self.client.is_none() {
+            let options = Options {
+                start: false,
+                lowest_descriptor: hidden_number(),
+                ..Options::from_environment(&program_name())
+            };
+            self.client = Client::connect(&options).ok();
+        }
+        let client = self.client.as_mut()?;
+        let _ = client.reconnect_due(now);
+        HIDDEN.store(client.fd().map_or(-1, |fd| std::os::fd::AsRawFd::as_raw_fd(&fd)), Ordering::Relaxed);
+        Some(client)
+    }
+
+    fn offer(&mut self, socket: &'static Socket, number: u32) {
+        let fd = socket.fd.load(Ordering::Relaxed);
+        let Some(fd) = borrow(fd) else { return };
+        // Looked at again after as many messages more, if nothing comes of it now.
+        let messages = socket
+            .messages_sent
+            .load(Ordering::Relaxed)
+            .wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+        socket.look_at.store(messages.saturating_mul(2).max(64), Ordering::Relaxed);
+        let (Some(local), Some(peer)) = (
+            address(rustix::net::getsockname(fd).ok()),
+            address(rustix::net::getpeername(fd).ok().flatten()),
+        ) else {
+            return;
+        };
+        if !self.settings.admits(local.port(), peer.port()) || !sys::tcp::is_local(peer.ip()) {
+            socket.set_state(State::Kernel);
+            return;
+        }
+        if self.leave_out > 0 && !is_eager() {
+            self.leave_out -= 1;
+            return;
+        }
+        let Some(token) = token(socket, number) else { return };
+        if let Some(client) = self.client()
+            && client.offer(token, fd).is_ok()
+        {
+            WAITING.fetch_add(1, Ordering::Relaxed);
+            socket.set_state(State::Offered);
+        }
+    }
+
+    fn answers(&mut self) {
+        let now = Instant::now();
+        if self.asked.is_some_and(|asked| now < asked + ANSWERS_EVERY) {
+            return;
+        }
+        self.asked = Some(now);
+        loop {
+            let Some(client) = self.client() else { return };
+            match client.receive() {
+                Ok(Some(Answer::Welcome { loop_page, .. })) => keep(loop_page),
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
+                    self.granted(token, own, peer, peer_loop)
+                }
+                Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
+                Ok(None) => return,
+                Err(_) => {
+                    self.lost();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.
+    fn lost(&mut self) {
+        WAITING.store(0, Ordering::Relaxed);
+        HIDDEN.store(-1, Ordering::Relaxed);
+        for (_, socket) in sockets::all() {
+            if socket.state() == State::Offered {
+                socket.set_state(State::Plain);
+            }
+        }
+    }
+
+    fn refused(&mut self, token: Token, reason: Reason) {
+        let Some(socket) = offered(token) else { return };
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        count(&COUNTERS.refused, 1);
+        socket.set_state(State::Kernel);
+        if reason == Reason::Unmatched {
+            // The others do not run with Megapipe: offers to them are for nothing.
+            self.unmet = (self.unmet + 1).min(10);
+            self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
+        }
+    }
+
+    fn granted(&mut self, token: Token, own: SharedMapping, peer: SharedMapping, peer_loop: Arc<PeerLoop>) {
+        self.unmet = 0;
+        self.leave_out = 0;
+        let Some(socket) = offered(token) else {
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+            return;
+        };
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        self.others.retain(|other| !other.is_forgotten() || Arc::strong_count(other) > 1);
+        let other = match self.others.iter().find(|other| other.is(&peer_loop)) {
+            Some(other) => other.clone(),
+            None => match OtherLoop::new(peer_loop) {
+                Ok(other) => {
+                    let other = Arc::new(other);
+                    self.others.push(other.clone());
+                    other
+                }
+                Err(_) => return socket.set_state(State::Kernel),
+            },
+        };
+        if !adopt(socket, token.get() as u32, token, own, peer, other) {
+            socket.set_state(State::Kernel);
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+        }
+    }
+}
+
+/// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
+/// middle of a call.
+fn adopt(
+    socket: &'static Socket,
+    number: u32,
+    token: Token,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other: Arc<OtherLoop>,
+) -> bool {
+    let raw = socket.fd.load(Ordering::Relaxed);
+    let Some(fd) = borrow(raw) else { return false };
+    let mut inner = socket.lock();
+    if socket.state() != State::Offered || socket.inherited.load(Ordering::Relaxed) || inner.interest.several
+    {
+        return false;
+    }
+    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
+    // promoted, and wait for the lock.
+    socket.set_state(State::Promoted);
+    let mut patience = 64;
+    while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
+        patience -= 1;
+        std::thread::yield_now();
+    }
+    if socket.busy.load(Ordering::SeqCst) > 0 {
+        socket.set_state(State::Offered);
+        return false;
+    }
+    let agreed = match sys::tcp::positions(fd) {
+        Ok(Some(at)) => {
+            at.written == socket.sent.load(Ordering::Relaxed)
+                && at.consumed == socket.received.load(Ordering::Relaxed)
+        }
+        Ok(None) | Err(_) => {
+            socket.set_state(State::Offered);
+            return false;
+        }
+    };
+    if !agreed {
+        count(&COUNTERS.unseen_io, 1);
+        socket.set_state(State::Offered);
+        return false;
+    }
+    let written = socket.sent.load(Ordering::Relaxed);
+    let consumed = socket.received.load(Ordering::Relaxed);
+    // Bells must not wait for acknowledgements.
+    let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
+    kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
+        socket.set_state(State::Offered);
+        return false;
+    };
+    count(&COUNTERS.promoted, 1);
+    inner.promoted = Some(Box::new(Promoted {
+        connection,
+        other,
+        kernel_sends: 0,
+        armed: true,
+        sleeper: NO_SLEEPER,
+        listed: false,
+        reported: 0,
+        quiet: 0,
+        no_delay,
+        pending: 0,
+        token,
+    }));
+    let interest = inner.interest;
+    drop(inner);
+    if interest.set > 0 {
+        sets::update(interest.set - 1, number, Some(interest));
+    }
+    true
+}
+
+/// The offered socket of a token, if it is still that.
+fn offered(token: Token) -> Option<&'static Socket> {
+    let socket = sockets::at(token.get() as u32);
+    let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
+    (same && socket.state() == State::Offered).then_some(socket)
+}
+
+/// Keeps a page of our own for good: connections of its monitor's time may outlive that.
+fn keep(page: SharedMapping) {
+    let Ok(page) = OwnLoop::new(page) else { return };
+    let page = Box::into_raw(Box::new(page));
+    for place in &OWN {
+        if place.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// A number out of the program's way: near the end of what it may have.
+fn hidden_number() -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    i32::try_from(limit.min(1 << 20)).unwrap_or(1 << 20) - 16
+}
+
+fn program_name() -> String {
+    let path = std::env::current_exe().unwrap_or_default();
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {
+    SocketAddr::try_from(address?).ok()
+}
+
+#[allow(unsafe_code)] // a descriptor number of the program
+pub(crate) fn borrow(fd: i32) -> Option<BorrowedFd<'static>> {
+    // SAFETY: the number is not -1, and the call that led here names it: the program keeps it
+    // open meanwhile, or deserves EBADF.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}

@@ -1,0 +1,247 @@
+//! Receiving on a promoted connection: bytes of the ring and of the kernel in their order,
+//! and the waits of a blocking call.
+
+use std::ffi::c_int;
+use std::ops::ControlFlow::{self, Break, Continue};
+
+use promote::{KernelEnd, Next};
+use ring::Front;
+use ring::layout::NO_SLEEPER;
+
+use crate::kernel::{self, Found};
+use crate::memory::Pieces;
+use crate::promoter;
+use crate::sets;
+use crate::sockets::{Guard, Promoted, Socket};
+use crate::spin::Wait;
+use crate::stats::{COUNTERS, count};
+
+/// What one call came to: a count, or an errno.
+pub(crate) type Outcome = Result<usize, i32>;
+
+/// Receives on a socket that was promoted. `None`: it is not, after all.
+pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+    let all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
+    let mut taken = 0;
+    loop {
+        let outcome = receive_some(socket, fd, into.after(taken), flags)?;
+        match outcome {
+            Ok(count) => {
+                taken += count;
+                if !all || count == 0 || taken >= into.left {
+                    return Some(Ok(taken));
+                }
+            }
+            // What was taken is told first, as Linux does; the error is there the next time,
+            // or was an interruption.
+            Err(_) if taken > 0 => return Some(Ok(taken)),
+            Err(errno) => return Some(Err(errno)),
+        }
+    }
+}
+
+fn receive_some(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+    let mut wait: Option<Wait> = None;
+    loop {
+        let mut inner = socket.lock();
+        let promoted = inner.promoted.as_deref_mut()?;
+        if let Break(outcome) = take(promoted, fd, into, flags) {
+            let list = promoted.wants_list(fd);
+            settle(socket, inner, list);
+            if let Some(wait) = &wait {
+                wait.ended();
+            }
+            return Some(outcome);
+        }
+        if flags & libc::MSG_DONTWAIT != 0 {
+            let news = promoted.rest();
+            drop(inner);
+            match news {
+                Ok(true) => continue,
+                Ok(false) => return Some(Err(libc::EAGAIN)),
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+        // A blocking call: looks for a while, then sleeps as the kernel's own call does.
+        let spins = !socket.nonblocking.load(std::sync::atomic::Ordering::Relaxed);
+        let wait = wait.get_or_insert_with(|| Wait::new(None));
+        if spins && wait.spins() {
+            promoted.heat_alone();
+            drop(inner);
+            if wait.again() && spin(socket, wait) {
+                count(&COUNTERS.spun, 1);
+                continue;
+            }
+            inner = socket.lock();
+        }
+        let promoted = inner.promoted.as_deref_mut()?;
+        match promoted.arm() {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(errno) => return Some(Err(errno)),
+        }
+        drop(inner);
+        promoter::answers();
+        if let Err(errno) = kernel::wait(fd, flags) {
+            return Some(Err(errno));
+        }
+    }
+}
+
+/// Looks until something is there, or looking no longer pays.
+fn spin(socket: &Socket, wait: &mut Wait) -> bool {
+    loop {
+        if let Some(mut inner) = socket.try_lock() {
+            match inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again()) {
+                Some(Ok(false)) => {}
+                _ => return true,
+            }
+        }
+        if !wait.again() {
+            return false;
+        }
+    }
+}
+
+/// After bytes were taken: an end that nobody looks at by itself has to be looked at if its
+/// ring still holds some for which no bell lies in the kernel.
+fn settle(socket: &'static Socket, inner: Guard<'_>, list: bool) {
+    let set = inner.interest.set;
+    drop(inner);
+    if list && set > 0 {
+        sets::list(set - 1, socket);
+    }
+}
+
+/// Takes what is here; continues if nothing is.
+pub(crate) fn take(
+    promoted: &mut Promoted,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+) -> ControlFlow<Outcome> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    // Each round passes bells, or an end of the kernel connection, or ends.
+    for _ in 0..ROUNDS {
+        match promoted.connection.next(0) {
+            Ok(Next::Ring(_)) => return Break(promoted.copy(into, flags)),
+            Ok(Next::End(end)) => {
+                if let KernelEnd::Failed(_) = end {
+                    promoted.connection.end_was_told();
+                }
+                return Break(match end {
+                    KernelEnd::Finished => Ok(0),
+                    KernelEnd::Failed(errno) => Err(errno),
+                });
+            }
+            Ok(Next::Kernel | Next::Nothing) => {}
+            Err(_) => return Break(Err(promoted.corrupt(fd))),
+        }
+        match kernel::look(fd) {
+            Found::Nothing => return Continue(()),
+            Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
+            Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+            Found::Bytes(unread) => match promoted.connection.front(unread) {
+                Ok(Front::Bells(bells)) => {
+                    let dropped = kernel::discard(fd, bells as usize);
+                    promoted.connection.took_from_kernel(dropped);
+                }
+                Ok(Front::Data(bytes)) => {
+                    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+                    let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
+                    if count > 0 && !peek {
+                        promoted.connection.took_from_kernel(count as usize);
+                    }
+                    return Break(usize::try_from(count).map_err(|_| crate::real::errno()));
+                }
+                // The ring's bytes come before these, and are there.
+                Ok(Front::Later) => {}
+                Err(_) => return Break(Err(promoted.corrupt(fd))),
+            },
+        }
+    }
+    Continue(())
+}
+
+/// More than any end that keeps to the rules makes necessary.
+const ROUNDS: u32 = 64;
+
+impl Promoted {
+    fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
+        let mut taken = 0;
+        if flags & libc::MSG_PEEK != 0 {
+            // The ring has one place to peek from: into the first piece, as far as that goes.
+            if let Some(target) = into.targets().next() {
+                taken = self.connection.peek_ring(target).map_err(|_| libc::ECONNRESET)?;
+            }
+            return Ok(taken);
+        }
+        if flags & libc::MSG_TRUNC != 0 {
+            taken = self.connection.skip_ring(into.left).map_err(|_| libc::ECONNRESET)?;
+        } else {
+            for target in into.targets() {
+                let count = self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
+                taken += count;
+                if count < target.len() {
+                    break;
+                }
+            }
+        }
+        self.quiet = 0;
+        count(&COUNTERS.ring_receives, 1);
+        count(&COUNTERS.ring_bytes_received, taken as u64);
+        Ok(taken)
+    }
+
+    /// Nothing is here, and the program was told so. True: something is, by now.
+    fn rest(&mut self) -> Result<bool, i32> {
+        // Who is looked at by its set needs no bell.
+        if self.listed && !self.armed { Ok(false) } else { self.arm() }
+    }
+
+    /// Asks for a bell. True: something is here, and none will come for it.
+    pub(crate) fn arm(&mut self) -> Result<bool, i32> {
+        let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
+        self.armed = !news;
+        Ok(news)
+    }
+
+    /// Looked at by the thread that waits for it, which tells when it no longer does.
+    pub(crate) fn heat_alone(&mut self) {
+        if !self.listed && !self.connection.is_shared() {
+            self.heat(NO_SLEEPER);
+        }
+    }
+
+    /// After bytes were taken. An end that waits for bells asks for the next one as soon as
+    /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
+    /// True if bytes are left for which no bell lies in the kernel.
+    fn wants_list(&mut self, fd: c_int) -> bool {
+        if self.listed {
+            return false;
+        }
+        if self.connection.kernel_has_bytes() {
+            self.drop_bells(fd);
+        }
+        self.arm().unwrap_or(false)
+    }
+
+    /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the
+    /// socket readable for whoever asks the kernel.
+    pub(crate) fn drop_bells(&mut self, fd: c_int) {
+        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), kernel::look(fd))
+            && let Ok(Front::Bells(bells)) = self.connection.front(unread)
+        {
+            let dropped = kernel::discard(fd, bells as usize);
+            self.connection.took_from_kernel(dropped);
+        }
+    }
+
+    /// The other end broke the rules: the connection is over for both.
+    pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
+        count(&COUNTERS.corrupt, 1);
+        kernel::reset_now(fd);
+        self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));
+        libc::ECONNRESET
+    }
+}

@@ -1,0 +1,520 @@
+//! The epoll sets of this process that have promoted sockets: which of these are looked at by
+//! the set's own waits, and what the kernel's events about them mean.
+//!
+//! A socket in a set's list is *hot* while it is not armed: its peer rings no bell for it,
+//! only for the set when that says that it sleeps. Locks are taken in the order set, socket.
+#![allow(unsafe_code)] // sets are leaked, and used by address
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use libc::epoll_event;
+use promote::{KernelEnd, Next};
+use ring::Front;
+use ring::layout::SLEEPERS;
+
+use crate::kernel::{self, Found};
+use crate::lock::{Held, Lock};
+use crate::promoter;
+use crate::real;
+use crate::sockets::{self, Interest, Promoted, Socket};
+
+/// The most sets of one process that are followed.
+const MOST: usize = 4096;
+/// Sleeps of a set without bytes after which a socket is no longer looked at.
+const COOLING: u8 = 16;
+/// The kernel is asked for events of its own at least this often.
+pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
+
+const IN: u32 = libc::EPOLLIN as u32;
+const IN_TOO: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT_TOO: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+
+/// One epoll set.
+pub(crate) struct Set {
+    lock: Lock,
+    /// Descriptors that name it.
+    names: AtomicU32,
+    /// Promoted sockets that it has.
+    pub(crate) promoted: AtomicU32,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: `inner` is reached through `Guard` only, which holds the lock.
+unsafe impl Sync for Set {}
+
+pub(crate) struct Inner {
+    /// Sockets that waits look at: their numbers.
+    list: Vec<u32>,
+    /// Promoted sockets by what the program has the kernel say about them.
+    by_data: HashMap<u64, u32>,
+    /// Its word of the loop page.
+    sleeper: Option<u32>,
+    /// Threads that wait now.
+    waiting: u32,
+    /// Several threads have waited at once: bells of each socket wake, none of the set's.
+    crowd: bool,
+    /// Where the next look begins, so that none is always last.
+    turn: usize,
+    asked_kernel: Instant,
+}
+
+static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
+static USED: AtomicU32 = AtomicU32::new(0);
+static FREE: std::sync::Mutex<Vec<u32>> = std::sync::Mutex::new(Vec::new());
+static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
+
+/// A new set; `None`: too many.
+pub(crate) fn add() -> Option<u32> {
+    if let Some(number) = FREE.lock().ok()?.pop() {
+        at(number).names.store(1, Ordering::Relaxed);
+        return Some(number);
+    }
+    let number = USED.fetch_add(1, Ordering::Relaxed);
+    let place = SETS.get(number as usize)?;
+    let set = Set {
+        lock: Lock::new(),
+        names: AtomicU32::new(1),
+        promoted: AtomicU32::new(0),
+        inner: UnsafeCell::new(Inner {
+            list: Vec::new(),
+            by_data: HashMap::new(),
+            sleeper: None,
+            waiting: 0,
+            crowd: false,
+            turn: 0,
+            asked_kernel: Instant::now(),
+        }),
+    };
+    place.store(Box::into_raw(Box::new(set)), Ordering::Release);
+    Some(number)
+}
+
+/// One more descriptor names it.
+pub(crate) fn name(number: u32) {
+    at(number).names.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One of its descriptors is gone.
+pub(crate) fn remove(number: u32) {
+    if at(number).names.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    let mut inner = at(number).lock();
+    inner.list.clear();
+    inner.by_data.clear();
+    inner.waiting = 0;
+    inner.crowd = false;
+    if let Some(sleeper) = inner.sleeper.take() {
+        TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
+    }
+    drop(inner);
+    at(number).promoted.store(0, Ordering::Relaxed);
+    if let Ok(mut free) = FREE.lock() {
+        free.push(number);
+    }
+}
+
+pub(crate) fn at(number: u32) -> &'static Set {
+    let set = SETS[number as usize].load(Ordering::Acquire);
+    // SAFETY: the table has numbers that `add` gave only; sets are never freed.
+    unsafe { &*set }
+}
+
+/// In the child of a fork.
+pub(crate) fn forked() {
+    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        let set = place.load(Ordering::Acquire);
+        if !set.is_null() {
+            // SAFETY: as for `at`.
+            let set = unsafe { &*set };
+            set.lock.reset();
+            let mut inner = set.lock();
+            inner.waiting = 0;
+            // The kernel's set is shared with the parent from here on.
+            inner.crowd = true;
+        }
+    }
+}
+
+/// Before a fork: sets are the parent's and the child's from now on.
+pub(crate) fn about_to_fork() {
+    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        let set = place.load(Ordering::Acquire);
+        if !set.is_null() {
+            // SAFETY: as for `at`.
+            let mut inner = unsafe { &*set }.lock();
+            inner.share();
+        }
+    }
+}
+
+impl Set {
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        Guard { set: self, _held: self.lock.hold() }
+    }
+}
+
+/// Holds a set's lock.
+pub(crate) struct Guard<'a> {
+    set: &'a Set,
+    _held: Held<'a>,
+}
+
+impl std::ops::Deref for Guard<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        // SAFETY: the lock is held while the guard lives.
+        unsafe { &*self.set.inner.get() }
+    }
+}
+
+impl std::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: as for `deref`; there is one guard at a time.
+        unsafe { &mut *self.set.inner.get() }
+    }
+}
+
+/// A socket's interest in a set began, changed or ended, or the socket was promoted.
+pub(crate) fn update(number: u32, socket_number: u32, interest: Option<Interest>) {
+    let set = at(number);
+    let mut inner = set.lock();
+    let mut socket = sockets::at(socket_number).lock();
+    let before = socket.interest;
+    if let Some(interest) = interest {
+        let elsewhere = before.set != 0 && (before.set != number + 1 || before.fd != interest.fd);
+        socket.interest = if elsewhere { Interest { several: true, ..before } } else { interest };
+    } else if before.set == number + 1 {
+        socket.interest = Interest { several: before.several, ..Interest::default() };
+    }
+    let now = socket.interest;
+    let known = inner.by_data.get(&before.data) == Some(&socket_number);
+    if known && (now.set != number + 1 || now.data != before.data) {
+        inner.by_data.remove(&before.data);
+        set.promoted.fetch_sub(1, Ordering::Relaxed);
+        if now.set != number + 1 {
+            inner.list.retain(|listed| *listed != socket_number);
+            if let Some(promoted) = socket.promoted.as_deref_mut() {
+                promoted.listed = false;
+                // Nobody looks at it now: bytes that are here stay to be found by the next call.
+                let _ = promoted.arm();
+            }
+        }
+    }
+    if let Some(promoted) = socket.promoted.as_deref_mut()
+        && now.set == number + 1
+    {
+        // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
+        promoted.reported = u64::MAX;
+        if inner.by_data.insert(now.data, socket_number).is_none() {
+            set.promoted.fetch_add(1, Ordering::Relaxed);
+        }
+        if promoted.connection.look_again().unwrap_or(true) && !promoted.listed {
+            promoted.listed = true;
+            inner.list.push(socket_number);
+        }
+    }
+}
+
+/// Has the set look at a socket whose ring holds bytes that no bell told of.
+pub(crate) fn list(number: u32, socket: &'static Socket) {
+    let mut inner = at(number).lock();
+    let mut guard = socket.lock();
+    if guard.interest.set != number + 1 {
+        return;
+    }
+    let data = guard.interest.data;
+    let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
+    if let Some(promoted) = guard.promoted.as_deref_mut()
+        && !promoted.listed
+    {
+        promoted.listed = true;
+        inner.list.push(socket_number);
+    }
+}
+
+/// A wait of one thread in a set.
+impl Inner {
+    /// Whether the kernel has to be asked by now.
+    pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
+        now >= self.asked_kernel + KERNEL_EVERY
+    }
+
+    pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
+        self.asked_kernel = now;
+    }
+
+    /// A thread begins to wait; [`Self::leave`] ends that.
+    pub(crate) fn enter(&mut self) {
+        self.waiting += 1;
+        if self.waiting > 1 && !self.crowd {
+            self.share();
+        }
+        if self.sleeper.is_none() && !self.crowd {
+            self.sleeper = take_sleeper();
+        }
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// From here on several threads or processes wait in this set: each socket's own bells
+    /// wake them.
+    fn share(&mut self) {
+        self.crowd = true;
+        for number in &self.list {
+            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut()
+                && !promoted.armed
+            {
+                let _ = promoted.arm();
+            }
+        }
+    }
+
+    fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
+        self.sleeper.filter(|_| !self.crowd && !promoted.connection.is_shared())
+    }
+
+    /// Events of the sockets in the list that have bytes, as many as there is room for.
+    pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event]) -> usize {
+        let mut count = 0;
+        let length = self.list.len();
+        for place in 0..length {
+            if count == events.len() {
+                break;
+            }
+            let number = self.list[(self.turn + place) % length];
+            let socket = sockets::at(number);
+            let mut guard = socket.lock();
+            let inner = &mut *guard;
+            let (interest, Some(promoted)) = (&mut inner.interest, inner.promoted.as_deref_mut()) else {
+                continue;
+            };
+            if interest.events & IN == 0
+                || interest.spent
+                || !promoted.connection.look_again().unwrap_or(true)
+            {
+                continue;
+            }
+            let arrived = promoted.connection.arrived();
+            if interest.events & EDGE != 0 && promoted.reported == arrived {
+                continue;
+            }
+            promoted.reported = arrived;
+            promoted.quiet = 0;
+            if let Some(sleeper) = self.sleeper_of(promoted) {
+                promoted.heat(sleeper);
+            }
+            let mut ready = interest.events & IN_TOO;
+            if promoted.connection.sends_to_ring() {
+                ready |= interest.events & OUT_TOO;
+            }
+            spend(epfd, interest);
+            events[count] = epoll_event { events: ready, u64: interest.data };
+            count += 1;
+        }
+        self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
+        count
+    }
+
+    /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
+    /// true ones, merged with the first `told` ones; returns how many there are in all.
+    pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
+        let mut kept = told;
+        for place in told..events.len() {
+            let mut event = events[place];
+            let data = event.u64;
+            if let Some(number) = self.by_data.get(&data).copied() {
+                let mut guard = sockets::at(number).lock();
+                let inner = &mut *guard;
+                if let Some(promoted) = inner.promoted.as_deref_mut() {
+                    let fd = inner.interest.fd;
+                    if event.events & IN_TOO != 0 && !self.has_news(number, promoted, fd) {
+                        event.events &= !IN_TOO;
+                    }
+                    promoted.reported = promoted.connection.arrived();
+                    if inner.interest.events & ONCE != 0 {
+                        if event.events == 0 {
+                            rearm(epfd, &inner.interest);
+                        } else {
+                            inner.interest.spent = true;
+                        }
+                    }
+                }
+                if let Some(before) = events[..told].iter_mut().find(|before| before.u64 == data) {
+                    before.events |= event.events;
+                    continue;
+                }
+            }
+            if event.events != 0 {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
+    /// out, unless the kernel has to keep the socket readable for other threads.
+    fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32) -> bool {
+        let sleeper = self.sleeper_of(promoted);
+        let ring = |promoted: &mut Promoted| {
+            matches!(promoted.connection.next(0), Ok(Next::Ring(_) | Next::End(_)) | Err(_))
+        };
+        if sleeper.is_none() && ring(promoted) {
+            return true;
+        }
+        let mut news = false;
+        match kernel::look(fd) {
+            Found::Nothing => {}
+            Found::End => news = true,
+            Found::Failed(errno) => {
+                promoted.connection.kernel_ended(KernelEnd::Failed(errno));
+                news = true;
+            }
+            Found::Bytes(unread) => match promoted.connection.front(unread) {
+                Ok(Front::Bells(bells)) => {
+                    let dropped = kernel::discard(fd, bells as usize);
+                    promoted.connection.took_from_kernel(dropped);
+                    // Data may lie behind them.
+                    news = dropped < unread;
+                }
+                Ok(Front::Data(_) | Front::Later) | Err(_) => news = true,
+            },
+        }
+        match sleeper {
+            Some(sleeper) => {
+                if !promoted.listed {
+                    promoted.listed = true;
+                    self.list.push(number);
+                }
+                promoted.heat(sleeper);
+            }
+            None => {
+                if promoted.arm().unwrap_or(true) && !promoted.listed {
+                    promoted.listed = true;
+                    self.list.push(number);
+                }
+            }
+        }
+        news | ring(promoted)
+    }
+
+    /// Before this thread sleeps in the kernel. False: something is here.
+    pub(crate) fn go_to_sleep(&mut self) -> bool {
+        let mut cooled = false;
+        for place in 0..self.list.len() {
+            let mut guard = sockets::at(self.list[place]).lock();
+            let inner = &mut *guard;
+            let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
+            promoted.connection.tell_counts();
+            let wanted = inner.interest.events & IN != 0 && !inner.interest.spent;
+            promoted.quiet = promoted.quiet.saturating_add(1);
+            let cools = promoted.quiet > COOLING;
+            let hot = !promoted.armed;
+            if hot && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
+                // A bell on it would not wake this set, or only costs.
+                let news = promoted.arm().unwrap_or(true);
+                if news && wanted {
+                    return false;
+                }
+                promoted.armed = true;
+            }
+            if cools && promoted.armed && !promoted.connection.look_again().unwrap_or(true) {
+                promoted.listed = false;
+                cooled = true;
+            }
+        }
+        if cooled {
+            self.list.retain(|number| {
+                sockets::at(*number).lock().promoted.as_deref().is_some_and(|promoted| promoted.listed)
+            });
+        }
+        if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
+            promoter::sleep(sleeper);
+            if self.any_ready() {
+                promoter::wake(sleeper);
+                return false;
+            }
+            return true;
+        }
+        !self.any_ready()
+    }
+
+    /// After a sleep.
+    pub(crate) fn woke(&self) {
+        if let Some(sleeper) = self.sleeper {
+            promoter::wake(sleeper);
+        }
+    }
+
+    fn any_ready(&self) -> bool {
+        self.list.iter().any(|number| {
+            let mut guard = sockets::at(*number).lock();
+            let inner = &mut *guard;
+            let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
+            inner.interest.events & IN != 0
+                && !inner.interest.spent
+                && promoted.connection.look_again().unwrap_or(true)
+                && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())
+        })
+    }
+}
+
+impl Promoted {
+    /// From here on the set looks at it by itself while it is awake.
+    pub(crate) fn heat(&mut self, sleeper: u32) {
+        if self.sleeper != sleeper {
+            if !self.armed {
+                self.connection.mute();
+                self.armed = true;
+            }
+            self.connection.looked_at_by(sleeper);
+            self.sleeper = sleeper;
+        }
+        if self.armed {
+            self.connection.disarm();
+            self.armed = false;
+        }
+    }
+}
+
+/// EPOLLONESHOT is used up by an event that the kernel does not know of.
+fn spend(epfd: i32, interest: &mut Interest) {
+    if interest.events & ONCE != 0 {
+        interest.spent = true;
+        let mut nothing = epoll_event { events: ONCE, u64: interest.data };
+        // SAFETY: an event to read.
+        unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut nothing) };
+    }
+}
+
+/// An event that was none must not use EPOLLONESHOT up.
+fn rearm(epfd: i32, interest: &Interest) {
+    let mut event = epoll_event { events: interest.events, u64: interest.data };
+    // SAFETY: as for `spend`.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+}
+
+fn take_sleeper() -> Option<u32> {
+    let mut taken = TAKEN_SLEEPERS.load(Ordering::Relaxed);
+    loop {
+        let free = taken.trailing_ones();
+        if free >= SLEEPERS {
+            return None;
+        }
+        match TAKEN_SLEEPERS.compare_exchange(taken, taken | 1 << free, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            Ok(_) => return Some(free),
+            Err(now) => taken = now,
+        }
+    }
+}
