@@ -124,24 +124,15 @@ unsafe extern "C" {
     fn __chk_fail() -> !;
 }
 
-macro_rules! checked {
-    ($($name:ident = $to:ident($($argument:ident: $type:ty),*), $size:ident >= $need:expr;)*) => {$(
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($argument: $type),*) -> ssize_t {
-            checked!(@call $to, $size, $need, [] $($argument),*)
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t) -> ssize_t {
+    // SAFETY: as read(2), once the size suffices.
+    unsafe {
+        if size < count {
+            __chk_fail()
         }
-    )*};
-    (@call $to:ident, $size:ident, $need:expr, [$($done:ident)*] $last:ident) => { unsafe {
-        if $size < $need { __chk_fail() }
-        calls::$to($($done),*)
-    } };
-    (@call $to:ident, $size:ident, $need:expr, [$($done:ident)*] $next:ident, $($rest:ident),+) => {
-        checked!(@call $to, $size, $need, [$($done)* $next] $($rest),+)
-    };
-}
-
-checked! {
-    __read_chk = read(fd: c_int, buffer: *mut c_void, count: size_t, size: size_t), size >= count;
+        calls::read(fd, buffer, count)
+    }
 }
 
 #[unsafe(no_mangle)]
