@@ -19,6 +19,7 @@ use libc::{
 use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;
+use crate::kernel;
 use crate::memory::{Pieces, piece};
 use crate::options;
 use crate::poll as polling;
@@ -63,6 +64,7 @@ fn receiving(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
+    let mut waited = false;
     loop {
         match socket.state() {
             State::Kernel | State::Free => return plain(),
@@ -78,6 +80,14 @@ fn receiving(
                 _ => return plain(),
             },
             State::Plain | State::Offered => {
+                if socket.state() == State::Offered && !waited && blocks(socket, flags) {
+                    // An answer may come while this waits, which then must hold nothing up.
+                    waited = true;
+                    if let Err(errno) = kernel::wait(fd, flags) {
+                        return told(Err(errno));
+                    }
+                    continue;
+                }
                 let Some(busy) = socket.enter() else { continue };
                 let count = plain();
                 if count > 0 && flags & libc::MSG_PEEK == 0 {
@@ -92,6 +102,11 @@ fn receiving(
             }
         }
     }
+}
+
+/// Whether a call that finds nothing waits, as far as was seen.
+fn blocks(socket: &Socket, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT == 0 && !socket.nonblocking.load(Ordering::Relaxed)
 }
 
 /// As [`receiving`], for sending.

@@ -25,7 +25,12 @@ pub(crate) enum Limit {
 
 /// epoll_ctl(2), after the kernel has done it.
 pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
-    let Entry::Socket(number) = table::entry(fd) else { return };
+    let Entry::Socket(number) = table::entry(fd) else {
+        if let Entry::Set(set) = table::entry(set_fd) {
+            sets::kernel_changed(set);
+        }
+        return;
+    };
     let set = match table::entry(set_fd) {
         Entry::Set(set) => set,
         // It was made before we saw, or came from another process.
@@ -94,8 +99,8 @@ pub(crate) unsafe fn wait(
             }
         }
         if told > 0 || at_once {
-            if let Some(wait) = &wait {
-                wait.ended();
+            if let Some(wait) = wait.filter(Wait::spins) {
+                wait.found();
                 count(&COUNTERS.spun, 1);
             }
             break told as c_int;
@@ -125,7 +130,6 @@ pub(crate) unsafe fn wait(
         if told == 0 {
             told = inner.collect(fd, room);
         }
-        wait.ended();
         if told > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break told as c_int;
         }

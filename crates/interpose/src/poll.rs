@@ -70,6 +70,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
                 with(fd, |promoted, _| promoted.heat_alone());
             }
             if spin(fds, wait) {
+                wait.found();
                 count(&COUNTERS.spun, 1);
             }
             continue;
@@ -88,7 +89,6 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
             break found;
         }
         let found = settle(fds);
-        wait.ended();
         if found > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break found;
         }
@@ -97,7 +97,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     // The program may wait in a way of its own the next time.
     for fd in fds.iter() {
         with(fd, |promoted, _| {
-            if !promoted.listed && !promoted.armed {
+            if promoted.listed_in == 0 && !promoted.armed {
                 let _ = promoted.arm();
             }
         });

@@ -48,9 +48,6 @@ fn receive_some(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_i
         if let Break(outcome) = take(promoted, fd, into, flags) {
             let list = promoted.wants_list(fd);
             settle(socket, inner, list);
-            if let Some(wait) = &wait {
-                wait.ended();
-            }
             return Some(outcome);
         }
         if flags & libc::MSG_DONTWAIT != 0 {
@@ -69,6 +66,7 @@ fn receive_some(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_i
             promoted.heat_alone();
             drop(inner);
             if wait.again() && spin(socket, wait) {
+                wait.found();
                 count(&COUNTERS.spun, 1);
                 continue;
             }
@@ -196,7 +194,7 @@ impl Promoted {
     /// Nothing is here, and the program was told so. True: something is, by now.
     fn rest(&mut self) -> Result<bool, i32> {
         // Who is looked at by its set needs no bell.
-        if self.listed && !self.armed { Ok(false) } else { self.arm() }
+        if self.listed_in != 0 && !self.armed { Ok(false) } else { self.arm() }
     }
 
     /// Asks for a bell. True: something is here, and none will come for it.
@@ -208,7 +206,7 @@ impl Promoted {
 
     /// Looked at by the thread that waits for it, which tells when it no longer does.
     pub(crate) fn heat_alone(&mut self) {
-        if !self.listed && !self.connection.is_shared() {
+        if self.listed_in == 0 && !self.connection.is_shared() {
             self.heat(NO_SLEEPER);
         }
     }
@@ -217,7 +215,7 @@ impl Promoted {
     /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
     /// True if bytes are left for which no bell lies in the kernel.
     fn wants_list(&mut self, fd: c_int) -> bool {
-        if self.listed {
+        if self.listed_in != 0 && !self.armed {
             return false;
         }
         if self.connection.kernel_has_bytes() {

@@ -49,6 +49,7 @@ pub(crate) struct Set {
 unsafe impl Sync for Set {}
 
 pub(crate) struct Inner {
+    number: u32,
     /// Sockets that waits look at: their numbers.
     list: Vec<u32>,
     /// Promoted sockets by what the program has the kernel say about them.
@@ -62,6 +63,8 @@ pub(crate) struct Inner {
     /// Where the next look begins, so that none is always last.
     turn: usize,
     asked_kernel: Instant,
+    /// Something may be ready that only the kernel knows of.
+    kernel_is_due: bool,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
@@ -82,6 +85,7 @@ pub(crate) fn add() -> Option<u32> {
         names: AtomicU32::new(1),
         promoted: AtomicU32::new(0),
         inner: UnsafeCell::new(Inner {
+            number,
             list: Vec::new(),
             by_data: HashMap::new(),
             sleeper: None,
@@ -89,6 +93,7 @@ pub(crate) fn add() -> Option<u32> {
             crowd: false,
             turn: 0,
             asked_kernel: Instant::now(),
+            kernel_is_due: true,
         }),
     };
     place.store(Box::into_raw(Box::new(set)), Ordering::Release);
@@ -195,32 +200,39 @@ pub(crate) fn update(number: u32, socket_number: u32, interest: Option<Interest>
         socket.interest = Interest { several: before.several, ..Interest::default() };
     }
     let now = socket.interest;
-    let known = inner.by_data.get(&before.data) == Some(&socket_number);
+    let known = before.set == number + 1 && inner.by_data.get(&before.data) == Some(&socket_number);
     if known && (now.set != number + 1 || now.data != before.data) {
         inner.by_data.remove(&before.data);
         set.promoted.fetch_sub(1, Ordering::Relaxed);
-        if now.set != number + 1 {
-            inner.list.retain(|listed| *listed != socket_number);
-            if let Some(promoted) = socket.promoted.as_deref_mut() {
-                promoted.listed = false;
-                // Nobody looks at it now: bytes that are here stay to be found by the next call.
-                let _ = promoted.arm();
-            }
-        }
+    }
+    // One that left stays in the list, and hot, until the set sleeps: programs take sockets out
+    // and put them in again all the time.
+    if socket.promoted.is_none() {
+        inner.kernel_is_due = true;
     }
     if let Some(promoted) = socket.promoted.as_deref_mut()
         && now.set == number + 1
     {
         // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
         promoted.reported = u64::MAX;
+        promoted.told_writable = false;
         if inner.by_data.insert(now.data, socket_number).is_none() {
             set.promoted.fetch_add(1, Ordering::Relaxed);
         }
-        if promoted.connection.look_again().unwrap_or(true) && !promoted.listed {
-            promoted.listed = true;
-            inner.list.push(socket_number);
+        if promoted.listed_in != number + 1 && !promoted.armed {
+            promoted.connection.mute();
+            promoted.armed = true;
+        }
+        if now.events & OUT_TOO != 0 || promoted.connection.look_again().unwrap_or(true) {
+            inner.list(socket_number, promoted);
         }
     }
+}
+
+/// Something that is not promoted changed in the set: the kernel knows of it alone.
+pub(crate) fn kernel_changed(number: u32) {
+    let mut inner = at(number).lock();
+    inner.kernel_is_due = true;
 }
 
 /// Has the set look at a socket whose ring holds bytes that no bell told of.
@@ -232,22 +244,31 @@ pub(crate) fn list(number: u32, socket: &'static Socket) {
     }
     let data = guard.interest.data;
     let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
-    if let Some(promoted) = guard.promoted.as_deref_mut()
-        && !promoted.listed
-    {
-        promoted.listed = true;
-        inner.list.push(socket_number);
+    if let Some(promoted) = guard.promoted.as_deref_mut() {
+        inner.list(socket_number, promoted);
     }
 }
 
 /// A wait of one thread in a set.
 impl Inner {
+    /// Waits of this set look at it from now on.
+    fn list(&mut self, number: u32, promoted: &mut Promoted) {
+        if promoted.listed_in != self.number + 1 {
+            promoted.listed_in = self.number + 1;
+            // It may be there from an earlier time.
+            if !self.list.contains(&number) {
+                self.list.push(number);
+            }
+        }
+    }
+
     /// Whether the kernel has to be asked by now.
     pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
-        now >= self.asked_kernel + KERNEL_EVERY
+        self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY
     }
 
     pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
+        self.kernel_is_due = false;
         self.asked_kernel = now;
     }
 
@@ -298,24 +319,36 @@ impl Inner {
             let (interest, Some(promoted)) = (&mut inner.interest, inner.promoted.as_deref_mut()) else {
                 continue;
             };
-            if interest.events & IN == 0
-                || interest.spent
-                || !promoted.connection.look_again().unwrap_or(true)
+            if promoted.listed_in != self.number + 1 || interest.set != self.number + 1 || interest.spent {
+                continue;
+            }
+            let edge = interest.events & EDGE != 0;
+            let mut ready = 0;
+            if interest.events & IN != 0 && promoted.connection.look_again().unwrap_or(true) {
+                let arrived = promoted.connection.arrived();
+                if !edge || promoted.reported != arrived {
+                    promoted.reported = arrived;
+                    promoted.quiet = 0;
+                    ready |= interest.events & IN_TOO;
+                }
+            }
+            let writable = interest.events & OUT_TOO;
+            if writable != 0 {
+                if !promoted.connection.sends_to_ring() {
+                    // The kernel knows.
+                    self.kernel_is_due = true;
+                } else if !edge || !promoted.told_writable || ready != 0 {
+                    promoted.told_writable = true;
+                    ready |= writable;
+                }
+            }
+            if ready == 0 {
+                continue;
+            }
+            if ready & IN_TOO != 0
+                && let Some(sleeper) = self.sleeper_of(promoted)
             {
-                continue;
-            }
-            let arrived = promoted.connection.arrived();
-            if interest.events & EDGE != 0 && promoted.reported == arrived {
-                continue;
-            }
-            promoted.reported = arrived;
-            promoted.quiet = 0;
-            if let Some(sleeper) = self.sleeper_of(promoted) {
                 promoted.heat(sleeper);
-            }
-            let mut ready = interest.events & IN_TOO;
-            if promoted.connection.sends_to_ring() {
-                ready |= interest.events & OUT_TOO;
             }
             spend(epfd, interest);
             events[count] = epoll_event { events: ready, u64: interest.data };
@@ -392,16 +425,12 @@ impl Inner {
         }
         match sleeper {
             Some(sleeper) => {
-                if !promoted.listed {
-                    promoted.listed = true;
-                    self.list.push(number);
-                }
+                self.list(number, promoted);
                 promoted.heat(sleeper);
             }
             None => {
-                if promoted.arm().unwrap_or(true) && !promoted.listed {
-                    promoted.listed = true;
-                    self.list.push(number);
+                if promoted.arm().unwrap_or(true) {
+                    self.list(number, promoted);
                 }
             }
         }
@@ -410,32 +439,39 @@ impl Inner {
 
     /// Before this thread sleeps in the kernel. False: something is here.
     pub(crate) fn go_to_sleep(&mut self) -> bool {
+        let here = self.number + 1;
         let mut cooled = false;
         for place in 0..self.list.len() {
             let mut guard = sockets::at(self.list[place]).lock();
             let inner = &mut *guard;
-            let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
+            let Some(promoted) = inner.promoted.as_deref_mut().filter(|promoted| promoted.listed_in == here)
+            else {
+                cooled = true;
+                continue;
+            };
             promoted.connection.tell_counts();
-            let wanted = inner.interest.events & IN != 0 && !inner.interest.spent;
+            let ours = inner.interest.set == here;
+            let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
             promoted.quiet = promoted.quiet.saturating_add(1);
-            let cools = promoted.quiet > COOLING;
-            let hot = !promoted.armed;
-            if hot && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
-                // A bell on it would not wake this set, or only costs.
-                let news = promoted.arm().unwrap_or(true);
-                if news && wanted {
+            let cools = promoted.quiet > COOLING || !ours;
+            if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
+                // A bell on it would not wake this set, or it only costs.
+                if !wanted {
+                    promoted.connection.mute();
+                    promoted.armed = true;
+                } else if promoted.arm().unwrap_or(true) {
                     return false;
                 }
-                promoted.armed = true;
             }
-            if cools && promoted.armed && !promoted.connection.look_again().unwrap_or(true) {
-                promoted.listed = false;
+            if cools && (!ours || !promoted.connection.look_again().unwrap_or(true)) {
+                promoted.listed_in = 0;
                 cooled = true;
             }
         }
         if cooled {
             self.list.retain(|number| {
-                sockets::at(*number).lock().promoted.as_deref().is_some_and(|promoted| promoted.listed)
+                let listed = |promoted: &Promoted| promoted.listed_in == here;
+                sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
             });
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
@@ -461,7 +497,8 @@ impl Inner {
             let mut guard = sockets::at(*number).lock();
             let inner = &mut *guard;
             let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-            inner.interest.events & IN != 0
+            inner.interest.set == self.number + 1
+                && inner.interest.events & IN != 0
                 && !inner.interest.spent
                 && promoted.connection.look_again().unwrap_or(true)
                 && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())

@@ -88,10 +88,13 @@ pub(crate) struct Promoted {
     pub(crate) armed: bool,
     /// The sleeper of the loop page that looks at it while it is not armed.
     pub(crate) sleeper: u32,
-    /// It is in its set's list, and looked at before the set sleeps.
-    pub(crate) listed: bool,
+    /// The set that has it in its list, and looks at it before it sleeps: its number, and 1;
+    /// 0: none.
+    pub(crate) listed_in: u32,
     /// Ring bytes whose arrival was reported to an edge-triggered set.
     pub(crate) reported: u64,
+    /// That it can be written to was reported to an edge-triggered set.
+    pub(crate) told_writable: bool,
     /// Sleeps of its set since bytes came.
     pub(crate) quiet: u8,
     /// What the program believes TCP_NODELAY to be.

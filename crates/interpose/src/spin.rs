@@ -1,22 +1,30 @@
 //! How long a thread looks for messages before it sleeps.
 //!
-//! A sleep costs a wake-up of tens of microseconds; looking costs the core. It pays while the
-//! next message is near, which is learned from how long waits took; and it stops where others
-//! want the core, which is seen in how long a yield of it takes.
+//! A sleep costs a wake-up of tens of microseconds; looking costs the core. Whether it pays is
+//! found out by trying: a look in vain makes the next tries rarer, one that finds something
+//! makes every wait begin with a look. Both ends have to look for either to gain, so the first
+//! waits of a thread begin with one. It stops where others want the core, which is seen in
+//! how long a yield of it takes.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// No longer than a wake-up costs: a look in vain then at most doubles the cost of the wait.
-const BUDGET: Duration = Duration::from_micros(50);
-/// What is believed of a thread that nothing is known of.
-const FAR: u64 = 2 * BUDGET.as_nanos() as u64;
+use crate::stats::{COUNTERS, count};
+
+/// As long as two wake-ups take, so that an answer of an end that slept is still met.
+const BUDGET: Duration = Duration::from_micros(100);
+/// Looks in vain that are put up with.
+const VAIN: u32 = 3;
+/// After more of them a try comes every 2^this waits at the least.
+const RAREST: u32 = 10;
 /// A yield that takes longer met others at work.
 const CROWDED: Duration = Duration::from_micros(100);
-/// Waits that are not spun after that; doubled each time.
-const PAUSE: u32 = 256;
-const LONGEST_PAUSE: u32 = 1 << 16;
+/// For so many times the time that it took no wait is spun after that: more each time.
+const PAUSE: u32 = 4;
+const LONGEST_PAUSE: u32 = 128;
+/// Waits that found something until that begins anew.
+const CALM: u32 = 256;
 /// Pauses of the processor between two yields.
 const PAUSES: u32 = 15;
 
@@ -30,14 +38,30 @@ pub(crate) fn fix(spin: Option<Duration>) {
 
 #[derive(Clone, Copy)]
 struct Learned {
-    /// Moving average of how long waits took, in nanoseconds.
-    gap: u64,
-    pause: u32,
+    /// Looks in vain in a row.
+    vain: u32,
+    /// Waits that are not spun.
+    skip: u32,
+    /// Until when none is, since others want the core.
+    paused: Option<Instant>,
     next_pause: u32,
+    /// Waits that found something since.
+    found: u32,
+    switches: i64,
 }
 
 thread_local! {
-    static LEARNED: Cell<Learned> = const { Cell::new(Learned { gap: FAR, pause: 0, next_pause: PAUSE }) };
+    static LEARNED: Cell<Learned> = const { Cell::new(Learned {
+        vain: 0, skip: 0, paused: None, next_pause: PAUSE, found: 0, switches: 0,
+    }) };
+}
+
+fn learn(change: impl FnOnce(&mut Learned)) {
+    LEARNED.with(|cell| {
+        let mut learned = cell.get();
+        change(&mut learned);
+        cell.set(learned);
+    });
 }
 
 /// One wait of this thread.
@@ -55,13 +79,18 @@ impl Wait {
         let budget = if fixed > 0 {
             Duration::from_nanos(fixed - 1)
         } else {
-            LEARNED.with(|cell| {
-                let mut learned = cell.get();
-                let pays = learned.pause == 0 && learned.gap < BUDGET.as_nanos() as u64;
-                learned.pause = learned.pause.saturating_sub(1);
-                cell.set(learned);
-                if pays { BUDGET } else { Duration::ZERO }
-            })
+            let mut budget = Duration::ZERO;
+            learn(|learned| {
+                if learned.paused.is_some_and(|until| began < until) {
+                    return;
+                }
+                learned.paused = None;
+                match learned.skip {
+                    0 => budget = BUDGET,
+                    _ => learned.skip -= 1,
+                }
+            });
+            budget
         };
         let until = began + budget;
         Wait { began, until: deadline.map_or(until, |deadline| deadline.min(until)), looks: 0 }
@@ -77,37 +106,74 @@ impl Wait {
         }
         let before = Instant::now();
         if before >= self.until {
+            if self.spins() {
+                in_vain();
+                self.until = self.began;
+            }
             return false;
         }
         std::thread::yield_now();
-        if before.elapsed() > CROWDED {
-            crowded();
+        let lost = before.elapsed();
+        if lost > CROWDED && others_ran() {
+            crowded(lost);
             return false;
         }
         true
     }
 
-    /// Time since the wait began, as far as the last yield.
+    /// Whether it looks before it sleeps.
     pub(crate) fn spins(&self) -> bool {
         self.until > self.began
     }
 
-    /// What was waited for is here.
-    pub(crate) fn ended(&self) {
-        let gap = self.began.elapsed().min(4 * BUDGET).as_nanos() as u64;
-        LEARNED.with(|cell| {
-            let mut learned = cell.get();
-            learned.gap = learned.gap - learned.gap / 8 + gap / 8;
-            cell.set(learned);
+    /// What was looked for is here.
+    pub(crate) fn found(&self) {
+        learn(|learned| {
+            learned.vain = 0;
+            learned.found = learned.found.saturating_add(1);
         });
     }
 }
 
-fn crowded() {
-    LEARNED.with(|cell| {
-        let mut learned = cell.get();
-        learned.pause = learned.next_pause;
+/// Whether another thread ran in place of this one since this was last asked: a virtual
+/// machine's host takes the core, too, and comes back without anybody waiting for it here.
+fn others_ran() -> bool {
+    let switches = rusage();
+    let mut ran = false;
+    learn(|learned| {
+        ran = learned.switches != switches;
+        learned.switches = switches;
+    });
+    ran
+}
+
+/// Times that this thread was taken from its core, by its own yields among others.
+#[allow(unsafe_code)] // getrusage(2)
+fn rusage() -> i64 {
+    // SAFETY: zeros are a usage, and there is room for one.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_nivcsw
+    }
+}
+
+fn in_vain() {
+    count(&COUNTERS.vain, 1);
+    learn(|learned| {
+        learned.vain = (learned.vain + 1).min(VAIN + RAREST);
+        learned.skip = (1 << learned.vain.saturating_sub(VAIN)) - 1;
+    });
+}
+
+fn crowded(lost: Duration) {
+    count(&COUNTERS.crowded, 1);
+    learn(|learned| {
+        if learned.found >= CALM {
+            learned.next_pause = PAUSE;
+        }
+        learned.found = 0;
+        learned.paused = Some(Instant::now() + lost * learned.next_pause);
         learned.next_pause = (learned.next_pause * 2).min(LONGEST_PAUSE);
-        cell.set(learned);
     });
 }

@@ -25,6 +25,9 @@ counters! {
     bells,
     /// Waits that ended without a sleep.
     spun,
+    /// Looks that ended in vain, and those that others needed the core for.
+    vain,
+    crowded,
     /// Connections whose ledger did not agree with the kernel.
     unseen_io,
     /// Connections that the monitor refused; reasons by number.
@@ -45,7 +48,7 @@ pub(crate) fn summary(name: &str, pid: u32) -> String {
     format!(
         "megapipe: {name} ({pid}): {} connections, {} promoted, {} refused, {} with I/O that was not seen, {} broken by their peer\n\
          megapipe: {name} ({pid}): over shared memory {} messages and {} bytes sent, {} messages and {} bytes received; \
-         {} bells, {} waits without a sleep, {} system calls avoided\n",
+         {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others; {} system calls avoided\n",
         get(&c.connections),
         get(&c.promoted),
         get(&c.refused),
@@ -57,6 +60,8 @@ pub(crate) fn summary(name: &str, pid: u32) -> String {
         get(&c.ring_bytes_received),
         get(&c.bells),
         get(&c.spun),
+        get(&c.vain),
+        get(&c.crowded),
         (get(&c.ring_sends) + get(&c.ring_receives) + get(&c.spun)).saturating_sub(get(&c.bells)),
     )
 }
