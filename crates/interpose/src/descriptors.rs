@@ -118,12 +118,15 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     }
     let mut inner = socket.lock();
     if let Some(mut promoted) = inner.promoted.take() {
-        if fd >= 0 && !promoted.connection.is_shared() {
-            if promoted.connection.has_unread() {
+        let last = promoted.connection.give_up();
+        if fd >= 0 {
+            if last && promoted.connection.has_unread() {
                 // As Linux does for bytes that nobody read.
                 kernel::reset_at_close(fd);
             }
-            promoted.connection.reads_no_more();
+            if last {
+                promoted.connection.reads_no_more();
+            }
             // Bells are no unread data.
             promoted.drop_bells(fd);
         }

@@ -28,7 +28,6 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
         // SAFETY: fork(2) takes nothing.
         return unsafe { call() };
     }
-    sets::about_to_fork();
     let mut held = Vec::new();
     for (_, socket) in sockets::all() {
         match socket.state() {
@@ -36,9 +35,7 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
             State::Promoted => {
                 let mut inner = socket.lock();
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
-                    // Either process may use it from here on, and each hears bells.
-                    let _ = promoted.arm();
-                    promoted.connection.share_now();
+                    promoted.connection.share(std::process::id());
                 }
                 held.push(inner);
             }
@@ -49,6 +46,13 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
     // SAFETY: fork(2) takes nothing.
     let process = unsafe { call() };
     let errno = real::errno();
+    if process < 0 {
+        for inner in &mut held {
+            if let Some(promoted) = inner.promoted.as_deref_mut() {
+                promoted.connection.unshare();
+            }
+        }
+    }
     drop(held);
     if process == 0 {
         remember_process();

@@ -194,7 +194,12 @@ impl Promoted {
     /// Nothing is here, and the program was told so. True: something is, by now.
     fn rest(&mut self) -> Result<bool, i32> {
         // Who is looked at by its set needs no bell.
-        if self.listed_in != 0 && !self.armed { Ok(false) } else { self.arm() }
+        if self.is_hot() { Ok(false) } else { self.arm() }
+    }
+
+    /// Whether its set looks at it by itself while it is awake.
+    fn is_hot(&self) -> bool {
+        self.listed_in != 0 && !self.armed && !self.connection.has_several_users()
     }
 
     /// Asks for a bell. True: something is here, and none will come for it.
@@ -206,7 +211,7 @@ impl Promoted {
 
     /// Looked at by the thread that waits for it, which tells when it no longer does.
     pub(crate) fn heat_alone(&mut self) {
-        if self.listed_in == 0 && !self.connection.is_shared() {
+        if self.listed_in == 0 && !self.connection.has_several_users() {
             self.heat(NO_SLEEPER);
         }
     }
@@ -215,7 +220,7 @@ impl Promoted {
     /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
     /// True if bytes are left for which no bell lies in the kernel.
     fn wants_list(&mut self, fd: c_int) -> bool {
-        if self.listed_in != 0 && !self.armed {
+        if self.is_hot() {
             return false;
         }
         if self.connection.kernel_has_bytes() {

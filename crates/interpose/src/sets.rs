@@ -141,20 +141,8 @@ pub(crate) fn forked() {
             set.lock.reset();
             let mut inner = set.lock();
             inner.waiting = 0;
-            // The kernel's set is shared with the parent from here on.
+            // The kernel's set is the parent's, too, who looks at its sockets.
             inner.crowd = true;
-        }
-    }
-}
-
-/// Before a fork: sets are the parent's and the child's from now on.
-pub(crate) fn about_to_fork() {
-    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
-        let set = place.load(Ordering::Acquire);
-        if !set.is_null() {
-            // SAFETY: as for `at`.
-            let mut inner = unsafe { &*set }.lock();
-            inner.share();
         }
     }
 }
@@ -301,7 +289,7 @@ impl Inner {
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        self.sleeper.filter(|_| !self.crowd && !promoted.connection.is_shared())
+        self.sleeper.filter(|_| !self.crowd && !promoted.connection.has_several_users())
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for.

@@ -278,7 +278,7 @@ impl Guard<'_> {
         let shared = |promoted: &&mut Promoted| promoted.connection.is_shared();
         if let Some(promoted) = self.promoted.as_deref_mut().filter(shared) {
             // What is wrong with the other end's words is found again by whoever uses them.
-            let _ = promoted.connection.hold(thread(), &mut Patience);
+            let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience);
             self.shares = true;
         }
     }

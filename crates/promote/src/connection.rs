@@ -199,36 +199,61 @@ impl Connection {
         self.machine.wants_bell(&other.page)
     }
 
-    /// This end has several processes from here on: each of them comes first to [`Self::hold`]
-    /// before it does anything else. To be called while no other has it.
-    pub fn share_now(&mut self) {
-        self.end.receiver.save();
+    /// The process that holds this end is about to fork: from here on each of both comes
+    /// first to [`Self::hold`] before it does anything else. To be called while no other
+    /// thread has it, in `process`, which is getpid(2).
+    pub fn share(&mut self, process: u32) {
+        self.machine.end.receiver.save();
+        self.locks[0].passes_to(process);
+        self.locks[0].adds_holder();
         self.shared = true;
     }
 
-    /// Whether it has.
+    /// The fork failed.
+    pub fn unshare(&mut self) {
+        self.locks[0].drops_holder();
+    }
+
+    /// This process gives the end up. True: no other one has it, as far as is known.
+    pub fn give_up(&mut self) -> bool {
+        !self.shared || self.locks[0].drops_holder()
+    }
+
+    /// Whether it was.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared
     }
 
-    /// Keeps the end's other processes out, and goes on where they left it; before anything
-    /// else that this connection can do, once it is shared. `thread` is gettid(2).
+    /// Whether a process that was forked from the one that was promoted has used this end:
+    /// then none looks at it by itself, since its bells must wake all.
+    #[inline]
+    pub fn has_several_users(&self) -> bool {
+        self.shared && self.locks[0].has_several()
+    }
+
+    /// Keeps the end's other processes out, and goes on where they left it. `thread` is
+    /// gettid(2), `process` getpid(2).
     ///
     /// # Errors
     ///
-    /// As for [`Self::send`].
-    pub fn hold(&mut self, thread: u32, wait: &mut impl ring::Wait) -> Result<(), HoldError> {
+    /// As for [`Machine::send`].
+    pub fn hold(&mut self, thread: u32, process: u32, wait: &mut impl ring::Wait) -> Result<(), HoldError> {
         for lock in &self.locks {
             lock.acquire(thread, wait)?;
         }
-        self.end.sender.resume();
-        Ok(self.end.receiver.resume()?)
+        if self.locks[0].passes_to(process) {
+            // It, or the one before, is not the one that was promoted.
+            self.locks[0].mark_several();
+            self.machine.end.sender.resume();
+            self.machine.end.receiver.resume()?;
+        }
+        Ok(())
     }
 
     /// Lets them in again.
     pub fn let_go(&mut self, thread: u32) {
-        self.end.receiver.save();
+        self.machine.end.receiver.save();
         self.locks.iter().for_each(|lock| lock.release(thread));
     }
 }

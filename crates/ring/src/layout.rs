@@ -137,7 +137,14 @@ pub(crate) struct Header {
     pub(crate) ended: AtomicU32,
     /// Which sleeper of the loop page looks at this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    gap_76: Gap<52>,
+    gap_76: Gap<4>,
+    /// 1: a process of this end has used it that did not map it at the promotion.
+    pub(crate) several: AtomicU32,
+    /// The process of this end that used it last.
+    pub(crate) process: AtomicU32,
+    /// Forks that made one more holder of this end, less those who gave it up.
+    pub(crate) forks: AtomicU32,
+    gap_92: Gap<36>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -222,6 +229,9 @@ const _: () = {
     assert!(offset_of!(Header, armed) == 64);
     assert!(offset_of!(Header, ended) == 68);
     assert!(offset_of!(Header, sleeper) == 72);
+    assert!(offset_of!(Header, several) == 80);
+    assert!(offset_of!(Header, process) == 84);
+    assert!(offset_of!(Header, forks) == 88);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);
