@@ -393,9 +393,13 @@ fn made_set(fd: c_int) -> c_int {
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let wish = (!event.is_null()).then(|| *event);
+    if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
+        return told(outcome.map(|()| 0)) as c_int;
+    }
     let status = real::epoll_ctl(set, operation, fd, event);
     if status == 0 {
-        epoll::changed(set, operation, fd, (!event.is_null()).then(|| *event));
+        epoll::changed(set, operation, fd, wish);
     }
     status
 }

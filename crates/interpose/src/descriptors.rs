@@ -68,7 +68,13 @@ pub(crate) fn same(fd: c_int, new: c_int) {
 /// `fd` is about to be closed.
 #[inline]
 pub(crate) fn closing(fd: c_int) {
-    if matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_)) && !fork::borrows_memory() {
+    let entry = table::entry(fd);
+    if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !fork::borrows_memory() {
+        if let Entry::Socket(number) = entry
+            && sockets::at(number).names.load(Ordering::Relaxed) > 1
+        {
+            sets::settle(sockets::at(number));
+        }
         forget(table::set(fd, Entry::Unknown), fd);
     }
 }
@@ -114,7 +120,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     }
     let set = socket.lock().interest.set;
     if set > 0 {
-        sets::update(set - 1, number, None);
+        sets::refresh(set - 1, number, true);
     }
     let mut inner = socket.lock();
     if let Some(mut promoted) = inner.promoted.take() {

@@ -9,8 +9,8 @@ use libc::{epoll_event, sigset_t, timespec};
 
 use crate::promoter;
 use crate::real;
-use crate::sets::{self, Set};
-use crate::sockets::Interest;
+use crate::sets::{self, Change, Set, Wish};
+use crate::sockets::State;
 use crate::spin::Wait;
 use crate::stats::{COUNTERS, count};
 use crate::table::{self, Entry};
@@ -23,36 +23,61 @@ pub(crate) enum Limit {
     After(Duration),
 }
 
-/// epoll_ctl(2), after the kernel has done it.
-pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
-    let Entry::Socket(number) = table::entry(fd) else {
-        if let Entry::Set(set) = table::entry(set_fd) {
-            sets::kernel_changed(set);
-        }
-        return;
-    };
-    let set = match table::entry(set_fd) {
-        Entry::Set(set) => set,
+/// The set and the socket that a change concerns, if both are ours.
+fn concerned(set_fd: c_int, fd: c_int) -> Option<(u32, u32)> {
+    let Entry::Socket(socket) = table::entry(fd) else { return None };
+    match table::entry(set_fd) {
+        Entry::Set(set) => Some((set, socket)),
         // It was made before we saw, or came from another process.
         Entry::Unknown | Entry::Foreign => {
-            let Some(set) = sets::add() else { return };
+            let set = sets::add()?;
             table::set(set_fd, Entry::Set(set));
-            set
+            Some((set, socket))
         }
-        Entry::Socket(_) => return,
-    };
-    let interest = match (operation, event) {
-        (libc::EPOLL_CTL_DEL, _) | (_, None) => None,
-        (_, Some(event)) => Some(Interest {
-            set: set + 1,
-            fd,
-            events: event.events,
-            data: event.u64,
-            spent: false,
-            several: false,
-        }),
-    };
-    sets::update(set, number, interest);
+        Entry::Socket(_) => None,
+    }
+}
+
+fn change(operation: c_int, fd: c_int, event: Option<epoll_event>) -> Option<Change> {
+    let wish = |event: epoll_event| Wish { fd, events: event.events, data: event.u64 };
+    match operation {
+        libc::EPOLL_CTL_ADD => Some(Change::Add(wish(event?))),
+        libc::EPOLL_CTL_MOD => Some(Change::Modify(wish(event?))),
+        libc::EPOLL_CTL_DEL => Some(Change::Delete),
+        _ => None,
+    }
+}
+
+/// epoll_ctl(2) about a promoted socket, if the kernel need not know of it now; the error is
+/// errno. `None`: the kernel is to do it, and [`changed`] to be told.
+pub(crate) fn deferred(
+    set_fd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Option<Result<(), i32>> {
+    let socket = table::socket(fd)?;
+    if socket.state() != State::Promoted {
+        return None;
+    }
+    let Entry::Set(set) = table::entry(set_fd) else { return None };
+    let (_, number) = concerned(set_fd, fd)?;
+    sets::defer(set, set_fd, number, fd, change(operation, fd, event)?)
+}
+
+/// epoll_ctl(2), after the kernel has done it.
+pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
+    let ours = concerned(set_fd, fd).zip(change(operation, fd, event));
+    match (ours, table::entry(set_fd), table::entry(fd)) {
+        (Some(((set, socket), change)), ..) => sets::changed(set, set_fd, socket, fd, change),
+        (None, Entry::Set(set), other) => {
+            if let Entry::Set(inner) = other {
+                sets::watched_from_outside(inner);
+            }
+            sets::kernel_changed(set);
+        }
+        _ => {}
+    }
 }
 
 /// A wait in a set that has promoted sockets.
@@ -90,6 +115,7 @@ pub(crate) unsafe fn wait(
         let mut told = inner.collect(fd, room);
         if at_once || inner.kernel_is_due(now) {
             inner.kernel_was_asked(now);
+            inner.tell_kernel();
             let found =
                 if told < room.len() { ask(&mut room[told..], Limit::After(Duration::ZERO)) } else { 0 };
             match usize::try_from(found) {
@@ -112,6 +138,7 @@ pub(crate) unsafe fn wait(
         if again || !inner.go_to_sleep() {
             continue;
         }
+        inner.tell_kernel();
         drop(inner);
         let left = match deadline {
             None => Limit::Never,
@@ -165,7 +192,8 @@ pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
     match table::entry(fd) {
         Entry::Set(number) => {
             let set = sets::at(number);
-            (set.promoted.load(Ordering::Relaxed) > 0).then_some(set)
+            let ours = set.promoted.load(Ordering::Relaxed) > 0 || set.untold.load(Ordering::Relaxed) > 0;
+            ours.then_some(set)
         }
         _ => None,
     }

@@ -28,6 +28,7 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
         // SAFETY: fork(2) takes nothing.
         return unsafe { call() };
     }
+    sets::about_to_fork();
     let mut held = Vec::new();
     for (_, socket) in sockets::all() {
         match socket.state() {

@@ -12,10 +12,11 @@ use crate::epoll::Limit;
 use crate::kernel::{self, Found};
 use crate::promoter;
 use crate::real;
+use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
 use crate::spin::Wait;
 use crate::stats::{COUNTERS, count};
-use crate::table;
+use crate::table::{self, Entry};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 /// The kernel is asked for events of its own at least this often.
@@ -24,7 +25,14 @@ const KERNEL_EVERY: Duration = Duration::from_micros(50);
 /// Whether any of these is promoted, and asked for reading.
 #[inline]
 pub(crate) fn concerns(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| promoted(fd).is_some())
+    let mut concerns = false;
+    for fd in fds {
+        match table::entry(fd.fd) {
+            Entry::Set(set) => sets::watched_from_outside(set),
+            _ => concerns |= promoted(fd).is_some(),
+        }
+    }
+    concerns
 }
 
 #[inline]

@@ -407,7 +407,7 @@ fn adopt(
     let interest = inner.interest;
     drop(inner);
     if interest.set > 0 {
-        sets::update(interest.set - 1, number, Some(interest));
+        sets::refresh(interest.set - 1, number, false);
     }
     true
 }

@@ -7,8 +7,8 @@ use libc::{fd_set, pollfd, sigset_t};
 
 use crate::epoll::Limit;
 use crate::poll;
-use crate::sockets::State;
-use crate::table;
+use crate::sockets::{Socket, State};
+use crate::table::{self, Entry};
 
 /// The three sets of a call; null ones are empty.
 #[derive(Clone, Copy)]
@@ -39,10 +39,14 @@ unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
 /// As select(2).
 pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
     usize::try_from(count).is_ok_and(|count| count <= MOST)
-        && (0..count).any(|fd| {
+        && (0..count).fold(false, |concerns, fd| {
             // SAFETY: the caller's promise.
             let asked = unsafe { has(sets.read, fd) };
-            asked && table::socket(fd).is_some_and(|socket| socket.state() == State::Promoted)
+            if let (true, Entry::Set(set)) = (asked, table::entry(fd)) {
+                crate::sets::watched_from_outside(set);
+            }
+            let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
+            concerns || (asked && table::socket(fd).is_some_and(promoted))
         })
 }
 

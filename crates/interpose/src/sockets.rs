@@ -76,6 +76,20 @@ pub(crate) struct Interest {
     pub(crate) spent: bool,
     /// More than one set has it, or one has it under several numbers.
     pub(crate) several: bool,
+    /// What the kernel was told last.
+    pub(crate) registered: Option<Registered>,
+    /// It is among those of its set of which the kernel has to be told.
+    pub(crate) untold: bool,
+}
+
+/// What the kernel knows of a socket's interest in a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registered {
+    /// The set, by descriptor, and the socket's own in it.
+    pub(crate) epfd: i32,
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
 }
 
 /// A promoted socket.
