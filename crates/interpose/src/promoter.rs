@@ -30,6 +30,8 @@ const OWN_PAGES: usize = 8;
 
 struct Promoter {
     settings: Settings,
+    /// How to reach the monitor, as the environment had it at the start.
+    options: Options,
     client: Option<Client>,
     others: Vec<Arc<OtherLoop>>,
     asked: Option<Instant>,
@@ -208,17 +210,14 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
-        Promoter { settings, client: None, others: Vec::new(), asked: None, unmet: 0, leave_out: 0 }
+        let options = Options { start: false, ..Options::from_environment(&program_name()) };
+        Promoter { settings, options, client: None, others: Vec::new(), asked: None, unmet: 0, leave_out: 0 }
     }
 
     fn client(&mut self) -> Option<&mut Client> {
         let now = Instant::now();
         if self.client.is_none() {
-            let options = Options {
-                start: false,
-                lowest_descriptor: hidden_number(),
-                ..Options::from_environment(&program_name())
-            };
+            let options = Options { lowest_descriptor: hidden_number(), ..self.options.clone() };
             self.client = Client::connect(&options).ok();
         }
         let client = self.client.as_mut()?;

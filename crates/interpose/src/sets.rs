@@ -82,6 +82,8 @@ static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn add() -> Option<u32> {
     if let Some(number) = FREE.lock().ok()?.pop() {
         at(number).names.store(1, Ordering::Relaxed);
+        // A fork may have found it among those that are no more.
+        at(number).lock().crowd = false;
         return Some(number);
     }
     let number = USED.fetch_add(1, Ordering::Relaxed);

@@ -14,7 +14,7 @@ pub use sys::mapping::SharedMapping;
 use sys::memory_file::{self, UnsoundFile};
 use sys::packet;
 
-use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
+use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace, runtime_directory};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
 
 /// Bytes of a loop page.
@@ -36,6 +36,8 @@ pub struct Options {
     pub name: Name,
     /// The monitor's socket; `None` looks for the system's monitor, then for the user's.
     pub socket: Option<PathBuf>,
+    /// Where the user's own monitor is looked for (XDG_RUNTIME_DIR), if there is no `socket`.
+    pub runtime_directory: Option<PathBuf>,
     /// Start a monitor of the user's own if nothing listens. Never for root, unless
     /// `policy` exists.
     pub start: bool,
@@ -65,6 +67,7 @@ impl Options {
         Options {
             name: Name::new(name),
             socket: path("MEGAPIPE_MONITOR"),
+            runtime_directory: runtime_directory(),
             start: trusted,
             program: path("MEGAPIPE_PROGRAM"),
             policy: POLICY_FILE.into(),
@@ -442,7 +445,10 @@ impl Client {
     fn find(&mut self, now: Instant, start: bool) -> Result<Option<OwnedFd>, ConnectError> {
         let (places, own) = match &self.options.socket {
             Some(path) => (vec![], Place::chosen(path.clone())),
-            None => (vec![Place::chosen(SYSTEM_SOCKET.into())], Place::of_user()),
+            None => {
+                let own = Place::of_user(self.options.runtime_directory.clone());
+                (vec![Place::chosen(SYSTEM_SOCKET.into())], own)
+            }
         };
         for place in places.iter().chain([&own]) {
             if !place.check()? {
