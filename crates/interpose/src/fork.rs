@@ -40,14 +40,17 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
                 }
                 held.push(inner);
             }
-            // Whoever uses it first cannot know of the other's use.
-            State::Plain | State::Kernel | State::Offered => socket.inherited.store(true, Ordering::Relaxed),
+            State::Plain | State::Kernel | State::Offered => socket.holders.fork(),
         }
     }
     // SAFETY: fork(2) takes nothing.
     let process = unsafe { call() };
     let errno = real::errno();
     if process < 0 {
+        let plain = |state| matches!(state, State::Plain | State::Kernel | State::Offered);
+        sockets::all()
+            .filter(|(_, socket)| plain(socket.state()))
+            .for_each(|(_, socket)| socket.holders.give_up());
         for inner in &mut held {
             if let Some(promoted) = inner.promoted.as_deref_mut() {
                 promoted.connection.unshare();

@@ -10,6 +10,7 @@ pub mod calls;
 mod descriptors;
 mod epoll;
 mod fork;
+mod holders;
 mod kernel;
 mod lock;
 mod memory;

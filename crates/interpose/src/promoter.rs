@@ -136,6 +136,13 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
     }
 }
 
+/// Looked at again after as many messages more, if nothing comes of it now.
+fn look_later(socket: &Socket) {
+    let sent = socket.messages_sent.load(Ordering::Relaxed);
+    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    socket.look_at.store(messages.saturating_mul(2).max(16), Ordering::Relaxed);
+}
+
 #[cold]
 fn offer(socket: &'static Socket, number: u32) {
     if !promotes() {
@@ -143,8 +150,9 @@ fn offer(socket: &'static Socket, number: u32) {
         socket.look_at.store(u32::MAX, Ordering::Relaxed);
         return;
     }
-    if socket.inherited.load(Ordering::Relaxed) {
-        socket.set_state(State::Kernel);
+    if socket.holders.are_several() {
+        // Those who fork for each connection close it in one of both processes.
+        look_later(socket);
         return;
     }
     with(|promoter| {
@@ -194,6 +202,7 @@ pub(crate) fn forked() {
     OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
     WAITING.store(0, Ordering::Relaxed);
     HIDDEN.store(-1, Ordering::Relaxed);
+    no_longer_offered();
     with(|promoter| {
         if let Some(promoter) = promoter {
             // Closes the child's copy of the descriptor.
@@ -229,12 +238,7 @@ impl Promoter {
     fn offer(&mut self, socket: &'static Socket, number: u32) {
         let fd = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(fd) else { return };
-        // Looked at again after as many messages more, if nothing comes of it now.
-        let messages = socket
-            .messages_sent
-            .load(Ordering::Relaxed)
-            .wrapping_add(socket.messages_received.load(Ordering::Relaxed));
-        socket.look_at.store(messages.saturating_mul(2).max(64), Ordering::Relaxed);
+        look_later(socket);
         let (Some(local), Some(peer)) = (
             address(rustix::net::getsockname(fd).ok()),
             address(rustix::net::getpeername(fd).ok().flatten()),
@@ -285,11 +289,7 @@ impl Promoter {
     fn lost(&mut self) {
         WAITING.store(0, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
-        for (_, socket) in sockets::all() {
-            if socket.state() == State::Offered {
-                socket.set_state(State::Plain);
-            }
-        }
+        no_longer_offered();
     }
 
     fn refused(&mut self, token: Token, reason: Reason) {
@@ -348,8 +348,7 @@ fn adopt(
     let raw = socket.fd.load(Ordering::Relaxed);
     let Some(fd) = borrow(raw) else { return false };
     let mut inner = socket.lock();
-    if socket.state() != State::Offered || socket.inherited.load(Ordering::Relaxed) || inner.interest.several
-    {
+    if socket.state() != State::Offered || socket.holders.are_several() || inner.interest.several {
         return false;
     }
     // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
@@ -409,6 +408,16 @@ fn adopt(
         sets::refresh(interest.set - 1, number, false);
     }
     true
+}
+
+/// What was offered is on TCP again until it is looked at anew.
+fn no_longer_offered() {
+    for (_, socket) in sockets::all() {
+        if socket.state() == State::Offered {
+            socket.set_state(State::Plain);
+            look_later(socket);
+        }
+    }
 }
 
 /// The offered socket of a token, if it is still that.

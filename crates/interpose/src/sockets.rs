@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 
 use promote::{Connection, OtherLoop};
 
+use crate::holders::Holders;
 use crate::lock::{Held, Lock};
 
 /// How far a socket has come.
@@ -49,8 +50,8 @@ pub(crate) struct Socket {
     pub(crate) messages_received: AtomicU32,
     /// What the program last asked of O_NONBLOCK, as far as was seen.
     pub(crate) nonblocking: AtomicBool,
-    /// Another process may hold it.
-    pub(crate) inherited: AtomicBool,
+    /// The processes that have it.
+    pub(crate) holders: Holders,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -196,7 +197,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.messages_sent.store(0, Ordering::Relaxed);
     socket.messages_received.store(0, Ordering::Relaxed);
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
-    socket.inherited.store(false, Ordering::Relaxed);
+    socket.holders.reset();
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
@@ -206,6 +207,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
 /// Gives the record of a socket back, of which this process has no descriptor any more.
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
+    socket.holders.give_up();
     socket.set_state(State::Free);
     let _held = GROUND.hold();
     socket.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);

@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use crate::fork;
+use crate::holders;
 use crate::promoter;
 use crate::settings::{Mode, Settings};
 use crate::sockets;
@@ -13,7 +14,9 @@ use crate::table;
 /// Begins to watch this process's sockets, once, before the program's own code runs. Without
 /// it every function of [`crate::calls`] is the kernel's.
 pub fn start(settings: Settings) {
-    if settings.mode == Mode::Off || sockets::make().and_then(|()| table::make()).is_err() {
+    if settings.mode == Mode::Off
+        || sockets::make().and_then(|()| holders::make()).and_then(|()| table::make()).is_err()
+    {
         return;
     }
     fork::remember_process();
