@@ -80,7 +80,11 @@ fn receiving(
                 _ => return plain(),
             },
             State::Plain | State::Offered => {
-                if socket.state() == State::Offered && !waited && blocks(socket, flags) {
+                if socket.state() == State::Offered
+                    && !waited
+                    && promoter::is_impatient()
+                    && blocks(socket, flags)
+                {
                     // An answer may come while this waits, which then must hold nothing up.
                     waited = true;
                     if let Err(errno) = kernel::wait(fd, flags) {

@@ -28,6 +28,7 @@ mod spin;
 mod start;
 mod stats;
 mod table;
+mod worth;
 
 pub use settings::{Mode, Settings};
 pub use start::{finish, start};

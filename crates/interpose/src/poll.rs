@@ -60,7 +60,11 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     let done = loop {
         let now = if wait.is_some() { Instant::now() } else { began };
         let ready = any_ready(fds);
-        if ready || at_once || asked_kernel.is_none_or(|asked| now >= asked + KERNEL_EVERY) {
+        // Who sleeps at once need not ask before.
+        let due = |asked: Instant| now >= asked + KERNEL_EVERY;
+        let spins = || Wait::new(deadline);
+        let spins = !ready && !at_once && wait.get_or_insert_with(spins).spins();
+        if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
             asked_kernel = Some(now);
             // SAFETY: the caller's promise.
             let found = unsafe { kernel_poll(fds, Limit::After(Duration::ZERO), mask) };
@@ -143,7 +147,8 @@ fn arm_all(fds: &[pollfd]) -> bool {
     let mut news = false;
     for fd in fds {
         // One that its epoll set looks at hears no bells of its own.
-        news |= with(fd, |promoted, _| promoted.arm().unwrap_or(true)).unwrap_or(false);
+        news |=
+            with(fd, |promoted, _| !promoted.will_hear() && promoted.arm().unwrap_or(true)).unwrap_or(false);
     }
     news
 }
@@ -176,8 +181,7 @@ fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
         }
         Found::Bytes(unread) => match promoted.connection.front(unread) {
             Ok(Front::Bells(bells)) => {
-                let dropped = kernel::discard(fd, bells as usize);
-                promoted.connection.took_from_kernel(dropped);
+                let dropped = promoted.drop_bells_of(fd, bells);
                 dropped < unread || has_bytes(promoted)
             }
             Ok(Front::Data(_) | Front::Later) | Err(_) => true,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use promote::client::{Answer, Client, Options, PeerLoop};
@@ -17,14 +17,18 @@ use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{COUNTERS, count};
+use crate::worth::Worth;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
 /// this many messages save would make short connections slower.
 const WORTH_MESSAGES: u32 = 8;
 /// Bytes either way that are worth one, too.
 const WORTH_BYTES: u64 = 256 << 10;
-/// How often the monitor is asked for answers, at the most.
-const ANSWERS_EVERY: Duration = Duration::from_micros(20);
+/// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
+/// takes twice as long.
+const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
+/// A pause after which an answer is no longer expected at any moment.
+const PATIENT: Duration = Duration::from_millis(5);
 /// The most pages of one's own: one comes with each monitor that is met.
 const OWN_PAGES: usize = 8;
 
@@ -34,7 +38,9 @@ struct Promoter {
     options: Options,
     client: Option<Client>,
     others: Vec<Arc<OtherLoop>>,
-    asked: Option<Instant>,
+    /// When the monitor is asked next, and the pause before that.
+    ask_at: Instant,
+    pause: Duration,
     /// Offers in a row that nobody met.
     unmet: u32,
     /// Offers that are left out, because of that.
@@ -45,6 +51,8 @@ static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None
 static MODE: AtomicU32 = AtomicU32::new(0);
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
+/// An answer is expected at any moment.
+static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
 static HIDDEN: AtomicI32 = AtomicI32::new(-1);
 /// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
@@ -162,6 +170,11 @@ fn offer(socket: &'static Socket, number: u32) {
     });
 }
 
+/// Whether an answer of the monitor is expected at any moment.
+pub(crate) fn is_impatient() -> bool {
+    IMPATIENT.load(Ordering::Relaxed)
+}
+
 /// Takes what the monitor has answered.
 #[inline]
 pub(crate) fn answers() {
@@ -220,7 +233,16 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
         let options = Options { start: false, ..Options::from_environment(&program_name()) };
-        Promoter { settings, options, client: None, others: Vec::new(), asked: None, unmet: 0, leave_out: 0 }
+        Promoter {
+            settings,
+            options,
+            client: None,
+            others: Vec::new(),
+            ask_at: Instant::now(),
+            pause: ANSWERS_EVERY[0],
+            unmet: 0,
+            leave_out: 0,
+        }
     }
 
     fn client(&mut self) -> Option<&mut Client> {
@@ -257,6 +279,9 @@ impl Promoter {
         if let Some(client) = self.client()
             && client.offer(token, fd).is_ok()
         {
+            self.pause = ANSWERS_EVERY[0];
+            self.ask_at = Instant::now() + self.pause;
+            IMPATIENT.store(true, Ordering::Relaxed);
             WAITING.fetch_add(1, Ordering::Relaxed);
             socket.set_state(State::Offered);
         }
@@ -264,10 +289,12 @@ impl Promoter {
 
     fn answers(&mut self) {
         let now = Instant::now();
-        if self.asked.is_some_and(|asked| now < asked + ANSWERS_EVERY) {
+        if now < self.ask_at {
             return;
         }
-        self.asked = Some(now);
+        self.pause = (self.pause * 2).min(ANSWERS_EVERY[1]);
+        self.ask_at = now + self.pause;
+        IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
         loop {
             let Some(client) = self.client() else { return };
             match client.receive() {
@@ -391,8 +418,10 @@ fn adopt(
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,
+        worth: Worth::default(),
         kernel_sends: 0,
         armed: true,
+        stale: false,
         sleeper: NO_SLEEPER,
         listed_in: 0,
         reported: 0,

@@ -59,6 +59,24 @@ fn receive_some(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_i
                 Err(errno) => return Some(Err(errno)),
             }
         }
+        if promoted.will_hear() && flags & libc::MSG_TRUNC == 0 {
+            // The ring is not in use: one call of the kernel waits, and looks.
+            let at = promoted.connection.read_of_kernel();
+            drop(inner);
+            let count = kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK);
+            if count < 0 {
+                return Some(Err(crate::real::errno()));
+            }
+            let mut inner = socket.lock();
+            let promoted = inner.promoted.as_deref_mut()?;
+            if count > 0
+                && promoted.connection.read_of_kernel() == at
+                && let Break(outcome) = promoted.seen(fd, count as usize, flags)
+            {
+                return Some(outcome);
+            }
+            continue;
+        }
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
         let spins = !socket.nonblocking.load(std::sync::atomic::Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
@@ -135,15 +153,26 @@ pub(crate) fn take(
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
         }
+        if promoted.connection.reads_from_kernel() && flags & libc::MSG_TRUNC == 0 {
+            // Copied before it is known what it is, and taken after: a call less.
+            let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+            match (seen, crate::real::errno()) {
+                (1.., _) => match promoted.seen(fd, seen as usize, flags) {
+                    Break(outcome) => return Break(outcome),
+                    Continue(()) => continue,
+                },
+                (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
+                (_, libc::EAGAIN | libc::EINTR) => return Continue(()),
+                (_, errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+            }
+            continue;
+        }
         match kernel::look(fd) {
             Found::Nothing => return Continue(()),
             Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
             Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
             Found::Bytes(unread) => match promoted.connection.front(unread) {
-                Ok(Front::Bells(bells)) => {
-                    let dropped = kernel::discard(fd, bells as usize);
-                    promoted.connection.took_from_kernel(dropped);
-                }
+                Ok(Front::Bells(bells)) => drop(promoted.drop_bells_of(fd, bells)),
                 Ok(Front::Data(bytes)) => {
                     let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
                     let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
@@ -165,6 +194,26 @@ pub(crate) fn take(
 const ROUNDS: u32 = 64;
 
 impl Promoted {
+    /// So many bytes of the kernel were copied to where they go, if they are data, and not taken.
+    fn seen(&mut self, fd: c_int, count: usize, flags: c_int) -> ControlFlow<Outcome> {
+        match self.connection.front(count) {
+            Ok(Front::Data(bytes)) => {
+                let bytes = count.min(bytes as usize);
+                if flags & libc::MSG_PEEK == 0 {
+                    let taken = kernel::discard(fd, bytes);
+                    self.connection.took_from_kernel(taken);
+                }
+                Break(Ok(bytes))
+            }
+            Ok(Front::Bells(bells)) => {
+                self.drop_bells_of(fd, bells);
+                Continue(())
+            }
+            Ok(Front::Later) => Continue(()),
+            Err(_) => Break(Err(self.corrupt(fd))),
+        }
+    }
+
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
         if flags & libc::MSG_PEEK != 0 {
@@ -194,7 +243,7 @@ impl Promoted {
     /// Nothing is here, and the program was told so. True: something is, by now.
     fn rest(&mut self) -> Result<bool, i32> {
         // Who is looked at by its set needs no bell.
-        if self.is_hot() { Ok(false) } else { self.arm() }
+        if self.is_hot() || self.will_hear() { Ok(false) } else { self.arm() }
     }
 
     /// Whether its set looks at it by itself while it is awake.
@@ -204,6 +253,7 @@ impl Promoted {
 
     /// Asks for a bell. True: something is here, and none will come for it.
     pub(crate) fn arm(&mut self) -> Result<bool, i32> {
+        self.stale = false;
         let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
         self.armed = !news;
         Ok(news)
@@ -223,10 +273,29 @@ impl Promoted {
         if self.is_hot() {
             return false;
         }
+        if self.will_hear() {
+            // The peer rings when it comes back to the ring.
+            return false;
+        }
         if self.connection.kernel_has_bytes() {
             self.drop_bells(fd);
         }
         self.arm().unwrap_or(false)
+    }
+
+    /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
+    /// more has to ask for the next.
+    pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
+        let dropped = kernel::discard(fd, bells as usize);
+        self.connection.took_from_kernel(dropped);
+        self.stale = true;
+        dropped
+    }
+
+    /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
+    /// of itself.
+    pub(crate) fn will_hear(&self) -> bool {
+        self.armed && !self.stale && self.connection.reads_from_kernel()
     }
 
     /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the
@@ -235,8 +304,7 @@ impl Promoted {
         if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), kernel::look(fd))
             && let Ok(Front::Bells(bells)) = self.connection.front(unread)
         {
-            let dropped = kernel::discard(fd, bells as usize);
-            self.connection.took_from_kernel(dropped);
+            self.drop_bells_of(fd, bells);
         }
     }
 

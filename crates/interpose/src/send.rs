@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::kernel;
 use crate::memory::Pieces;
+use crate::promoter;
 use crate::real;
 use crate::receive::Outcome;
 use crate::sockets::{Promoted, Socket};
@@ -70,6 +71,9 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                     promoted.kernel_sends -= 1;
                     if sent > 0 {
                         promoted.connection.kernel_took(sent as usize);
+                        if promoted.connection.is_resting() && promoted.worth.rested() {
+                            promoted.connection.end_rest();
+                        }
                     }
                 }
                 drop(inner);
@@ -105,7 +109,11 @@ impl Promoted {
             };
             if sent > 0 {
                 *done += sent;
-                self.ring_bell(fd);
+                let rung = self.ring_bell(fd);
+                // Tests want rings, whatever they cost.
+                if self.worth.sent(rung) && !promoter::is_eager() && self.connection.rest().is_err() {
+                    return Step::Failed(self.corrupt(fd));
+                }
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
             }
@@ -122,10 +130,10 @@ impl Promoted {
         Step::Kernel
     }
 
-    /// Wakes the other end, if it waits for that.
-    fn ring_bell(&mut self, fd: c_int) {
+    /// Wakes the other end, if it waits for that; tells whether it did.
+    fn ring_bell(&mut self, fd: c_int) -> bool {
         if !self.connection.wants_bell(&self.other) {
-            return;
+            return false;
         }
         count(&COUNTERS.bells, 1);
         match kernel::ring(fd) {
@@ -134,5 +142,6 @@ impl Promoted {
             // The connection ended meanwhile: the next send hears it from the kernel.
             Err(_) => self.connection.kernel_sends(),
         }
+        true
     }
 }

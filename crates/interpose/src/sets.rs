@@ -573,7 +573,11 @@ impl Inner {
         let ring = |promoted: &mut Promoted| {
             matches!(promoted.connection.next(0), Ok(Next::Ring(_) | Next::End(_)) | Err(_))
         };
-        if sleeper.is_none() && ring(promoted) {
+        if ring(promoted) && sleeper.is_none() {
+            return true;
+        }
+        if promoted.connection.reads_from_kernel() {
+            // The kernel knows best, and its ring is not in use.
             return true;
         }
         let mut news = false;
@@ -586,8 +590,7 @@ impl Inner {
             }
             Found::Bytes(unread) => match promoted.connection.front(unread) {
                 Ok(Front::Bells(bells)) => {
-                    let dropped = kernel::discard(fd, bells as usize);
-                    promoted.connection.took_from_kernel(dropped);
+                    let dropped = promoted.drop_bells_of(fd, bells);
                     // Data may lie behind them.
                     news = dropped < unread;
                 }

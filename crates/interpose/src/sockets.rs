@@ -97,10 +97,14 @@ pub(crate) struct Registered {
 pub(crate) struct Promoted {
     pub(crate) connection: Connection,
     pub(crate) other: Arc<OtherLoop>,
+    /// How the ring pays.
+    pub(crate) worth: crate::worth::Worth,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
+    /// That bell may have come already.
+    pub(crate) stale: bool,
     /// The sleeper of the loop page that looks at it while it is not armed.
     pub(crate) sleeper: u32,
     /// The set that has it in its list, and looks at it before it sleeps: its number, and 1;

@@ -285,6 +285,8 @@ pub struct Machine {
     spilled: bool,
     /// Stays on TCP from here on.
     demoted: bool,
+    /// Stays on TCP until it is told otherwise.
+    resting: bool,
 }
 
 impl Machine {
@@ -326,7 +328,7 @@ impl Machine {
         let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
-        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false })
+        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false, resting: false })
     }
 
     /// Sends what goes into the ring; returns how many bytes that were. If any are left
@@ -352,7 +354,7 @@ impl Machine {
 
     #[cold]
     fn enter_ring(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        if !kernel_idle || self.demoted || (self.spilled && !self.end.sender.drained()?) {
+        if !kernel_idle || self.demoted || self.resting || (self.spilled && !self.end.sender.drained()?) {
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;
@@ -382,6 +384,40 @@ impl Machine {
     /// comes before the next byte.
     pub fn kernel_sends(&mut self) {
         self.demoted = true;
+    }
+
+    /// The ring does not pay: what follows goes to the kernel until [`Self::end_rest`]. As for
+    /// [`Self::spill`], no bell may be under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn rest(&mut self) -> Result<(), Corrupt> {
+        self.resting = true;
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
+    /// The ring is tried again, as soon as the peer has come to the end of the TCP part.
+    pub fn end_rest(&mut self) {
+        self.resting = false;
+    }
+
+    /// Whether [`Self::rest`] holds.
+    #[inline]
+    pub fn is_resting(&self) -> bool {
+        self.resting
+    }
+
+    /// Whether the next byte to be read comes through the kernel, as of the last look.
+    #[inline]
+    pub fn reads_from_kernel(&self) -> bool {
+        self.end.receiver.is_in_tcp()
+    }
+
+    /// TCP-lane offset of what was read, bells among it.
+    #[inline]
+    pub fn read_of_kernel(&self) -> u64 {
+        self.end.receiver.tcp_lane()
     }
 
     /// Whether [`Self::kernel_sends`] was called, or the kernel connection has an end.

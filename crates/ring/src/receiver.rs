@@ -301,6 +301,12 @@ impl Receiver {
         self.tail
     }
 
+    /// Whether the next byte comes through the kernel, as of the last look.
+    #[inline]
+    pub fn is_in_tcp(&self) -> bool {
+        self.lane() == Lane::Tcp
+    }
+
     /// Bytes of the TCP lane, bells among them, that the other end says it sent and that were
     /// not taken: what it says lags behind what it did.
     #[inline]
