@@ -108,14 +108,15 @@ pub(crate) unsafe fn wait(
     };
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
+    let mut slept = false;
     let mut inner = set.lock();
     inner.enter();
     let done = loop {
-        let now = if wait.is_some() { Instant::now() } else { began };
+        let now = if slept || wait.is_some() { Instant::now() } else { began };
         let mut told = inner.collect(fd, room);
         // Who sleeps at once need not ask before.
         let spins = || Wait::new(deadline);
-        let sleeps = told == 0 && !at_once && !wait.get_or_insert_with(spins).spins();
+        let sleeps = told == 0 && !at_once && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
         if at_once || (!sleeps && inner.kernel_is_due(now)) {
             inner.kernel_was_asked(now);
             inner.tell_kernel();
@@ -134,11 +135,15 @@ pub(crate) unsafe fn wait(
             }
             break told as c_int;
         }
-        let wait = wait.get_or_insert_with(|| Wait::new(deadline));
-        drop(inner);
-        let again = wait.again();
-        inner = set.lock();
-        if again || !inner.go_to_sleep() {
+        if !sleeps && let Some(wait) = &mut wait {
+            drop(inner);
+            let again = wait.again();
+            inner = set.lock();
+            if again {
+                continue;
+            }
+        }
+        if !inner.go_to_sleep() {
             continue;
         }
         inner.tell_kernel();
@@ -151,6 +156,7 @@ pub(crate) unsafe fn wait(
         let errno = real::errno();
         inner = set.lock();
         inner.woke();
+        slept = true;
         let Ok(found) = usize::try_from(found) else {
             real::set_errno(errno);
             break -1;

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // descriptors and events lie in the program's memory
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{pollfd, sigset_t, timespec};
@@ -63,7 +64,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         // Who sleeps at once need not ask before.
         let due = |asked: Instant| now >= asked + KERNEL_EVERY;
         let spins = || Wait::new(deadline);
-        let spins = !ready && !at_once && wait.get_or_insert_with(spins).spins();
+        let spins = !ready && !at_once && any_in_use(fds) && wait.get_or_insert_with(spins).spins();
         if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
             asked_kernel = Some(now);
             // SAFETY: the caller's promise.
@@ -76,8 +77,10 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
                 break found;
             }
         }
-        let wait = wait.get_or_insert_with(|| Wait::new(deadline));
-        if wait.spins() && wait.again() {
+        if spins
+            && let Some(wait) = &mut wait
+            && wait.again()
+        {
             for fd in fds.iter() {
                 with(fd, |promoted, _| promoted.heat_alone());
             }
@@ -119,8 +122,18 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     done
 }
 
+/// Of those that have to be looked at.
 fn with<T>(fd: &pollfd, run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
-    Some(run(promoted(fd)?.lock().promoted.as_deref_mut()?, fd.fd))
+    let socket = promoted(fd)?;
+    if socket.hears.load(Ordering::Relaxed) && fd.revents & IN == 0 {
+        return None;
+    }
+    Some(run(socket.lock().promoted.as_deref_mut()?, fd.fd))
+}
+
+/// Whether a ring is in use among them, which is worth a look before sleeping.
+fn any_in_use(fds: &[pollfd]) -> bool {
+    fds.iter().any(|fd| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
 }
 
 fn has_bytes(promoted: &mut Promoted) -> bool {
@@ -172,6 +185,9 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 
 /// Whether the kernel holds more than bells; these are taken out.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
+    if promoted.connection.reads_from_kernel() {
+        return true;
+    }
     match kernel::look(fd) {
         Found::Nothing => false,
         Found::End => true,

@@ -427,6 +427,7 @@ fn adopt(
         reported: 0,
         told_writable: false,
         quiet: 0,
+        from_kernel: true,
         no_delay,
         pending: 0,
         token,

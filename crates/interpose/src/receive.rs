@@ -13,7 +13,7 @@ use crate::memory::Pieces;
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{Guard, Promoted, Socket};
-use crate::spin::Wait;
+use crate::spin::{self, Wait};
 use crate::stats::{COUNTERS, count};
 
 /// What one call came to: a count, or an errno.
@@ -199,6 +199,7 @@ impl Promoted {
         match self.connection.front(count) {
             Ok(Front::Data(bytes)) => {
                 let bytes = count.min(bytes as usize);
+                self.from_kernel = true;
                 if flags & libc::MSG_PEEK == 0 {
                     let taken = kernel::discard(fd, bytes);
                     self.connection.took_from_kernel(taken);
@@ -235,6 +236,10 @@ impl Promoted {
             }
         }
         self.quiet = 0;
+        if std::mem::take(&mut self.from_kernel) {
+            // What was learned of waits for the kernel's bytes does not hold for the ring's.
+            spin::forget();
+        }
         count(&COUNTERS.ring_receives, 1);
         count(&COUNTERS.ring_bytes_received, taken as u64);
         Ok(taken)

@@ -433,6 +433,11 @@ impl Inner {
         }
     }
 
+    /// Whether there is anything to look at.
+    pub(crate) fn looks(&self) -> bool {
+        !self.list.is_empty()
+    }
+
     /// Whether the kernel has to be asked by now.
     pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
         self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY

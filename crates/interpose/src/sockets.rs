@@ -52,6 +52,9 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: AtomicBool,
     /// The processes that have it.
     pub(crate) holders: Holders,
+    /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
+    /// readable: who waits need not look at it.
+    pub(crate) hears: AtomicBool,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -116,6 +119,8 @@ pub(crate) struct Promoted {
     pub(crate) told_writable: bool,
     /// Sleeps of its set since bytes came.
     pub(crate) quiet: u8,
+    /// The last bytes came through the kernel.
+    pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
     /// errno that a bell met, for the next call.
@@ -202,6 +207,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.messages_received.store(0, Ordering::Relaxed);
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
     socket.holders.reset();
+    socket.hears.store(false, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
@@ -307,10 +313,12 @@ impl Guard<'_> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.shares
-            && let Some(promoted) = self.promoted.as_deref_mut()
-        {
-            promoted.connection.let_go(thread());
+        let (socket, shares) = (self.socket, self.shares);
+        if let Some(promoted) = self.promoted.as_deref_mut() {
+            socket.hears.store(promoted.will_hear(), Ordering::Relaxed);
+            if shares {
+                promoted.connection.let_go(thread());
+            }
         }
     }
 }

@@ -158,6 +158,14 @@ fn rusage() -> i64 {
     }
 }
 
+/// What was learned no longer holds: the next waits begin with a look.
+pub(crate) fn forget() {
+    learn(|learned| {
+        learned.vain = 0;
+        learned.skip = 0;
+    });
+}
+
 fn in_vain() {
     count(&COUNTERS.vain, 1);
     learn(|learned| {
