@@ -74,7 +74,7 @@ pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<
             if let Entry::Set(inner) = other {
                 sets::watched_from_outside(inner);
             }
-            sets::kernel_changed(set);
+            sets::other_changed(set, fd, change(operation, fd, event));
         }
         _ => {}
     }

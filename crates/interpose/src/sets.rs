@@ -58,6 +58,11 @@ pub(crate) struct Inner {
     list: Vec<u32>,
     /// Promoted sockets by what the program has the kernel say about them.
     by_data: HashMap<u64, u32>,
+    /// Everything else in the set, by the same, and its descriptor.
+    others: HashMap<u64, i32>,
+    /// The program has the same said about several of them: nothing can be concluded from
+    /// what the kernel says.
+    ambiguous: bool,
     /// Sockets of whose changes the kernel has to be told.
     untold: Vec<u32>,
     /// Its word of the loop page.
@@ -98,6 +103,8 @@ pub(crate) fn add() -> Option<u32> {
             number,
             list: Vec::new(),
             by_data: HashMap::new(),
+            others: HashMap::new(),
+            ambiguous: false,
             untold: Vec::new(),
             sleeper: None,
             waiting: 0,
@@ -124,6 +131,8 @@ pub(crate) fn remove(number: u32) {
     let mut inner = at(number).lock();
     inner.list.clear();
     inner.untold.clear();
+    inner.others.clear();
+    inner.ambiguous = false;
     for socket in std::mem::take(&mut inner.by_data).into_values() {
         let mut socket = sockets::at(socket).lock();
         if socket.interest.set == number + 1 {
@@ -271,7 +280,14 @@ pub(crate) fn defer(
     // Edges and single shots begin anew with each change, also in what the kernel has to tell.
     let plain = |events: u32| events & (EDGE | ONCE | libc::EPOLLEXCLUSIVE as u32) == 0;
     let now = match change {
-        _ if inner.waiting > 0 || inner.crowd || before.several || socket.promoted.is_none() => None,
+        _ if inner.waiting > 0
+            || inner.crowd
+            || inner.ambiguous
+            || before.several
+            || socket.promoted.is_none() =>
+        {
+            None
+        }
         Change::Add(_) if present => return Some(Err(libc::EEXIST)),
         Change::Add(wish) if before.set == 0 && plain(wish.events) => Some(wish.interest(number, before)),
         Change::Modify(wish) if present && plain(wish.events) && plain(before.events) => {
@@ -359,10 +375,13 @@ impl Wish {
     }
 }
 
-/// Something that is not promoted changed in the set: the kernel knows of it alone.
-pub(crate) fn kernel_changed(number: u32) {
+/// Something else than a TCP socket changed in the set: the kernel knows of it alone.
+pub(crate) fn other_changed(number: u32, fd: i32, change: Option<Change>) {
     let mut inner = at(number).lock();
     inner.kernel_is_due = true;
+    if let Some(Change::Add(wish) | Change::Modify(wish)) = change {
+        inner.has_other(wish.data, fd);
+    }
 }
 
 /// Has the set look at a socket whose ring holds bytes that no bell told of.
@@ -391,13 +410,24 @@ impl Inner {
         }
         // One that left stays in the list, and hot, until the set sleeps: programs take
         // sockets out and put them in again all the time.
+        if before.set == here && self.others.get(&before.data) == Some(&before.fd) {
+            self.others.remove(&before.data);
+        }
         match socket.promoted.as_deref_mut() {
-            None => self.kernel_is_due = true,
+            None => {
+                self.kernel_is_due = true;
+                if now.set == here {
+                    self.has_other(now.data, now.fd);
+                }
+            }
             Some(promoted) if now.set == here => {
                 // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
                 promoted.reported = u64::MAX;
                 promoted.told_writable = false;
-                self.by_data.insert(now.data, number);
+                let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
+                if same || self.others.contains_key(&now.data) {
+                    self.ambiguous = true;
+                }
                 if promoted.listed_in != here && !promoted.armed {
                     promoted.connection.mute();
                     promoted.armed = true;
@@ -409,6 +439,13 @@ impl Inner {
             Some(_) => {}
         }
         at(self.number).promoted.store(self.by_data.len() as u32, Ordering::Relaxed);
+    }
+
+    fn has_other(&mut self, data: u64, fd: i32) {
+        self.others.insert(data, fd);
+        if self.by_data.contains_key(&data) {
+            self.ambiguous = true;
+        }
     }
 
     /// Tells the kernel what it was not told; before each time it is asked for events.
@@ -451,7 +488,8 @@ impl Inner {
     /// A thread begins to wait; [`Self::leave`] ends that.
     pub(crate) fn enter(&mut self) {
         self.waiting += 1;
-        if self.waiting > 1 && !self.crowd {
+        if (self.waiting > 1 || self.ambiguous) && !self.crowd {
+            self.tell_kernel();
             self.share();
         }
         if self.sleeper.is_none() && !self.crowd {
@@ -537,6 +575,9 @@ impl Inner {
     /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
     /// true ones, merged with the first `told` ones; returns how many there are in all.
     pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
+        if self.ambiguous {
+            return events.len();
+        }
         let mut kept = told;
         for place in told..events.len() {
             let mut event = events[place];
