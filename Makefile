@@ -8,7 +8,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 .PHONY: build test soak loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
-	$(CARGO) build --release --workspace --locked
+	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
 	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
 
 test: ## Run every test, on both engines
@@ -32,14 +32,14 @@ model: ## Check every interleaving of two promoted ends, their kernel connection
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh
 
-demo: ## Build, then compare Megapipe with epoll on this machine, in one table and a plot
+demo: ## Build, then show Redis and nginx with and without megapipe run, and Megapipe beside epoll, on this machine
 	scripts/demo.sh
 
 bench: build ## Run the long suite of measurements into bench-results/
 	scripts/bench.sh
 
 # Root often has no cargo: then what `make build` has built is installed.
-install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the C library, man pages and completions below PREFIX
+install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the libraries, man pages and completions below PREFIX
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh install
 
 uninstall: ## Remove what install has put below PREFIX

@@ -8,7 +8,7 @@
 #![allow(missing_docs)] // each is documented under its name in section 2 of the manual
 #![allow(clippy::missing_safety_doc)] // said once, above
 
-use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::Ordering;
 
 use libc::{
@@ -29,6 +29,7 @@ use crate::receive;
 use crate::select::{self as selecting, Sets};
 use crate::send as sending;
 use crate::sockets::{self, Socket, State};
+use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
 /// The socket that a call about bytes names, if it is watched.
@@ -142,6 +143,7 @@ fn sends(
                     socket.messages_sent.fetch_add(1, Ordering::Relaxed);
                 }
                 if flags & libc::MSG_OOB != 0 {
+                    stats::stays(Stays::Kernel);
                     socket.set_state(State::Kernel);
                 }
                 drop(busy);
@@ -656,6 +658,11 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     // SAFETY: F_GETFD takes no argument.
     let open = fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
+    if open && promoter::is_hidden(new) && !promoter::leave_number() {
+        // dup2(2): a race with whoever opens that number.
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
     if open && new >= 0 {
         descriptors::closing(new);
     }
@@ -768,4 +775,59 @@ pub unsafe fn _Fork() -> pid_t {
 pub fn made(fd: c_int) -> c_int {
     descriptors::foreign(fd);
     fd
+}
+
+/// _exit(2): the summary comes first.
+#[allow(non_snake_case)] // the C name
+pub unsafe fn _exit(status: c_int) -> c_int {
+    crate::finish();
+    real::_exit(status)
+}
+
+pub unsafe fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::execve(path, arguments, environment)
+}
+
+pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    crate::before_exec();
+    real::execv(path, arguments)
+}
+
+pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    crate::before_exec();
+    real::execvp(file, arguments)
+}
+
+pub unsafe fn execvpe(
+    file: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::execvpe(file, arguments, environment)
+}
+
+pub unsafe fn fexecve(
+    fd: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::fexecve(fd, arguments, environment)
+}
+
+pub unsafe fn execveat(
+    at: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    crate::before_exec();
+    real::execveat(at, path, arguments, environment, flags)
 }

@@ -11,7 +11,7 @@ use crate::kernel;
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Socket, State};
-use crate::stats::{COUNTERS, count};
+use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
 /// A descriptor was made that is not for us.
@@ -149,7 +149,7 @@ fn audit(socket: &Socket, fd: c_int) {
     if let Some(Ok(Some(at))) = promoter::borrow(fd).map(sys::tcp::positions)
         && (at.written, at.consumed) != seen
     {
-        count(&COUNTERS.unseen_io, 1);
+        stats::stays(Stays::UnseenIo);
     }
 }
 

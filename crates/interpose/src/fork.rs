@@ -7,6 +7,7 @@ use crate::promoter;
 use crate::real;
 use crate::sets;
 use crate::sockets::{self, State};
+use crate::start;
 
 /// The process whose descriptors the table knows.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -63,6 +64,7 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
         sockets::reset_locks();
         sets::forked();
         promoter::forked();
+        start::forked();
     }
     real::set_errno(errno);
     process

@@ -30,5 +30,5 @@ mod stats;
 mod table;
 mod worth;
 
-pub use settings::{Mode, Settings};
-pub use start::{finish, start};
+pub use settings::{Mode, Settings, Stats};
+pub use start::{before_exec, finish, start};

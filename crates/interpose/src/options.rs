@@ -9,6 +9,7 @@ use ring::Front;
 
 use crate::kernel::{self, Found};
 use crate::sockets::{Socket, State};
+use crate::stats::{self, Stays};
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
 ///
@@ -51,6 +52,7 @@ pub(crate) unsafe fn set(
     length: socklen_t,
 ) -> Option<c_int> {
     if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
+        stats::stays(Stays::Kernel);
         socket.set_state(State::Kernel);
         return None;
     }

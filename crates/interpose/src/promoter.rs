@@ -1,12 +1,13 @@
 //! This process and the monitor: which connections are offered, and what becomes of them.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use promote::client::{Answer, Client, Options, PeerLoop};
+use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
 use promote::wire::{Reason, Token};
 use promote::{Connection, OtherLoop, OwnLoop};
 use ring::layout::NO_SLEEPER;
@@ -16,7 +17,7 @@ use crate::kernel;
 use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::sockets::{self, Promoted, Socket, State};
-use crate::stats::{COUNTERS, count};
+use crate::stats::{self, COUNTERS, Stays, count};
 use crate::worth::Worth;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
@@ -58,6 +59,11 @@ static HIDDEN: AtomicI32 = AtomicI32::new(-1);
 /// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
+thread_local! {
+    /// This thread runs with the promoter.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     MODE.store(settings.mode as u32, Ordering::Relaxed);
@@ -83,16 +89,32 @@ pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
-/// Whether this is that one.
+/// Whether this is that one, and it is the program that names it: our own close of it comes by
+/// the same name.
 #[inline]
 pub(crate) fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd
+    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd && !INSIDE.get()
+}
+
+/// Leaves the number of our own descriptor to the program, which takes it. False: another thread
+/// is using it.
+pub(crate) fn leave_number() -> bool {
+    let left = with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.client = None;
+            promoter.lost();
+        }
+    });
+    left.is_some()
 }
 
 /// Runs with the promoter, unless another thread has it, or this one: a signal handler.
 fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     let mut promoter = PROMOTER.try_lock().ok()?;
-    Some(run(&mut promoter))
+    INSIDE.set(true);
+    let result = run(&mut promoter);
+    INSIDE.set(false);
+    Some(result)
 }
 
 /// Tells that a sleeper of this process is about to sleep.
@@ -267,7 +289,9 @@ impl Promoter {
         ) else {
             return;
         };
-        if !self.settings.admits(local.port(), peer.port()) || !sys::tcp::is_local(peer.ip()) {
+        let admitted = self.settings.admits(local.port(), peer.port());
+        if !admitted || !sys::tcp::is_local(peer.ip()) {
+            stats::stays(if admitted { Stays::OtherHost } else { Stays::Ports });
             socket.set_state(State::Kernel);
             return;
         }
@@ -276,14 +300,21 @@ impl Promoter {
             return;
         }
         let Some(token) = token(socket, number) else { return };
-        if let Some(client) = self.client()
-            && client.offer(token, fd).is_ok()
-        {
-            self.pause = ANSWERS_EVERY[0];
-            self.ask_at = Instant::now() + self.pause;
-            IMPATIENT.store(true, Ordering::Relaxed);
-            WAITING.fetch_add(1, Ordering::Relaxed);
-            socket.set_state(State::Offered);
+        match self.client().map(|client| client.offer(token, fd)) {
+            Some(Ok(())) => {
+                self.pause = ANSWERS_EVERY[0];
+                self.ask_at = Instant::now() + self.pause;
+                IMPATIENT.store(true, Ordering::Relaxed);
+                WAITING.fetch_add(1, Ordering::Relaxed);
+                socket.set_state(State::Offered);
+            }
+            None | Some(Err(OfferError::NoMonitor)) => {
+                count(&COUNTERS.without_monitor, 1);
+                // Its end is heard only by listening; then another is looked for.
+                self.asked = None;
+                self.answers();
+            }
+            Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
         }
     }
 
@@ -322,7 +353,7 @@ impl Promoter {
     fn refused(&mut self, token: Token, reason: Reason) {
         let Some(socket) = offered(token) else { return };
         WAITING.fetch_sub(1, Ordering::Relaxed);
-        count(&COUNTERS.refused, 1);
+        stats::refused(reason);
         socket.set_state(State::Kernel);
         if reason == Reason::Unmatched {
             // The others do not run with Megapipe: offers to them are for nothing.
@@ -350,10 +381,14 @@ impl Promoter {
                     self.others.push(other.clone());
                     other
                 }
-                Err(_) => return socket.set_state(State::Kernel),
+                Err(_) => {
+                    stats::stays(Stays::NoMemory);
+                    return socket.set_state(State::Kernel);
+                }
             },
         };
-        if !adopt(socket, token.get() as u32, token, own, peer, other) {
+        if let Err(why) = adopt(socket, token.get() as u32, token, own, peer, other) {
+            stats::stays(why);
             socket.set_state(State::Kernel);
             if let Some(client) = &mut self.client {
                 client.withdraw(token);
@@ -371,12 +406,12 @@ fn adopt(
     own: SharedMapping,
     peer: SharedMapping,
     other: Arc<OtherLoop>,
-) -> bool {
+) -> Result<(), Stays> {
     let raw = socket.fd.load(Ordering::Relaxed);
-    let Some(fd) = borrow(raw) else { return false };
+    let Some(fd) = borrow(raw) else { return Err(Stays::Busy) };
     let mut inner = socket.lock();
     if socket.state() != State::Offered || socket.holders.are_several() || inner.interest.several {
-        return false;
+        return Err(Stays::Shared);
     }
     // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
     // promoted, and wait for the lock.
@@ -388,7 +423,7 @@ fn adopt(
     }
     if socket.busy.load(Ordering::SeqCst) > 0 {
         socket.set_state(State::Offered);
-        return false;
+        return Err(Stays::Busy);
     }
     let agreed = match sys::tcp::positions(fd) {
         Ok(Some(at)) => {
@@ -397,13 +432,12 @@ fn adopt(
         }
         Ok(None) | Err(_) => {
             socket.set_state(State::Offered);
-            return false;
+            return Err(Stays::Busy);
         }
     };
     if !agreed {
-        count(&COUNTERS.unseen_io, 1);
         socket.set_state(State::Offered);
-        return false;
+        return Err(Stays::UnseenIo);
     }
     let written = socket.sent.load(Ordering::Relaxed);
     let consumed = socket.received.load(Ordering::Relaxed);
@@ -412,7 +446,7 @@ fn adopt(
     kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
         socket.set_state(State::Offered);
-        return false;
+        return Err(Stays::NoMemory);
     };
     count(&COUNTERS.promoted, 1);
     inner.promoted = Some(Box::new(Promoted {
@@ -437,7 +471,7 @@ fn adopt(
     if interest.set > 0 {
         sets::refresh(interest.set - 1, number, false);
     }
-    true
+    Ok(())
 }
 
 /// What was offered is on TCP again until it is looked at anew.
@@ -474,7 +508,7 @@ fn hidden_number() -> i32 {
     i32::try_from(limit.min(1 << 20)).unwrap_or(1 << 20) - 16
 }
 
-fn program_name() -> String {
+pub(crate) fn program_name() -> String {
     let path = std::env::current_exe().unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -120,7 +120,13 @@ functions! {
 
     fork() -> pid_t;
     _Fork() -> pid_t;
+    _exit(status: c_int) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fclose(stream: *mut libc::FILE) -> c_int;
 }

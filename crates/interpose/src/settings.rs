@@ -18,6 +18,17 @@ pub enum Mode {
     Eager,
 }
 
+/// Which processes write a summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stats {
+    /// None.
+    #[default]
+    None,
+    /// Those that had connections, and the one of this pid: `megapipe run` names its own, which
+    /// becomes the program's.
+    Of(u32),
+}
+
 /// What one process was asked for.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
@@ -26,8 +37,8 @@ pub struct Settings {
     /// MEGAPIPE_SPIN: how long to look for messages before a sleep; `None` learns it.
     pub spin: Option<Duration>,
     /// MEGAPIPE_STATS: a summary at exit, on standard error or in the file of MEGAPIPE_LOG.
-    pub stats: bool,
-    /// MEGAPIPE_LOG.
+    pub stats: Stats,
+    /// MEGAPIPE_LOG, if it is an absolute path: other libraries take it for a level.
     pub log: Option<PathBuf>,
     /// MEGAPIPE_ONLY: promote connections with one of these ports only, if any are given.
     pub only: Vec<u16>,
@@ -43,8 +54,11 @@ impl Settings {
         Settings {
             mode: text("MEGAPIPE_PROMOTE").and_then(|text| Mode::parse(&text)).unwrap_or_default(),
             spin: text("MEGAPIPE_SPIN").and_then(|text| text.parse().ok()).map(Duration::from_micros),
-            stats: text("MEGAPIPE_STATS").is_some_and(|text| text == "1"),
-            log: std::env::var_os("MEGAPIPE_LOG").filter(|path| !path.is_empty()).map(PathBuf::from),
+            stats: match text("MEGAPIPE_STATS").and_then(|text| text.parse().ok()) {
+                None | Some(0) => Stats::None,
+                Some(pid) => Stats::Of(pid),
+            },
+            log: std::env::var_os("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
             only: ports(text("MEGAPIPE_ONLY")),
             not: ports(text("MEGAPIPE_NOT")),
         }

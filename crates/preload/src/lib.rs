@@ -21,8 +21,6 @@ mod creators;
 #[global_allocator]
 static ALLOCATOR: dlmalloc::GlobalDlmalloc = dlmalloc::GlobalDlmalloc;
 
-static SETTINGS: std::sync::OnceLock<Settings> = std::sync::OnceLock::new();
-
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEGIN: extern "C" fn() = begin;
@@ -32,8 +30,7 @@ static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
     dlmalloc_after_fork();
-    let settings = SETTINGS.get_or_init(Settings::from_environment);
-    interpose::start(settings.clone());
+    interpose::start(Settings::from_environment());
 }
 
 fn dlmalloc_after_fork() {
@@ -42,9 +39,7 @@ fn dlmalloc_after_fork() {
 }
 
 extern "C" fn end() {
-    if let Some(settings) = SETTINGS.get() {
-        interpose::finish(settings);
-    }
+    interpose::finish();
 }
 
 macro_rules! names {
@@ -116,6 +111,15 @@ names! {
     fork = fork() -> pid_t;
     __fork = fork() -> pid_t;
     _Fork = _Fork() -> pid_t;
+
+    _exit = _exit(status: c_int) -> c_int;
+    _Exit = _exit(status: c_int) -> c_int;
+    execve = execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execv = execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvp = execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
+    execvpe = execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve = fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat = execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
 }
 
 // What -D_FORTIFY_SOURCE calls: the same, with the size of the buffer, which must suffice.
