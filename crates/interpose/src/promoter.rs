@@ -429,7 +429,6 @@ fn adopt(
         quiet: 0,
         from_kernel: true,
         no_delay,
-        pending: 0,
         token,
     }));
     let interest = inner.interest;

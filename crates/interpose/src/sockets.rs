@@ -123,8 +123,6 @@ pub(crate) struct Promoted {
     pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
-    /// errno that a bell met, for the next call.
-    pub(crate) pending: i32,
     pub(crate) token: promote::wire::Token,
 }
 
