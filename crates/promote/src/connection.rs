@@ -455,6 +455,19 @@ impl Machine {
         self.end.sender.peer_ended()
     }
 
+    /// Whether the other end asked to get everything through the kernel
+    /// ([`Self::kernel_sends`]).
+    #[inline]
+    pub fn peer_prefers_tcp(&self) -> bool {
+        self.end.sender.peer_prefers_tcp()
+    }
+
+    /// This end wants its bytes through the kernel from here on: something else than this
+    /// connection's owner is to see them there. What is in the ring still comes first.
+    pub fn prefer_tcp(&mut self) {
+        self.end.receiver.prefer_tcp();
+    }
+
     /// The kernel took a bell.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();

@@ -547,6 +547,14 @@ impl Receiver {
         self.own.header().aware.store(1, Ordering::Release);
     }
 
+    /// Asks the other end to send through the kernel from here on. What it was sending when it
+    /// could not see this yet still comes through the ring.
+    pub fn prefer_tcp(&self) {
+        self.own.header().prefers_tcp.store(1, Ordering::Relaxed);
+        // The other end loads it behind the fence of `wants_bell` at the latest.
+        full_fence();
+    }
+
     /// Says that this end reads no more; to be called before its last descriptor is closed,
     /// so that nobody rings on it for a loop that sleeps.
     pub fn mark_ended(&self) {
