@@ -28,6 +28,7 @@ use crate::real;
 use crate::receive;
 use crate::select::{self as selecting, Sets};
 use crate::send as sending;
+use crate::sets::Set;
 use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
 
@@ -434,9 +435,10 @@ fn made_set(fd: c_int) -> c_int {
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let before = real::errno();
     let wish = (!event.is_null()).then(|| *event);
     if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
-        return told(outcome.map(|()| 0)) as c_int;
+        return told(outcome.map(|()| 0), before) as c_int;
     }
     let status = real::epoll_ctl(set, operation, fd, event);
     if status == 0 {
@@ -445,11 +447,35 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
     status
 }
 
+/// Whether a program may have memory there.
+fn is_memory(events: *const epoll_event) -> bool {
+    events.addr() >= crate::memory::LOWEST
+}
+
+/// A wait whose events have nowhere to go, as the kernel finds out once there are some.
+unsafe fn unreachable_memory(
+    set: c_int,
+    promoted: &'static Set,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> c_int {
+    let mut event = epoll_event { events: 0, u64: 0 };
+    let count = epoll::wait(set, promoted, &raw mut event, 1, limit, mask);
+    if count > 0 {
+        real::set_errno(libc::EFAULT);
+        return -1;
+    }
+    count
+}
+
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     kept_errno(promoter::answers);
     match epoll::promoted_set(set) {
-        Some(promoted) if most > 0 && !events.is_null() => {
+        Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), std::ptr::null())
+        }
+        Some(promoted) if most > 0 => {
+            unreachable_memory(set, promoted, epoll::milliseconds(timeout), std::ptr::null())
         }
         _ => real::epoll_wait(set, events, most, timeout),
     }
@@ -464,9 +490,10 @@ pub unsafe fn epoll_pwait(
 ) -> c_int {
     kept_errno(promoter::answers);
     match epoll::promoted_set(set) {
-        Some(promoted) if most > 0 && !events.is_null() => {
+        Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
         }
+        Some(promoted) if most > 0 => unreachable_memory(set, promoted, epoll::milliseconds(timeout), mask),
         _ => real::epoll_pwait(set, events, most, timeout, mask),
     }
 }
@@ -480,9 +507,10 @@ pub unsafe fn epoll_pwait2(
 ) -> c_int {
     kept_errno(promoter::answers);
     match (epoll::promoted_set(set), epoll::time(timeout.as_ref())) {
-        (Some(promoted), Ok(limit)) if most > 0 && !events.is_null() => {
+        (Some(promoted), Ok(limit)) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
         }
+        (Some(promoted), Ok(limit)) if most > 0 => unreachable_memory(set, promoted, limit, mask),
         _ => real::epoll_pwait2(set, events, most, timeout, mask),
     }
 }

@@ -22,7 +22,7 @@ pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
 /// What Linux moves in one call at most (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
 /// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's half.
-const LOWEST: usize = 4096;
+pub(crate) const LOWEST: usize = 4096;
 const HIGHEST: usize = isize::MAX as usize;
 const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// Pieces that go to the kernel in one call.

@@ -420,6 +420,7 @@ fn adopt(
         other,
         worth: Worth::default(),
         kernel_sends: 0,
+        shown_in_kernel: false,
         armed: true,
         stale: false,
         sleeper: NO_SLEEPER,
