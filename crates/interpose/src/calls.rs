@@ -28,6 +28,7 @@ use crate::real;
 use crate::receive;
 use crate::select::{self as selecting, Sets};
 use crate::send as sending;
+use crate::sets::Set;
 use crate::sockets::{self, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
@@ -45,10 +46,14 @@ fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     }
 }
 
-fn told(outcome: receive::Outcome) -> ssize_t {
+/// `before`: errno at the beginning of the call, which one that succeeds leaves alone.
+fn told(outcome: receive::Outcome, before: c_int) -> ssize_t {
     match outcome {
         // Bounded by what one call moves.
-        Ok(count) => count as ssize_t,
+        Ok(count) => {
+            real::set_errno(before);
+            count as ssize_t
+        }
         Err(errno) => {
             real::set_errno(errno);
             -1
@@ -66,13 +71,16 @@ fn receiving(
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
     let mut waited = false;
+    let before = real::errno();
     loop {
         match socket.state() {
             State::Kernel | State::Free => return plain(),
+            // Errors of packets and urgent bytes are the kernel's.
+            State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return plain(),
             State::Promoted => match pieces() {
                 Ok(into) if into.left > 0 => {
                     if let Some(outcome) = receive::receive(socket, fd, into, flags) {
-                        return told(outcome);
+                        return told(outcome, before);
                     }
                     // It was not promoted after all.
                     std::hint::spin_loop();
@@ -89,7 +97,7 @@ fn receiving(
                     // An answer may come while this waits, which then must hold nothing up.
                     waited = true;
                     if let Err(errno) = kernel::wait(fd, flags) {
-                        return told(Err(errno));
+                        return told(Err(errno), before);
                     }
                     continue;
                 }
@@ -123,13 +131,14 @@ fn sends(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
+    let before = real::errno();
     loop {
         match socket.state() {
             State::Kernel | State::Free => return plain(),
             State::Promoted => match pieces() {
                 Ok(from) if from.left > 0 => {
                     if let Some(outcome) = sending::send(socket, fd, from, flags) {
-                        return told(outcome);
+                        return told(outcome, before);
                     }
                     std::hint::spin_loop();
                 }
@@ -156,11 +165,18 @@ fn sends(
     }
 }
 
+/// Runs what may ask the kernel something, whose errors are not the program's.
+#[inline]
+fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
+    let errno = real::errno();
+    let result = run();
+    real::set_errno(errno);
+    result
+}
+
 #[inline]
 fn after(socket: &'static Socket, number: u32) {
-    let errno = real::errno();
-    promoter::after_message(socket, number);
-    real::set_errno(errno);
+    kept_errno(|| promoter::after_message(socket, number));
 }
 
 /// One buffer as the pieces of a call.
@@ -229,7 +245,8 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     if promoted && count >= 0 {
         (*message).msg_namelen = 0;
         (*message).msg_controllen = 0;
-        (*message).msg_flags = 0;
+        // As Linux leaves it.
+        (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     }
     count
 }
@@ -264,6 +281,12 @@ pub unsafe fn recvmmsg(
     if !promoted || messages.is_null() {
         return real::recvmmsg(fd, messages, count, flags, timeout);
     }
+    let until = match epoll::time(timeout.as_ref()) {
+        Ok(Limit::Never) => None,
+        Ok(Limit::After(limit)) => Some(std::time::Instant::now() + limit),
+        Err(()) => return real::recvmmsg(fd, messages, count, flags, timeout),
+    };
+    let before = real::errno();
     let mut done = 0;
     for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
         let message = messages.add(place as usize);
@@ -272,14 +295,24 @@ pub unsafe fn recvmmsg(
         let flags = (flags & !libc::MSG_WAITFORONE) | if waits { 0 } else { libc::MSG_DONTWAIT };
         let received = recvmsg(fd, &raw mut (*message).msg_hdr, flags);
         if received < 0 {
-            return if done > 0 { done } else { -1 };
+            if done == 0 {
+                return -1;
+            }
+            break;
         }
         (*message).msg_len = received as c_uint;
         done += 1;
-        if received == 0 {
+        // The time is looked at after a message only (recvmmsg(2), BUGS).
+        if until.is_some_and(|until| std::time::Instant::now() >= until) {
             break;
         }
     }
+    if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        timeout.tv_sec = left.as_secs() as i64;
+        timeout.tv_nsec = i64::from(left.subsec_nanos());
+    }
+    real::set_errno(before);
     done
 }
 
@@ -329,9 +362,14 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
     let mut done = 0;
     for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
         let message = messages.add(place as usize);
+        let before = real::errno();
         let sent = sendmsg(fd, &raw const (*message).msg_hdr, flags);
         if sent < 0 {
-            return if done > 0 { done } else { -1 };
+            if done > 0 {
+                real::set_errno(before);
+                break;
+            }
+            return -1;
         }
         (*message).msg_len = sent as c_uint;
         done += 1;
@@ -399,9 +437,10 @@ fn made_set(fd: c_int) -> c_int {
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let before = real::errno();
     let wish = (!event.is_null()).then(|| *event);
     if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
-        return told(outcome.map(|()| 0)) as c_int;
+        return told(outcome.map(|()| 0), before) as c_int;
     }
     let status = real::epoll_ctl(set, operation, fd, event);
     if status == 0 {
@@ -410,11 +449,35 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
     status
 }
 
+/// Whether a program may have memory there.
+fn is_memory(events: *const epoll_event) -> bool {
+    events.addr() >= crate::memory::LOWEST
+}
+
+/// A wait whose events have nowhere to go, as the kernel finds out once there are some.
+unsafe fn unreachable_memory(
+    set: c_int,
+    promoted: &'static Set,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> c_int {
+    let mut event = epoll_event { events: 0, u64: 0 };
+    let count = epoll::wait(set, promoted, &raw mut event, 1, limit, mask);
+    if count > 0 {
+        real::set_errno(libc::EFAULT);
+        return -1;
+    }
+    count
+}
+
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     match epoll::promoted_set(set) {
-        Some(promoted) if most > 0 && !events.is_null() => {
+        Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), std::ptr::null())
+        }
+        Some(promoted) if most > 0 => {
+            unreachable_memory(set, promoted, epoll::milliseconds(timeout), std::ptr::null())
         }
         _ => real::epoll_wait(set, events, most, timeout),
     }
@@ -427,11 +490,12 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     match epoll::promoted_set(set) {
-        Some(promoted) if most > 0 && !events.is_null() => {
+        Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
         }
+        Some(promoted) if most > 0 => unreachable_memory(set, promoted, epoll::milliseconds(timeout), mask),
         _ => real::epoll_pwait(set, events, most, timeout, mask),
     }
 }
@@ -443,11 +507,12 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     match (epoll::promoted_set(set), epoll::time(timeout.as_ref())) {
-        (Some(promoted), Ok(limit)) if most > 0 && !events.is_null() => {
+        (Some(promoted), Ok(limit)) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
         }
+        (Some(promoted), Ok(limit)) if most > 0 => unreachable_memory(set, promoted, limit, mask),
         _ => real::epoll_pwait2(set, events, most, timeout, mask),
     }
 }
@@ -463,7 +528,7 @@ unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'
 }
 
 pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     match promoted_among(fds, count) {
         Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
         None => real::poll(fds, count, timeout),
@@ -476,7 +541,7 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     match (promoted_among(fds, count), epoll::time(timeout.as_ref())) {
         (Some(fds), Ok(limit)) => polling::wait(fds, limit, mask),
         _ => real::ppoll(fds, count, timeout, mask),
@@ -490,7 +555,7 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     let sets = Sets { read, write, except };
     let limit = timeout
         .as_ref()
@@ -519,7 +584,7 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    promoter::answers();
+    kept_errno(promoter::answers);
     let sets = Sets { read, write, except };
     match epoll::time(timeout.as_ref()) {
         Ok(limit) if selecting::concerns(count, sets) => selecting::wait(count, sets, limit, mask),
@@ -608,7 +673,9 @@ pub unsafe fn close(fd: c_int) -> c_int {
         real::set_errno(libc::EBADF);
         return -1;
     }
+    let before = real::errno();
     descriptors::closing(fd);
+    real::set_errno(before);
     real::close(fd)
 }
 
@@ -620,7 +687,9 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & ONLY_MARK != 0 || first > last {
         return real::close_range(first, last, flags);
     }
+    let before = real::errno();
     descriptors::closing_range(low, high);
+    real::set_errno(before);
     // The descriptor that the program does not know of stays.
     match promoter::hidden().filter(|hidden| (low..=high).contains(hidden)) {
         None => real::close_range(first, last, flags),
@@ -657,6 +726,7 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     // SAFETY: F_GETFD takes no argument.
+    let before = real::errno();
     let open = fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
     if open && promoter::is_hidden(new) && !promoter::leave_number() {
         // dup2(2): a race with whoever opens that number.
@@ -666,6 +736,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     if open && new >= 0 {
         descriptors::closing(new);
     }
+    real::set_errno(before);
     let status = call();
     if status >= 0 {
         descriptors::same(fd, new);
@@ -692,7 +763,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
     let Some(socket) = table::socket(fd) else { return real::ioctl(fd, request, argument) };
     if request == libc::FIONREAD as c_ulong
         && !argument.is_null()
-        && let Some(unread) = options::unread(socket, fd)
+        && let Some(unread) = kept_errno(|| options::unread(socket, fd))
     {
         argument.cast::<c_int>().write_unaligned(unread);
         return 0;

@@ -102,6 +102,7 @@ pub(crate) unsafe fn wait(
         unsafe { kernel_wait(fd, room, limit, mask) }
     };
     let began = Instant::now();
+    let before = real::errno();
     let deadline = match limit {
         Limit::Never => None,
         Limit::After(limit) => Some(began + limit),
@@ -170,9 +171,11 @@ pub(crate) unsafe fn wait(
             break told as c_int;
         }
     };
+    let errno = real::errno();
     inner.leave();
     drop(inner);
     promoter::answers();
+    real::set_errno(if done < 0 { errno } else { before });
     done
 }
 

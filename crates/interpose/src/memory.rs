@@ -21,6 +21,9 @@ pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
 
 /// What Linux moves in one call at most (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
+/// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's half.
+pub(crate) const LOWEST: usize = 4096;
+const HIGHEST: usize = isize::MAX as usize;
 const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// Pieces that go to the kernel in one call.
 pub(crate) const VECTOR: usize = 16;
@@ -79,6 +82,15 @@ impl<'a> Pieces<'a> {
     /// The same, but no more than `limit` bytes.
     pub(crate) fn at_most(self, limit: usize) -> Pieces<'a> {
         Pieces { left: self.left.min(limit), ..self }
+    }
+
+    /// Whether this can be memory of a program. The kernel finds every bad address out; what
+    /// is copied here finds those that programs use on purpose: null, and the kernel's own.
+    #[inline]
+    pub(crate) fn is_plausible(self) -> bool {
+        self.ranges().all(|(base, len)| {
+            base.addr() >= LOWEST && base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST)
+        })
     }
 
     fn ranges(self) -> impl Iterator<Item = (*mut u8, usize)> {

@@ -23,17 +23,24 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
-    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+    if socket.state() != State::Promoted {
         return None;
     }
-    let no_delay = socket.lock().promoted.as_deref()?.no_delay;
+    let answer = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.lock().promoted.as_deref()?.no_delay,
+        // An error that the kernel told us instead of the program.
+        (libc::SOL_SOCKET, libc::SO_ERROR) if !value.is_null() && !length.is_null() => {
+            socket.lock().promoted.as_deref_mut()?.connection.take_error()?
+        }
+        _ => return None,
+    };
     if value.is_null() || length.is_null() {
         return None;
     }
     // SAFETY: the caller's promise: `length` bytes of room at `value`.
     unsafe {
         let room = (*length as usize).min(size_of::<c_int>());
-        std::ptr::copy_nonoverlapping((&raw const no_delay).cast::<u8>(), value.cast(), room);
+        std::ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), value.cast(), room);
         *length = room as socklen_t;
     }
     Some(0)
@@ -100,6 +107,8 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
+    // What the last look saw may not be all by now.
+    let _ = promoted.connection.look_again();
     let in_ring = match promoted.connection.next(0) {
         Ok(Next::Ring(count)) => count,
         _ => 0,

@@ -51,6 +51,7 @@ fn promoted(fd: &pollfd) -> Option<&'static Socket> {
 /// `mask` is null or a mask.
 pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
     let began = Instant::now();
+    let before = real::errno();
     let deadline = match limit {
         Limit::Never => None,
         Limit::After(limit) => Some(began + limit),
@@ -118,7 +119,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         });
     }
     promoter::answers();
-    real::set_errno(errno);
+    real::set_errno(if done < 0 { errno } else { before });
     done
 }
 
@@ -177,6 +178,10 @@ fn settle(fds: &mut [pollfd]) -> c_int {
             Some(true) => fd.revents |= fd.events & IN,
             Some(false) => fd.revents &= !IN,
             None => {}
+        }
+        // The kernel told us of the error, and no longer tells the program.
+        if with(fd, |promoted, _| promoted.connection.has_error()).unwrap_or(false) {
+            fd.revents |= libc::POLLERR;
         }
         ready += c_int::from(fd.revents != 0);
     }

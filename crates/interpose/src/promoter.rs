@@ -454,6 +454,7 @@ fn adopt(
         other,
         worth: Worth::default(),
         kernel_sends: 0,
+        shown_in_kernel: false,
         armed: true,
         stale: false,
         sleeper: NO_SLEEPER,
@@ -463,7 +464,6 @@ fn adopt(
         quiet: 0,
         from_kernel: true,
         no_delay,
-        pending: 0,
         token,
     }));
     let interest = inner.interest;

@@ -24,11 +24,13 @@ pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flag
     let all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
     let mut taken = 0;
     loop {
-        let outcome = receive_some(socket, fd, into.after(taken), flags)?;
+        // What is here in the other lane belongs to the same read; nobody waits for it.
+        let more = if taken > 0 && !all { libc::MSG_DONTWAIT } else { 0 };
+        let outcome = receive_some(socket, fd, into.after(taken), flags | more, taken > 0)?;
         match outcome {
-            Ok(count) => {
+            Ok((count, seam)) => {
                 taken += count;
-                if !all || count == 0 || taken >= into.left {
+                if count == 0 || taken >= into.left || !(all || seam) {
                     return Some(Ok(taken));
                 }
             }
@@ -40,15 +42,27 @@ pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flag
     }
 }
 
-fn receive_some(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+/// One lane's bytes; and whether bytes of the other may lie behind them. `told`: bytes were
+/// taken before, which are told before any error.
+fn receive_some(
+    socket: &'static Socket,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+    told: bool,
+) -> Option<Result<(usize, bool), i32>> {
     let mut wait: Option<Wait> = None;
     loop {
         let mut inner = socket.lock();
         let promoted = inner.promoted.as_deref_mut()?;
         if let Break(outcome) = take(promoted, fd, into, flags) {
+            if outcome.is_err() && !told {
+                promoted.connection.take_error();
+            }
+            let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
             let list = promoted.wants_list(fd);
             settle(socket, inner, list);
-            return Some(outcome);
+            return Some(outcome.map(|count| (count, seam)));
         }
         if flags & libc::MSG_DONTWAIT != 0 {
             let news = promoted.rest();
@@ -140,11 +154,14 @@ pub(crate) fn take(
     // Each round passes bells, or an end of the kernel connection, or ends.
     for _ in 0..ROUNDS {
         match promoted.connection.next(0) {
-            Ok(Next::Ring(_)) => return Break(promoted.copy(into, flags)),
-            Ok(Next::End(end)) => {
-                if let KernelEnd::Failed(_) = end {
-                    promoted.connection.end_was_told();
+            Ok(Next::Ring(here)) => {
+                if here < into.left && promoted.connection.look_again().is_err() {
+                    // More may have come since the last look: a call takes all that is here.
+                    return Break(Err(promoted.corrupt(fd)));
                 }
+                return Break(promoted.copy(into, flags));
+            }
+            Ok(Next::End(end)) => {
                 return Break(match end {
                     KernelEnd::Finished => Ok(0),
                     KernelEnd::Failed(errno) => Err(errno),
@@ -217,10 +234,22 @@ impl Promoted {
 
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
+        if flags & libc::MSG_TRUNC == 0 && !into.is_plausible() {
+            return Err(libc::EFAULT);
+        }
         if flags & libc::MSG_PEEK != 0 {
-            // The ring has one place to peek from: into the first piece, as far as that goes.
-            if let Some(target) = into.targets().next() {
-                taken = self.connection.peek_ring(target).map_err(|_| libc::ECONNRESET)?;
+            if flags & libc::MSG_TRUNC != 0 {
+                return match self.connection.next(0) {
+                    Ok(Next::Ring(here)) => Ok(here.min(into.left)),
+                    _ => Err(libc::ECONNRESET),
+                };
+            }
+            for target in into.targets() {
+                let count = self.connection.peek_ring(taken, target).map_err(|_| libc::ECONNRESET)?;
+                taken += count;
+                if count < target.len() {
+                    break;
+                }
             }
             return Ok(taken);
         }

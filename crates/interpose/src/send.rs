@@ -94,12 +94,18 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
 
 impl Promoted {
     fn step(&mut self, fd: c_int, from: Pieces<'_>, done: &mut usize, flags: c_int, impatient: bool) -> Step {
-        if self.pending != 0 {
-            return Step::Failed(std::mem::take(&mut self.pending));
+        if let Some(errno) = self.connection.take_error() {
+            return Step::Failed(errno);
         }
-        if flags & libc::MSG_OOB != 0 || self.connection.peer_reads_no_more() {
-            // The kernel knows what this comes to.
+        if flags & libc::MSG_OOB != 0
+            || self.connection.peer_reads_no_more()
+            || self.connection.peer_prefers_tcp()
+        {
+            // The kernel knows what this comes to, or is asked for.
             self.connection.kernel_sends();
+        }
+        if !from.is_plausible() {
+            return Step::Failed(libc::EFAULT);
         }
         if !self.connection.stays_with_kernel() {
             let rest = from.after(*done);

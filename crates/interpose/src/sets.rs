@@ -239,6 +239,9 @@ pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, chang
         Change::Add(wish) | Change::Modify(wish) => {
             let elsewhere = before.set != 0 && (before.set != number + 1 || before.fd != wish.fd);
             if elsewhere {
+                if let Some(promoted) = socket.promoted.as_deref_mut() {
+                    promoted.show_in_kernel();
+                }
                 Interest { several: true, ..before }
             } else {
                 Interest { registered: registered(wish), ..wish.interest(number, before) }
@@ -515,7 +518,8 @@ impl Inner {
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        self.sleeper.filter(|_| !self.crowd && !promoted.connection.has_several_users())
+        self.sleeper
+            .filter(|_| !self.crowd && !promoted.shown_in_kernel && !promoted.connection.has_several_users())
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for.
@@ -548,7 +552,7 @@ impl Inner {
             }
             let writable = interest.events & OUT_TOO;
             if writable != 0 {
-                if !promoted.connection.sends_to_ring() {
+                if !promoted.connection.sends_to_ring() || promoted.connection.kernel_has_ended() {
                     // The kernel knows.
                     self.kernel_is_due = true;
                 } else if !edge || !promoted.told_writable || ready != 0 {
@@ -589,6 +593,10 @@ impl Inner {
                     let fd = inner.interest.fd;
                     if event.events & IN_TOO != 0 && !self.has_news(number, promoted, fd) {
                         event.events &= !IN_TOO;
+                    }
+                    if promoted.connection.has_error() {
+                        // The kernel told us, and no longer tells the program.
+                        event.events |= libc::EPOLLERR as u32;
                     }
                     promoted.reported = promoted.connection.arrived();
                     if inner.interest.events & ONCE != 0 {
@@ -727,8 +735,21 @@ impl Inner {
 }
 
 impl Promoted {
+    /// Others than its set wait for it: what comes is seen in the kernel from here on.
+    pub(crate) fn show_in_kernel(&mut self) {
+        if !self.shown_in_kernel {
+            self.shown_in_kernel = true;
+            self.connection.prefer_tcp();
+            // What is here already, and had no bell, is seen by the first set alone.
+            let _ = self.arm();
+        }
+    }
+
     /// From here on the set looks at it by itself while it is awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
+        if self.shown_in_kernel {
+            return;
+        }
         if self.sleeper != sleeper {
             if !self.armed {
                 self.connection.mute();

@@ -104,6 +104,8 @@ pub(crate) struct Promoted {
     pub(crate) worth: crate::worth::Worth,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
+    /// Others than its set wait for it, by the kernel's readiness: it is never hot.
+    pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
     /// That bell may have come already.
@@ -123,8 +125,6 @@ pub(crate) struct Promoted {
     pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
-    /// errno that a bell met, for the next call.
-    pub(crate) pending: i32,
     pub(crate) token: promote::wire::Token,
 }
 

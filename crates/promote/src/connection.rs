@@ -455,6 +455,19 @@ impl Machine {
         self.end.sender.peer_ended()
     }
 
+    /// Whether the other end asked to get everything through the kernel
+    /// ([`Self::kernel_sends`]).
+    #[inline]
+    pub fn peer_prefers_tcp(&self) -> bool {
+        self.end.sender.peer_prefers_tcp()
+    }
+
+    /// This end wants its bytes through the kernel from here on: something else than this
+    /// connection's owner is to see them there. What is in the ring still comes first.
+    pub fn prefer_tcp(&mut self) {
+        self.end.receiver.prefer_tcp();
+    }
+
     /// The kernel took a bell.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();
@@ -490,6 +503,29 @@ impl Machine {
     /// its end (as SO_ERROR is cleared by the call that reports it).
     pub fn end_was_told(&mut self) {
         self.kernel_end = Some(KernelEnd::Finished);
+    }
+
+    /// The error that the kernel connection ended with, if nobody was told of it. It counts as
+    /// told from here on.
+    pub fn take_error(&mut self) -> Option<i32> {
+        match self.kernel_end.map(|end| self.as_on_tcp(end)) {
+            Some(KernelEnd::Failed(errno)) => {
+                self.end_was_told();
+                Some(errno)
+            }
+            Some(KernelEnd::Finished) | None => None,
+        }
+    }
+
+    /// Whether [`Self::take_error`] would return one.
+    pub fn has_error(&self) -> bool {
+        matches!(self.kernel_end.map(|end| self.as_on_tcp(end)), Some(KernelEnd::Failed(_)))
+    }
+
+    /// Whether the bytes behind those that can be taken now came by the other lane.
+    #[inline]
+    pub fn nears_next_part(&self) -> bool {
+        self.end.receiver.nears_next_part()
     }
 
     /// What to deliver next; `unread` as for [`Self::front`].
@@ -531,13 +567,13 @@ impl Machine {
         self.end.receiver.read(buffer)
     }
 
-    /// As [`Self::read_ring`], but takes nothing.
+    /// As [`Self::read_ring`], from behind the first `skip` bytes, but takes nothing.
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn peek_ring(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
-        self.end.receiver.peek(buffer)
+    pub fn peek_ring(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+        self.end.receiver.peek(skip, buffer)
     }
 
     /// Takes up to `count` bytes of the ring without a copy; returns how many.

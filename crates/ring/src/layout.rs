@@ -137,7 +137,8 @@ pub(crate) struct Header {
     pub(crate) ended: AtomicU32,
     /// Which sleeper of the loop page looks at this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    gap_76: Gap<4>,
+    /// The other end is to send through the kernel from here on.
+    pub(crate) prefers_tcp: AtomicU32,
     /// 1: a process of this end has used it that did not map it at the promotion.
     pub(crate) several: AtomicU32,
     /// The process of this end that used it last.
@@ -229,6 +230,7 @@ const _: () = {
     assert!(offset_of!(Header, armed) == 64);
     assert!(offset_of!(Header, ended) == 68);
     assert!(offset_of!(Header, sleeper) == 72);
+    assert!(offset_of!(Header, prefers_tcp) == 76);
     assert!(offset_of!(Header, several) == 80);
     assert!(offset_of!(Header, process) == 84);
     assert!(offset_of!(Header, forks) == 88);

@@ -141,7 +141,7 @@ impl Model {
             }
             Step::Peek(length) => {
                 let mut buffer = vec![0; length];
-                let peeked = self.pair.ends[side].receiver.peek(&mut buffer).unwrap();
+                let peeked = self.pair.ends[side].receiver.peek(0, &mut buffer).unwrap();
                 assert!(self.directions[other].stream.iter().take(peeked).eq(&buffer[..peeked]));
             }
             Step::Skip(count) => {

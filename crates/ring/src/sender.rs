@@ -117,6 +117,12 @@ impl Sender {
         self.peer.header().ended.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether the other end asked for bytes that come through the kernel only.
+    #[inline]
+    pub fn peer_prefers_tcp(&self) -> bool {
+        self.peer.header().prefers_tcp.load(Ordering::Relaxed) != 0
+    }
+
     /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
     /// when it was last asked.
     ///
