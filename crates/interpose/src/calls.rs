@@ -80,6 +80,7 @@ fn receiving(
                 _ => return plain(),
             },
             State::Plain | State::Offered => {
+                promoter::before_message(socket, number);
                 if socket.state() == State::Offered
                     && !waited
                     && promoter::is_impatient()
@@ -135,6 +136,7 @@ fn sends(
                 _ => return plain(),
             },
             State::Plain | State::Offered => {
+                promoter::before_message(socket, number);
                 let Some(busy) = socket.enter() else { continue };
                 let count = plain();
                 if count > 0 {
@@ -580,7 +582,7 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
     let errno = real::errno();
     if watched(listener).is_some() {
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
-            promoter::connected(socket, number);
+            promoter::accepted(socket, number);
         }
     } else {
         descriptors::foreign(new);

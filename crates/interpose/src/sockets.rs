@@ -55,6 +55,8 @@ pub(crate) struct Socket {
     /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
     /// readable: who waits need not look at it.
     pub(crate) hears: AtomicBool,
+    /// The answer to its offer was waited for: eager promotion does so once.
+    pub(crate) awaited: AtomicBool,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -208,6 +210,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
+    socket.awaited.store(false, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
