@@ -311,18 +311,30 @@ impl Guard<'_> {
             self.shares = true;
         }
     }
+
+    fn let_others_in(&mut self) {
+        if std::mem::take(&mut self.shares)
+            && let Some(promoted) = self.promoted.as_deref_mut()
+        {
+            promoted.connection.let_go(thread());
+        }
+    }
+
+    /// The socket is promoted no more; other processes may go on with the connection.
+    pub(crate) fn end(mut self) {
+        self.let_others_in();
+        self.promoted = None;
+    }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let (socket, shares) = (self.socket, self.shares);
+        let socket = self.socket;
         if let Some(promoted) = self.promoted.as_deref_mut() {
             socket.hears.store(promoted.will_hear(), Ordering::Relaxed);
-            if shares {
-                promoted.connection.let_go(thread());
-            }
         }
+        self.let_others_in();
     }
 }
 
