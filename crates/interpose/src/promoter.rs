@@ -139,8 +139,12 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
     }
 }
 
-/// A socket was connected.
+/// A socket was connected, or is about to be; who waits for that may ask connect(2) again
+/// whether it is.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
+    if socket.state() != State::Plain {
+        return;
+    }
     count(&COUNTERS.connections, 1);
     if is_eager() {
         offer(socket, number);
@@ -317,6 +321,10 @@ impl Promoter {
     }
 
     fn offer(&mut self, socket: &'static Socket, number: u32) {
+        if socket.state() != State::Plain {
+            // Another thread was faster.
+            return;
+        }
         let fd = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(fd) else { return };
         look_later(socket);
