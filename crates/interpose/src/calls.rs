@@ -591,6 +591,10 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
     let errno = real::errno();
     if watched(listener).is_some() {
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
+            if let Some(listener) = table::socket(listener) {
+                // Options are inherited.
+                socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
             promoter::accepted(socket, number);
         }
     } else {

@@ -486,6 +486,7 @@ fn adopt(
         connection,
         other,
         worth: Worth::default(),
+        send_limit: socket.send_limit.load(Ordering::Relaxed),
         kernel_sends: 0,
         armed: true,
         stale: false,

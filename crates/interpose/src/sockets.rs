@@ -57,6 +57,8 @@ pub(crate) struct Socket {
     pub(crate) hears: AtomicBool,
     /// The answer to its offer was waited for: eager promotion does so once.
     pub(crate) awaited: AtomicBool,
+    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
+    pub(crate) send_limit: AtomicU32,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -104,6 +106,8 @@ pub(crate) struct Promoted {
     pub(crate) other: Arc<OtherLoop>,
     /// How the ring pays.
     pub(crate) worth: crate::worth::Worth,
+    /// Bytes in the ring at most, if the program asked for a small buffer.
+    pub(crate) send_limit: u32,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
     /// A bell will come for what arrives.
@@ -132,6 +136,9 @@ pub(crate) struct Promoted {
 
 // SAFETY: `inner` is reached through `Guard` only, which holds the lock; all else is atomics.
 unsafe impl Sync for Socket {}
+
+/// No limit of the program's own.
+pub(crate) const WHOLE_RING: u32 = u32::MAX;
 
 /// The most sockets that are followed; more stay on TCP.
 const MOST: u32 = 1 << 18;
@@ -211,6 +218,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);
+    socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
