@@ -65,30 +65,41 @@ fn told(outcome: receive::Outcome, before: c_int) -> ssize_t {
 #[inline]
 fn receiving(
     fd: c_int,
-    (number, socket): (u32, &'static Socket),
+    socket: (u32, &'static Socket),
     pieces: impl Fn() -> Result<Pieces<'static>, i32>,
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
+    // Nothing to move, or a vector that the kernel refuses.
+    receiving_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
+}
+
+/// The same; `None`: the socket is promoted, and there are no pieces to receive into.
+#[inline]
+fn receiving_pieces(
+    fd: c_int,
+    (number, socket): (u32, &'static Socket),
+    pieces: impl Fn() -> Result<Pieces<'static>, i32>,
+    flags: c_int,
+    mut plain: impl FnMut() -> ssize_t,
+) -> Option<ssize_t> {
     let mut waited = false;
     let before = real::errno();
     loop {
         match socket.state() {
-            State::Kernel | State::Free => return plain(),
+            State::Kernel | State::Free => return Some(plain()),
             // Errors of packets and urgent bytes are the kernel's.
-            State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return plain(),
-            State::Promoted => match pieces() {
-                Ok(into) if into.left > 0 => {
-                    if let Some(outcome) = receive::receive(socket, fd, into, flags) {
-                        return told(outcome, before);
-                    }
-                    // It was not promoted after all.
-                    std::hint::spin_loop();
+            State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return Some(plain()),
+            State::Promoted => {
+                let into = pieces().ok().filter(|into| into.left > 0)?;
+                if let Some(outcome) = receive::receive(socket, fd, into, flags) {
+                    return Some(told(outcome, before));
                 }
-                // Nothing to move, or a vector that the kernel refuses.
-                _ => return plain(),
-            },
+                // It was not promoted after all.
+                std::hint::spin_loop();
+            }
             State::Plain | State::Offered => {
+                promoter::before_message(socket, number);
                 if socket.state() == State::Offered
                     && !waited
                     && promoter::is_impatient()
@@ -97,7 +108,7 @@ fn receiving(
                     // An answer may come while this waits, which then must hold nothing up.
                     waited = true;
                     if let Err(errno) = kernel::wait(fd, flags) {
-                        return told(Err(errno), before);
+                        return Some(told(Err(errno), before));
                     }
                     continue;
                 }
@@ -111,7 +122,7 @@ fn receiving(
                 if count > 0 {
                     after(socket, number);
                 }
-                return count;
+                return Some(count);
             }
         }
     }
@@ -126,25 +137,36 @@ fn blocks(socket: &Socket, flags: c_int) -> bool {
 #[inline]
 fn sends(
     fd: c_int,
-    (number, socket): (u32, &'static Socket),
+    socket: (u32, &'static Socket),
     pieces: impl Fn() -> Result<Pieces<'static>, i32>,
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
+    sending_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
+}
+
+/// As [`receiving_pieces`], for sending.
+#[inline]
+fn sending_pieces(
+    fd: c_int,
+    (number, socket): (u32, &'static Socket),
+    pieces: impl Fn() -> Result<Pieces<'static>, i32>,
+    flags: c_int,
+    mut plain: impl FnMut() -> ssize_t,
+) -> Option<ssize_t> {
     let before = real::errno();
     loop {
         match socket.state() {
-            State::Kernel | State::Free => return plain(),
-            State::Promoted => match pieces() {
-                Ok(from) if from.left > 0 => {
-                    if let Some(outcome) = sending::send(socket, fd, from, flags) {
-                        return told(outcome, before);
-                    }
-                    std::hint::spin_loop();
+            State::Kernel | State::Free => return Some(plain()),
+            State::Promoted => {
+                let from = pieces().ok().filter(|from| from.left > 0)?;
+                if let Some(outcome) = sending::send(socket, fd, from, flags) {
+                    return Some(told(outcome, before));
                 }
-                _ => return plain(),
-            },
+                std::hint::spin_loop();
+            }
             State::Plain | State::Offered => {
+                promoter::before_message(socket, number);
                 let Some(busy) = socket.enter() else { continue };
                 let count = plain();
                 if count > 0 {
@@ -159,7 +181,7 @@ fn sends(
                 if count > 0 {
                     after(socket, number);
                 }
-                return count;
+                return Some(count);
             }
         }
     }
@@ -226,9 +248,8 @@ pub unsafe fn recvfrom(
     let plain = || real::recvfrom(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
     let piece = whole(buffer, length);
-    let promoted = socket.1.state() == State::Promoted;
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
-    if promoted && count >= 0 && !address.is_null() && !address_length.is_null() {
+    if socket.1.state() == State::Promoted && count >= 0 && !address.is_null() && !address_length.is_null() {
         // tcp(7): a stream tells no source.
         *address_length = 0;
     }
@@ -239,10 +260,9 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     let Some(socket) = watched(fd).filter(|_| !message.is_null()) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
-    let promoted = socket.1.state() == State::Promoted;
     let count =
         receiving(fd, socket, || Pieces::of_message(&*message), flags, || real::recvmsg(fd, message, flags));
-    if promoted && count >= 0 {
+    if socket.1.state() == State::Promoted && count >= 0 {
         (*message).msg_namelen = 0;
         (*message).msg_controllen = 0;
         // As Linux leaves it.
@@ -379,13 +399,9 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let plain = || real::sendfile(out, input, offset, count);
-    match watched(out) {
-        None => plain(),
-        Some((_, socket)) if socket.state() == State::Promoted => {
-            copies::send_file(out, input, offset, count)
-        }
-        Some(socket) => sends(out, socket, || Err(libc::EINVAL), 0, plain),
-    }
+    let Some(socket) = watched(out) else { return plain() };
+    sending_pieces(out, socket, || Err(libc::EINVAL), 0, plain)
+        .unwrap_or_else(|| copies::send_file(out, input, offset, count))
 }
 
 pub unsafe fn splice(
@@ -397,19 +413,14 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
-    let promoted = |fd: c_int| watched(fd).filter(|(_, socket)| socket.state() == State::Promoted);
-    if promoted(input).is_some() {
-        return copies::splice_from(input, output, length, flags);
-    }
-    if promoted(output).is_some() {
-        return copies::splice_to(input, output, length, flags);
-    }
     // Whatever is spliced is counted like any other bytes.
     if let Some(socket) = watched(output) {
-        return sends(output, socket, || Err(libc::EINVAL), 0, plain);
+        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain)
+            .unwrap_or_else(|| copies::splice_to(input, output, length, flags));
     }
     match watched(input) {
-        Some(socket) => receiving(input, socket, || Err(libc::EINVAL), 0, plain),
+        Some(socket) => receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain)
+            .unwrap_or_else(|| copies::splice_from(input, output, length, flags)),
         None => plain(),
     }
 }
@@ -647,7 +658,11 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
     let errno = real::errno();
     if watched(listener).is_some() {
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
-            promoter::connected(socket, number);
+            if let Some(listener) = table::socket(listener) {
+                // Options are inherited.
+                socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            promoter::accepted(socket, number);
         }
     } else {
         descriptors::foreign(new);
@@ -727,7 +742,10 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     // SAFETY: F_GETFD takes no argument.
     let before = real::errno();
-    let open = fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
+    let open = fd != new && {
+        // SAFETY: F_GETFD takes no argument.
+        unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
+    };
     if open && promoter::is_hidden(new) && !promoter::leave_number() {
         // dup2(2): a race with whoever opens that number.
         real::set_errno(libc::EBUSY);

@@ -16,7 +16,10 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
         None => unsafe { libc::lseek(input, 0, libc::SEEK_CUR) },
     };
     if at < 0 {
-        // No place to come back to: the kernel's own, which the program's other bytes precede.
+        // sendfile(2): what has no place to begin at is not a file that can be sent from.
+        if real::errno() == libc::ESPIPE || !offset.is_null() {
+            real::set_errno(libc::EINVAL);
+        }
         return -1;
     }
     while done < count {

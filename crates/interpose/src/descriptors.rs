@@ -123,7 +123,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         sets::refresh(set - 1, number, true);
     }
     let mut inner = socket.lock();
-    if let Some(mut promoted) = inner.promoted.take() {
+    if let Some(promoted) = inner.promoted.as_deref_mut() {
         let last = promoted.connection.give_up();
         if fd >= 0 {
             if last && promoted.connection.has_unread() {
@@ -139,7 +139,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         promoted.connection.tell_counts();
         promoter::withdraw(promoted.token);
     }
-    drop(inner);
+    inner.end();
     sockets::remove(number);
 }
 

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // values lie in the program's memory
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
 use promote::Next;
@@ -63,18 +64,35 @@ pub(crate) unsafe fn set(
         socket.set_state(State::Kernel);
         return None;
     }
-    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
-        return None;
-    }
     if value.is_null() || (length as usize) < size_of::<c_int>() {
         return None;
     }
     // SAFETY: the caller's promise.
     let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        limit(socket, wanted);
+        return None;
+    }
+    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+        return None;
+    }
     // Bells need it on underneath; what the program asked for is what it is told.
     socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
     Some(0)
 }
+
+/// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does
+/// not read. Much less than a few pages would send most bytes round through the kernel.
+fn limit(socket: &Socket, wanted: c_int) {
+    let limit = wanted.unsigned_abs().saturating_mul(2).max(LEAST_LIMIT);
+    socket.send_limit.store(limit, Relaxed);
+    if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+        promoted.send_limit = limit;
+    }
+}
+
+/// Bytes.
+const LEAST_LIMIT: u32 = 32 << 10;
 
 /// Options that make a connection something else than a plain stream of bytes, or that the
 /// kernel acts on with every read.

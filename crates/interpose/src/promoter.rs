@@ -30,6 +30,8 @@ const WORTH_BYTES: u64 = 256 << 10;
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
 /// A pause after which an answer is no longer expected at any moment.
 const PATIENT: Duration = Duration::from_millis(5);
+/// How long a new connection waits for its promotion where all are wanted on rings.
+const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// The most pages of one's own: one comes with each monitor that is met.
 const OWN_PAGES: usize = 8;
 
@@ -146,7 +148,8 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
         State::Plain => {
             let sent = socket.messages_sent.load(Ordering::Relaxed);
             let received = socket.messages_received.load(Ordering::Relaxed);
-            let worth = (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES)
+            let worth = is_eager()
+                || (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES)
                 || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
                     >= WORTH_BYTES;
             if worth && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed) {
@@ -158,8 +161,12 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
     }
 }
 
-/// A socket was connected or accepted.
+/// A socket was connected, or is about to be; who waits for that may ask connect(2) again
+/// whether it is.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
+    if socket.state() != State::Plain {
+        return;
+    }
     count(&COUNTERS.connections, 1);
     if is_eager() {
         offer(socket, number);
@@ -170,26 +177,82 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
 fn look_later(socket: &Socket) {
     let sent = socket.messages_sent.load(Ordering::Relaxed);
     let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
-    socket.look_at.store(messages.saturating_mul(2).max(16), Ordering::Relaxed);
+    let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
+    socket.look_at.store(again, Ordering::Relaxed);
 }
 
+/// A socket was accepted: the other end has made its offer by now, if it makes any, so that
+/// the answer to ours is near.
+pub(crate) fn accepted(socket: &'static Socket, number: u32) {
+    connected(socket, number);
+    if is_eager() {
+        socket.awaited.store(true, Ordering::Relaxed);
+        await_answer(socket, number);
+    }
+}
+
+/// Before a socket's bytes go by TCP: eager promotion wants them on rings, the first as well.
+#[inline]
+pub(crate) fn before_message(socket: &'static Socket, number: u32) {
+    if is_eager() {
+        match socket.state() {
+            State::Plain | State::Offered if !socket.awaited.swap(true, Ordering::Relaxed) => {
+                await_answer(socket, number)
+            }
+            State::Offered => answers(),
+            _ => {}
+        }
+    }
+}
+
+/// Lets the monitor answer before the first byte goes, for as long as [`EAGER_PATIENCE`].
 #[cold]
-fn offer(socket: &'static Socket, number: u32) {
+fn await_answer(socket: &'static Socket, number: u32) {
+    let deadline = Instant::now() + EAGER_PATIENCE;
+    // Another thread may have had the promoter when this was to be offered.
+    while socket.state() == State::Plain && !offer(socket, number) && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    while socket.state() == State::Offered {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
+        let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
+        // Another thread may take the answer meanwhile.
+        let left = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(left.min(Duration::from_millis(1)).subsec_nanos()),
+        };
+        if rustix::event::poll(&mut monitor, Some(&left)).is_err() {
+            return;
+        }
+        with(|promoter| {
+            if let Some(promoter) = promoter {
+                promoter.ask_at = Instant::now();
+                promoter.answers();
+            }
+        });
+    }
+}
+
+/// Offers it, if that may come to anything. False: another thread has the promoter.
+#[cold]
+fn offer(socket: &'static Socket, number: u32) -> bool {
     if !promotes() {
         // The ledger is kept; nothing else will come of it.
         socket.look_at.store(u32::MAX, Ordering::Relaxed);
-        return;
+        return true;
     }
     if socket.holders.are_several() {
         // Those who fork for each connection close it in one of both processes.
         look_later(socket);
-        return;
+        return true;
     }
     with(|promoter| {
         if let Some(promoter) = promoter {
             promoter.offer(socket, number);
         }
-    });
+    })
+    .is_some()
 }
 
 /// Whether an answer of the monitor is expected at any moment.
@@ -280,6 +343,10 @@ impl Promoter {
     }
 
     fn offer(&mut self, socket: &'static Socket, number: u32) {
+        if socket.state() != State::Plain {
+            // Another thread was faster.
+            return;
+        }
         let fd = socket.fd.load(Ordering::Relaxed);
         let Some(fd) = borrow(fd) else { return };
         look_later(socket);
@@ -311,7 +378,7 @@ impl Promoter {
             None | Some(Err(OfferError::NoMonitor)) => {
                 count(&COUNTERS.without_monitor, 1);
                 // Its end is heard only by listening; then another is looked for.
-                self.asked = None;
+                self.ask_at = Instant::now();
                 self.answers();
             }
             Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
@@ -453,6 +520,7 @@ fn adopt(
         connection,
         other,
         worth: Worth::default(),
+        send_limit: socket.send_limit.load(Ordering::Relaxed),
         kernel_sends: 0,
         shown_in_kernel: false,
         armed: true,

@@ -87,7 +87,8 @@ fn receive_some(
                 && promoted.connection.read_of_kernel() == at
                 && let Break(outcome) = promoted.seen(fd, count as usize, flags)
             {
-                return Some(outcome);
+                let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+                return Some(outcome.map(|count| (count, seam)));
             }
             continue;
         }

@@ -9,7 +9,7 @@ use crate::memory::Pieces;
 use crate::promoter;
 use crate::real;
 use crate::receive::Outcome;
-use crate::sockets::{Promoted, Socket};
+use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::stats::{COUNTERS, count};
 
 /// How long a full ring is waited for while its reader makes progress: copying on is cheaper
@@ -108,7 +108,13 @@ impl Promoted {
             return Step::Failed(libc::EFAULT);
         }
         if !self.connection.stays_with_kernel() {
-            let rest = from.after(*done);
+            let mut rest = from.after(*done);
+            if self.send_limit != WHOLE_RING {
+                match self.connection.untaken() {
+                    Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
+                    Err(_) => return Step::Failed(self.corrupt(fd)),
+                }
+            }
             let sent = match self.connection.send(rest.sources(), rest.left, self.kernel_sends == 0) {
                 Ok(sent) => sent,
                 Err(_) => return Step::Failed(self.corrupt(fd)),
@@ -123,7 +129,7 @@ impl Promoted {
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
             }
-            if sent == rest.left {
+            if sent == from.after(*done - sent).left {
                 return Step::Done;
             }
             if self.connection.sends_to_ring() && !impatient {

@@ -55,6 +55,10 @@ pub(crate) struct Socket {
     /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
     /// readable: who waits need not look at it.
     pub(crate) hears: AtomicBool,
+    /// The answer to its offer was waited for: eager promotion does so once.
+    pub(crate) awaited: AtomicBool,
+    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
+    pub(crate) send_limit: AtomicU32,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -102,6 +106,8 @@ pub(crate) struct Promoted {
     pub(crate) other: Arc<OtherLoop>,
     /// How the ring pays.
     pub(crate) worth: crate::worth::Worth,
+    /// Bytes in the ring at most, if the program asked for a small buffer.
+    pub(crate) send_limit: u32,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
@@ -130,6 +136,9 @@ pub(crate) struct Promoted {
 
 // SAFETY: `inner` is reached through `Guard` only, which holds the lock; all else is atomics.
 unsafe impl Sync for Socket {}
+
+/// No limit of the program's own.
+pub(crate) const WHOLE_RING: u32 = u32::MAX;
 
 /// The most sockets that are followed; more stay on TCP.
 const MOST: u32 = 1 << 18;
@@ -208,6 +217,8 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
+    socket.awaited.store(false, Ordering::Relaxed);
+    socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
@@ -308,18 +319,30 @@ impl Guard<'_> {
             self.shares = true;
         }
     }
+
+    fn let_others_in(&mut self) {
+        if std::mem::take(&mut self.shares)
+            && let Some(promoted) = self.promoted.as_deref_mut()
+        {
+            promoted.connection.let_go(thread());
+        }
+    }
+
+    /// The socket is promoted no more; other processes may go on with the connection.
+    pub(crate) fn end(mut self) {
+        self.let_others_in();
+        self.promoted = None;
+    }
 }
 
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        let (socket, shares) = (self.socket, self.shares);
+        let socket = self.socket;
         if let Some(promoted) = self.promoted.as_deref_mut() {
             socket.hears.store(promoted.will_hear(), Ordering::Relaxed);
-            if shares {
-                promoted.connection.let_go(thread());
-            }
         }
+        self.let_others_in();
     }
 }
 

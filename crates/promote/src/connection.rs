@@ -352,6 +352,15 @@ impl Machine {
         self.end.write(slices, total)
     }
 
+    /// Bytes in the ring that the peer has not taken: for programs that limit them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
+        self.end.sender.untaken()
+    }
+
     #[cold]
     fn enter_ring(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         if !kernel_idle || self.demoted || self.resting || (self.spilled && !self.end.sender.drained()?) {

@@ -328,6 +328,15 @@ impl Sender {
         Ok(self.head == self.tail && self.free_records()? == RECORDS)
     }
 
+    /// Bytes in the ring that the other end has not taken.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
+        self.refresh()?;
+        Ok(self.tail.wrapping_sub(self.head) as usize)
+    }
+
     /// Whether the other end says that it has taken all that was sent, in both lanes. It may
     /// have taken ring bytes that it does not tell of yet.
     #[cold]
