@@ -161,7 +161,7 @@ fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
                     }
                 }
                 if number % batch == 0 {
-                    assert!(!first.sender.wants_bell(&mut first_loop));
+                    assert!(!first.sender.wants_bell(&first_loop));
                 }
             }
         },
