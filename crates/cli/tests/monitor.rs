@@ -5,6 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -148,7 +149,7 @@ fn segments(answers: [Answer; 2]) -> [(SharedMapping, SharedMapping); 2] {
 }
 
 fn metrics(path: &Path) -> String {
-    let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -259,6 +260,70 @@ fn the_policy_is_read_again() {
     let output = place.command().arg("--socket").arg(place.file("other")).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("sameuser"), "{text}");
+}
+
+/// Whoever reads the log may go: the line is lost, and the monitor serves on.
+#[test]
+fn it_outlives_whoever_reads_its_log() {
+    let place = Place::new("unread");
+    let mut command = place.command();
+    let mut monitor = Running::start(
+        command
+            .args(["--socket"])
+            .arg(place.file("socket"))
+            .stdout(Stdio::piped())
+            .env("MEGAPIPE_LOG", "debug"),
+    );
+    drop(monitor.child.child().stdout.take());
+    let Running { mut child, log } = monitor;
+    drop(log);
+    let pid = rustix::process::Pid::from_child(child.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    until("the policy", || {
+        // It ends here if it dies.
+        let ended = child.child().try_wait().unwrap();
+        assert!(ended.is_none(), "the monitor ended: {ended:?}");
+        let mut stream = UnixStream::connect(place.file("metrics")).ok()?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.contains("reloads_total{outcome=\"taken\"} 1\n").then_some(())
+    });
+    let mut client = connected(&place.options());
+    segments(meet(&mut client, 1));
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.child().wait().unwrap().code(), Some(0));
+
+    // An error at the start is an error, read or not.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    fs::write(place.file("policy.toml"), "sameuser = false\n").unwrap();
+    let mut refused =
+        Fosterling::start(place.command().args(["--socket"]).arg(place.file("socket")).stderr(writer));
+    assert_eq!(refused.child().wait().unwrap().code(), Some(1));
+}
+
+/// Also where an error has several lines, as those of a policy have.
+#[test]
+fn an_event_is_one_line_of_text() {
+    let place = Place::new("line");
+    let mut command = Command::new(PROGRAM);
+    command.arg("monitor").arg("--config").arg(place.file("policy.toml")).env_remove("MEGAPIPE_LOG");
+    command.arg("--socket").arg(place.file("socket")).stderr(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut log = BufReader::new(child.child().stderr.take().unwrap()).lines();
+    let mut line = || log.next().unwrap().unwrap();
+    until("the start", || line().contains("the monitor listens").then_some(()));
+    fs::write(place.file("policy.toml"), "sameuser = false\n").unwrap();
+    let pid = rustix::process::Pid::from_child(child.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    let refused = line();
+    for part in ["the policy stays as it was", "line 1", "`sameuser`", "docs/monitor.md"] {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(line().contains("the monitor ends"));
+    assert!(child.child().wait().unwrap().success());
 }
 
 /// Several clients at once look for a monitor that is not there: one is started, all find
