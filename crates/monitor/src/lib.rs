@@ -11,6 +11,7 @@ mod listener;
 mod meeting;
 mod metrics;
 mod offers;
+mod place;
 pub mod policy;
 mod scrape;
 mod server;

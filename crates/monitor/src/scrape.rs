@@ -1,14 +1,18 @@
 //! Handing out the metrics: a few short HTTP answers, on a UNIX socket or a loopback port.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
+
+use rustix::net::SocketType;
+
+use crate::place::{Place, Taken};
 
 /// Askers at one time; more wait in the backlog.
 const MOST_ASKERS: usize = 16;
@@ -45,9 +49,18 @@ impl FromStr for MetricsAddress {
     }
 }
 
+impl fmt::Display for MetricsAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricsAddress::Port(address) => address.fmt(formatter),
+            MetricsAddress::Path(path) => path.display().fmt(formatter),
+        }
+    }
+}
+
 enum Listening {
     Port(TcpListener),
-    Path(UnixListener, PathBuf),
+    Path(UnixListener),
 }
 
 /// A connection of either kind.
@@ -66,6 +79,8 @@ struct Asker {
 /// Those who ask for metrics.
 pub(crate) struct Scrape {
     listening: Listening,
+    /// Of a UNIX socket; removed with this.
+    _place: Option<Place>,
     askers: HashMap<u64, Asker>,
     next: u64,
 }
@@ -73,33 +88,29 @@ pub(crate) struct Scrape {
 impl Scrape {
     /// Listens.
     pub(crate) fn listen(address: &MetricsAddress) -> io::Result<Scrape> {
-        let listening = match address {
+        let (listening, place) = match address {
             MetricsAddress::Port(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
-                Listening::Port(listener)
+                (Listening::Port(listener), None)
             }
             MetricsAddress::Path(path) => {
-                let mut bound = UnixListener::bind(path);
-                if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
-                    && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
-                {
-                    // A dead monitor left it.
-                    fs::remove_file(path)?;
-                    bound = UnixListener::bind(path);
-                }
-                let listener = bound?;
+                let bound = Place::bind(path, SocketType::STREAM, || UnixListener::bind(path));
+                let (place, listener) = bound.map_err(|taken| match taken {
+                    Taken::System(cause) => cause,
+                    taken => io::Error::new(io::ErrorKind::AddrInUse, taken),
+                })?;
                 listener.set_nonblocking(true)?;
-                Listening::Path(listener, path.clone())
+                (Listening::Path(listener), Some(place))
             }
         };
-        Ok(Scrape { listening, askers: HashMap::new(), next: 0 })
+        Ok(Scrape { listening, _place: place, askers: HashMap::new(), next: 0 })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match &self.listening {
             Listening::Port(listener) => listener.as_fd(),
-            Listening::Path(listener, _) => listener.as_fd(),
+            Listening::Path(listener) => listener.as_fd(),
         }
     }
 
@@ -111,7 +122,7 @@ impl Scrape {
                 stream.set_nonblocking(true)?;
                 Ok(Box::new(stream) as Box<dyn Stream>)
             }),
-            Listening::Path(listener, _) => listener.accept().and_then(|(stream, _)| {
+            Listening::Path(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
                 Ok(Box::new(stream) as Box<dyn Stream>)
             }),
@@ -201,14 +212,5 @@ impl Asker {
             }
         }
         Ok(true)
-    }
-}
-
-impl Drop for Scrape {
-    fn drop(&mut self) {
-        if let Listening::Path(_, path) = &self.listening {
-            // Somebody may have removed it before.
-            let _ = fs::remove_file(path);
-        }
     }
 }
