@@ -6,6 +6,7 @@
 
 mod client;
 mod grant;
+mod http;
 mod ledger;
 mod listener;
 mod meeting;

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 
 use rustix::net::SocketType;
 
+use crate::http::{self, Question};
 use crate::place::{Place, Taken};
 
 /// Askers at one time; more wait in the backlog.
 const MOST_ASKERS: usize = 16;
-/// Bytes of a question; its content does not matter.
+/// Bytes of a question.
 const LONGEST_QUESTION: usize = 8192;
 /// How long an asker may take for all of it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -70,8 +71,7 @@ impl<S: Read + Write + AsFd> Stream for S {}
 struct Asker {
     stream: Box<dyn Stream>,
     until: Instant,
-    question: usize,
-    end: [u8; 4],
+    question: Vec<u8>,
     answer: Vec<u8>,
     said: usize,
 }
@@ -140,7 +140,7 @@ impl Scrape {
         let number = self.next;
         self.next += 1;
         let asker =
-            Asker { stream, until: now + PATIENCE, question: 0, end: [0; 4], answer: Vec::new(), said: 0 };
+            Asker { stream, until: now + PATIENCE, question: Vec::new(), answer: Vec::new(), said: 0 };
         let asker = self.askers.entry(number).or_insert(asker);
         Ok(Some((number, asker.stream.as_fd())))
     }
@@ -174,34 +174,21 @@ impl Asker {
         let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if self.answer.is_empty() {
             let mut bytes = [0; 1024];
-            loop {
+            self.answer = loop {
                 let count = match self.stream.read(&mut bytes) {
-                    Ok(0) => return Ok(true),
                     Ok(count) => count,
                     Err(error) if waits(&error) => return Ok(false),
                     Err(error) => return Err(error),
                 };
-                self.question += count;
-                let mut ended = false;
-                for byte in &bytes[..count] {
-                    self.end.rotate_left(1);
-                    self.end[3] = *byte;
-                    ended |= &self.end == b"\r\n\r\n";
+                self.question.extend_from_slice(&bytes[..count]);
+                let ended = count == 0 || self.question.len() > LONGEST_QUESTION;
+                match http::read(&self.question) {
+                    _ if self.question.is_empty() => return Ok(true),
+                    Question::Unfinished if ended => break http::answer(Question::Malformed, text),
+                    Question::Unfinished => {}
+                    question => break http::answer(question, text),
                 }
-                if ended {
-                    break;
-                }
-                if self.question > LONGEST_QUESTION {
-                    return Ok(true);
-                }
-            }
-            let text = text();
-            self.answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
-                 charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-                text.len()
-            )
-            .into_bytes();
+            };
         }
         while self.said < self.answer.len() {
             match self.stream.write(&self.answer[self.said..]) {
