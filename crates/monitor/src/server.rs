@@ -51,11 +51,11 @@ pub enum RunError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The metrics cannot be offered.
-    #[error("metrics cannot be offered at {address:?}: {cause}; choose another place with --metrics")]
+    #[error("metrics cannot be offered at {address}: {cause}; choose another place with --metrics")]
     Metrics {
         /// Where.
         address: MetricsAddress,
-        /// bind(2) or listen(2).
+        /// bind(2) or listen(2); or what lies there and stays.
         #[source]
         cause: io::Error,
     },
