@@ -12,7 +12,7 @@ use ::bench::pair::{self, CACHELINE_PAYLOAD, Placement, Plan, Progress, Scenario
 use ::bench::rpc::Outcome;
 use ::bench::{plot, with_causes};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{Extent, INTERRUPTED, JsonLines, check_cpus, print, progress_bar, stop_on_signal, whole};
 
@@ -33,9 +33,7 @@ pub(super) struct Stream {
 
 #[derive(Args)]
 struct Common {
-    /// What to compare: tcp and tcp-spin over loopback, unix (a stream socket), pipe, and the
-    /// physical limit: cacheline (of round trips, up to 56 B, on two cores) or memcpy (of streams,
-    /// on two cores) [default: all that the scenario has]
+    /// What to compare [default: all that the scenario has]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = transport_parser())]
     transports: Vec<Transport>,
     /// Bytes of a message, up to 1 MiB
@@ -283,7 +281,8 @@ fn plan(
 }
 
 fn transport_parser() -> impl TypedValueParser<Value = Transport> {
-    PossibleValuesParser::new(Transport::ALL.iter().map(|transport| transport.name()))
+    let value = |transport: &Transport| PossibleValue::new(transport.name()).help(transport.about());
+    PossibleValuesParser::new(Transport::ALL.iter().map(value))
         .map(|name| Transport::from_name(&name).expect("the parser admits transport names only"))
 }
 

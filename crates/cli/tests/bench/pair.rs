@@ -157,6 +157,21 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
 }
 
 #[test]
+fn the_help_says_what_each_transport_is() {
+    for scenario in ["pingpong", "stream"] {
+        let output = bench(scenario).arg("--help").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().next().unwrap().contains("promoted"), "{text}");
+        for transport in Transport::ALL {
+            let line = format!("- {}:", transport.name());
+            let line = text.lines().map(str::trim).find(|other| other.starts_with(&line));
+            assert!(line.is_some_and(|line| line.len() > 30), "{transport}: {text}");
+        }
+        assert!(text.contains("docs/promotion.md"), "{text}");
+    }
+}
+
+#[test]
 fn flags_that_say_nothing_are_refused_with_a_remedy() {
     let cpu = CpuSet::allowed().unwrap().first().to_string();
     for (scenario, arguments, words) in [
