@@ -106,7 +106,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     }
     let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());
     let linger = arguments.on_demand.then(|| Duration::from_secs(arguments.linger.into()));
-    let options = Options { policy, metrics: arguments.metrics, linger };
+    let options = Options { policy, metrics: arguments.metrics, linger, signals: true };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
     monitor.run().map_err(|error| error.to_string())
