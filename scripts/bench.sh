@@ -20,12 +20,14 @@ fi
 mkdir -p "$OUT"
 "$MEGAPIPE" doctor --json >"$OUT/doctor.json" || true # what it says about the machine counts, not whether all is well
 
+failed=() # what was absent at some points only; the rest is measured all the same
+
 record() {
     local name=$1 scenario=$2
     shift 2
     printf '\n== %s\n' "$name"
     "$MEGAPIPE" bench "$scenario" --rounds "$ROUNDS" "$@" \
-        --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+        --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt" || failed+=("$name")
 }
 
 measure() {
@@ -61,3 +63,7 @@ printf '\n== promotion\n'
 "$MEGAPIPE" bench promotion --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --connections 10000 \
     --json "$OUT/promotion.jsonl" | tee "$OUT/promotion.txt"
 printf '\nresults: %s\n' "$OUT"
+if [ ${#failed[@]} -gt 0 ]; then
+    printf 'failed, at least in part: %s\n' "${failed[*]}" >&2
+    exit 1
+fi

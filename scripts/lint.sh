@@ -20,9 +20,15 @@ skip() { printf '\n== %s: SKIPPED, %s\n' "$1" "$2"; }
 
 documentation() { RUSTDOCFLAGS="-D warnings" "$CARGO" doc --locked --workspace --no-deps --quiet; }
 
+fuzz_lock() {
+    "$CARGO" metadata --locked --manifest-path fuzz/Cargo.toml --format-version 1 \
+        --filter-platform x86_64-unknown-linux-gnu >/dev/null
+}
+
 check format "$CARGO" fmt --all --check
 check clippy "$CARGO" clippy --locked --workspace --all-targets --quiet -- -D warnings
 check documentation documentation
+check "lock file of fuzz/" fuzz_lock
 
 if "$CARGO" deny --version >/dev/null 2>&1; then
     # Advisories need a database from the network and are looked at apart: `cargo deny check advisories`.

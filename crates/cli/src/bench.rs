@@ -40,12 +40,12 @@ enum Scenario {
     /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
     /// measured.
     Rpc(Rpc),
-    /// Round trips between two processes of this host: TCP, UNIX socket, pipe, bare shared memory
+    /// Round trips between two processes of this host: promoted, TCP, UNIX socket, pipe, bare memory
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
     /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
     Pingpong(pair::Pingpong),
-    /// Streams of messages between two processes of this host: TCP, UNIX socket, pipe, bare copies
+    /// Streams between two processes of this host: promoted, TCP, UNIX socket, pipe, bare copies
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
     /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run

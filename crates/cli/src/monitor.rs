@@ -1,5 +1,8 @@
 //! `megapipe monitor`: the daemon that brings the ends of same-host connections together.
-use std::io::IsTerminal;
+
+mod log;
+
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -52,7 +55,7 @@ enum LogFormat {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
     let filter = filter.with_env_var("MEGAPIPE_LOG").from_env_lossy();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| log::Line);
     match arguments.log_format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
@@ -60,7 +63,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("megapipe monitor: {message}");
+            // Nobody may be there to read it.
+            let _ = writeln!(std::io::stderr(), "megapipe monitor: {message}");
             ExitCode::FAILURE
         }
     }
@@ -102,7 +106,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     }
     let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());
     let linger = arguments.on_demand.then(|| Duration::from_secs(arguments.linger.into()));
-    let options = Options { policy, metrics: arguments.metrics, linger };
+    let options = Options { policy, metrics: arguments.metrics, linger, signals: true };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
     monitor.run().map_err(|error| error.to_string())

@@ -10,12 +10,13 @@ mod live;
 mod report;
 mod source;
 mod table;
+mod watch;
 
 /// Show monitors, processes and promoted connections with what goes through them
 ///
 /// Asks the monitors over their sockets, which read the connections' memory without writing to it. A user sees what is
 /// his own; root and the user who runs a monitor see all. Keys: q or Ctrl-C ends, the arrow keys and Page Up and Down
-/// move through the connections.
+/// move through the connections. SIGHUP, SIGINT, SIGTERM and the end of its terminal end it, too.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// The monitor's socket [default: $MEGAPIPE_MONITOR; else both /run/megapipe/monitor.sock and
@@ -34,10 +35,13 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "once")]
     json: bool,
 
-    /// Seconds between two looks, from which rates follow; with --once, 0 looks only once
+    /// Seconds between two looks, from which rates follow: at least 0.1; with --once less, and 0 looks only once
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
+
+/// The shortest --interval of a live view: more often nobody can read.
+const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
@@ -50,7 +54,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match show(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("megapipe top: {message}");
+            // A terminal that has gone takes no words.
+            let _ = writeln!(io::stderr(), "megapipe top: {message}");
             ExitCode::FAILURE
         }
     }
@@ -62,9 +67,15 @@ fn show(arguments: Arguments) -> Result<(), String> {
     if !arguments.once && !terminal {
         return Err("a live view needs a terminal; use --once, or --once --json in scripts".into());
     }
+    if !arguments.once && interval < LEAST_INTERVAL {
+        let least = LEAST_INTERVAL.as_secs_f64();
+        return Err(format!(
+            "a live view looks no more often: give an --interval of at least {least} s, or --once"
+        ));
+    }
     let mut sources = Sources::new(arguments.socket);
     if !arguments.once {
-        return live::run(&mut sources, interval.max(Duration::from_millis(50)));
+        return live::run(&mut sources, interval);
     }
     let mut report = sources.look()?;
     if !interval.is_zero() {

@@ -5,6 +5,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -148,12 +150,16 @@ fn segments(answers: [Answer; 2]) -> [(SharedMapping, SharedMapping); 2] {
 }
 
 fn metrics(path: &Path) -> String {
-    let mut stream = std::os::unix::net::UnixStream::connect(path).unwrap();
+    let mut stream = UnixStream::connect(path).unwrap();
     stream.set_read_timeout(Some(WATCHDOG)).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
+}
+
+fn said(output: &std::process::Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
 #[test]
@@ -201,7 +207,8 @@ fn a_promoted_connection_outlives_its_monitor() {
     second.signal(rustix::process::Signal::TERM);
     second.says("the monitor ends");
     second.ends();
-    assert!(!place.file("socket").exists() && !place.file("metrics").exists());
+    let left: Vec<_> = fs::read_dir(&place.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["policy.toml"]);
 }
 
 fn client_end() -> TcpStream {
@@ -261,12 +268,226 @@ fn the_policy_is_read_again() {
     assert!(!output.status.success() && text.contains("sameuser"), "{text}");
 }
 
+/// What is there, and is no dead socket, stays: at the monitor's own place and at that of its
+/// metrics.
+#[test]
+fn what_lies_at_its_places_is_not_deleted() {
+    let place = Place::new("places");
+    let file = place.file("file");
+    fs::write(&file, "precious").unwrap();
+    let directory = place.file("directory");
+    fs::create_dir(&directory).unwrap();
+    // To a dead socket, which would go if it was looked through.
+    let link = place.file("link");
+    drop(UnixListener::bind(place.file("dead")).unwrap());
+    std::os::unix::fs::symlink("dead", &link).unwrap();
+    let stream = UnixListener::bind(place.file("stream")).unwrap();
+    let packets = sys::packet::listen(&place.file("packets"), 0).unwrap();
+    // Its backlog is full.
+    let waiting = sys::packet::connect(&place.file("packets")).unwrap();
+    let datagrams = UnixDatagram::bind(place.file("datagrams")).unwrap();
+    let pipe = place.file("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::from(0o600)).unwrap();
+
+    for (name, at_socket, at_metrics) in [
+        ("file", "regular file", "regular file"),
+        ("directory", "directory", "directory"),
+        ("link", "symbolic link", "symbolic link"),
+        ("pipe", "pipe", "pipe"),
+        ("stream", "another kind", "listens"),
+        ("packets", "listens", "another kind"),
+        ("datagrams", "another kind", "another kind"),
+    ] {
+        let path = place.file(name);
+        let before = fs::symlink_metadata(&path).unwrap().ino();
+        let mut at = [place.command(), Command::new(PROGRAM)];
+        at[0].arg("--socket").arg(&path);
+        at[1].arg("monitor").arg("--config").arg(place.file("policy.toml"));
+        at[1].arg("--socket").arg(place.file("socket")).arg("--metrics").arg(&path);
+        for (mut command, cause, option) in at
+            .into_iter()
+            .zip([(at_socket, "--socket"), (at_metrics, "--metrics")])
+            .map(|(a, (b, c))| (a, b, c))
+        {
+            let mut child = Fosterling::start(command.stderr(Stdio::piped()));
+            let mut text = String::new();
+            let mut stderr = child.child().stderr.take().unwrap();
+            // A monitor that took the place says that it listens, and would go on.
+            let mut bytes = [0; 4096];
+            loop {
+                let count = stderr.read(&mut bytes).unwrap();
+                text.push_str(&String::from_utf8_lossy(&bytes[..count]));
+                assert!(!text.contains("the monitor listens"), "{name} was taken: {text}");
+                if count == 0 {
+                    break;
+                }
+            }
+            assert_eq!(child.child().wait().unwrap().code(), Some(1), "{text}");
+            let named = [cause, option, path.to_str().unwrap()].iter().all(|part| text.contains(part));
+            assert!(named && text.contains("choose another place"), "{name}: {text}");
+            assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before, "{name} was replaced");
+        }
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
+    assert!(!place.file("file.lock").exists() && !place.file("socket").exists());
+    drop((stream, packets, waiting, datagrams));
+
+    // Dead sockets of either kind are replaced.
+    let mut monitor = Running::start(
+        Command::new(PROGRAM)
+            .arg("monitor")
+            .arg("--config")
+            .arg(place.file("policy.toml"))
+            .args(["--log-format", "json"])
+            .arg("--socket")
+            .arg(place.file("packets"))
+            .arg("--metrics")
+            .arg(place.file("stream"))
+            .stderr(Stdio::piped()),
+    );
+    assert!(metrics(&place.file("stream")).contains("# EOF"));
+    // What took their places meanwhile is not the monitor's.
+    for name in ["packets", "stream"] {
+        fs::remove_file(place.file(name)).unwrap();
+        fs::write(place.file(name), "precious").unwrap();
+    }
+    monitor.signal(rustix::process::Signal::TERM);
+    monitor.ends();
+    for name in ["packets", "stream"] {
+        assert_eq!(fs::read_to_string(place.file(name)).unwrap(), "precious");
+    }
+}
+
+/// A file that happens to have the name of the lock stays, too.
+#[test]
+fn a_file_with_the_name_of_the_lock_stays() {
+    let place = Place::new("lock");
+    fs::write(place.file("socket.lock"), "precious").unwrap();
+    let mut monitor = Running::start(place.command().arg("--socket").arg(place.file("socket")));
+    monitor.signal(rustix::process::Signal::TERM);
+    monitor.ends();
+    assert_eq!(fs::read_to_string(place.file("socket.lock")).unwrap(), "precious");
+    assert!(!place.file("socket").exists());
+}
+
+#[test]
+fn only_the_owner_or_root_replaces_a_dead_socket() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIPPED only_the_owner_or_root_replaces_a_dead_socket: needs root to become another user");
+        return;
+    }
+    const STRANGER: u32 = 65_534;
+    let place = Place::new("owner");
+    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o777)).unwrap();
+    // The stranger may not be able to reach the program where it was built.
+    let program = place.file("program");
+    fs::copy(PROGRAM, &program).unwrap();
+    let own = place.file("own");
+    drop(sys::packet::listen(&own, 1).unwrap());
+    // Even where whoever is asked whether it is alive may answer.
+    fs::set_permissions(&own, PermissionsExt::from_mode(0o666)).unwrap();
+    let output = Command::new(&program)
+        .args(["monitor", "--on-demand", "--linger", "0", "--socket"])
+        .arg(&own)
+        .uid(STRANGER)
+        .output()
+        .unwrap();
+    assert!(!output.status.success() && said(&output).contains("user 0"), "{}", said(&output));
+    assert!(own.exists());
+
+    let theirs = place.file("theirs");
+    drop(sys::packet::listen(&theirs, 1).unwrap());
+    std::os::unix::fs::chown(&theirs, Some(STRANGER), Some(STRANGER)).unwrap();
+    let mut monitor = Running::start(place.command().arg("--socket").arg(&theirs));
+    monitor.signal(rustix::process::Signal::TERM);
+    monitor.ends();
+}
+
+#[test]
+fn errors_name_places_as_they_were_given() {
+    let place = Place::new("named");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().to_string();
+    let absent = place.file("absent/metrics");
+    for metrics in [port.as_str(), absent.to_str().unwrap()] {
+        let mut command = Command::new(PROGRAM);
+        command.arg("monitor").arg("--config").arg(place.file("policy.toml"));
+        let output = command.arg("--socket").arg(place.file("socket")).args(["--metrics", metrics]).output();
+        let text = said(&output.unwrap());
+        assert!(text.contains(&format!("at {metrics}: ")) && text.contains("--metrics"), "{text}");
+    }
+}
+
+/// Whoever reads the log may go: the line is lost, and the monitor serves on.
+#[test]
+fn it_outlives_whoever_reads_its_log() {
+    let place = Place::new("unread");
+    let mut command = place.command();
+    let mut monitor = Running::start(
+        command
+            .args(["--socket"])
+            .arg(place.file("socket"))
+            .stdout(Stdio::piped())
+            .env("MEGAPIPE_LOG", "debug"),
+    );
+    drop(monitor.child.child().stdout.take());
+    let Running { mut child, log } = monitor;
+    drop(log);
+    let pid = rustix::process::Pid::from_child(child.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    until("the policy", || {
+        // It ends here if it dies.
+        let ended = child.child().try_wait().unwrap();
+        assert!(ended.is_none(), "the monitor ended: {ended:?}");
+        let mut stream = UnixStream::connect(place.file("metrics")).ok()?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).ok()?;
+        text.contains("reloads_total{outcome=\"taken\"} 1\n").then_some(())
+    });
+    let mut client = connected(&place.options());
+    segments(meet(&mut client, 1));
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(child.child().wait().unwrap().code(), Some(0));
+
+    // An error at the start is an error, read or not.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    fs::write(place.file("policy.toml"), "sameuser = false\n").unwrap();
+    let mut refused =
+        Fosterling::start(place.command().args(["--socket"]).arg(place.file("socket")).stderr(writer));
+    assert_eq!(refused.child().wait().unwrap().code(), Some(1));
+}
+
+/// Also where an error has several lines, as those of a policy have.
+#[test]
+fn an_event_is_one_line_of_text() {
+    let place = Place::new("line");
+    let mut command = Command::new(PROGRAM);
+    command.arg("monitor").arg("--config").arg(place.file("policy.toml")).env_remove("MEGAPIPE_LOG");
+    command.arg("--socket").arg(place.file("socket")).stderr(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut log = BufReader::new(child.child().stderr.take().unwrap()).lines();
+    let mut line = || log.next().unwrap().unwrap();
+    until("the start", || line().contains("the monitor listens").then_some(()));
+    fs::write(place.file("policy.toml"), "sameuser = false\n").unwrap();
+    let pid = rustix::process::Pid::from_child(child.child());
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    let refused = line();
+    for part in ["the policy stays as it was", "line 1", "`sameuser`", "docs/monitor.md"] {
+        assert!(refused.contains(part), "{part} is not in {refused}");
+    }
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert!(line().contains("the monitor ends"));
+    assert!(child.child().wait().unwrap().success());
+}
+
 /// Several clients at once look for a monitor that is not there: one is started, all find
 /// it, and it ends after the last of them.
 #[test]
 fn a_monitor_is_there_on_demand() {
     let place = Place::new("demand");
-    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o700)).unwrap();
     // What the monitor must not inherit: the write end of a pipe, which would stay open.
     let (mut reader, writer) = std::io::pipe().unwrap();
     rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
@@ -291,14 +512,14 @@ fn a_monitor_is_there_on_demand() {
 fn root_starts_none_without_a_policy_and_nobody_in_a_strangers_directory() {
     let place = Place::new("none");
     let policy = if rustix::process::geteuid().is_root() { "absent" } else { "policy.toml" };
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    let open = PermissionsExt::from_mode(0o777);
     if policy == "policy.toml" {
         fs::set_permissions(&place.0, open).unwrap();
     }
     let marker = place.file("started");
     let program = place.file("program");
     fs::write(&program, format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
-    fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
     let options = Options {
         start: true,
         policy: place.file(policy),
@@ -308,7 +529,7 @@ fn root_starts_none_without_a_policy_and_nobody_in_a_strangers_directory() {
     let client = Client::connect(&options).unwrap();
     assert!(client.fd().is_none() && client.next_attempt().is_some());
     // With what was missing it is started, which shows that the program would have been.
-    fs::set_permissions(&place.0, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o700)).unwrap();
     assert!(!marker.exists());
     let options = Options { policy: place.file("policy.toml"), ..options };
     drop(Client::connect(&options).unwrap());
@@ -351,7 +572,7 @@ fn a_service_manager_hands_over_its_socket() {
     // The socket is the manager's, and stays.
     assert!(place.file("socket").exists());
 
-    let stream = std::os::unix::net::UnixListener::bind(place.file("stream")).unwrap();
+    let stream = UnixListener::bind(place.file("stream")).unwrap();
     let output = start(&stream.into()).output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("ListenSequentialPacket="), "{text}");

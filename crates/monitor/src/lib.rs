@@ -6,11 +6,13 @@
 
 mod client;
 mod grant;
+mod http;
 mod ledger;
 mod listener;
 mod meeting;
 mod metrics;
 mod offers;
+mod place;
 pub mod policy;
 mod scrape;
 mod server;

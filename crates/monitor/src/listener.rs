@@ -3,14 +3,19 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+use rustix::net::SocketType;
 use sys::packet;
+
+use crate::place::{Place, Taken};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 1024;
+/// Locks that may vanish under us, with monitors that end at that moment.
+const LOCK_ATTEMPTS: u32 = 16;
 
 /// Why the monitor cannot listen.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +40,7 @@ pub enum ListenError {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// open(2), bind(2), listen(2) or chmod(2).
+        /// open(2), bind(2), listen(2) or chmod(2); or what lies there and stays.
         #[source]
         cause: io::Error,
     },
@@ -49,14 +54,14 @@ pub enum ListenError {
 /// A listening socket.
 pub struct Listener {
     socket: OwnedFd,
-    /// Of a socket that was made here: its path, and the lock beside it that keeps a second
-    /// monitor away for as long as this one lives.
-    made: Option<(PathBuf, File)>,
+    /// Of a socket that was made here. It goes before the lock does.
+    _made: Option<(Place, Lock)>,
 }
 
 impl Listener {
-    /// Listens at `path`. A socket that a dead monitor left there is replaced. Everybody
-    /// may connect to root's monitor, whose policy decides; to others only their user.
+    /// Listens at `path`. A socket of this user's, or under root anybody's, that nobody
+    /// listens at any more is replaced; whatever else is there stays. Everybody may connect
+    /// to root's monitor, whose policy decides; to others only their user.
     ///
     /// # Errors
     ///
@@ -73,35 +78,19 @@ impl Listener {
             .map_err(|cause| ListenError::Directory { path: directory.into(), cause })?;
 
         let failed = |cause| ListenError::Socket { path: path.into(), cause };
-        let mut lock_path = path.as_os_str().to_owned();
-        lock_path.push(".lock");
-        let lock = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .mode(0o600)
-            .custom_flags(libc::O_NOFOLLOW)
-            .open(&lock_path)
-            .map_err(failed)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(ListenError::Running { path: path.into() }),
-            Err(errno) => return Err(failed(errno.into())),
-        }
-        let mut bound = packet::listen(path, BACKLOG);
-        if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse) {
-            // Whoever holds the lock may take a dead one's place, but not a living one's
-            // that has no lock, such as a service manager's.
-            if packet::connect(path).is_ok() {
-                return Err(ListenError::Running { path: path.into() });
-            }
-            fs::remove_file(path).map_err(failed)?;
-            bound = packet::listen(path, BACKLOG);
-        }
-        let socket = bound.map_err(failed)?;
+        let running = || ListenError::Running { path: path.into() };
+        let lock = Lock::take(path).map_err(failed)?.ok_or_else(running)?;
+        // Whoever holds the lock may take a dead one's place, but not a living one's that has
+        // no lock, such as a service manager's.
+        let bound = Place::bind(path, SocketType::SEQPACKET, || packet::listen(path, BACKLOG));
+        let (place, socket) = bound.map_err(|taken| match taken {
+            Taken::Living => running(),
+            Taken::System(cause) => failed(cause),
+            taken => failed(io::Error::new(io::ErrorKind::AddrInUse, taken)),
+        })?;
         let mode = if root { 0o666 } else { 0o600 };
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
-        Ok(Listener { socket, made: Some((path.into(), lock)) })
+        fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).map_err(failed)?;
+        Ok(Listener { socket, _made: Some((place, lock)) })
     }
 
     /// Takes over a socket that listens already.
@@ -110,12 +99,12 @@ impl Listener {
     ///
     /// `Inherited` if it is of another kind.
     pub fn inherited(socket: OwnedFd) -> Result<Listener, ListenError> {
-        use rustix::net::{AddressFamily, SocketType, sockopt};
+        use rustix::net::{AddressFamily, sockopt};
         let right = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
             && sockopt::socket_acceptconn(&socket) == Ok(true)
             && sys::file::set_nonblocking(socket.as_fd(), true).is_ok();
-        if right { Ok(Listener { socket, made: None }) } else { Err(ListenError::Inherited) }
+        if right { Ok(Listener { socket, _made: None }) } else { Err(ListenError::Inherited) }
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -123,12 +112,59 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+/// Keeps a second monitor away for as long as this one lives: an empty file beside the
+/// socket, locked (flock(2)).
+struct Lock {
+    file: File,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// `None` if another monitor has it.
+    fn take(socket: &Path) -> io::Result<Option<Lock>> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        for _ in 0..LOCK_ATTEMPTS {
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .mode(0o600)
+                .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+                .open(&path)?;
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+            // Its last holder may have removed it after it was opened here; then it keeps
+            // nobody away from the next.
+            let lock = Lock { file, path: path.clone() };
+            if lock.is_in_place()? {
+                return Ok(Some(lock));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_in_place(&self) -> io::Result<bool> {
+        let own = self.file.metadata()?;
+        let same = |found: fs::Metadata| (found.dev(), found.ino()) == (own.dev(), own.ino());
+        match fs::symlink_metadata(&self.path) {
+            Ok(found) => Ok(same(found)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Drop for Lock {
     fn drop(&mut self) {
-        if let Some((path, _lock)) = &self.made {
-            // While the lock is held the path is ours. A directory that was removed under
-            // us took the socket with it.
-            let _ = fs::remove_file(path);
+        // Nobody else's file that has this name by chance: ours is empty.
+        let is_ours = self.file.metadata().is_ok_and(|own| own.is_file() && own.len() == 0);
+        if is_ours && self.is_in_place().unwrap_or(false) {
+            let _ = fs::remove_file(&self.path);
         }
     }
 }

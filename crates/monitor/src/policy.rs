@@ -138,22 +138,35 @@ impl Limits {
 struct Rule {
     one: Who,
     other: Who,
-    /// One of the two ports is among these; empty: any.
-    #[serde(default)]
-    ports: Vec<Ports>,
-    /// Both addresses are among these; empty: any.
-    #[serde(default)]
-    addresses: Vec<Network>,
+    /// One of the two ports is among these.
+    #[serde(default, deserialize_with = "some")]
+    ports: Option<Vec<Ports>>,
+    /// Both addresses are among these.
+    #[serde(default, deserialize_with = "some")]
+    addresses: Option<Vec<Network>>,
 }
 
 /// Programs; every key that is given must hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct Who {
-    uid: Vec<u32>,
-    gid: Vec<u32>,
-    /// A control group (version 2), and all below it.
-    cgroup: Option<String>,
+    #[serde(deserialize_with = "some")]
+    uid: Option<Vec<u32>>,
+    #[serde(deserialize_with = "some")]
+    gid: Option<Vec<u32>>,
+    cgroup: Option<ControlGroup>,
+}
+
+/// A list that is not empty. An empty one could be meant as nobody and read as everybody,
+/// which only the absence of its key is.
+fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<Vec<T>>, D::Error> {
+    let list = Vec::deserialize(deserializer)?;
+    if list.is_empty() {
+        return Err(D::Error::custom(
+            "an empty list would match nothing; fill it in, or remove the key, without which any matches",
+        ));
+    }
+    Ok(Some(list))
 }
 
 /// What the kernel says of a program that offers.
@@ -197,26 +210,46 @@ impl Rule {
     fn matches(&self, [a, b]: [&Subject; 2], addresses: [SocketAddr; 2]) -> bool {
         let parties =
             (self.one.matches(a) && self.other.matches(b)) || (self.one.matches(b) && self.other.matches(a));
-        let is_port = |address: SocketAddr| self.ports.iter().any(|ports| ports.contains(address.port()));
-        let is_address =
-            |address: SocketAddr| self.addresses.iter().any(|network| network.contains(address.ip()));
         parties
-            && (self.ports.is_empty() || addresses.into_iter().any(is_port))
-            && (self.addresses.is_empty() || addresses.into_iter().all(is_address))
+            && self.ports.as_ref().is_none_or(|ports| {
+                addresses.iter().any(|address| ports.iter().any(|row| row.contains(address.port())))
+            })
+            && self.addresses.as_ref().is_none_or(|networks| {
+                addresses.iter().all(|address| networks.iter().any(|network| network.contains(address.ip())))
+            })
     }
 }
 
 impl Who {
     fn matches(&self, subject: &Subject) -> bool {
-        let cgroup = |group: &String| {
-            let group = group.trim_end_matches('/');
-            subject.cgroup.as_deref().is_some_and(|path| {
-                path.strip_prefix(group).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            })
-        };
-        (self.uid.is_empty() || self.uid.contains(&subject.uid))
-            && (self.gid.is_empty() || self.gid.contains(&subject.gid))
-            && self.cgroup.as_ref().is_none_or(cgroup)
+        let is_below = |group: &ControlGroup| subject.cgroup.as_deref().is_some_and(|path| group.holds(path));
+        self.uid.as_ref().is_none_or(|users| users.contains(&subject.uid))
+            && self.gid.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
+            && self.cgroup.as_ref().is_none_or(is_below)
+    }
+}
+
+/// A control group (version 2), and all below it: its path, as the kernel writes it
+/// (cgroups(7)), without a slash at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ControlGroup(String);
+
+impl ControlGroup {
+    fn holds(&self, path: &str) -> bool {
+        path.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl<'de> Deserialize<'de> for ControlGroup {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ControlGroup, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let path = text.trim_end_matches('/');
+        if text.starts_with('/') && !path.contains("//") {
+            return Ok(ControlGroup(path.to_owned()));
+        }
+        let expected = "a control group's path from the root, such as \"/system.slice/nginx.service\"; \
+                        without the key any matches";
+        Err(D::Error::invalid_value(Unexpected::Str(&text), &expected))
     }
 }
 
@@ -292,15 +325,25 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| ())?;
         let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| ()))?;
-        if bits <= most { Ok(Network { address, bits }) } else { Err(()) }
+        let bits: u32 = bits.map_or(Ok(most), |bits| bits.parse().map_err(|_| ()))?;
+        if bits > most {
+            return Err(());
+        }
+        // Connections between v4-mapped addresses count as IPv4.
+        match address {
+            IpAddr::V6(own) => match own.to_ipv4_mapped() {
+                Some(own) => Ok(Network { address: own.into(), bits: bits.checked_sub(96).ok_or(())? }),
+                None => Ok(Network { address, bits }),
+            },
+            IpAddr::V4(_) => Ok(Network { address, bits }),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Network {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Network, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let expected = "an address, or a network such as \"127.0.0.0/8\"";
+        let expected = "an address, or a network such as \"127.0.0.0/8\" or \"fd00::/8\"";
         text.parse().map_err(|()| D::Error::invalid_value(Unexpected::Str(&text), &expected))
     }
 }
@@ -373,6 +416,27 @@ mod tests {
     }
 
     #[test]
+    fn mapped_addresses_are_those_of_ipv4() {
+        let policy = policy(
+            "[[allow]]\none = {}\nother = {}\naddresses = [\"::ffff:127.0.0.0/104\", \"::ffff:10.0.0.1\"]\n",
+        );
+        let (a, b) = (subject(1, 1, ""), subject(2, 2, ""));
+        assert!(permits(&policy, &a, &b, LOCAL, true));
+        assert!(permits(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.1:2"], true));
+        assert!(!permits(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.2:2"], true));
+        assert!(!permits(&policy, &a, &b, ["[::1]:1", "[::1]:2"], true));
+    }
+
+    #[test]
+    fn the_root_of_the_control_groups_holds_all_of_them() {
+        let policy = policy("[[allow]]\none = { cgroup = \"/\" }\nother = { cgroup = \"/a/\" }\n");
+        let (outer, inner) = (subject(1, 1, "/"), subject(2, 2, "/a/b"));
+        assert!(permits(&policy, &outer, &inner, LOCAL, true));
+        assert!(permits(&policy, &inner, &inner, LOCAL, true));
+        assert!(!permits(&policy, &outer, &subject(2, 2, ""), LOCAL, true));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_its_line() {
         let text = refusal("same_user = true\n[limits]\nsegmentsize = 4096\n");
         assert!(
@@ -382,6 +446,9 @@ mod tests {
         let text = refusal("[[allow]]\none = {}\n");
         assert!(text.contains("other"), "{text}");
         for wrong in [
+            "ports = []",
+            "addresses = []",
+            "addresses = [\"::ffff:10.0.0.0/8\"]",
             "ports = [70000]",
             "ports = [\"9-8\"]",
             "addresses = [\"10.0.0.0/33\"]",
@@ -389,6 +456,17 @@ mod tests {
         ] {
             let text = refusal(&format!("[[allow]]\none = {{}}\nother = {{}}\n{wrong}\n"));
             assert!(text.contains("line 4") && text.contains("docs/monitor.md"), "{text}");
+        }
+        for wrong in
+            ["uid = []", "gid = []", "cgroup = \"\"", "cgroup = \"system.slice\"", "cgroup = \"/a//b\""]
+        {
+            // A list of nobody must never come to be one of everybody, in either kind of rule.
+            for rule in ["allow", "deny"] {
+                let text = refusal(&format!("[[{rule}]]\none = {{}}\nother = {{ {wrong} }}\n"));
+                assert!(text.contains("line 3") && text.contains("the key"), "{text}");
+                let text = refusal(&format!("[[{rule}]]\none = {{}}\n[{rule}.other]\n{wrong}\n"));
+                assert!(text.contains("line 4") && text.contains("the key"), "{text}");
+            }
         }
         assert!(refusal("[limits]\nsegment_size = 5000\n").contains("multiple of 4096"));
         assert!(refusal("[limits]\noffers_burst = 0\n").contains("at least 1"));

@@ -1,18 +1,23 @@
 //! Handing out the metrics: a few short HTTP answers, on a UNIX socket or a loopback port.
 
 use std::collections::HashMap;
-use std::fs;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use rustix::net::SocketType;
+
+use crate::http::{self, Question};
+use crate::place::{Place, Taken};
+
 /// Askers at one time; more wait in the backlog.
 const MOST_ASKERS: usize = 16;
-/// Bytes of a question; its content does not matter.
+/// Bytes of a question.
 const LONGEST_QUESTION: usize = 8192;
 /// How long an asker may take for all of it.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,9 +50,18 @@ impl FromStr for MetricsAddress {
     }
 }
 
+impl fmt::Display for MetricsAddress {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MetricsAddress::Port(address) => address.fmt(formatter),
+            MetricsAddress::Path(path) => path.display().fmt(formatter),
+        }
+    }
+}
+
 enum Listening {
     Port(TcpListener),
-    Path(UnixListener, PathBuf),
+    Path(UnixListener),
 }
 
 /// A connection of either kind.
@@ -57,8 +71,7 @@ impl<S: Read + Write + AsFd> Stream for S {}
 struct Asker {
     stream: Box<dyn Stream>,
     until: Instant,
-    question: usize,
-    end: [u8; 4],
+    question: Vec<u8>,
     answer: Vec<u8>,
     said: usize,
 }
@@ -66,6 +79,8 @@ struct Asker {
 /// Those who ask for metrics.
 pub(crate) struct Scrape {
     listening: Listening,
+    /// Of a UNIX socket; removed with this.
+    _place: Option<Place>,
     askers: HashMap<u64, Asker>,
     next: u64,
 }
@@ -73,33 +88,29 @@ pub(crate) struct Scrape {
 impl Scrape {
     /// Listens.
     pub(crate) fn listen(address: &MetricsAddress) -> io::Result<Scrape> {
-        let listening = match address {
+        let (listening, place) = match address {
             MetricsAddress::Port(address) => {
                 let listener = TcpListener::bind(address)?;
                 listener.set_nonblocking(true)?;
-                Listening::Port(listener)
+                (Listening::Port(listener), None)
             }
             MetricsAddress::Path(path) => {
-                let mut bound = UnixListener::bind(path);
-                if matches!(&bound, Err(error) if error.kind() == io::ErrorKind::AddrInUse)
-                    && matches!(UnixStream::connect(path), Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
-                {
-                    // A dead monitor left it.
-                    fs::remove_file(path)?;
-                    bound = UnixListener::bind(path);
-                }
-                let listener = bound?;
+                let bound = Place::bind(path, SocketType::STREAM, || UnixListener::bind(path));
+                let (place, listener) = bound.map_err(|taken| match taken {
+                    Taken::System(cause) => cause,
+                    taken => io::Error::new(io::ErrorKind::AddrInUse, taken),
+                })?;
                 listener.set_nonblocking(true)?;
-                Listening::Path(listener, path.clone())
+                (Listening::Path(listener), Some(place))
             }
         };
-        Ok(Scrape { listening, askers: HashMap::new(), next: 0 })
+        Ok(Scrape { listening, _place: place, askers: HashMap::new(), next: 0 })
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         match &self.listening {
             Listening::Port(listener) => listener.as_fd(),
-            Listening::Path(listener, _) => listener.as_fd(),
+            Listening::Path(listener) => listener.as_fd(),
         }
     }
 
@@ -111,7 +122,7 @@ impl Scrape {
                 stream.set_nonblocking(true)?;
                 Ok(Box::new(stream) as Box<dyn Stream>)
             }),
-            Listening::Path(listener, _) => listener.accept().and_then(|(stream, _)| {
+            Listening::Path(listener) => listener.accept().and_then(|(stream, _)| {
                 stream.set_nonblocking(true)?;
                 Ok(Box::new(stream) as Box<dyn Stream>)
             }),
@@ -129,7 +140,7 @@ impl Scrape {
         let number = self.next;
         self.next += 1;
         let asker =
-            Asker { stream, until: now + PATIENCE, question: 0, end: [0; 4], answer: Vec::new(), said: 0 };
+            Asker { stream, until: now + PATIENCE, question: Vec::new(), answer: Vec::new(), said: 0 };
         let asker = self.askers.entry(number).or_insert(asker);
         Ok(Some((number, asker.stream.as_fd())))
     }
@@ -163,34 +174,21 @@ impl Asker {
         let waits = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
         if self.answer.is_empty() {
             let mut bytes = [0; 1024];
-            loop {
+            self.answer = loop {
                 let count = match self.stream.read(&mut bytes) {
-                    Ok(0) => return Ok(true),
                     Ok(count) => count,
                     Err(error) if waits(&error) => return Ok(false),
                     Err(error) => return Err(error),
                 };
-                self.question += count;
-                let mut ended = false;
-                for byte in &bytes[..count] {
-                    self.end.rotate_left(1);
-                    self.end[3] = *byte;
-                    ended |= &self.end == b"\r\n\r\n";
+                self.question.extend_from_slice(&bytes[..count]);
+                let ended = count == 0 || self.question.len() > LONGEST_QUESTION;
+                match http::read(&self.question) {
+                    _ if self.question.is_empty() => return Ok(true),
+                    Question::Unfinished if ended => break http::answer(Question::Malformed, text),
+                    Question::Unfinished => {}
+                    question => break http::answer(question, text),
                 }
-                if ended {
-                    break;
-                }
-                if self.question > LONGEST_QUESTION {
-                    return Ok(true);
-                }
-            }
-            let text = text();
-            self.answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text; version=1.0.0; \
-                 charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{text}",
-                text.len()
-            )
-            .into_bytes();
+            };
         }
         while self.said < self.answer.len() {
             match self.stream.write(&self.answer[self.said..]) {
@@ -201,14 +199,5 @@ impl Asker {
             }
         }
         Ok(true)
-    }
-}
-
-impl Drop for Scrape {
-    fn drop(&mut self) {
-        if let Listening::Path(_, path) = &self.listening {
-            // Somebody may have removed it before.
-            let _ = fs::remove_file(path);
-        }
     }
 }

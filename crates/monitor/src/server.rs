@@ -42,6 +42,9 @@ pub struct Options {
     pub metrics: Option<MetricsAddress>,
     /// Ends by itself when it has had no client for this long; `None`: stays.
     pub linger: Option<Duration>,
+    /// Takes the process's signals: SIGTERM and SIGINT end the monitor, SIGHUP reads the policy again. For a process
+    /// that is a monitor and nothing else: the signals no longer reach whoever else waits for them.
+    pub signals: bool,
 }
 
 /// Why a monitor does not run.
@@ -51,11 +54,11 @@ pub enum RunError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The metrics cannot be offered.
-    #[error("metrics cannot be offered at {address:?}: {cause}; choose another place with --metrics")]
+    #[error("metrics cannot be offered at {address}: {cause}; choose another place with --metrics")]
     Metrics {
         /// Where.
         address: MetricsAddress,
-        /// bind(2) or listen(2).
+        /// bind(2) or listen(2); or what lies there and stays.
         #[source]
         cause: io::Error,
     },
@@ -92,7 +95,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Sets a monitor up on the calling thread, whose SIGTERM, SIGINT and SIGHUP it takes.
+    /// Sets a monitor up on the calling thread, the one that is to run it. There it blocks SIGXFSZ, which only ever
+    /// concerns the thread that meets the limit, and what [`Options::signals`] says.
     ///
     /// # Errors
     ///
@@ -109,8 +113,9 @@ impl Monitor {
         };
         let set = Set::new().map_err(system("epoll_create1"))?;
         // A segment beyond the limit on the size of files (setrlimit(2)) is refused, and ends nobody.
-        let watched = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGXFSZ];
-        let signals = signals::redirect(&watched).map_err(system("signalfd"))?;
+        let watched = [libc::SIGXFSZ, libc::SIGTERM, libc::SIGINT, libc::SIGHUP];
+        let watched = if options.signals { &watched[..] } else { &watched[..1] };
+        let signals = signals::redirect(watched).map_err(system("signalfd"))?;
         set.add(listener.fd(), epoll::IN, LISTENER).map_err(system("epoll_ctl"))?;
         set.add(signals.as_fd(), epoll::IN, SIGNALS).map_err(system("epoll_ctl"))?;
         if let Some(scrape) = &scrape {
@@ -131,7 +136,7 @@ impl Monitor {
         })
     }
 
-    /// Serves until a signal says to end, or nobody needs it any more.
+    /// Serves until a signal that it takes says to end, or nobody needs it any more.
     ///
     /// # Errors
     ///

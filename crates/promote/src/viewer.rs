@@ -15,8 +15,11 @@ use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, 
 
 /// How long a monitor may take for the next packet.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Packets of one answer: an end to those of a liar.
+/// Bounds of one answer, which end those of a liar: packets, pages that bring nothing new, and time. An honest monitor
+/// stands still at most where its records find no room, which the next question has made.
 const MOST_PACKETS: usize = 1 << 20;
+const MOST_STANDSTILLS: usize = 16;
+const WITHIN: Duration = Duration::from_secs(30);
 
 /// Why a monitor does not tell.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +45,9 @@ pub enum ViewError {
     /// It sent what does not answer the question.
     #[error("the monitor answered something else than was asked")]
     Strange,
+    /// It goes on telling: more than an honest one has to tell, or the same again.
+    #[error("the monitor's answer has no end")]
+    Endless,
     /// No answer came.
     #[error("the monitor has said nothing for {} seconds", PATIENCE.as_secs())]
     Silent,
@@ -105,19 +111,20 @@ impl Viewer {
     ///
     /// # Errors
     ///
-    /// The monitor ended, or tells no sense.
+    /// The monitor ended, tells no sense, or has not told all within 30 s.
     pub fn look(&self) -> Result<View, ViewError> {
         let mut totals = None;
         let (mut loops, mut promoted) = (Vec::new(), Vec::new());
         let mut bytes = [0; MOST_BYTES];
         let mut from = Some(view::Place::FIRST);
-        let mut packets = 0;
+        let (mut packets, mut standstills) = (0, 0);
+        let until = Instant::now() + WITHIN;
         while let Some(place) = from {
             self.say(ClientMessage::Query { from: place })?;
             from = loop {
                 packets += 1;
-                if packets > MOST_PACKETS {
-                    return Err(ViewError::Strange);
+                if packets > MOST_PACKETS || standstills > MOST_STANDSTILLS || Instant::now() > until {
+                    return Err(ViewError::Endless);
                 }
                 let packet = self.hear(&mut bytes)?;
                 match Record::decode(packet)? {
@@ -127,6 +134,7 @@ impl Viewer {
                     None => match MonitorMessage::decode(packet)? {
                         // It may go on at the same place, but not go back.
                         MonitorMessage::End { next } if next.is_none_or(|next| next >= place) => {
+                            standstills += usize::from(next == Some(place));
                             break next;
                         }
                         MonitorMessage::Refuse { reason: Reason::Protocol, .. } => {

@@ -267,6 +267,23 @@ mod tests {
         ]
     }
 
+    /// What the fuzzer begins with are messages of today, of every type.
+    #[test]
+    fn the_seeds_of_the_fuzzer_are_messages() {
+        let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/monitor_messages");
+        let mut types = std::collections::BTreeSet::new();
+        for entry in std::fs::read_dir(seeds).unwrap() {
+            let path = entry.unwrap().path();
+            let packet = std::fs::read(&path).unwrap();
+            let is_message = ClientMessage::decode(&packet).is_ok()
+                || MonitorMessage::decode(&packet).is_ok()
+                || matches!(view::Record::decode(&packet), Ok(Some(_)));
+            assert!(is_message, "{}", path.display());
+            types.insert(packet[0]);
+        }
+        assert!(types.into_iter().eq(1..=11));
+    }
+
     proptest! {
         #[test]
         fn client_messages_come_back(message in client_message()) {

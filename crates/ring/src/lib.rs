@@ -100,7 +100,6 @@ impl End {
 }
 
 #[cfg(all(test, not(ring_loom)))]
-#[path = "../fuzz/src/hostile.rs"]
 #[allow(unsafe_code)]
 mod hostile;
 #[cfg(all(test, ring_loom))]

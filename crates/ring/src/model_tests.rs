@@ -218,6 +218,24 @@ impl Model {
     }
 }
 
+/// What the fuzzer begins with: a script for each way in which a connection can end, by whose
+/// name it is called, and one through which it lives.
+#[test]
+#[cfg_attr(miri, ignore = "reads files")]
+fn the_seeds_of_the_fuzzer_end_as_they_are_called() {
+    let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/hostile");
+    let mut ends = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(seeds).unwrap() {
+        let path = entry.unwrap().path();
+        let end = crate::hostile::run(&std::fs::read(&path).unwrap());
+        let end = end.map_or("None".to_owned(), |corrupt| format!("{corrupt:?}"));
+        assert_eq!(path.file_name().unwrap().to_str(), Some(end.as_str()));
+        ends.insert(end);
+    }
+    let every = ["Base", "Head", "None", "Parts", "PartsTaken", "RecordLane", "RecordStart", "Tail"];
+    assert!(ends.iter().eq(every), "{ends:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
 

@@ -15,12 +15,11 @@ struct Server {
 impl Server {
     /// Starts the program and waits until it says where it listens.
     fn start(program: &str, engine: &str, arguments: &[&str]) -> Server {
-        let mut child = Command::new(program)
-            .args(arguments)
-            .env("MEGAPIPE_ENGINE", engine)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Server::of(Command::new(program).args(arguments).env("MEGAPIPE_ENGINE", engine))
+    }
+
+    fn of(command: &mut Command) -> Server {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut output = BufReader::new(child.stdout.take().unwrap());
         output.read_line(&mut line).unwrap();
@@ -117,4 +116,27 @@ fn file_and_socket() {
         }
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn promotion() {
+    let folder = tempfile::tempdir().unwrap();
+    let (policy, socket) = (folder.path().join("policy.toml"), folder.path().join("monitor.sock"));
+    std::fs::write(&policy, "same_user = true\n").unwrap();
+    let listener = monitor::Listener::bind(&socket).unwrap();
+    let options = monitor::Options { policy: Some(policy), ..monitor::Options::default() };
+    // It ends with this process.
+    std::thread::spawn(move || monitor::Monitor::new(listener, options).unwrap().run());
+    for engine in engines() {
+        let program = |part, address: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_promotion"));
+            command.args([part, address]).env("MEGAPIPE_ENGINE", engine).env("MEGAPIPE_MONITOR", &socket);
+            command
+        };
+        let server = Server::of(&mut program("serve", "127.0.0.1:0"));
+        let output = program("ask", &server.address).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{engine}: {text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("promoted: 1000 round trips of "), "{engine}: {text}");
+    }
 }

@@ -114,6 +114,27 @@ impl Transport {
         }
     }
 
+    /// What it is, in a line.
+    pub fn about(self) -> &'static str {
+        match self {
+            Transport::Promoted => {
+                "a TCP connection between two channels that has moved to shared memory (docs/promotion.md), with a monitor of its own"
+            }
+            Transport::Tcp => "TCP over loopback, blocking calls, TCP_NODELAY",
+            Transport::TcpSpin => {
+                "the same, with calls that do not block, repeated until they succeed; not for asleep"
+            }
+            Transport::Unix => "a UNIX stream socket, blocking calls",
+            Transport::Pipe => "a pipe for each direction, blocking calls",
+            Transport::Cacheline => {
+                "pingpong only: two bare cache lines, the physical limit of a round trip; up to 56 B, on two cores"
+            }
+            Transport::Memcpy => {
+                "stream only: copies into and out of bare shared memory, the physical limit of a stream; on two cores"
+            }
+        }
+    }
+
     /// The transport of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|transport| transport.name() == name)

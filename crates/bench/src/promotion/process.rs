@@ -3,12 +3,14 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 use super::SIDE_VERB;
 use super::record::Bytes;
@@ -35,7 +37,8 @@ pub(super) struct Trio<'run> {
     pub(super) sides: [Process; 2],
     /// None if nothing is promoted: without clients it would end.
     monitor: Option<Process>,
-    _folder: Folder,
+    /// Where the monitor listens; dropping it removes it.
+    _folder: TempDir,
     stop: &'run AtomicBool,
 }
 
@@ -53,9 +56,9 @@ impl<'run> Trio<'run> {
         purpose: Purpose,
         stop: &'run AtomicBool,
     ) -> Result<Self, Failure> {
-        let folder = Folder::new()?;
-        let socket = folder.0.join("monitor.sock");
-        let policy = folder.0.join("policy.toml");
+        let folder = tempfile::Builder::new().prefix("megapipe-bench-").tempdir()?;
+        let socket = folder.path().join("monitor.sock");
+        let policy = folder.path().join("policy.toml");
         fs::write(&policy, POLICY)?;
         let monitor = match purpose.promotes {
             true => Some(start_monitor(program, &socket, &policy, stop)?),
@@ -242,26 +245,6 @@ impl Drop for Process {
         // Neither can fail for a child that is not yet waited for, and nobody could act on it.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Where a monitor listens; dropping it removes it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> io::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("megapipe-bench-promotion-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder)?;
-        Ok(Self(folder))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -4,12 +4,13 @@ use std::io::Write as _;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
 use clap::{Args, ValueEnum};
-use megapipe::{Config, CpuSet, CreateError, EngineKind, Waker};
+use megapipe::{Config, CpuSet, CreateError, EngineKind, Promotion, Waker};
 use rustix::thread::CpuSet as Affinity;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
@@ -39,12 +40,30 @@ pub(crate) struct ServerArguments {
     /// How to talk to the kernel [default: io_uring where it is allowed, else epoll]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
+    /// Whether connections from programs on this host may move to shared memory: both ends have to run Megapipe, and a
+    /// monitor has to allow it
+    #[arg(long, value_enum, default_value = "off")]
+    promotion: PromotionArgument,
+    /// Socket of the monitor [default: $MEGAPIPE_MONITOR; else the system's, else this user's, which is started if need
+    /// be]
+    #[arg(long, value_name = "PATH", requires = "promotion")]
+    monitor: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Engine {
     Uring,
     Epoll,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PromotionArgument {
+    /// Never
+    Off,
+    /// Those that prove to be worth it, by some messages
+    Auto,
+    /// Each as soon as it exists
+    Eager,
 }
 
 /// Why a server could not start, or ended by itself.
@@ -89,6 +108,8 @@ pub(crate) struct Server {
     cpus: Option<Vec<usize>>,
     max_connections: usize,
     engine: Option<EngineKind>,
+    promotion: Promotion,
+    monitor: Option<PathBuf>,
 }
 
 /// What the threads of a server share.
@@ -116,6 +137,12 @@ impl Server {
                 Engine::Uring => EngineKind::Uring,
                 Engine::Epoll => EngineKind::Epoll,
             }),
+            promotion: match arguments.promotion {
+                PromotionArgument::Off => Promotion::Off,
+                PromotionArgument::Auto => Promotion::Auto,
+                PromotionArgument::Eager => Promotion::Eager,
+            },
+            monitor: arguments.monitor.clone(),
         })
     }
 
@@ -204,6 +231,8 @@ impl Server {
         let mask = self.pin(number);
         let config = Config {
             engine: self.engine,
+            promotion: self.promotion,
+            monitor: self.monitor.clone(),
             // Answers lie in memory of their own, so a queue of them holds up no reader.
             write_queue_max: 4096,
             // One more than may be served: it is told so.

@@ -1,7 +1,5 @@
 //! The live view: the busiest connections first, until q.
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -10,11 +8,11 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::report::{Connection, Report};
 use super::source::Sources;
 use super::table;
+use super::watch::{self, Watch};
 
 /// How soon a signal is noticed.
 const SLICE: Duration = Duration::from_millis(100);
@@ -33,7 +31,7 @@ struct View {
     page: usize,
 }
 
-/// Draws until q, Ctrl-C or a signal; whatever happens the terminal is as it was.
+/// Draws until q, Ctrl-C, a signal or the end of the terminal; whatever happens the terminal is as it was.
 ///
 /// # Errors
 ///
@@ -41,15 +39,14 @@ struct View {
 pub(super) fn run(sources: &mut Sources, interval: Duration) -> Result<(), String> {
     let report = sources.look()?;
     let mut view = View { report, trouble: None, offset: 0, page: 1 };
-    let end = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&end))
-            .map_err(|error| format!("signals cannot be handled: {error}"))?;
-    }
+    let watch = Watch::start().map_err(|error| format!("signals cannot be handled: {error}"))?;
     let failed = |error: io::Error| format!("the terminal cannot be used: {error}; use --once");
     let mut terminal = ratatui::try_init().map_err(failed)?;
-    let outcome = view.follow(&mut terminal, sources, interval, &end);
-    outcome.and(ratatui::try_restore()).map_err(failed)
+    let outcome = view.follow(&mut terminal, sources, interval, &watch);
+    match outcome.and(ratatui::try_restore()) {
+        Err(error) if watch::is_hangup(&error) => watch::end_at_once(),
+        outcome => outcome.map_err(failed),
+    }
 }
 
 impl View {
@@ -58,13 +55,13 @@ impl View {
         terminal: &mut DefaultTerminal,
         sources: &mut Sources,
         interval: Duration,
-        end: &AtomicBool,
+        watch: &Watch,
     ) -> io::Result<()> {
         let mut next = Instant::now() + interval;
-        while !end.load(Ordering::Relaxed) {
+        while !watch.says_end() {
             terminal.draw(|frame| self.draw(frame))?;
             let mut changed = false;
-            while !changed && !end.load(Ordering::Relaxed) {
+            while !changed && !watch.says_end() {
                 let left = next.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use bench::cpu::CpuSet;
@@ -156,6 +157,21 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
 }
 
 #[test]
+fn the_help_says_what_each_transport_is() {
+    for scenario in ["pingpong", "stream"] {
+        let output = bench(scenario).arg("--help").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.lines().next().unwrap().contains("promoted"), "{text}");
+        for transport in Transport::ALL {
+            let line = format!("- {}:", transport.name());
+            let line = text.lines().map(str::trim).find(|other| other.starts_with(&line));
+            assert!(line.is_some_and(|line| line.len() > 30), "{transport}: {text}");
+        }
+        assert!(text.contains("docs/promotion.md"), "{text}");
+    }
+}
+
+#[test]
 fn flags_that_say_nothing_are_refused_with_a_remedy() {
     let cpu = CpuSet::allowed().unwrap().first().to_string();
     for (scenario, arguments, words) in [
@@ -214,6 +230,80 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
         assert_eq!(table.matches(said).count(), 1, "{table}");
         assert!(table.contains(" unix "), "{table}");
     }
+}
+
+#[test]
+fn a_transport_that_fails_midway_fails_the_run() {
+    let files = Files::new("pair-midway");
+    let mut run = bench("pingpong")
+        .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
+        .args(["--seconds", "0.2", "--rounds", "10"])
+        .arg("--json")
+        .arg(&files.json)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let has = |what: &str| fs::read_to_string(&files.json).unwrap_or_default().contains(what);
+    until(|| has(r#""record":"pingpong","transport":"tcp""#));
+    until(|| {
+        for process in children(run.id()) {
+            let command = command(process);
+            if command.contains("--scenario") && command.contains("--transport\0tcp\0") {
+                // SAFETY: a plain call. It is a process of the run, which does not wait for it before it looks again.
+                unsafe { libc::kill(process as i32, libc::SIGKILL) };
+            }
+        }
+        has(r#""record":"absent""#) || run.try_wait().unwrap().is_some()
+    });
+    assert_eq!(wait(&mut run).code(), Some(1));
+    let mut table = String::new();
+    run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
+    assert!(table.contains("tcp is absent, one-core, 8 B") && table.contains(" unix "), "{table}");
+    let records = records::<Record>(&files.json);
+    let unix = of_kind(&records, "pingpong").into_iter().filter(|record| record["transport"] == "unix");
+    assert_eq!(unix.count(), 10, "the other one is measured in every round");
+}
+
+/// The monitor of the promoted transport takes no signal away, and leaves nothing behind, however the run ends.
+#[test]
+fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bench-pair-left");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir(&folder).unwrap();
+    let left = || fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>();
+    for scenario in ["pingpong", "stream"] {
+        let output = bench(scenario)
+            .args(["--transports", "promoted", "--sizes", "8", "--placements", "one-core"])
+            .args(["--seconds", "0.05", "--rounds", "1"])
+            .env("TMPDIR", &folder)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(left(), Vec::<PathBuf>::new());
+    }
+    for signal_number in [libc::SIGINT, libc::SIGTERM].into_iter().cycle().take(6) {
+        let files = Files::new("pair-promoted-interrupt");
+        let mut run = bench("pingpong")
+            .args(["--transports", "promoted", "--sizes", "8", "--placements", "one-core"])
+            .args(["--seconds", "0.05", "--rounds", "100000"])
+            .arg("--json")
+            .arg(&files.json)
+            .env("TMPDIR", &folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        until(|| {
+            fs::read_to_string(&files.json).unwrap_or_default().contains(r#""record":"pingpong""#)
+                || run.try_wait().unwrap().is_some()
+        });
+        // Nor would SIGKILL leave anything.
+        assert_eq!(left(), Vec::<PathBuf>::new());
+        signal(&run, signal_number);
+        assert_eq!(wait(&mut run).code(), Some(130));
+    }
+    fs::remove_dir(&folder).unwrap();
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
 fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
     let files = Files::new("promotion-interrupt");
     let mut run = bench("promotion")
-        .args(["--figures", "load", "--rate", "100", "--seconds", "0.05", "--rounds", "100000"])
+        .args(["--figures", "load", "--rate", "100", "--seconds", "0.5", "--rounds", "100000"])
         .arg("--json")
         .arg(&files.json)
         .stdout(Stdio::piped())

@@ -7,6 +7,7 @@ mod kv;
 mod kv_clients;
 mod kv_transcripts;
 mod lifecycle;
+mod promotion;
 mod server;
 
 /// Makes each function, which takes the engine's name, a test for each engine.

@@ -4,5 +4,6 @@ mod hostile;
 mod identity;
 mod meet;
 mod refuse;
+mod scrape;
 mod support;
 mod view;

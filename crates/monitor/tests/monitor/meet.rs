@@ -95,3 +95,28 @@ fn withdrawals_and_departures_leave_nothing() {
     drop(b);
     running.end();
 }
+
+/// Whose process it is decides over its signals, unless the monitor is all there is.
+#[test]
+fn signals_stay_with_the_process_unless_they_are_given_to_the_monitor() {
+    let blocked = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap()
+    };
+    let taken = |signals: bool| {
+        let place = Place::new();
+        let listener = monitor::Listener::bind(&place.file("socket")).unwrap();
+        let options = monitor::Options { signals, ..monitor::Options::default() };
+        // On a thread of its own: the mask is the thread's.
+        let taken = std::thread::spawn(move || {
+            let before = blocked();
+            let _monitor = monitor::Monitor::new(listener, options).unwrap();
+            blocked() & !before
+        });
+        taken.join().unwrap()
+    };
+    let set = |signals: &[i32]| signals.iter().fold(0u64, |set, signal| set | 1 << (signal - 1));
+    assert_eq!(taken(false), set(&[libc::SIGXFSZ]));
+    assert_eq!(taken(true), set(&[libc::SIGXFSZ, libc::SIGTERM, libc::SIGINT, libc::SIGHUP]));
+}

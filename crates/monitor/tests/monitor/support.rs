@@ -60,6 +60,7 @@ impl Running {
             policy: Some(policy_path),
             metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
             linger: Some(Duration::from_millis(200)),
+            signals: false,
         };
         // Before the thread runs: its connection waits in the backlog.
         let thread = std::thread::spawn(move || Monitor::new(listener, options)?.run());

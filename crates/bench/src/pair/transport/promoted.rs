@@ -1,10 +1,12 @@
 //! A TCP connection between two channels that has moved to shared memory.
 
 use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use channel::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
@@ -27,18 +29,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 impl End for Promoted {
     fn pair(settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
         let [mut first, mut second] = Tcp::pair(settings)?;
-        let folder = monitor_folder()?;
+        let monitor = monitor()?;
         for end in [&mut first, &mut second] {
-            end.push(std::fs::File::open(&folder)?.into());
+            end.push(monitor.try_clone()?.into());
         }
         Ok([first, second])
     }
 
     fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let [socket, folder] = exactly(descriptors)?;
+        let [socket, monitor] = exactly(descriptors)?;
         let config = Config {
             promotion: Promotion::Eager,
-            monitor: Some(PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))),
+            monitor: Some(PathBuf::from(format!("/proc/self/fd/{}", monitor.as_raw_fd()))),
             buffer_size: 64 << 10,
             ..Config::default()
         };
@@ -157,28 +159,36 @@ impl Promoted {
     }
 }
 
-const SOCKET: &str = "monitor.sock";
-
-/// Where a monitor of this process's own listens, which every user's two processes may meet at.
-fn monitor_folder() -> io::Result<PathBuf> {
-    static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    FOLDER
-        .get_or_init(|| start_monitor().map_err(|error| error.to_string()))
-        .clone()
-        .map_err(io::Error::other)
+/// The socket of a monitor on a thread of this process, at which every user's two processes may meet: a descriptor that
+/// stands for its place (O_PATH, open(2)), by which it is found after it has lost its name.
+fn monitor() -> io::Result<&'static File> {
+    static MONITOR: OnceLock<Result<File, String>> = OnceLock::new();
+    let monitor = MONITOR.get_or_init(|| start_monitor().map_err(|error| error.to_string()));
+    monitor.as_ref().map_err(|error| io::Error::other(error.as_str()))
 }
 
-fn start_monitor() -> io::Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("megapipe-bench-{}", std::process::id()));
-    std::fs::create_dir(&folder)?;
-    let policy = folder.join("policy.toml");
-    std::fs::write(&policy, "same_user = true\n")?;
-    let listener = Listener::bind(&folder.join(SOCKET)).map_err(io::Error::other)?;
+fn start_monitor() -> io::Result<File> {
+    // What has a name is gone before anything is measured: no end of this process can leave it behind.
+    let folder = tempfile::Builder::new().prefix("megapipe-bench-").tempdir()?;
+    let policy = folder.path().join("policy.toml");
+    fs::write(&policy, "same_user = true\n")?;
+    let path = folder.path().join("monitor.sock");
+    let listener = Listener::bind(&path).map_err(io::Error::other)?;
+    let socket = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path)?;
     let options = Options { policy: Some(policy), ..Options::default() };
+    let (started, start) = mpsc::sync_channel(1);
     std::thread::Builder::new().name("monitor".into()).spawn(move || {
-        if let Err(error) = Monitor::new(listener, options).and_then(Monitor::run) {
+        let monitor = match Monitor::new(listener, options) {
+            Ok(monitor) => monitor,
+            Err(error) => return drop(started.send(Err(error))),
+        };
+        // The one who started it waits for this.
+        let _ = started.send(Ok(()));
+        if let Err(error) = monitor.run() {
             eprintln!("the monitor ended: {error}");
         }
     })?;
-    Ok(folder)
+    start.recv().map_err(io::Error::other)?.map_err(io::Error::other)?;
+    folder.close()?;
+    Ok(socket)
 }

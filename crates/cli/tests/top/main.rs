@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use promote::wire::Token;
 use promote::{Answer, Client};
 use serde_json::Value;
 use testkit::process::{Fosterling, role, this_test_as};
+
+mod terminal;
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
@@ -339,6 +341,18 @@ fn without_a_monitor_it_names_where_it_looked() {
     }
 }
 
+/// The next who connects.
+fn accept(listener: &OwnedFd) -> OwnedFd {
+    let start = Instant::now();
+    loop {
+        match sys::packet::accept(listener.as_fd()) {
+            Ok(socket) => return socket,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
+        }
+        assert!(start.elapsed() < WATCHDOG);
+    }
+}
+
 /// A monitor that does not know the question cuts off who asks it.
 #[test]
 fn an_older_monitor_is_told_from_a_broken_one() {
@@ -349,14 +363,7 @@ fn an_older_monitor_is_told_from_a_broken_one() {
     let mut top = Command::new(PROGRAM);
     top.args(["top", "--once", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
     let mut top = Fosterling::start(&mut top);
-    let start = Instant::now();
-    let socket = loop {
-        match sys::packet::accept(listener.as_fd()) {
-            Ok(socket) => break socket,
-            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
-        }
-        assert!(start.elapsed() < WATCHDOG);
-    };
+    let socket = accept(&listener);
     for message in [
         MonitorMessage::Welcome { version: 1, loop_id: 1, segment_size: 8192 },
         MonitorMessage::Refuse { token: None, reason: Reason::Protocol },
@@ -367,6 +374,51 @@ fn an_older_monitor_is_told_from_a_broken_one() {
     top.child().stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert!(text.contains("older") && text.contains("restart"), "{text}");
     assert_eq!(top.child().wait().unwrap().code(), Some(1));
+}
+
+/// A monitor whose answer never goes on is believed for a bounded number of pages.
+#[test]
+fn an_answer_without_an_end_is_nonsense() {
+    use promote::wire::view::{Place as From, Record, Section, Totals};
+    use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
+    const NOTHING: Totals = Totals {
+        pid: 1,
+        uid: 0,
+        everybody: true,
+        age_ms: 0,
+        clients: 0,
+        waiting: 0,
+        promoted: 0,
+        bytes: 0,
+        offers: 0,
+        granted: 0,
+        refused: [0; 12],
+    };
+    for stands_at in [From::FIRST, From { section: Section::Promoted, after: 7 }] {
+        let place = Place::new("endless");
+        let listener = sys::packet::listen(&place.socket(), 1).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["top", "--once", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
+        let mut top = Fosterling::start(&mut command);
+        let socket = accept(&listener);
+        let say = |bytes: &[u8]| sys::packet::send(socket.as_fd(), bytes, &[]).is_ok();
+        let welcome = MonitorMessage::Welcome { version: 1, loop_id: 1, segment_size: 8192 };
+        assert!(say(welcome.encode().as_bytes()));
+        let start = Instant::now();
+        let mut bytes = [0; MOST_BYTES];
+        while top.child().try_wait().unwrap().is_none() {
+            assert!(start.elapsed() < WATCHDOG, "it asks for ever");
+            let Ok(received) = sys::packet::receive(socket.as_fd(), &mut bytes) else { continue };
+            if let Ok(ClientMessage::Query { .. }) = ClientMessage::decode(&bytes[..received.len]) {
+                let _ = say(Record::Totals(NOTHING).encode().as_bytes())
+                    && say(MonitorMessage::End { next: Some(stands_at) }.encode().as_bytes());
+            }
+        }
+        let mut text = String::new();
+        top.child().stderr.take().unwrap().read_to_string(&mut text).unwrap();
+        assert!(text.contains("no end") && text.contains(place.socket().to_str().unwrap()), "{text}");
+        assert_eq!(top.child().wait().unwrap().code(), Some(1));
+    }
 }
 
 /// Words that no program which keeps to the rules would write: shown, within bounds.
@@ -430,95 +482,4 @@ fn hostile_memory_is_shown_within_bounds() {
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     drop(monitor);
-}
-
-#[test]
-fn a_live_view_needs_a_terminal() {
-    let place = Place::new("terminal");
-    let output = place.top(&[]);
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        output.status.code() == Some(1) && text.contains("terminal") && text.contains("--once"),
-        "{text}"
-    );
-    let output = place.top(&["--json"]);
-    assert_eq!(output.status.code(), Some(2), "--json alone is a mistake");
-}
-
-/// A terminal of 40 lines with 150 columns: its own side, and what programs get.
-fn terminal() -> (fs::File, fs::File) {
-    let (mut own, mut theirs) = (-1, -1);
-    let size = libc::winsize { ws_row: 40, ws_col: 150, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: the kernel writes two live words and reads a live struct.
-    let status = unsafe {
-        libc::openpty(&raw mut own, &raw mut theirs, std::ptr::null_mut(), std::ptr::null(), &raw const size)
-    };
-    assert_eq!(status, 0);
-    // SAFETY: both are open, and owned by nobody else.
-    unsafe { (fs::File::from_raw_fd(own), fs::File::from_raw_fd(theirs)) }
-}
-
-/// How a terminal is set.
-fn settings(terminal: &fs::File) -> [u32; 4] {
-    let mut settings = std::mem::MaybeUninit::<libc::termios>::zeroed();
-    // SAFETY: the kernel fills a live struct, and all zeroes are valid, too.
-    let settings = unsafe {
-        assert_eq!(libc::tcgetattr(terminal.as_raw_fd(), settings.as_mut_ptr()), 0);
-        settings.assume_init()
-    };
-    [settings.c_iflag, settings.c_oflag, settings.c_cflag, settings.c_lflag]
-}
-
-#[test]
-fn the_live_view_draws_and_leaves_the_terminal_as_it_was() {
-    let place = Place::new("live");
-    let monitor = place.monitor();
-    enum End {
-        Keys(&'static [u8]),
-        Signal,
-    }
-    for end in [End::Keys(b"q"), End::Keys(b"\x03"), End::Keys(b"\x1b[B\x1b[5~Q"), End::Signal] {
-        let (mut own, theirs) = terminal();
-        let before = settings(&theirs);
-        let mut command = Command::new(PROGRAM);
-        command.args(["top", "--interval", "0.05", "--socket"]).arg(place.socket()).env("TERM", "xterm");
-        command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap());
-        command.stderr(theirs.try_clone().unwrap());
-        let mut top = Fosterling::start(&mut command);
-        let mut drawn = Vec::new();
-        let mut bytes = [0; 4096];
-        let mut read_to = |own: &mut fs::File, what: &str| {
-            let contains = |drawn: &[u8]| drawn.windows(what.len()).any(|part| part == what.as_bytes());
-            while !contains(&drawn) {
-                let limit = rustix::event::Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
-                let mut polled = [rustix::event::PollFd::new(own, rustix::event::PollFlags::IN)];
-                assert_eq!(rustix::event::poll(&mut polled, Some(&limit)), Ok(1), "no {what:?} comes");
-                let count = own.read(&mut bytes).unwrap();
-                drawn.extend_from_slice(&bytes[..count]);
-            }
-        };
-        read_to(&mut own, "\x1b[?1049h");
-        read_to(&mut own, "ADDRESS");
-        read_to(&mut own, "quit");
-        assert_ne!(settings(&theirs), before, "keys come one by one");
-        match end {
-            End::Keys(keys) => own.write_all(keys).unwrap(),
-            End::Signal => {
-                let pid = rustix::process::Pid::from_child(top.child());
-                rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-            }
-        }
-        read_to(&mut own, "\x1b[?1049l");
-        assert!(top.child().wait().unwrap().success());
-        assert_eq!(settings(&theirs), before);
-    }
-    // It starts with nothing on the screen that there is nothing to show for.
-    drop(monitor);
-    let (_own, theirs) = terminal();
-    let mut command = Command::new(PROGRAM);
-    command.args(["top", "--socket"]).arg(place.socket()).stderr(Stdio::piped());
-    command.stdin(theirs.try_clone().unwrap()).stdout(theirs.try_clone().unwrap());
-    let output = command.output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && text.contains("no monitor listens"), "{text}");
 }

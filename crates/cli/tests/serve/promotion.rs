@@ -1,0 +1,141 @@
+//! `megapipe serve --promotion`: connections to another program move to shared memory.
+use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use megapipe::{Channel, Config, Event, Promotion, ReadData};
+use serde_json::Value;
+use testkit::process::Fosterling;
+
+use crate::on_both_engines;
+use crate::server::{PATIENCE, Server, Verdict, serve};
+
+on_both_engines!(a_cache_is_promoted, an_echo_is_promoted_at_once, without_promotion_it_stays_on_tcp);
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
+
+fn a_cache_is_promoted(engine: &'static str) -> Verdict {
+    is_promoted(engine, "kv", "auto", b"get nothing\r\n", b"END\r\n")
+}
+
+fn an_echo_is_promoted_at_once(engine: &'static str) -> Verdict {
+    is_promoted(engine, "echo", "eager", b"hello", b"hello")
+}
+
+fn without_promotion_it_stays_on_tcp(engine: &'static str) -> Verdict {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let socket = folder.path().join("monitor.sock");
+    let _monitor = monitor(folder.path(), &socket);
+    let server = Server::start(engine, "echo", &["--promotion", "off", "--monitor", text(&socket)])?;
+    let mut client = Client::connect(&server, &socket);
+    for _ in 0..200 {
+        client.ask(b"hello", b"hello");
+    }
+    // Its offers find nobody; the server has not even come to the monitor.
+    let seen = top(&socket);
+    let processes = seen["monitors"][0]["processes"].as_array().expect("a list");
+    assert!(processes.iter().all(|process| process["pid"] != server.pid()), "{seen:#}");
+    assert!(seen["monitors"][0]["connections"].as_array().is_some_and(Vec::is_empty), "{seen:#}");
+    let output = serve(engine, "echo", &["--monitor", text(&socket)]).output().expect("it can be started");
+    assert_eq!(output.status.code(), Some(2), "--monitor alone is a mistake");
+    Ok(())
+}
+
+/// Asks a server with promotion until `megapipe top` shows both ends with bytes in their rings.
+fn is_promoted(
+    engine: &'static str,
+    service: &str,
+    promotion: &str,
+    question: &[u8],
+    answer: &[u8],
+) -> Verdict {
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let socket = folder.path().join("monitor.sock");
+    let _monitor = monitor(folder.path(), &socket);
+    let server = Server::start(engine, service, &["--promotion", promotion, "--monitor", text(&socket)])?;
+    let mut client = Client::connect(&server, &socket);
+    let start = Instant::now();
+    loop {
+        for _ in 0..50 {
+            client.ask(question, answer);
+        }
+        let seen = top(&socket);
+        let ends = seen["monitors"][0]["connections"][0]["ends"].as_array().cloned().unwrap_or_default();
+        let mut pids: Vec<_> = ends.iter().filter_map(|end| end["pid"].as_u64()).collect();
+        pids.sort_unstable();
+        let mut expected = [u64::from(server.pid()), u64::from(std::process::id())];
+        expected.sort_unstable();
+        let in_ring = |end: &Value| end["state"]["sent_ring_bytes"].as_u64() > Some(0);
+        if pids == expected && ends.iter().all(in_ring) {
+            return Ok(());
+        }
+        assert!(start.elapsed() < PATIENCE, "{seen:#}");
+    }
+}
+
+/// A channel with one promoted connection.
+struct Client {
+    channel: Channel,
+    server: megapipe::Handle,
+}
+
+impl Client {
+    fn connect(server: &Server, monitor: &Path) -> Self {
+        let promotion = Promotion::Auto;
+        let config = Config { promotion, monitor: Some(monitor.into()), ..Config::default() };
+        let mut channel = Channel::new(config).expect("channels can be had");
+        let stream = TcpStream::connect(server.address).expect("the server accepts");
+        stream.set_nodelay(true).expect("TCP sockets have this option");
+        let server = channel.register(stream, 0).expect("there is room");
+        channel.read_stream(server).expect("a new connection can be read");
+        Self { channel, server }
+    }
+
+    fn ask(&mut self, question: &[u8], answer: &[u8]) {
+        self.channel.write_copy(self.server, question).expect("the queue has room");
+        let start = Instant::now();
+        let mut got = Vec::new();
+        while got.len() < answer.len() {
+            assert!(start.elapsed() < PATIENCE, "no answer: {:?}", self.channel.stats());
+            let completion = self.channel.dispatch(Some(Duration::from_millis(5)));
+            match completion.expect("a sound channel").map(|completion| completion.event) {
+                Some(Event::Read { data: ReadData::Buffer(data), .. }) => got.extend_from_slice(&data),
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
+        }
+        assert_eq!(got, answer);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the folder's name is text")
+}
+
+/// A monitor that listens.
+fn monitor(folder: &Path, socket: &Path) -> Fosterling {
+    let policy = folder.join("policy.toml");
+    std::fs::write(&policy, "same_user = true\n").expect("the folder can be written to");
+    let mut command = Command::new(PROGRAM);
+    command.arg("monitor").arg("--socket").arg(socket).arg("--config").arg(policy);
+    let mut monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::piped()));
+    let mut log = BufReader::new(monitor.child().stderr.take().expect("stderr is piped"));
+    let mut line = String::new();
+    while !line.contains("the monitor listens") {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("stderr can be read") > 0, "the monitor ended");
+    }
+    // Whatever it says later must not fill the pipe.
+    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    monitor
+}
+
+fn top(socket: &Path) -> Value {
+    let mut command = Command::new(PROGRAM);
+    command.args(["top", "--once", "--json", "--interval", "0", "--socket"]).arg(socket);
+    let output = command.output().expect("the built program can be started");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
