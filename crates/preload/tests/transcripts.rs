@@ -86,7 +86,7 @@ impl Bench {
         let policy = room.join("policy.toml");
         fs::write(&policy, "same_user = true\n").expect("a file");
         let listener = Listener::bind(&room.join("monitor")).expect("a monitor listens");
-        let options = Options { policy: Some(policy), metrics: None, linger: None };
+        let options = Options { policy: Some(policy), ..Options::default() };
         // Ends with the test.
         std::thread::spawn(move || Monitor::new(listener, options).and_then(Monitor::run));
         Bench { room, library: library() }
