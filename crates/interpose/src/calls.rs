@@ -658,6 +658,11 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     // SAFETY: F_GETFD takes no argument.
     let open = fd != new && unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) } >= 0;
+    if open && promoter::is_hidden(new) && !promoter::leave_number() {
+        // dup2(2): a race with whoever opens that number.
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
     if open && new >= 0 {
         descriptors::closing(new);
     }

@@ -1,5 +1,6 @@
 //! This process and the monitor: which connections are offered, and what becomes of them.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -58,6 +59,11 @@ static HIDDEN: AtomicI32 = AtomicI32::new(-1);
 /// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
+thread_local! {
+    /// This thread runs with the promoter.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     MODE.store(settings.mode as u32, Ordering::Relaxed);
@@ -83,16 +89,32 @@ pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
-/// Whether this is that one.
+/// Whether this is that one, and it is the program that names it: our own close of it comes by
+/// the same name.
 #[inline]
 pub(crate) fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd
+    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd && !INSIDE.get()
+}
+
+/// Leaves the number of our own descriptor to the program, which takes it. False: another thread
+/// is using it.
+pub(crate) fn leave_number() -> bool {
+    let left = with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.client = None;
+            promoter.lost();
+        }
+    });
+    left.is_some()
 }
 
 /// Runs with the promoter, unless another thread has it, or this one: a signal handler.
 fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     let mut promoter = PROMOTER.try_lock().ok()?;
-    Some(run(&mut promoter))
+    INSIDE.set(true);
+    let result = run(&mut promoter);
+    INSIDE.set(false);
+    Some(result)
 }
 
 /// Tells that a sleeper of this process is about to sleep.
@@ -286,7 +308,12 @@ impl Promoter {
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 socket.set_state(State::Offered);
             }
-            None | Some(Err(OfferError::NoMonitor)) => count(&COUNTERS.without_monitor, 1),
+            None | Some(Err(OfferError::NoMonitor)) => {
+                count(&COUNTERS.without_monitor, 1);
+                // Its end is heard only by listening; then another is looked for.
+                self.ask_at = Instant::now();
+                self.answers();
+            }
             Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
         }
     }
