@@ -740,7 +740,6 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
-    // SAFETY: F_GETFD takes no argument.
     let before = real::errno();
     let open = fd != new && {
         // SAFETY: F_GETFD takes no argument.
