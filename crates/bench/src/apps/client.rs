@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Operation, Transport};
@@ -175,11 +176,10 @@ impl Client<'_> {
         let mut process = Process::start(command, site.folder, &site.client_cpus, Ending::Terminate)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
-        Ok(Measured {
-            load,
-            server_cpu: self.server.cpu_time()?.saturating_sub(server),
-            client_cpu: cpu_of_ended_children().saturating_sub(client),
-        })
+        let client_cpu = cpu_of_ended_children().saturating_sub(client);
+        thread::sleep(SETTLING);
+        let server_cpu = self.server.cpu_time()?.saturating_sub(server);
+        Ok(Measured { load, server_cpu, client_cpu })
     }
 
     fn port(&self) -> Result<u16, Failure> {
@@ -212,6 +212,10 @@ const FIRST_REQUESTS: u64 = 4000;
 
 /// Requests under way on 500 connections that are mostly idle.
 const IDLE_ACTIVE: u32 = 10;
+
+/// In which servers see that their client has gone: what PostgreSQL's processes for connections have
+/// used is counted again only when they have ended.
+const SETTLING: Duration = Duration::from_millis(100);
 
 /// How much longer than its time a client may take.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -237,7 +237,7 @@ pub fn run(task: &Task) -> Result<Report, LoadError> {
                 Ok(0) => return Err(LoadError::Closed(place)),
                 Ok(count) => {
                     let fresh = connection.received == 0;
-                    if fresh && !buffer[..count].starts_with(&start.as_bytes()[..count.min(start.len())]) {
+                    if fresh && !begins(&buffer[..count], start) {
                         return Err(LoadError::Astray(first_line(&buffer[..count])));
                     }
                     connection.received += count;
@@ -282,8 +282,7 @@ fn expect(stream: &Stream, start: &str, length: impl Fn(&[u8]) -> Option<usize>)
             return Err(LoadError::Closed(0));
         }
         response.extend_from_slice(&buffer[..count]);
-        let told = response.len() >= start.len();
-        if told && !response.starts_with(start.as_bytes()) || response.len() > MOST {
+        if !begins(&response, start) || response.len() > MOST {
             return Err(LoadError::Astray(first_line(&response)));
         }
         match length(&response) {
@@ -294,6 +293,11 @@ fn expect(stream: &Stream, start: &str, length: impl Fn(&[u8]) -> Option<usize>)
             _ => {}
         }
     }
+}
+
+/// Whether a response, or what is there of it, begins as it should.
+fn begins(response: &[u8], start: &str) -> bool {
+    response.iter().zip(start.as_bytes()).all(|(one, other)| one == other)
 }
 
 fn first_line(bytes: &[u8]) -> String {

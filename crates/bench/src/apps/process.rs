@@ -163,7 +163,8 @@ impl Process {
         while let Some(parent) = family.pop() {
             family.extend(processes.iter().filter(|(_, one)| one.parent == parent).map(|(&pid, _)| pid));
             if let Some(one) = processes.get(&parent) {
-                sum += clock::of_process(parent).unwrap_or_default() + one.of_children;
+                // A process that has ended meanwhile has no clock any more.
+                sum += clock::of_process(parent).unwrap_or(one.own) + one.of_children;
             }
         }
         Ok(sum)
@@ -202,6 +203,7 @@ impl Drop for Process {
 
 struct Relative {
     parent: u32,
+    own: Duration,
     of_children: Duration,
 }
 
@@ -216,9 +218,13 @@ fn processes() -> io::Result<HashMap<u32, Relative>> {
         let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
         let fields = fields.split_whitespace().collect::<Vec<_>>();
         let number = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
-        let (Some(parent), Some(user), Some(system)) = (number(1), number(13), number(14)) else { continue };
-        let of_children = Duration::from_secs_f64((user + system).max(0.0) / ticks);
-        processes.insert(pid, Relative { parent: parent as u32, of_children });
+        let Some(parent) = number(1) else { continue };
+        let time = |user, system| {
+            let both = number(user).unwrap_or_default() + number(system).unwrap_or_default();
+            Duration::from_secs_f64(both.max(0.0) / ticks)
+        };
+        let relative = Relative { parent: parent as u32, own: time(11, 12), of_children: time(13, 14) };
+        processes.insert(pid, relative);
     }
     Ok(processes)
 }
