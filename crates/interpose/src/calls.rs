@@ -20,7 +20,7 @@ use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;
 use crate::kernel;
-use crate::memory::{Pieces, piece};
+use crate::memory::{Pieces, is_memory, piece};
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;
@@ -84,6 +84,7 @@ fn receiving_pieces(
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
     let mut waited = false;
+    let generation = socket.generation.load(Ordering::Relaxed);
     let before = real::errno();
     loop {
         match socket.state() {
@@ -95,7 +96,11 @@ fn receiving_pieces(
                 if let Some(outcome) = receive::receive(socket, fd, into, flags) {
                     return Some(told(outcome, before));
                 }
-                // It was not promoted after all.
+                // It is not any more: this thread waited, and another closed it. The number may
+                // be another file's by now.
+                if gone(socket, generation) {
+                    return Some(told(Err(libc::EBADF), before));
+                }
                 std::hint::spin_loop();
             }
             State::Plain | State::Offered => {
@@ -109,6 +114,9 @@ fn receiving_pieces(
                     waited = true;
                     if let Err(errno) = kernel::wait(fd, flags) {
                         return Some(told(Err(errno), before));
+                    }
+                    if gone(socket, generation) {
+                        return Some(told(Err(libc::EBADF), before));
                     }
                     continue;
                 }
@@ -126,6 +134,11 @@ fn receiving_pieces(
             }
         }
     }
+}
+
+/// Whether a record is no longer the socket that it was.
+fn gone(socket: &Socket, generation: u32) -> bool {
+    socket.state() == State::Free || socket.generation.load(Ordering::Relaxed) != generation
 }
 
 /// Whether a call that finds nothing waits, as far as was seen.
@@ -154,6 +167,7 @@ fn sending_pieces(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
+    let generation = socket.generation.load(Ordering::Relaxed);
     let before = real::errno();
     loop {
         match socket.state() {
@@ -162,6 +176,9 @@ fn sending_pieces(
                 let from = pieces().ok().filter(|from| from.left > 0)?;
                 if let Some(outcome) = sending::send(socket, fd, from, flags) {
                     return Some(told(outcome, before));
+                }
+                if gone(socket, generation) {
+                    return Some(told(Err(libc::EBADF), before));
                 }
                 std::hint::spin_loop();
             }
@@ -249,7 +266,7 @@ pub unsafe fn recvfrom(
     let Some(socket) = watched(fd) else { return plain() };
     let piece = whole(buffer, length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
-    if socket.1.state() == State::Promoted && count >= 0 && !address.is_null() && !address_length.is_null() {
+    if socket.1.state() == State::Promoted && count >= 0 && is_memory(address) && is_memory(address_length) {
         // tcp(7): a stream tells no source.
         *address_length = 0;
     }
@@ -257,7 +274,7 @@ pub unsafe fn recvfrom(
 }
 
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| !message.is_null()) else {
+    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
     let count =
@@ -298,7 +315,7 @@ pub unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
-    if !promoted || messages.is_null() {
+    if !promoted || !is_memory(messages) {
         return real::recvmmsg(fd, messages, count, flags, timeout);
     }
     let until = match epoll::time(timeout.as_ref()) {
@@ -368,7 +385,7 @@ pub unsafe fn sendto(
 }
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| !message.is_null()) else {
+    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
         return real::sendmsg(fd, message, flags);
     };
     sends(fd, socket, || Pieces::of_message(&*message), flags, || real::sendmsg(fd, message, flags))
@@ -376,7 +393,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
-    if !promoted || messages.is_null() {
+    if !promoted || !is_memory(messages) {
         return real::sendmmsg(fd, messages, count, flags);
     }
     let mut done = 0;
@@ -449,7 +466,7 @@ fn made_set(fd: c_int) -> c_int {
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let before = real::errno();
-    let wish = (!event.is_null()).then(|| *event);
+    let wish = is_memory(event).then(|| *event);
     if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
         return told(outcome.map(|()| 0), before) as c_int;
     }
@@ -458,11 +475,6 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
         epoll::changed(set, operation, fd, wish);
     }
     status
-}
-
-/// Whether a program may have memory there.
-fn is_memory(events: *const epoll_event) -> bool {
-    events.addr() >= crate::memory::LOWEST
 }
 
 /// A wait whose events have nowhere to go, as the kernel finds out once there are some.
@@ -530,7 +542,7 @@ pub unsafe fn epoll_pwait2(
 
 /// The descriptors of a poll among which are promoted sockets.
 unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || count == 0 || count > 1 << 20 {
+    if !is_memory(fds) || count == 0 || count > 1 << 20 {
         return None;
     }
     // SAFETY: poll(2): `count` entries lie there.
@@ -779,14 +791,14 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(socket) = table::socket(fd) else { return real::ioctl(fd, request, argument) };
     if request == libc::FIONREAD as c_ulong
-        && !argument.is_null()
+        && is_memory(argument)
         && let Some(unread) = kept_errno(|| options::unread(socket, fd))
     {
         argument.cast::<c_int>().write_unaligned(unread);
         return 0;
     }
     let result = real::ioctl(fd, request, argument);
-    if request == libc::FIONBIO as c_ulong && result >= 0 && !argument.is_null() {
+    if request == libc::FIONBIO as c_ulong && result >= 0 && is_memory(argument) {
         options::nonblocking(socket, argument.cast::<c_int>().read_unaligned() != 0);
     }
     result

@@ -3,6 +3,12 @@
 
 use libc::{iovec, msghdr, size_t};
 
+/// Whether a program may have memory there: the kernel refuses what it may not.
+#[inline(always)]
+pub(crate) fn is_memory<T>(address: *const T) -> bool {
+    address.addr() >= LOWEST
+}
+
 /// Where bytes of one call come from or go to: at most IOV_MAX pieces.
 #[derive(Clone, Copy)]
 pub(crate) struct Pieces<'a> {
@@ -22,7 +28,7 @@ pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
 /// What Linux moves in one call at most (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
 /// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's half.
-pub(crate) const LOWEST: usize = 4096;
+const LOWEST: usize = 4096;
 const HIGHEST: usize = isize::MAX as usize;
 const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// Pieces that go to the kernel in one call.
@@ -42,7 +48,7 @@ impl<'a> Pieces<'a> {
         if count == 0 {
             return Ok(Pieces { pieces: &[], skip: 0, left: 0 });
         }
-        if vector.is_null() {
+        if !is_memory(vector) {
             return Err(libc::EFAULT);
         }
         // SAFETY: the caller's promise.

@@ -9,6 +9,7 @@ use promote::Next;
 use ring::Front;
 
 use crate::kernel::{self, Found};
+use crate::memory::is_memory;
 use crate::sockets::{Socket, State};
 use crate::stats::{self, Stays};
 
@@ -29,13 +30,15 @@ pub(crate) unsafe fn get(
     }
     let answer = match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.lock().promoted.as_deref()?.no_delay,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => socket.low_water.load(Relaxed).max(1),
         // An error that the kernel told us instead of the program.
-        (libc::SOL_SOCKET, libc::SO_ERROR) if !value.is_null() && !length.is_null() => {
+        (libc::SOL_SOCKET, libc::SO_ERROR) if is_memory(value) && is_memory(length) => {
             socket.lock().promoted.as_deref_mut()?.connection.take_error()?
         }
         _ => return None,
     };
-    if value.is_null() || length.is_null() {
+    // SAFETY: the caller's promise.
+    if !is_memory(value) || !is_memory(length) || unsafe { *length } > c_int::MAX as u32 {
         return None;
     }
     // SAFETY: the caller's promise: `length` bytes of room at `value`.
@@ -64,20 +67,30 @@ pub(crate) unsafe fn set(
         socket.set_state(State::Kernel);
         return None;
     }
-    if value.is_null() || (length as usize) < size_of::<c_int>() {
+    if !is_memory(value) || (length as usize) < size_of::<c_int>() {
         return None;
     }
     // SAFETY: the caller's promise.
     let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+    let ours = matches!(
+        (level, name),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+    );
     if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF) {
         limit(socket, wanted);
         return None;
     }
-    if socket.state() != State::Promoted || (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) {
+    if socket.state() != State::Promoted || !ours {
         return None;
     }
-    // Bells need it on underneath; what the program asked for is what it is told.
-    socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    if name == libc::SO_RCVLOWAT && level == libc::SOL_SOCKET {
+        // The kernel would call no bell readable. socket(7): 0 means 1, and less means most.
+        let mark = if wanted < 0 { c_int::MAX } else { wanted.max(1) };
+        socket.low_water.store(mark, Relaxed);
+    } else {
+        // Bells need it on underneath; what the program asked for is what it is told.
+        socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    }
     Some(0)
 }
 
@@ -143,5 +156,5 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
 
 /// FIONBIO and F_SETFL: what the program asked for.
 pub(crate) fn nonblocking(socket: &Socket, on: bool) {
-    socket.nonblocking.store(on, std::sync::atomic::Ordering::Relaxed);
+    socket.nonblocking.store(on, Relaxed);
 }

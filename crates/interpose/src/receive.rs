@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::atomic::Ordering;
 
 use promote::{KernelEnd, Next};
 use ring::Front;
@@ -21,16 +22,22 @@ pub(crate) type Outcome = Result<usize, i32>;
 
 /// Receives on a socket that was promoted. `None`: it is not, after all.
 pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
-    let all = flags & libc::MSG_WAITALL != 0 && flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
+    let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
+    // Bytes before which a call that waits does not return.
+    let wanted = match waits {
+        false => 1,
+        true if flags & libc::MSG_WAITALL != 0 => into.left,
+        true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
+    };
     let mut taken = 0;
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
-        let more = if taken > 0 && !all { libc::MSG_DONTWAIT } else { 0 };
+        let more = if taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
         let outcome = receive_some(socket, fd, into.after(taken), flags | more, taken > 0)?;
         match outcome {
             Ok((count, seam)) => {
                 taken += count;
-                if count == 0 || taken >= into.left || !(all || seam) {
+                if count == 0 || taken >= into.left || (taken >= wanted && !seam) {
                     return Some(Ok(taken));
                 }
             }

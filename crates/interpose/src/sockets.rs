@@ -50,6 +50,9 @@ pub(crate) struct Socket {
     pub(crate) messages_received: AtomicU32,
     /// What the program last asked of O_NONBLOCK, as far as was seen.
     pub(crate) nonblocking: AtomicBool,
+    /// SO_RCVLOWAT, as the program set it since a promotion: reads that wait, wait for so many
+    /// bytes. 0: it did not.
+    pub(crate) low_water: AtomicI32,
     /// The processes that have it.
     pub(crate) holders: Holders,
     /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
@@ -215,6 +218,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.messages_sent.store(0, Ordering::Relaxed);
     socket.messages_received.store(0, Ordering::Relaxed);
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
+    socket.low_water.store(0, Ordering::Relaxed);
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);

@@ -526,6 +526,19 @@ impl Machine {
         }
     }
 
+    /// Whoever uses the socket besides knows of no rings: what is sent goes through the kernel
+    /// for good, and what comes is asked for there. Bytes that are in the ring by now are
+    /// seen by this end only, and bells have to be taken out of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leave(&mut self) -> Result<(), Corrupt> {
+        self.prefer_tcp();
+        self.end.sender.keep_to_tcp();
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
     /// Whether [`Self::take_error`] would return one.
     pub fn has_error(&self) -> bool {
         matches!(self.kernel_end.map(|end| self.as_on_tcp(end)), Some(KernelEnd::Failed(_)))

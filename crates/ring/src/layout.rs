@@ -145,7 +145,9 @@ pub(crate) struct Header {
     pub(crate) process: AtomicU32,
     /// Forks that made one more holder of this end, less those who gave it up.
     pub(crate) forks: AtomicU32,
-    gap_92: Gap<36>,
+    /// 1: this end sends through the kernel for good.
+    pub(crate) keeps_tcp: AtomicU32,
+    gap_96: Gap<32>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -234,6 +236,7 @@ const _: () = {
     assert!(offset_of!(Header, several) == 80);
     assert!(offset_of!(Header, process) == 84);
     assert!(offset_of!(Header, forks) == 88);
+    assert!(offset_of!(Header, keeps_tcp) == 92);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);

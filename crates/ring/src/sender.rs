@@ -276,12 +276,21 @@ impl Sender {
         if self.lane() == Lane::Ring {
             return Ok(true);
         }
+        if self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0 {
+            return Ok(false);
+        }
         // Two: it must always be possible to leave the ring again.
         if !self.peer_is_aware() || self.free_records()? < 2 {
             return Ok(false);
         }
         self.open(None);
         Ok(true)
+    }
+
+    /// Nobody who uses this end opens a ring part from here on. Ordered by the lock, as all that
+    /// the end's processes leave each other.
+    pub fn keep_to_tcp(&self) {
+        self.own.header().keeps_tcp.store(1, Ordering::Relaxed);
     }
 
     /// Opens a TCP part, if this is none yet: the next bytes go to the kernel. False if too

@@ -82,13 +82,5 @@ int main(void)
     pause_ms(50);
     NEED(shutdown(pair.client, SHUT_RDWR));
     pthread_join(a, NULL);
-    /* A descriptor that is closed under a reader: the reader keeps the socket. */
-    pair = promoted();
-    pthread_create(&a, NULL, one_recv, NULL);
-    pause_ms(50);
-    NEED(close(pair.server));
-    pause_ms(20);
-    send_all(pair.client, "x", 1);
-    pthread_join(a, NULL);
     return 0;
 }
