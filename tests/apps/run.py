@@ -117,6 +117,8 @@ class Runner:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         summary = place / "summary"
+        summary.touch()
+        summary.chmod(0o666)
         mark = f"{os.getpid()}-{suite.name}-{mode}"
         env = self.environment(mode, summary, mark) | suite.environment(place)
         began = time.monotonic()
@@ -227,7 +229,11 @@ def main():
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     out = (asked.keep or pathlib.Path(tempfile.mkdtemp(prefix="megapipe-apps."))).resolve()
     out.mkdir(parents=True, exist_ok=True)
-    monitor, socket = start_monitor(asked.program.resolve(), pathlib.Path(tempfile.mkdtemp(prefix="megapipe-")))
+    meeting = pathlib.Path(tempfile.mkdtemp(prefix="megapipe-"))
+    for place in (out, meeting):
+        # Databases run as users of their own.
+        place.chmod(0o755)
+    monitor, socket = start_monitor(asked.program.resolve(), meeting)
     runner = Runner(out, asked.library.resolve(), socket)
 
     rows, failed, skipped, told = [], [], [], {}

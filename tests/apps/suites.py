@@ -8,6 +8,8 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import programs
+
 
 class Suite:
     """One suite. `promotes`: it has connections that eager mode has to promote."""
@@ -187,6 +189,9 @@ def pytest(*modules):
 # One process for each module: they patch the interpreter they run in.
 ONE_BY_ONE = "import subprocess, sys\nfor name in sys.argv[1:]:\n subprocess.run([sys.executable, '-m', 'unittest', '-v', name])"
 
+TRIO = ("socket", "highlevel_socket", "highlevel_open_tcp_stream", "highlevel_open_tcp_listeners",
+        "highlevel_serve_listeners", "highlevel_ssl_helpers", "ssl", "subprocess", "unix_pipes", "threads")
+
 TWISTED = ("test.test_tcp", "test.test_internet", "test.test_process", "test.test_ssl", "test.test_ftp",
            "test.test_protocols", "internet.test.test_tcp", "internet.test.test_endpoints",
            "internet.test.test_process", "internet.test.test_tls", "internet.test.test_core",
@@ -202,7 +207,8 @@ def packages():
         Packaged("tornado", "tornado.test.runtests", lambda _: ["-m", "tornado.test.runtests", "--verbose"],
                  from_log(unittest_verbose), limit=300, environment={"ASYNC_TEST_TIMEOUT": "30"}),
         Packaged("trio", "trio._tests, pytest, pytest_timeout, trustme", lambda place: [
-            *pytest("trio")(place), "-p", "trio._tests.pytest_plugin"], lambda place: junit(place / "junit.xml")),
+            *pytest(*("trio._tests.test_" + name for name in TRIO), "trio._core._tests.test_io")(place),
+            "-p", "trio._tests.pytest_plugin"], lambda place: junit(place / "junit.xml")),
         Packaged("twisted", "twisted.trial", lambda place: [
             "-m", "twisted.trial", "--temp-directory", place / "trial", "--reporter=bwverbose",
             *("twisted." + name for name in TWISTED)], from_log(trial_verbose), limit=400),
@@ -212,11 +218,37 @@ def packages():
     ]
 
 
+class Programs(Suite):
+    """Programs of the distribution that talk with each other: programs.py."""
+
+    limit = 240
+
+    def __init__(self, scenario, quick=False):
+        super().__init__(scenario)
+        self.quick = quick
+
+    def missing(self):
+        return programs.missing(self.name)
+
+    def command(self, place):
+        return [os.path.realpath(sys.executable), pathlib.Path(__file__).with_name("programs.py"), self.name, place]
+
+    def results(self, place):
+        found = STEP.findall((place / "log").read_text(errors="replace"))
+        return {name: "failed" if bad else "passed" for bad, name in found}
+
+
+STEP = re.compile(r"^(not )?ok ([\w.-]+)", re.M)
+
+
 def all_suites():
-    return packages() + [
+    return [Programs(name, quick=name in ("socat", "openssl")) for name in programs.NEEDS] + packages() + [
         # VSOCK: the tests hang on machines with a vsock device and no host behind it.
         Standard("test_socket", ignore=("*VSOCK*",)),
-        Standard("test_asyncio", limit=600),
+        # Half of its tests are about tasks and queues only.
+        Standard("test_asyncio", limit=600, ignore=[
+            f"test.test_asyncio.test_{module}.*"
+            for module in ("tasks", "futures", "futures2", "locks", "queues", "taskgroups", "pep492")]),
         Standard("test_selectors", promotes=False),
         Standard("test_epoll", quick=True),
         Standard("test_poll", promotes=False),

@@ -143,6 +143,26 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     sockets::remove(number);
 }
 
+/// This process is about to execute a program, which knows nothing of promoted connections:
+/// those that it inherits go on through the kernel. What lies in a ring unread is lost to it.
+pub(crate) fn hand_over() {
+    for fd in 0..table::end() {
+        let Some(socket) = table::socket(fd).filter(|socket| socket.state() == State::Promoted) else {
+            continue;
+        };
+        if kernel::closes_at_exec(fd) {
+            continue;
+        }
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            promoted.connection.kernel_sends();
+            promoted.connection.prefer_tcp();
+            // Nonsense of the other end's is met by whoever reads.
+            let _ = promoted.connection.spill();
+            promoted.drop_bells(fd);
+        }
+    }
+}
+
 /// Whether the kernel agrees with what was counted on a connection that is about to close.
 fn audit(socket: &Socket, fd: c_int) {
     let seen = (socket.sent.load(Ordering::Relaxed), socket.received.load(Ordering::Relaxed));

@@ -89,6 +89,12 @@ pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
     }
 }
 
+/// FD_CLOEXEC.
+pub(crate) fn closes_at_exec(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) & libc::FD_CLOEXEC != 0 }
+}
+
 /// The next close of this socket's last descriptor sends RST.
 pub(crate) fn reset_at_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
+use crate::descriptors;
 use crate::fork;
 use crate::holders;
 use crate::promoter;
@@ -57,6 +58,7 @@ pub fn finish() {
 /// The same before another program takes this one's place; if that fails, this one goes on.
 pub fn before_exec() {
     if !fork::borrows_memory() {
+        descriptors::hand_over();
         tell();
     }
 }
