@@ -156,7 +156,12 @@ def start_monitor(program, place):
     return monitor, socket
 
 
-def differences(outcomes):
+def lost(outcomes, mode, suite):
+    """Tests that pass plain, and do not in this mode, apart from those of which it is known."""
+    return outcomes["plain"].passed() - outcomes[mode].passed() - set(suite.known)
+
+
+def differences(outcomes, suite):
     """Lines that tell where a mode differs from plain."""
     plain = outcomes.get("plain")
     for mode, outcome in outcomes.items():
@@ -164,11 +169,13 @@ def differences(outcomes):
             yield f"{mode}: {outcome.note}"
         if plain is None or mode == "plain":
             continue
-        lost = sorted(plain.passed() - outcome.passed())
-        for name in lost[:20]:
+        names = sorted(lost(outcomes, mode, suite))
+        for name in names[:20]:
             yield f"{mode}: {name} {outcome.tests.get(name, 'did not run')}, passes plain"
-        if len(lost) > 20:
-            yield f"{mode}: {len(lost) - 20} more"
+        if len(names) > 20:
+            yield f"{mode}: {len(names) - 20} more"
+        for name in sorted((plain.passed() - outcome.passed()) & set(suite.known)):
+            yield f"{mode}: {name} differs, as is known: {suite.known[name]}"
 
 
 def holds(outcomes, suite):
@@ -176,7 +183,7 @@ def holds(outcomes, suite):
     plain = outcomes.get("plain")
     if any(outcome.note for outcome in outcomes.values()) or (plain and not plain.passed()):
         return False
-    if plain and any(plain.passed() - outcome.passed() for outcome in outcomes.values()):
+    if plain and any(lost(outcomes, mode, suite) for mode in outcomes):
         return False
     eager = outcomes.get("eager")
     return eager is None or not suite.promotes or (eager.promoted > 0 and eager.sent + eager.received > 0)
@@ -252,7 +259,7 @@ def main():
                 good = holds(outcomes, suite)
                 rows.append(row(suite.name, outcomes, "" if good else "FAILED"))
                 print("  ".join(rows[-1]), flush=True)
-                for line in differences(outcomes):
+                for line in differences(outcomes, suite):
                     print(f"    {line}", flush=True)
                 told[suite.name] = {
                     mode: {**{key: value for key, value in vars(outcome).items() if key != "tests"},
