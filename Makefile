@@ -1,11 +1,11 @@
-# Targets: build test soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test soak loom miri model lint demo bench install uninstall clean help
+.PHONY: build test test-apps soak loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -13,6 +13,9 @@ build: ## Build everything, optimised
 
 test: ## Run every test, on both engines
 	scripts/test.sh
+
+test-apps: ## Run test suites of others plain and under the preload library; SUITES names some
+	tests/apps/run.sh $(SUITES)
 
 soak: ## Run COUNT (10000) random sequences against the model on each engine
 	scripts/soak.sh
@@ -49,4 +52,4 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

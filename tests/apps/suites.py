@@ -1,9 +1,11 @@
 """The suites: how each is started, what it needs, and how its results are read."""
 
 import functools
+import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -12,10 +14,13 @@ import programs
 
 
 class Suite:
-    """One suite. `promotes`: it has connections that eager mode has to promote."""
+    """One suite. `promotes`: it has connections that eager mode has to promote. `eager`: the
+    library's mode in the eager run. `known`: tests that differ there, and why."""
 
     quick = False
     promotes = True
+    eager = "eager"
+    known = {}
     limit = 300
 
     def __init__(self, name):
@@ -23,6 +28,10 @@ class Suite:
 
     def missing(self):
         """Why it cannot run here; None: it can."""
+        return None
+
+    def prepare(self, _place):
+        """What is to be built first; None, or why it cannot be."""
         return None
 
     def environment(self, _place):
@@ -105,14 +114,14 @@ def interpreters():
 
 @functools.cache
 def standard_tests(interpreter):
-    """The names of the tests that an interpreter has, and its version."""
-    ask = "import sys, os, test; print(sys.version_info[:2]); print(*os.listdir(test.__path__[0]))"
+    """An interpreter's version, the names of its tests, and the resources that they may be given."""
+    ask = ("import json, os, sys, test, test.libregrtest.cmdline as c; "
+           "print(json.dumps([sys.version_info[:2], os.listdir(test.__path__[0]), list(c.RESOURCE_NAMES)]))")
     asked = subprocess.run([interpreter, "-c", ask], capture_output=True, text=True)
     if asked.returncode != 0:
-        return (), set()
-    version, names = asked.stdout.split("\n")[:2]
-    version = tuple(int(part) for part in version.strip("()").split(","))
-    return version, {name.removesuffix(".py") for name in names.split()}
+        return (0, 0), set(), ()
+    version, names, resources = json.loads(asked.stdout)
+    return tuple(version), {name.removesuffix(".py") for name in names}, resources
 
 
 class Standard(Suite):
@@ -126,7 +135,7 @@ class Standard(Suite):
     def interpreter(self):
         # --junit-xml came with 3.8.
         for path in interpreters():
-            version, names = standard_tests(path)
+            version, names, _ = standard_tests(path)
             if version >= (3, 8) and self.module in names:
                 return path
         return None
@@ -135,7 +144,8 @@ class Standard(Suite):
         return None if self.interpreter else "no Python interpreter with its test package"
 
     def command(self, place):
-        command = [self.interpreter, "-m", "test", "-u", "network,walltime", "--junit-xml", place / "junit.xml"]
+        resources = [name for name in ("network", "walltime") if name in standard_tests(self.interpreter)[2]]
+        command = [self.interpreter, "-m", "test", "-u", ",".join(resources), "--junit-xml", place / "junit.xml"]
         for pattern in self.ignore:
             command += ["-i", pattern]
         return [*command, "-v", self.module]
@@ -202,8 +212,18 @@ GEVENT = ("socket", "socket_close", "socket_errors", "socket_ex", "socket_send_m
           "makefile_ref", "core_fork", "subprocess", "example_echoserver", "example_portforwarder")
 
 
+TOKIO = ("tcp_accept", "tcp_connect", "tcp_echo", "tcp_into_split", "tcp_into_std", "tcp_peek", "tcp_shutdown",
+         "tcp_socket", "tcp_split", "tcp_stream", "io_driver", "net_panic", "io_async_fd")
+
+
 def packages():
     return [
+        Crate("tokio", TOKIO, "full"),
+        Crate("polling", ("concurrent_modification", "io", "many_connections", "multiple_pollers", "notify",
+                          "other_modes", "precision", "timeout"), known={
+            "multiple_pollers::edge_triggered":
+                "it waits with system calls of its own, and expects an edge for what comes behind unread bytes",
+        }),
         Packaged("tornado", "tornado.test.runtests", lambda _: ["-m", "tornado.test.runtests", "--verbose"],
                  from_log(unittest_verbose), limit=300, environment={"ASYNC_TEST_TIMEOUT": "30"}),
         Packaged("trio", "trio._tests, pytest, pytest_timeout, trustme", lambda place: [
@@ -218,6 +238,59 @@ def packages():
     ]
 
 
+RUST = re.compile(r"^test (\S+) (?:- should panic )?\.\.\. (ok|ignored|FAILED)", re.M)
+
+
+class Crate(Suite):
+    """Tests of a Rust crate, built from the sources that cargo has, in a copy of them."""
+
+    limit = 300
+
+    def __init__(self, crate, tests, features="", known=None):
+        super().__init__(crate)
+        self.tests, self.features, self.known = tests, features, known or {}
+
+    @functools.cached_property
+    def source(self):
+        home = pathlib.Path(os.environ.get("CARGO_HOME", pathlib.Path.home() / ".cargo"))
+        found = sorted(home.glob(f"registry/src/*/{self.name}-[0-9]*/tests"))
+        return found[-1].parent if found else None
+
+    def missing(self):
+        return None if self.source else f"cargo has no sources of {self.name} with tests"
+
+    def prepare(self, place):
+        """Builds the tests; None, or why that failed."""
+        copy = place / "source"
+        if not copy.exists():
+            shutil.copytree(self.source, copy)
+        chosen = [word for test in self.tests for word in ("--test", test)]
+        try:
+            built = subprocess.run(
+                ["cargo", "test", "--no-run", "--message-format=json", "--features", self.features, *chosen],
+                cwd=copy, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=900)
+        except subprocess.TimeoutExpired:
+            return "its tests take too long to build"
+        if built.returncode != 0:
+            return f"its tests do not build: {built.stderr.strip().splitlines()[-1:]}"
+        told = (json.loads(line) for line in built.stdout.splitlines() if line.startswith("{"))
+        self.programs = [message["executable"] for message in told if message.get("executable")]
+        return None
+
+    def directory(self, place):
+        return place.parent / "source"
+
+    def command(self, _place):
+        return ["sh", "-c", 'for test; do echo "program $test"; "$test" --test-threads 2; done', "sh", *self.programs]
+
+    def results(self, place):
+        tests, words = {}, {"ok": "passed", "ignored": "skipped"}
+        for part in (place / "log").read_text(errors="replace").split("\nprogram "):
+            program = pathlib.Path(part.split("\n")[0].split()[-1]).name.rpartition("-")[0]
+            tests |= {f"{program}::{name}": words.get(word, "failed") for name, word in RUST.findall(part)}
+        return tests
+
+
 class Programs(Suite):
     """Programs of the distribution that talk with each other: programs.py."""
 
@@ -226,6 +299,10 @@ class Programs(Suite):
     def __init__(self, scenario, quick=False):
         super().__init__(scenario)
         self.quick = quick
+        # Its server hands each connection to another program before it has read the request. On a
+        # connection that is promoted at accept(2), that lies in a ring then.
+        self.eager = "auto" if scenario == "git" else "eager"
+        self.promotes = scenario != "git"
 
     def missing(self):
         return programs.missing(self.name)
@@ -263,10 +340,10 @@ def all_suites():
         Standard("test_ftplib", quick=True),
         Standard("test_poplib"),
         Standard("test_imaplib"),
-        Standard("test_telnetlib"),
+        Standard("test_telnetlib", promotes=False),
         Standard("test_asyncore"),
         Standard("test_asynchat"),
-        Standard("test_smtpd"),
+        Standard("test_smtpd", promotes=False),
         Standard("test_smtplib", quick=True),
         Standard("test_xmlrpc"),
         Standard("test_docxmlrpc"),
