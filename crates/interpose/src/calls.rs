@@ -438,14 +438,32 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
+    // What the kernel refuses, or finds nothing to do for, moves nothing.
+    let moves = |other: c_int| {
+        let is_pipe = || {
+            // SAFETY: F_GETPIPE_SZ takes no argument.
+            unsafe { real::fcntl(other, libc::F_GETPIPE_SZ, std::ptr::null_mut()) >= 0 }
+        };
+        length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
+    };
     // Whatever is spliced is counted like any other bytes.
     if let Some(socket) = watched(output) {
-        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain)
-            .unwrap_or_else(|| copies::splice_to(input, output, length, flags));
+        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(
+            || match moves(input) {
+                true => copies::splice_to(input, output, length, flags),
+                false => plain(),
+            },
+        );
     }
     match watched(input) {
-        Some(socket) => receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain)
-            .unwrap_or_else(|| copies::splice_from(input, output, length, flags)),
+        Some(socket) => {
+            receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(|| {
+                match moves(output) {
+                    true => copies::splice_from(input, output, length, flags),
+                    false => plain(),
+                }
+            })
+        }
         None => plain(),
     }
 }
