@@ -20,6 +20,7 @@ use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;
 use crate::kernel;
+use crate::leaving;
 use crate::memory::{Pieces, is_memory, piece};
 use crate::options;
 use crate::poll as polling;
@@ -290,21 +291,25 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
 
 /// Descriptors that came in a message are of kinds that nobody has seen.
 unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
-    if count < 0 || message.is_null() || (*message).msg_controllen == 0 {
-        return count;
+    if count >= 0 && is_memory(message) && (*message).msg_controllen > 0 {
+        carried(message, descriptors::unknown);
     }
+    count
+}
+
+/// The descriptors that a message carries.
+unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
     let mut header = libc::CMSG_FIRSTHDR(message);
     while !header.is_null() {
         if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             let bytes = ((*header).cmsg_len).saturating_sub(libc::CMSG_LEN(0) as usize);
             let data = libc::CMSG_DATA(header).cast::<c_int>();
             for place in 0..bytes / size_of::<c_int>() {
-                descriptors::unknown(data.add(place).read_unaligned());
+                tell(data.add(place).read_unaligned());
             }
         }
         header = libc::CMSG_NXTHDR(message, header);
     }
-    count
 }
 
 pub unsafe fn recvmmsg(
@@ -386,6 +391,9 @@ pub unsafe fn sendto(
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
+        if is_memory(message) && (*message).msg_controllen > 0 {
+            carried(message, leaving::leave);
+        }
         return real::sendmsg(fd, message, flags);
     };
     sends(fd, socket, || Pieces::of_message(&*message), flags, || real::sendmsg(fd, message, flags))
@@ -430,14 +438,32 @@ pub unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
+    // What the kernel refuses, or finds nothing to do for, moves nothing.
+    let moves = |other: c_int| {
+        let is_pipe = || {
+            // SAFETY: F_GETPIPE_SZ takes no argument.
+            unsafe { real::fcntl(other, libc::F_GETPIPE_SZ, std::ptr::null_mut()) >= 0 }
+        };
+        length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
+    };
     // Whatever is spliced is counted like any other bytes.
     if let Some(socket) = watched(output) {
-        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain)
-            .unwrap_or_else(|| copies::splice_to(input, output, length, flags));
+        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(
+            || match moves(input) {
+                true => copies::splice_to(input, output, length, flags),
+                false => plain(),
+            },
+        );
     }
     match watched(input) {
-        Some(socket) => receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain)
-            .unwrap_or_else(|| copies::splice_from(input, output, length, flags)),
+        Some(socket) => {
+            receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(|| {
+                match moves(output) {
+                    true => copies::splice_from(input, output, length, flags),
+                    false => plain(),
+                }
+            })
+        }
         None => plain(),
     }
 }
@@ -753,6 +779,10 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     let before = real::errno();
+    if process::borrows_memory() {
+        // For the program that the child of a vfork(2) executes.
+        leaving::leave(fd);
+    }
     let open = fd != new && {
         // SAFETY: F_GETFD takes no argument.
         unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
@@ -868,6 +898,18 @@ pub unsafe fn fork() -> pid_t {
 #[allow(non_snake_case)] // the C name
 pub unsafe fn _Fork() -> pid_t {
     process::fork(real::_Fork)
+}
+
+/// fdopen(3): the C library's own calls read and write from then on.
+pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    leaving::leave(fd);
+    real::fdopen(fd, mode)
+}
+
+/// posix_spawn(3) is to give a descriptor to another program.
+pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    leaving::leave(fd);
+    real::posix_spawn_file_actions_adddup2(actions, fd, new)
 }
 
 /// A descriptor of any other kind was made.

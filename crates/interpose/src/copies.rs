@@ -59,7 +59,7 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
 /// pipe, so no more is read than the ring takes for sure; a blocking socket takes all.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
     let mut room = [0u8; ROOM];
-    if flags & libc::SPLICE_F_NONBLOCK != 0 && !readable(pipe) {
+    if flags & libc::SPLICE_F_NONBLOCK != 0 && !ready(pipe, libc::POLLIN) {
         real::set_errno(libc::EAGAIN);
         return -1;
     }
@@ -89,12 +89,20 @@ pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c
 /// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
 pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flags: c_uint) -> ssize_t {
     let mut room = [0u8; ROOM];
+    // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
     let receive = |room: &mut [u8], more: c_int| {
-        let waits = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
         // SAFETY: room of that length.
-        unsafe { recv(input, room.as_mut_ptr().cast(), room.len(), more | waits) }
+        unsafe { recv(input, room.as_mut_ptr().cast(), room.len(), more) }
     };
-    let limit = ROOM.min(length);
+    let mut limit = ROOM.min(length);
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        if !ready(pipe, libc::POLLOUT) {
+            real::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        // For which a pipe that can be written to has room (pipe(7)).
+        limit = limit.min(libc::PIPE_BUF);
+    }
     let got = receive(&mut room[..limit], libc::MSG_PEEK);
     if got <= 0 {
         return got;
@@ -108,8 +116,8 @@ pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flag
     written
 }
 
-fn readable(fd: c_int) -> bool {
-    let mut fd = pollfd { fd, events: libc::POLLIN, revents: 0 };
+fn ready(fd: c_int, events: i16) -> bool {
+    let mut fd = pollfd { fd, events, revents: 0 };
     // SAFETY: one descriptor.
     unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
 }

@@ -125,7 +125,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     let mut inner = socket.lock();
     if let Some(promoted) = inner.promoted.as_deref_mut() {
         let last = promoted.connection.give_up();
-        if fd >= 0 {
+        if fd >= 0 && !promoted.left {
             if last && promoted.connection.has_unread() {
                 // As Linux does for bytes that nobody read.
                 kernel::reset_at_close(fd);
@@ -183,6 +183,10 @@ pub(crate) fn classify(fd: c_int) -> Entry {
     let entry = match kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
         Some(libc::IPPROTO_TCP) => match tcp(fd, false) {
             Some((number, socket)) => {
+                // Others may go on with what is connected, and this process cannot know.
+                if kernel::is_connected(fd) {
+                    socket.set_state(State::Kernel);
+                }
                 // What others sent and received before is no business of ours.
                 match promoter::borrow(fd).map(sys::tcp::positions) {
                     Some(Ok(Some(at))) => {

@@ -7,6 +7,7 @@ use std::ptr::null_mut;
 use libc::{iovec, msghdr};
 
 use crate::memory::{Pieces, VECTOR};
+use crate::promoter;
 use crate::real;
 
 /// What a look at the kernel connection found.
@@ -106,6 +107,18 @@ pub(crate) fn reset_now(fd: c_int) {
     let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
     // SAFETY: connect(2) takes AF_UNSPEC of any length to dissolve a connection.
     unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) };
+}
+
+/// Whether the socket has a peer.
+pub(crate) fn is_connected(fd: c_int) -> bool {
+    promoter::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
+}
+
+/// Whether a program that takes this one's place gets the descriptor.
+pub(crate) fn is_inherited(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
 /// An option that is an int.

@@ -12,6 +12,7 @@ mod epoll;
 mod fork;
 mod holders;
 mod kernel;
+mod leaving;
 mod lock;
 mod memory;
 mod options;

@@ -476,6 +476,10 @@ fn adopt(
 ) -> Result<(), Stays> {
     let raw = socket.fd.load(Ordering::Relaxed);
     let Some(fd) = borrow(raw) else { return Err(Stays::Busy) };
+    // An accepted socket has its listener's mark, under which no bell would be readable.
+    if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
+        return Err(Stays::Kernel);
+    }
     let mut inner = socket.lock();
     if socket.state() != State::Offered || socket.holders.are_several() || inner.interest.several {
         return Err(Stays::Shared);
@@ -522,6 +526,7 @@ fn adopt(
         worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         kernel_sends: 0,
+        left: false,
         shown_in_kernel: false,
         armed: true,
         stale: false,

@@ -113,6 +113,8 @@ pub(crate) struct Promoted {
     pub(crate) send_limit: u32,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
+    /// It was brought back to TCP, since others use it who know of no rings.
+    pub(crate) left: bool,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.

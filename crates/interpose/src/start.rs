@@ -12,6 +12,7 @@ use rustix::fs::{Mode as FileMode, OFlags};
 use crate::descriptors;
 use crate::fork;
 use crate::holders;
+use crate::leaving;
 use crate::promoter;
 use crate::settings::{Mode, Settings, Stats};
 use crate::sockets;
@@ -57,6 +58,7 @@ pub fn finish() {
 
 /// The same before another program takes this one's place; if that fails, this one goes on.
 pub fn before_exec() {
+    leaving::before_exec();
     if !fork::borrows_memory() {
         descriptors::hand_over();
         tell();

@@ -119,6 +119,8 @@ names! {
     execvp = execvp(file: *const c_char, arguments: *const *const c_char) -> c_int;
     execvpe = execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fexecve = fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fdopen = fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    posix_spawn_file_actions_adddup2 = posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
     execveat = execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
 }
 

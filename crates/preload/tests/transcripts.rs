@@ -218,7 +218,7 @@ fn told(log: &str) -> (u64, u64) {
         line[..end].trim_end().rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
     };
     log.lines().fold((0, 0), |(promoted, bytes), line| {
-        (promoted + number_before(line, "promoted"), bytes + number_before(line, "bytes sent,"))
+        (promoted + number_before(line, " promoted"), bytes + number_before(line, "bytes sent,"))
     })
 }
 

@@ -22,15 +22,29 @@ static void mark(int value)
     say("SO_RCVLOWAT: %d", value);
 }
 
+/* The mark is there before the connection is. */
+static void marked(void)
+{
+    struct sockaddr_in at;
+    int listener = listening(&at);
+    pair.server = NEED(socket(AF_INET, SOCK_STREAM, 0));
+    mark(20);
+    NEED(connect(pair.server, (struct sockaddr *)&at, sizeof at));
+    pair.client = NEED(accept(listener, NULL, NULL));
+    close(listener);
+}
+
 int main(void)
 {
     for (int late = 0; late < 2; late++) {
         say("# set %s", late ? "late" : "at the beginning");
         char bytes[64];
-        pair = connected();
-        if (late)
-            warm(pair);
-        mark(20);
+        if (late) {
+            pair = promoted();
+            mark(20);
+        } else {
+            marked();
+        }
         pthread_t thread;
         pthread_create(&thread, NULL, sender, NULL);
         SHOW(recv(pair.server, bytes, sizeof bytes, 0));
