@@ -105,7 +105,13 @@ impl Client<'_> {
             Target::Path(folder) => command.arg("-h").arg(folder),
         };
         command.args(["-p", &self.database_port(), "-U", "postgres", "-n", "-S"]);
-        command.args(["-c", &self.case.connections.to_string(), "-T", &self.whole_seconds().to_string()]);
+        // Its time begins before its connections do, each of which is a new process of the server.
+        let connecting = match self.case.operation {
+            Operation::Short => 0,
+            _ => u64::from(self.case.connections).div_ceil(CONNECTING_PER_S),
+        };
+        let seconds = self.whole_seconds() + connecting;
+        command.args(["-c", &self.case.connections.to_string(), "-T", &seconds.to_string()]);
         command.args(["-l", "--sampling-rate", "0.1"]).arg("--log-prefix").arg(&log);
         if self.case.operation == Operation::Short {
             command.arg("-C");
@@ -216,6 +222,9 @@ const IDLE_ACTIVE: u32 = 10;
 /// In which servers see that their client has gone: what PostgreSQL's processes for connections have
 /// used is counted again only when they have ended.
 const SETTLING: Duration = Duration::from_millis(100);
+
+/// Connections that PostgreSQL begins in a second on a slow machine.
+const CONNECTING_PER_S: u64 = 100;
 
 /// How much longer than its time a client may take.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -58,7 +58,7 @@ pub struct Measurement {
     /// Requests or transactions per second, by the client.
     pub requests_per_s: f64,
     /// Median time of a request, by the client, microseconds; null where it does not tell. Its
-    /// resolution is the client's: a microsecond of redis-benchmark and pgbench, ten nanoseconds of wrk.
+    /// resolution is the client's: eight microseconds of redis-benchmark, one of wrk and pgbench.
     pub p50_us: Option<f64>,
     /// 99th percentile of the same.
     pub p99_us: Option<f64>,
