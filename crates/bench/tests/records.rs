@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use megapipe_bench::pair;
 use megapipe_bench::record::Record;
+use megapipe_bench::{pair, promotion};
 
 #[test]
 fn published_results_are_still_read() {
@@ -23,9 +23,15 @@ fn published_results_are_still_read() {
             if !text.starts_with(r#"{"record":"header""#) {
                 continue; // of another command
             }
-            let pair = text.lines().next().is_some_and(|header| header.contains(r#","scenario":""#));
+            let header: serde_json::Value = serde_json::from_str(text.lines().next().unwrap_or("")).unwrap();
+            let scenario = header["scenario"].as_str();
             for line in text.lines() {
-                if pair {
+                if scenario == Some("promotion") {
+                    let record = serde_json::from_str::<promotion::record::Record>(line);
+                    record.unwrap_or_else(|error| panic!("{}: {error}: {line}", file.display()));
+                    continue;
+                }
+                if scenario.is_some() {
                     let record = serde_json::from_str::<pair::record::Record>(line);
                     record.unwrap_or_else(|error| panic!("{}: {error}: {line}", file.display()));
                     continue;

@@ -225,7 +225,8 @@ impl Side {
             while bytes >= MESSAGE.len() {
                 bytes -= MESSAGE.len();
                 waiting -= 1;
-                if now < end {
+                // Without an answer there is nothing to tell: the window waits for one.
+                if now < end || messages == 0 {
                     messages += 1;
                     times.saturating_record((now - asked).as_nanos() as u64);
                     asked = Instant::now();
