@@ -1,6 +1,7 @@
 //! What the options make of real connections, as the summaries tell it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -216,3 +217,44 @@ impl Drop for EndOf {
         }
     }
 }
+
+#[test]
+fn a_monitor_that_comes_anew_is_found() {
+    need_python!("a_monitor_that_comes_anew_is_found");
+    let place = Place::new("anew");
+    let first = place.monitor();
+    // Between two pairs the test restarts the monitor. Afterwards one descriptor leads to it, at a high number.
+    let program = PAIR.replace("how = sys.argv[1]", PAUSE);
+    let mut command = place.run();
+    command.args(["--promote", "eager", "--stats", "--log"]).arg(place.file("log")).arg(python().unwrap());
+    command.args(["-c", &program, "exit"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "one");
+    drop(first);
+    let _second = place.monitor();
+    child.child().stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "1");
+    assert!(child.child().wait().unwrap().success());
+    let said = fs::read_to_string(place.file("log")).unwrap();
+    assert!(said.contains("4 connections, 4 promoted"), "{said}");
+}
+
+const PAUSE: &str = r#"
+def many():
+    return sum(1 for number in os.listdir("/proc/self/fd") if int(number) > 500 and os.path.exists("/proc/self/fd/" + number))
+before = many()
+print("one", flush=True)
+sys.stdin.readline()
+server = threading.Thread(target=serve)
+server.start()
+client = socket.create_connection(listener.getsockname())
+for number in range(1000):
+    client.sendall(b"x")
+    assert client.recv(1) == b"x"
+    time.sleep(0.001)
+client.close()
+server.join()
+print(many() - before + 1, flush=True)
+how = sys.argv[1]
+"#;
