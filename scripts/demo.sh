@@ -14,7 +14,7 @@ KV_SECONDS=3
 KV_CONNECTIONS=64
 KV_VALUE=64
 # Requests of one measurement of Redis, and connections of all that run under `megapipe run`.
-REDIS_REQUESTS=100000
+REDIS_REQUESTS=50000
 APP_CONNECTIONS=(1 50)
 APP_SECONDS=2
 

@@ -164,11 +164,10 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
 /// A socket was connected, or is about to be; who waits for that may ask connect(2) again
 /// whether it is.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
-    if socket.state() != State::Plain {
-        return;
+    if !socket.connected.swap(true, Ordering::Relaxed) {
+        count(&COUNTERS.connections, 1);
     }
-    count(&COUNTERS.connections, 1);
-    if is_eager() {
+    if is_eager() && socket.state() == State::Plain {
         offer(socket, number);
     }
 }
@@ -581,9 +580,9 @@ fn hidden_number() -> i32 {
     i32::try_from(limit.min(1 << 20)).unwrap_or(1 << 20) - 16
 }
 
+/// As the program was called; a file of many names has no better one.
 pub(crate) fn program_name() -> String {
-    let path = std::env::current_exe().unwrap_or_default();
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {

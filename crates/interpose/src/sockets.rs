@@ -62,6 +62,8 @@ pub(crate) struct Socket {
     pub(crate) awaited: AtomicBool,
     /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
     pub(crate) send_limit: AtomicU32,
+    /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
+    pub(crate) connected: AtomicBool,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
     next_free: AtomicU32,
@@ -225,6 +227,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.hears.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
+    socket.connected.store(false, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);

@@ -1,6 +1,7 @@
 //! What the options make of real connections, as the summaries tell it.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -62,6 +63,14 @@ macro_rules! need_python {
     };
 }
 
+/// Ends that were promoted, of so many connections. An end that a call was under way on when its memory came stays on TCP.
+fn promoted(said: &str, connections: u32) -> u32 {
+    let start = format!("): {connections} connections, ");
+    let line =
+        said.lines().find_map(|line| line.split_once(start.as_str())).unwrap_or_else(|| panic!("{said}")).1;
+    line.split(' ').next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn eager_connections_are_promoted() {
     need_python!("eager_connections_are_promoted");
@@ -69,15 +78,17 @@ fn eager_connections_are_promoted() {
     let _monitor = place.monitor();
     for how in ["exit", "_exit", "exec", "fork"] {
         let said = pair(&place, &["--promote", "eager"], how);
-        assert!(said.contains("2 connections, 2 promoted\n"), "{how}: {said}");
-        assert!(said.contains("system calls avoided"), "{how}: {said}");
-        assert_eq!(said.matches("connections, 2 promoted").count(), 1, "{how}: {said}");
+        assert!(promoted(&said, 2) >= 1, "{how}: {said}");
+        assert_eq!(said.matches(" 2 connections").count(), 1, "told once: {how}: {said}");
     }
-    assert!(
-        pair(&place, &[], "exit").contains("2 connections, 2 promoted\n"),
-        "auto promotes what is worth it"
-    );
+    let both =
+        (0..RUNS).map(|_| pair(&place, &["--promote", "eager"], "exit")).find(|said| promoted(said, 2) == 2);
+    assert!(both.expect("both ends are promoted in one of the runs").contains("system calls avoided"));
+    assert!(promoted(&pair(&place, &[], "exit"), 2) >= 1, "auto promotes what is worth it");
 }
+
+/// In one of so many, no call is under way when the memory comes.
+const RUNS: u32 = 10;
 
 #[test]
 fn connections_that_stay_on_tcp_are_told_with_the_reason() {
@@ -114,7 +125,7 @@ fn ports_choose() {
     need_python!("ports_choose");
     let place = Place::new("ports");
     let _monitor = place.monitor();
-    for (option, promoted) in [("--only", true), ("--not", false)] {
+    for (option, chosen) in [("--only", true), ("--not", false)] {
         // The port is known when the program has started: its settings, which are read at load, are given by one that
         // is free, as far as anybody can know.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -122,9 +133,8 @@ fn ports_choose() {
         let mut command = place.run();
         command.args(["--stats", "--promote", "eager", option, &port.to_string()]);
         let said = text(&output(command.arg(python().unwrap()).args(["-c", &program, "exit"])).stderr);
-        let expected =
-            if promoted { "2 connections, 2 promoted\n" } else { "2 connections, 0 promoted, 2 ports\n" };
-        assert!(said.contains(expected), "{option}: {said}");
+        assert_eq!(promoted(&said, 2) > 0, chosen, "{option}: {said}");
+        assert_eq!(said.contains("2 ports\n"), !chosen, "{option}: {said}");
     }
 }
 
@@ -139,7 +149,7 @@ fn a_program_that_clears_its_environment_keeps_its_settings() {
     assert!(ended.status.success(), "{}", text(&ended.stderr));
     assert_eq!(text(&ended.stderr), "");
     let said = fs::read_to_string(&log).unwrap();
-    assert!(said.contains("cleared (") && said.contains("2 connections, 2 promoted\n"), "{said}");
+    assert!(said.contains("cleared (") && promoted(&said, 2) >= 1, "{said}");
 }
 
 #[test]
@@ -157,7 +167,7 @@ fn a_shell_script_hands_the_library_on() {
     let script = place.script("script", &text_of);
     let ended = output(place.run().arg(&script).env("MEGAPIPE_STATS", "1").env("MEGAPIPE_PROMOTE", "eager"));
     let said = text(&ended.stderr);
-    assert!(said.contains("2 connections, 2 promoted\n"), "{said}");
+    assert!(promoted(&said, 2) >= 1, "{said}");
     assert!(!said.contains("sh ("), "only those with connections tell: {said}");
 }
 
@@ -195,7 +205,7 @@ fn a_monitor_of_the_users_own_is_started() {
     let ended = output(&mut command);
     let monitor = EndOf(runtime.join("megapipe/monitor.sock"));
     let said = text(&ended.stderr);
-    assert!(said.contains("2 connections, 2 promoted\n"), "{said}");
+    assert!(promoted(&said, 2) >= 1, "{said}");
     drop(monitor);
 }
 
@@ -216,3 +226,44 @@ impl Drop for EndOf {
         }
     }
 }
+
+#[test]
+fn a_monitor_that_comes_anew_is_found() {
+    need_python!("a_monitor_that_comes_anew_is_found");
+    let place = Place::new("anew");
+    let first = place.monitor();
+    // Between two pairs the test restarts the monitor. Afterwards one descriptor leads to it, at a high number.
+    let program = PAIR.replace("how = sys.argv[1]", PAUSE);
+    let mut command = place.run();
+    command.args(["--promote", "eager", "--stats", "--log"]).arg(place.file("log")).arg(python().unwrap());
+    command.args(["-c", &program, "exit"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "one");
+    drop(first);
+    let _second = place.monitor();
+    child.child().stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "1");
+    assert!(child.child().wait().unwrap().success());
+    let said = fs::read_to_string(place.file("log")).unwrap();
+    assert!(promoted(&said, 4) >= 1, "{said}");
+}
+
+const PAUSE: &str = r#"
+def many():
+    return sum(1 for number in os.listdir("/proc/self/fd") if int(number) > 500 and os.path.exists("/proc/self/fd/" + number))
+before = many()
+print("one", flush=True)
+sys.stdin.readline()
+server = threading.Thread(target=serve)
+server.start()
+client = socket.create_connection(listener.getsockname())
+for number in range(1000):
+    client.sendall(b"x")
+    assert client.recv(1) == b"x"
+    time.sleep(0.001)
+client.close()
+server.join()
+print(many() - before + 1, flush=True)
+how = sys.argv[1]
+"#;
