@@ -63,6 +63,12 @@ fn word(fd: c_int) -> Option<&'static AtomicU32> {
     }
 }
 
+/// Whether it is known not to be ours: all that a call about bytes asks of most descriptors.
+#[inline(always)]
+pub(crate) fn is_foreign(fd: c_int) -> bool {
+    word(fd).is_none_or(|word| word.load(Ordering::Relaxed) == FOREIGN)
+}
+
 #[inline(always)]
 pub(crate) fn entry(fd: c_int) -> Entry {
     match word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)) {
