@@ -2,7 +2,7 @@
 //! and returns what the C function of its name does, errno included, and does on promoted
 //! connections what Linux does on TCP. `megapipe-preload` puts the C names before them.
 //!
-//! A descriptor's state is one array access away ([`table`]); a descriptor that is none of
+//! A descriptor's state is one array access away (`table`); a descriptor that is none of
 //! ours costs that, and the way to libc. What a connection moves over shared memory, and what
 //! over the kernel, is decided in `promote`, whose state machine this drives.
 
