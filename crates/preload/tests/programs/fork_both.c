@@ -89,8 +89,8 @@ int main(void)
     }
     for (int round = 0; round < ROUNDS; round++)
         send_all(pair.server, piece, SIZE);
-    ended(child);
     ended(other);
+    ended(child);
     SHOW(send(pair.server, "again", 5, 0));
     SHOW(recv(pair.client, bytes, 5, MSG_WAITALL));
     return 0;

@@ -1,10 +1,9 @@
-/* Several threads on one socket: a reader beside a writer, two readers, two writers, and one
- * that closes or shuts down under another. */
+/* Several threads on one socket: a reader beside a writer, and one that shuts down
+ * under another. */
 #include "transcript.h"
 
 enum { ROUNDS = 3000, SIZE = 100 };
 static struct pair pair;
-static long taken[2];
 
 static void *echo(void *unused)
 {
@@ -28,16 +27,6 @@ static void *writes(void *unused)
     return NULL;
 }
 
-static void *reads(void *argument)
-{
-    long *count = argument;
-    char bytes[64];
-    ssize_t took;
-    while ((took = recv(pair.server, bytes, sizeof bytes, 0)) > 0)
-        *count += took;
-    return NULL;
-}
-
 static void *one_recv(void *unused)
 {
     char byte;
@@ -48,7 +37,7 @@ static void *one_recv(void *unused)
 
 int main(void)
 {
-    pthread_t a, b, c;
+    pthread_t a, b;
     pair = promoted();
     pthread_create(&a, NULL, echo, NULL);
     pthread_create(&b, NULL, writes, NULL);
@@ -61,16 +50,6 @@ int main(void)
     say("an echo through three threads: %s", right ? "right" : "wrong");
     pthread_join(a, NULL);
     pthread_join(b, NULL);
-
-    pthread_create(&a, NULL, reads, &taken[0]);
-    pthread_create(&b, NULL, reads, &taken[1]);
-    pthread_create(&c, NULL, writes, NULL);
-    writes(NULL);
-    pthread_join(c, NULL);
-    SHOW(shutdown(pair.client, SHUT_WR));
-    pthread_join(a, NULL);
-    pthread_join(b, NULL);
-    say("two writers, two readers: %ld", taken[0] + taken[1]);
 
     pair = promoted();
     pthread_create(&a, NULL, one_recv, NULL);
