@@ -41,6 +41,8 @@ struct Promoter {
     options: Options,
     client: Option<Client>,
     others: Vec<Arc<OtherLoop>>,
+    /// Of connections that were in the middle of a call.
+    kept: Vec<Grant>,
     /// When the monitor is asked next, and the pause before that.
     ask_at: Instant,
     pause: Duration,
@@ -104,6 +106,7 @@ pub(crate) fn leave_number() -> bool {
     let left = with(|promoter| {
         if let Some(promoter) = promoter {
             promoter.client = None;
+            promoter.kept.clear();
             promoter.lost();
         }
     });
@@ -322,6 +325,7 @@ impl Promoter {
             options,
             client: None,
             others: Vec::new(),
+            kept: Vec::new(),
             ask_at: Instant::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
@@ -392,6 +396,10 @@ impl Promoter {
         self.pause = (self.pause * 2).min(ANSWERS_EVERY[1]);
         self.ask_at = now + self.pause;
         IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
+        for grant in std::mem::take(&mut self.kept) {
+            self.pause = ANSWERS_EVERY[0];
+            self.take_up(grant);
+        }
         loop {
             let Some(client) = self.client() else { return };
             match client.receive() {
@@ -413,6 +421,7 @@ impl Promoter {
     fn lost(&mut self) {
         WAITING.store(0, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
+        self.kept.clear();
         no_longer_offered();
     }
 
@@ -437,7 +446,6 @@ impl Promoter {
             }
             return;
         };
-        WAITING.fetch_sub(1, Ordering::Relaxed);
         self.others.retain(|other| !other.is_forgotten() || Arc::strong_count(other) > 1);
         let other = match self.others.iter().find(|other| other.is(&peer_loop)) {
             Some(other) => other.clone(),
@@ -448,12 +456,32 @@ impl Promoter {
                     other
                 }
                 Err(_) => {
+                    WAITING.fetch_sub(1, Ordering::Relaxed);
                     stats::stays(Stays::NoMemory);
                     return socket.set_state(State::Kernel);
                 }
             },
         };
-        if let Err(why) = adopt(socket, token.get() as u32, token, own, peer, other) {
+        self.take_up(Grant { token, own, peer, other });
+    }
+
+    /// Puts a connection on its rings, unless a call is under way: then once it has ended.
+    fn take_up(&mut self, grant: Grant) {
+        let token = grant.token;
+        let Some(socket) = offered(token) else {
+            // It was closed meanwhile, and its offer with it.
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+            return;
+        };
+        if socket.busy.load(Ordering::SeqCst) > 0 {
+            IMPATIENT.store(true, Ordering::Relaxed);
+            self.kept.push(grant);
+            return;
+        }
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
             stats::stays(why);
             socket.set_state(State::Kernel);
             if let Some(client) = &mut self.client {
@@ -461,6 +489,14 @@ impl Promoter {
             }
         }
     }
+}
+
+/// What the monitor gave for a connection.
+struct Grant {
+    token: Token,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other: Arc<OtherLoop>,
 }
 
 /// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the

@@ -7,7 +7,7 @@ const WINDOW: u32 = 64;
 const BELLS: u32 = 32;
 /// Messages that go through the kernel then, until the ring is tried again; more each time.
 const REST: u32 = 1 << 10;
-const LONGEST_REST: u32 = 1 << 16;
+const LONGEST_REST: u32 = 1 << 13;
 
 /// One sender's account.
 #[derive(Debug)]
