@@ -36,7 +36,10 @@ int main(void)
     show_epoll("told already", set, 20);
     SHOW(modify(set, pair.server, EPOLLIN | EPOLLOUT | EPOLLET, 3));
     show_epoll("both", set, -1);
-    show_epoll("told already", set, 20);
+    /* The kernel may tell once more that it has room. */
+    struct epoll_event again;
+    while (epoll_wait(set, &again, 1, 20) > 0)
+        ;
     SHOW(recv(pair.server, bytes, sizeof bytes, 0));
     SHOW(send(pair.client, "z", 1, 0));
     show_epoll("arrival, and writable", set, -1);
