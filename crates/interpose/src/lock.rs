@@ -22,7 +22,8 @@ impl Lock {
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
         // HELD-PAIR: acquire what the last holder stored.
         let free = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        free.then_some(Held(self))
+        // Made only if it is held: dropping it gives the lock back.
+        free.then(|| Held(self))
     }
 
     #[inline]
@@ -56,5 +57,42 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         // HELD-PAIR: release what this holder stored.
         self.0.0.store(FREE, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::UnsafeCell;
+
+    use super::*;
+
+    #[test]
+    fn a_try_in_vain_leaves_the_lock_held() {
+        let lock = Lock::new();
+        let held = lock.hold();
+        assert!(lock.try_hold().is_none() && lock.try_hold().is_none());
+        drop(held);
+        assert!(lock.try_hold().is_some());
+    }
+
+    #[test]
+    #[allow(unsafe_code)] // what the lock guards
+    fn one_thread_at_a_time() {
+        struct Shared(Lock, UnsafeCell<u64>);
+        // SAFETY: the number is reached with the lock held only.
+        unsafe impl Sync for Shared {}
+        let shared = Shared(Lock::new(), UnsafeCell::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50_000 {
+                        let _held = shared.0.hold();
+                        // SAFETY: the lock is held.
+                        unsafe { *shared.1.get() += 1 };
+                    }
+                });
+            }
+        });
+        assert_eq!(shared.1.into_inner(), 200_000);
     }
 }
