@@ -81,16 +81,17 @@ mod tests {
         struct Shared(Lock, UnsafeCell<u64>);
         // SAFETY: the number is reached with the lock held only.
         unsafe impl Sync for Shared {}
+        impl Shared {
+            fn add(&self) {
+                let _held = self.0.hold();
+                // SAFETY: the lock is held.
+                unsafe { *self.1.get() += 1 };
+            }
+        }
         let shared = Shared(Lock::new(), UnsafeCell::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| {
-                    for _ in 0..50_000 {
-                        let _held = shared.0.hold();
-                        // SAFETY: the lock is held.
-                        unsafe { *shared.1.get() += 1 };
-                    }
-                });
+                scope.spawn(|| (0..50_000).for_each(|_| shared.add()));
             }
         });
         assert_eq!(shared.1.into_inner(), 200_000);
