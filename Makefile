@@ -1,18 +1,21 @@
-# Targets: build test soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test soak loom miri model lint demo bench install uninstall clean help
+.PHONY: build test test-apps soak loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
-	$(CARGO) build --release --workspace --locked
+	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
 	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
 
 test: ## Run every test, on both engines
 	scripts/test.sh
+
+test-apps: ## Run test suites of others plain and under the preload library; SUITES names some
+	tests/apps/run.sh $(SUITES)
 
 soak: ## Run COUNT (10000) random sequences against the model on each engine
 	scripts/soak.sh
@@ -32,14 +35,14 @@ model: ## Check every interleaving of two promoted ends, their kernel connection
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh
 
-demo: ## Build, then compare Megapipe with epoll on this machine, in one table and a plot
+demo: ## Build, then show Redis and nginx with and without megapipe run, and Megapipe beside epoll, on this machine
 	scripts/demo.sh
 
 bench: build ## Run the long suite of measurements into bench-results/
 	scripts/bench.sh
 
 # Root often has no cargo: then what `make build` has built is installed.
-install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the C library, man pages and completions below PREFIX
+install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the libraries, man pages and completions below PREFIX
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh install
 
 uninstall: ## Remove what install has put below PREFIX
@@ -49,4 +52,4 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
 # connections, and latency at half load, for every server; round trips and streams between two processes over every
-# transport; what promotion costs. Into a dated folder with the machine and the commands beside the figures.
+# transport; unmodified servers; what promotion costs. Into a dated folder with the machine and the commands beside the
+# figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -57,6 +58,10 @@ fi
 # Two processes of this host.
 record pingpong pingpong --seconds "$PAIR_SECONDS"
 record stream stream --seconds "$PAIR_SECONDS"
+
+# Servers of the distribution, unmodified, as far as they are installed. A figure that is missed, or a server that fails,
+# does not end the suite: the table says so.
+record apps apps --seconds "$SECONDS_EACH" || true
 
 # What promotion costs; it has no plot.
 printf '\n== promotion\n'

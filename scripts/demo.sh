@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Megapipe beside epoll on this machine: the RPC micro-benchmark and the key-value server under a real memcached load.
-# Prints one table, writes demo.svg; the records are in target/demo. Under three minutes after the build.
+# Megapipe on this machine: Redis and nginx, if they are installed, as they are and under `megapipe run`; then, beside
+# epoll, the RPC micro-benchmark and the key-value server under a real memcached load.
+# Prints tables, writes demo.svg; the records are in target/demo. Under four minutes after the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +13,10 @@ ROUNDS=3
 KV_SECONDS=3
 KV_CONNECTIONS=64
 KV_VALUE=64
+# Requests of one measurement of Redis, and connections of all that run under `megapipe run`.
+REDIS_REQUESTS=50000
+APP_CONNECTIONS=(1 50)
+APP_SECONDS=2
 
 CARGO=${CARGO:-cargo}
 MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
@@ -28,7 +33,19 @@ stop_server() {
         server=
     fi
 }
-trap stop_server EXIT
+
+# A monitor of the demo's own, and the files of the servers, below a path that is short enough for a socket.
+place=$(mktemp -d)
+monitor=
+leave() {
+    stop_server
+    if [ -n "$monitor" ]; then
+        kill "$monitor" 2>/dev/null || true
+        wait "$monitor" 2>/dev/null || true
+    fi
+    rm -rf "$place"
+}
+trap leave EXIT
 
 prepare() {
     say "what is needed"
@@ -93,6 +110,129 @@ cpu_ticks() {
     # shellcheck disable=SC2086 # split on purpose
     set -- ${stat##*) }
     printf '%s' $((${12} + ${13}))
+}
+
+start_monitor() {
+    echo 'same_user = true' >"$place/policy.toml"
+    MEGAPIPE_LOG=error "$MEGAPIPE" monitor --socket "$place/monitor" --config "$place/policy.toml" &
+    monitor=$!
+    for _ in $(seq 100); do
+        if [ -S "$place/monitor" ]; then
+            break
+        fi
+        sleep 0.05
+    done
+    export MEGAPIPE_MONITOR=$place/monitor
+}
+
+# Starts an application's server on its CPU, with or without `megapipe run` before it; its pid is in $server.
+start_app() {
+    local app=$1 port=$2
+    shift 2
+    case $app in
+    Redis) set -- "$@" redis-server --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$place" ;;
+    nginx)
+        cat >"$place/nginx.conf" <<EOF
+$([ "$(id -u)" -ne 0 ] || echo 'user root;')
+daemon off;
+worker_processes 1;
+pid $place/nginx.pid;
+error_log stderr crit;
+events { worker_connections 512; }
+http {
+    access_log off;
+    keepalive_requests 100000000;
+    client_body_temp_path $place/body;
+    proxy_temp_path $place/proxy;
+    fastcgi_temp_path $place/fastcgi;
+    uwsgi_temp_path $place/uwsgi;
+    scgi_temp_path $place/scgi;
+    server { listen 127.0.0.1:$port; location / { return 200 "hello\n"; } }
+}
+EOF
+        set -- "$@" nginx -c "$place/nginx.conf" -p "$place" -e stderr
+        ;;
+    esac
+    taskset -c "$server_cpu" "$@" >"$OUT/$app.log" 2>&1 &
+    server=$!
+    for _ in $(seq 100); do
+        if is_open "$port"; then
+            return
+        fi
+        sleep 0.05
+    done
+    printf '%s did not start:\n' "$app" >&2
+    cat "$OUT/$app.log" >&2
+    return 1
+}
+
+# Requests a second of one load on its CPU.
+load_app() {
+    local app=$1 port=$2 connections=$3
+    shift 3
+    case $app in
+    Redis)
+        taskset -c "$client_cpu" "$@" redis-benchmark -p "$port" -c "$connections" -n "$REDIS_REQUESTS" -t get --csv |
+            sed -n 's/^"GET","\([0-9.]*\)".*/\1/p'
+        ;;
+    nginx)
+        taskset -c "$client_cpu" "$@" wrk -t 1 -c "$connections" -d "${APP_SECONDS}s" "http://127.0.0.1:$port/" |
+            sed -n 's/^Requests\/sec: *//p'
+        ;;
+    esac
+}
+
+# One application, plain and under `megapipe run` in turn: medians, and the ratio within this run.
+app() {
+    local app=$1 connections round mode port rate prefix
+    for connections in "${APP_CONNECTIONS[@]}"; do
+        for round in $(seq "$ROUNDS"); do
+            for mode in plain run; do
+                prefix=()
+                if [ "$mode" = run ]; then
+                    prefix=("$MEGAPIPE" run --)
+                fi
+                port=$(free_port)
+                start_app "$app" "$port" "${prefix[@]}"
+                rate=$(load_app "$app" "$port" "$connections" "${prefix[@]}")
+                stop_server
+                jq -cn --arg app "$app" --arg mode "$mode" --argjson connections "$connections" \
+                    --argjson round "$round" --argjson rate "${rate:-null}" \
+                    '{record: "app", $app, $mode, $connections, $round, requests_per_s: $rate}' >>"$OUT/apps.jsonl"
+            done
+        done
+    done
+}
+
+apps() {
+    local name tools tool
+    : >"$OUT/apps.jsonl"
+    for name in Redis nginx; do
+        case $name in
+        Redis) tools=(redis-server redis-benchmark) ;;
+        nginx) tools=(nginx wrk) ;;
+        esac
+        for tool in "${tools[@]}"; do
+            if ! command -v "$tool" >/dev/null; then
+                printf '\n== %s: left out, since %s is not installed\n' "$name" "$tool"
+                continue 2
+            fi
+        done
+        say "$name, plain and under megapipe run"
+        app "$name"
+    done
+    if [ -s "$OUT/apps.jsonl" ]; then
+        say "unmodified programs: medians of $ROUNDS alternating rounds, server on one CPU, client on the other"
+        jq -rs '
+            def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;
+            group_by(.app, .connections)[]
+            | (map(select(.mode == "plain") | .requests_per_s) | median) as $plain
+            | (map(select(.mode == "run") | .requests_per_s) | median) as $run
+            | [.[0].app, .[0].connections, ($plain | round), ($run | round), $run / $plain] | @tsv' "$OUT/apps.jsonl" |
+            awk -F '\t' '
+                BEGIN { printf "%-8s %12s %16s %22s %8s\n", "", "connections", "plain, req/s", "megapipe run, req/s", "ratio" }
+                { printf "%-8s %12s %16s %22s %7.1fx\n", $1, $2, $3, $4, $5 }'
+    fi
 }
 
 # Starts one key-value server on its CPU; its pid is in $server.
@@ -207,6 +347,8 @@ table() {
 prepare
 choose_load
 choose_cpus
+start_monitor
+apps
 rpc
 kv
 table

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the program, the C library, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
+# Puts the program, the C library, the library of `megapipe run`, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
 # Usage: [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] scripts/install.sh install|uninstall
 set -euo pipefail
 CALLER=$PWD
@@ -49,7 +49,7 @@ link() {
 
 install_all() {
     local built
-    for built in megapipe libmegapipe.so libmegapipe_c.a; do
+    for built in megapipe libmegapipe.so libmegapipe_c.a libmegapipe_preload.so; do
         if [ ! -f "$BUILT/$built" ]; then
             printf '%s: %s is not there; run this first: make build\n' "$0" "$BUILT/$built" >&2
             exit 1
@@ -94,6 +94,8 @@ install_library() {
     link "libmegapipe.so.$VERSION" "$LIBDIR/$SONAME"
     link "$SONAME" "$LIBDIR/libmegapipe.so"
     put 644 "$BUILT/libmegapipe_c.a" "$LIBDIR/libmegapipe.a"
+    # Out of the linker's way: it is for `megapipe run` alone.
+    put 755 "$BUILT/libmegapipe_preload.so" "$LIBDIR/megapipe/libmegapipe_preload.so"
 
     local description
     description=$(mktemp)
@@ -122,6 +124,7 @@ uninstall_all() {
         "$DESTDIR$UNITS"/megapipe-monitor.{service,socket} \
         "$DESTDIR$PREFIX/include/megapipe.h" \
         "$DESTDIR$LIBDIR"/libmegapipe.{a,so} "$DESTDIR$LIBDIR"/libmegapipe.so.* \
+        "$DESTDIR$LIBDIR/megapipe/libmegapipe_preload.so" \
         "$DESTDIR$LIBDIR/pkgconfig/megapipe.pc"; do
         if [ -e "$path" ] || [ -L "$path" ]; then
             rm -f "$path"

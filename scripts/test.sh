@@ -47,6 +47,12 @@ LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_saf
 LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
 MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
 
+# Other people's test suites, plain and with the preload library: the ones that take seconds. `make test-apps` has more.
+printf '\n== apps\n'
+if ! "${limit[@]}" tests/apps/run.sh --quick 2>&1 | tee "$LOGS/apps.log"; then
+    failed+=(apps)
+fi
+
 printf '\n== result\n'
 for log in "$LOGS"/*.log; do
     # "test result: ok. 7 passed; 0 failed; 0 ignored; ..." per test program. A test that runs its

@@ -6,8 +6,10 @@
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
 //! [`promotion`] measures what it costs to move such a connection to shared memory, with a monitor
 //! as a third process.
+//! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
+pub mod apps;
 mod buffer_ring;
 pub mod client;
 pub mod clock;

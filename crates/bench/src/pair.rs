@@ -31,7 +31,8 @@ pub use process::{BUSY_VERB, SIDE_VERB};
 pub use side::{SideError, Task, keep_busy, run as run_side};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
-use process::{Crowd, Worker};
+pub(crate) use process::Crowd;
+use process::Worker;
 use record::{Absent, Header, Pingpong, Record, Stream};
 use side::Figures;
 use transport::Settings;
@@ -101,7 +102,7 @@ impl Placement {
     }
 
     /// Where the first, and where the second process may run, of the CPUs given.
-    fn of(self, cpus: &CpuSet) -> [CpuSet; 2] {
+    pub(crate) fn of(self, cpus: &CpuSet) -> [CpuSet; 2] {
         match self {
             Placement::TwoCores | Placement::Asleep => [cpus.first(), cpus.last()],
             Placement::OneCore => [cpus.first(), cpus.first()],
@@ -376,7 +377,7 @@ fn header(plan: &Plan) -> Header {
 }
 
 /// With the two measured ones on two CPUs: five processes on each.
-const BUSY_PER_CPU: usize = 4;
+pub(crate) const BUSY_PER_CPU: usize = 4;
 
 /// How much longer than its time a measurement may take.
 const PATIENCE: Duration = Duration::from_secs(20);

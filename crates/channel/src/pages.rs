@@ -55,12 +55,12 @@ impl Pages {
         self.0.len()
     }
 
-    pub(crate) fn sleep(&mut self) {
-        self.0.iter_mut().for_each(|page| page.page.sleep());
+    pub(crate) fn sleep(&self) {
+        self.0.iter().for_each(|page| page.page.sleep(0));
     }
 
     pub(crate) fn wake(&self) {
-        self.0.iter().for_each(|page| page.page.wake());
+        self.0.iter().for_each(|page| page.page.wake(0));
     }
 }
 

@@ -22,6 +22,7 @@ use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+mod apps;
 mod pair;
 mod promotion;
 
@@ -56,6 +57,14 @@ enum Scenario {
     /// CPU time of a promotion, how much other traffic notices, what idle promoted connections cost a busy one, and
     /// memory, beside what is asked of each. Ctrl-C ends the run and keeps what was measured.
     Promotion(promotion::Promotion),
+    /// Programs that people run, plain and under `megapipe run`: Redis, memcached, nginx, HAProxy, PostgreSQL
+    ///
+    /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
+    /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
+    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked. Programs
+    /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the
+    /// run and keeps what was measured.
+    Apps(apps::Apps),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(Peer),
@@ -68,6 +77,12 @@ enum Scenario {
     /// One of two processes whose connections are promoted; obeys standard input
     #[command(hide = true)]
     PromotionSide(promotion::Side),
+    /// Asks a server of another program
+    #[command(hide = true)]
+    AppLoad(apps::Load),
+    /// Times calls on descriptors that are no sockets
+    #[command(hide = true)]
+    AppCalls,
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -154,6 +169,9 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Scenario::Pingpong(arguments) => arguments.run(),
         Scenario::Stream(arguments) => arguments.run(),
         Scenario::Promotion(arguments) => arguments.run(),
+        Scenario::Apps(arguments) => arguments.run(),
+        Scenario::AppLoad(arguments) => return arguments.run(),
+        Scenario::AppCalls => return apps::calls(),
         Scenario::PromotionSide(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),

@@ -7,6 +7,7 @@ mod bench;
 mod doctor;
 mod documentation;
 mod monitor;
+mod run;
 mod serve;
 mod top;
 
@@ -23,6 +24,7 @@ enum Verb {
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
     Monitor(monitor::Arguments),
+    Run(run::Arguments),
     /// Run a ready-made server
     Serve(serve::Arguments),
     Top(top::Arguments),
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Verb::Bench(arguments) => bench::run(arguments),
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Monitor(arguments) => monitor::run(arguments),
+        Verb::Run(arguments) => run::run(arguments),
         Verb::Serve(arguments) => serve::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
         Verb::GenerateDocs(arguments) => documentation::run(arguments),

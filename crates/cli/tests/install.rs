@@ -10,7 +10,7 @@ fn uninstall_leaves_what_was_there_before() {
     let built = scratch.join("target/release");
     fs::create_dir_all(&built).unwrap();
     fs::copy(env!("CARGO_BIN_EXE_megapipe"), built.join("megapipe")).unwrap();
-    for library in ["libmegapipe.so", "libmegapipe_c.a"] {
+    for library in ["libmegapipe.so", "libmegapipe_c.a", "libmegapipe_preload.so"] {
         fs::write(built.join(library), "stands for a library, which the script only copies").unwrap();
     }
     let stage = scratch.join("stage");
@@ -24,6 +24,8 @@ fn uninstall_leaves_what_was_there_before() {
         run(&scratch, &stage, verb);
         assert!(stage.join("usr/local/bin/megapipe").exists());
         assert!(stage.join("usr/local/lib/pkgconfig/megapipe.pc").exists());
+        assert!(stage.join("usr/local/lib/megapipe/libmegapipe_preload.so").exists());
+        assert!(stage.join("usr/local/share/man/man1/megapipe-run.1").exists());
     }
     fs::write(stage.join("usr/local/include/other.h"), "").unwrap();
     run(&scratch, &stage, "uninstall");

@@ -14,7 +14,7 @@ pub use sys::mapping::SharedMapping;
 use sys::memory_file::{self, UnsoundFile};
 use sys::packet;
 
-use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
+use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace, runtime_directory};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
 
 /// Bytes of a loop page.
@@ -26,6 +26,8 @@ pub const PROTOCOL: u32 = 1;
 /// Where the policy of a system lies.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
+/// Seconds that a started monitor waits for clients, if nobody says otherwise.
+const LINGER: u32 = 10;
 /// How soon a monitor that was just started is looked for again.
 const STARTING: Duration = Duration::from_millis(50);
 
@@ -36,6 +38,8 @@ pub struct Options {
     pub name: Name,
     /// The monitor's socket; `None` looks for the system's monitor, then for the user's.
     pub socket: Option<PathBuf>,
+    /// Where the user's own monitor is looked for (XDG_RUNTIME_DIR), if there is no `socket`.
+    pub runtime_directory: Option<PathBuf>,
     /// Start a monitor of the user's own if nothing listens. Never for root, unless
     /// `policy` exists.
     pub start: bool,
@@ -44,8 +48,14 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// The policy that a started monitor obeys, if the file exists.
     pub policy: PathBuf,
+    /// Seconds without a client after which a started monitor ends.
+    pub linger: u32,
     /// How long a monitor that was not there is left alone.
     pub retry: Duration,
+    /// The lowest number that the connection's descriptor may have, where there are
+    /// descriptors enough: a guest in a program that counts on low numbers stays out of its
+    /// way.
+    pub lowest_descriptor: i32,
 }
 
 impl Options {
@@ -61,11 +71,54 @@ impl Options {
         Options {
             name: Name::new(name),
             socket: path("MEGAPIPE_MONITOR"),
+            runtime_directory: runtime_directory(),
             start: trusted,
             program: path("MEGAPIPE_PROGRAM"),
             policy: POLICY_FILE.into(),
+            linger: LINGER,
             retry: Duration::from_secs(5),
+            lowest_descriptor: 0,
         }
+    }
+
+    /// Where the one monitor listens that may be started.
+    pub(crate) fn own_place(&self) -> Place {
+        match &self.socket {
+            Some(path) => Place::chosen(path.clone()),
+            None => Place::of_user(self.runtime_directory.clone()),
+        }
+    }
+
+    /// Whether a monitor of this user would share nothing: root's has no policy built in.
+    pub(crate) fn needs_policy(&self) -> bool {
+        rustix::process::geteuid().is_root() && !self.policy.is_file()
+    }
+
+    /// What starts the user's own monitor; `None` where none may be started, or none is installed.
+    pub(crate) fn monitor_command(&self, place: &Place) -> Result<Option<Command>, UnsafePlace> {
+        if self.needs_policy() || !place.prepare()? {
+            return Ok(None);
+        }
+        let Some(program) = self.monitor_program() else { return Ok(None) };
+        let mut command = Command::new(program);
+        command.args(["monitor", "--on-demand", "--linger", &self.linger.to_string(), "--socket"]);
+        // What MEGAPIPE_LOG says is meant for the program.
+        command.arg(&place.path).env_remove("LD_PRELOAD").env_remove("MEGAPIPE_LOG");
+        if self.policy.is_file() {
+            command.arg("--config").arg(&self.policy);
+        }
+        Ok(Some(command))
+    }
+
+    fn monitor_program(&self) -> Option<PathBuf> {
+        if let Some(program) = &self.program {
+            return Some(program.clone());
+        }
+        let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
+        let mut candidates = beside.into_iter().chain(directories).map(|path| path.join("megapipe"));
+        candidates.find(|candidate| is_program(candidate))
     }
 }
 
@@ -435,16 +488,14 @@ impl Client {
 
     /// Connects to the first monitor that listens, and greets it.
     fn find(&mut self, now: Instant, start: bool) -> Result<Option<OwnedFd>, ConnectError> {
-        let (places, own) = match &self.options.socket {
-            Some(path) => (vec![], Place::chosen(path.clone())),
-            None => (vec![Place::chosen(SYSTEM_SOCKET.into())], Place::of_user()),
-        };
-        for place in places.iter().chain([&own]) {
+        let own = self.options.own_place();
+        let system = self.options.socket.is_none().then(|| Place::chosen(SYSTEM_SOCKET.into()));
+        for place in system.iter().chain([&own]) {
             if !place.check()? {
                 continue;
             }
             let socket = match packet::connect(&place.path) {
-                Ok(socket) => socket,
+                Ok(socket) => self.out_of_the_way(socket),
                 Err(error) if is_absence(&error) => continue,
                 Err(cause) => return Err(ConnectError::Socket { path: place.path.clone(), cause }),
             };
@@ -464,23 +515,21 @@ impl Client {
         Ok(None)
     }
 
+    fn out_of_the_way(&self, socket: OwnedFd) -> OwnedFd {
+        match self.options.lowest_descriptor {
+            0 => socket,
+            lowest => rustix::io::fcntl_dupfd_cloexec(&socket, lowest).unwrap_or(socket),
+        }
+    }
+
     /// Starts the user's own monitor where that is allowed, and lets it be looked for soon.
     fn start(&mut self, place: &Place, now: Instant) -> Result<(), ConnectError> {
-        let root = rustix::process::geteuid().is_root();
-        let policy = self.options.policy.is_file();
         let recent = self.last_start.is_some_and(|start| now < start + self.options.retry);
         if recent {
             self.next_attempt = now + STARTING.min(self.options.retry);
-        }
-        if recent || (root && !policy) || !place.prepare()? {
             return Ok(());
         }
-        let Some(program) = self.program() else { return Ok(()) };
-        let mut command = Command::new(program);
-        command.args(["monitor", "--on-demand", "--socket"]).arg(&place.path).env_remove("LD_PRELOAD");
-        if policy {
-            command.arg("--config").arg(&self.options.policy);
-        }
+        let Some(mut command) = self.options.monitor_command(place)? else { return Ok(()) };
         // Starting takes milliseconds, which nobody shall wait for. If it fails there is
         // no monitor, which is found out like any other absence.
         let starter = move || drop(sys::process::start_detached(&mut command));
@@ -489,17 +538,6 @@ impl Client {
             self.next_attempt = now + STARTING.min(self.options.retry);
         }
         Ok(())
-    }
-
-    fn program(&self) -> Option<PathBuf> {
-        if let Some(program) = &self.options.program {
-            return Some(program.clone());
-        }
-        let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-        let mut candidates = beside.into_iter().chain(directories).map(|path| path.join("megapipe"));
-        candidates.find(|candidate| is_program(candidate))
     }
 }
 

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
+use ring::{Corrupt, Direction, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;
@@ -72,14 +72,14 @@ impl OwnLoop {
 
     /// See [`LoopPage::sleep`].
     #[inline]
-    pub fn sleep(&mut self) {
-        self.page.sleep();
+    pub fn sleep(&self, sleeper: u32) {
+        self.page.sleep(sleeper);
     }
 
     /// See [`LoopPage::wake`].
     #[inline]
-    pub fn wake(&self) {
-        self.page.wake();
+    pub fn wake(&self, sleeper: u32) {
+        self.page.wake(sleeper);
     }
 }
 
@@ -132,6 +132,19 @@ pub struct Connection {
     machine: Machine,
     _own: SharedMapping,
     _peer: SharedMapping,
+    shared: bool,
+    locks: [ring::Lock; 2],
+}
+
+/// Why a shared connection cannot be used now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HoldError {
+    /// Another thread, or a signal handler of this one, has it.
+    #[error(transparent)]
+    Lock(#[from] ring::LockError),
+    /// The other end broke the rules.
+    #[error(transparent)]
+    Corrupt(#[from] Corrupt),
 }
 
 impl Connection {
@@ -146,19 +159,102 @@ impl Connection {
         written: u64,
         consumed: u64,
     ) -> Result<Connection, AdoptError> {
+        Connection::of(own, peer, |own, peer| Machine::new(own, peer, written, consumed))
+    }
+
+    /// [`Machine::new_armed`] on the memory that a grant brought.
+    ///
+    /// # Errors
+    ///
+    /// The memory is no pair of segments.
+    pub fn new_armed(
+        own: SharedMapping,
+        peer: SharedMapping,
+        written: u64,
+        consumed: u64,
+        sleeper: u32,
+    ) -> Result<Connection, AdoptError> {
+        Connection::of(own, peer, |own, peer| Machine::new_armed(own, peer, written, consumed, sleeper))
+    }
+
+    fn of(
+        own: SharedMapping,
+        peer: SharedMapping,
+        machine: impl FnOnce(Segment, PeerSegment) -> Result<Machine, Corrupt>,
+    ) -> Result<Connection, AdoptError> {
         // SAFETY: both are mapped with the lengths given, the own one writable as the client
         // asked for, and stay so beside `machine`; nobody makes references to them.
         let (own_segment, peer_segment) = unsafe {
             (Segment::new(start_of(&own)?, own.len())?, PeerSegment::new(start_of(&peer)?, peer.len())?)
         };
-        let machine = Machine::new(own_segment, peer_segment, written, consumed)?;
-        Ok(Connection { machine, _own: own, _peer: peer })
+        let locks =
+            [Direction::Send, Direction::Receive].map(|half| ring::Lock::new(own_segment.clone(), half));
+        let machine = machine(own_segment, peer_segment)?;
+        Ok(Connection { machine, _own: own, _peer: peer, shared: false, locks })
     }
 
     /// As [`Machine::wants_bell`].
     #[inline]
-    pub fn wants_bell(&mut self, other: &mut OtherLoop) -> bool {
-        self.machine.wants_bell(&mut other.page)
+    pub fn wants_bell(&mut self, other: &OtherLoop) -> bool {
+        self.machine.wants_bell(&other.page)
+    }
+
+    /// The process that holds this end is about to fork: from here on each of both comes
+    /// first to [`Self::hold`] before it does anything else. To be called while no other
+    /// thread has it, in `process`, which is getpid(2).
+    pub fn share(&mut self, process: u32) {
+        self.machine.end.receiver.save();
+        self.locks[0].passes_to(process);
+        self.locks[0].adds_holder();
+        self.shared = true;
+    }
+
+    /// The fork failed.
+    pub fn unshare(&mut self) {
+        self.locks[0].drops_holder();
+    }
+
+    /// This process gives the end up. True: no other one has it, as far as is known.
+    pub fn give_up(&mut self) -> bool {
+        !self.shared || self.locks[0].drops_holder()
+    }
+
+    /// Whether it was.
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Whether a process that was forked from the one that was promoted has used this end:
+    /// then none looks at it by itself, since its bells must wake all.
+    #[inline]
+    pub fn has_several_users(&self) -> bool {
+        self.shared && self.locks[0].has_several()
+    }
+
+    /// Keeps the end's other processes out, and goes on where they left it. `thread` is
+    /// gettid(2), `process` getpid(2).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Machine::send`].
+    pub fn hold(&mut self, thread: u32, process: u32, wait: &mut impl ring::Wait) -> Result<(), HoldError> {
+        for lock in &self.locks {
+            lock.acquire(thread, wait)?;
+        }
+        if self.locks[0].passes_to(process) {
+            // It, or the one before, is not the one that was promoted.
+            self.locks[0].mark_several();
+            self.machine.end.sender.resume();
+            self.machine.end.receiver.resume()?;
+        }
+        Ok(())
+    }
+
+    /// Lets them in again.
+    pub fn let_go(&mut self, thread: u32) {
+        self.machine.end.receiver.save();
+        self.locks.iter().for_each(|lock| lock.release(thread));
     }
 }
 
@@ -189,22 +285,50 @@ pub struct Machine {
     spilled: bool,
     /// Stays on TCP from here on.
     demoted: bool,
+    /// Stays on TCP until it is told otherwise.
+    resting: bool,
 }
 
 impl Machine {
     /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
     /// this end ever sent, and has given `consumed` of what it ever received, and nothing
-    /// lies in between. From here on the peer may use its ring.
+    /// lies in between. From here on the peer may use its ring; this end is hot.
     ///
     /// # Errors
     ///
     /// The other end broke the rules already.
     pub fn new(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
+        let machine = Machine::unaware(own, peer, written, consumed)?;
+        machine.end.receiver.mark_aware();
+        Ok(machine)
+    }
+
+    /// As [`Self::new`], but this end waits for bells; `sleeper` is who looks at it when it
+    /// is hot (see [`Self::looked_at_by`]).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::new`].
+    pub fn new_armed(
+        own: Segment,
+        peer: PeerSegment,
+        written: u64,
+        consumed: u64,
+        sleeper: u32,
+    ) -> Result<Machine, Corrupt> {
+        let mut machine = Machine::unaware(own, peer, written, consumed)?;
+        machine.end.receiver.looked_at_by(sleeper);
+        // Nothing can be here: the peer uses its ring only after it was told that it may.
+        machine.end.receiver.arm()?;
+        machine.end.receiver.mark_aware();
+        Ok(machine)
+    }
+
+    fn unaware(own: Segment, peer: PeerSegment, written: u64, consumed: u64) -> Result<Machine, Corrupt> {
         let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
-        end.receiver.mark_aware();
-        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false })
+        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false, resting: false })
     }
 
     /// Sends what goes into the ring; returns how many bytes that were. If any are left
@@ -228,9 +352,18 @@ impl Machine {
         self.end.write(slices, total)
     }
 
+    /// Bytes in the ring that the peer has not taken: for programs that limit them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
+        self.end.sender.untaken()
+    }
+
     #[cold]
     fn enter_ring(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
-        if !kernel_idle || self.demoted || (self.spilled && !self.end.sender.drained()?) {
+        if !kernel_idle || self.demoted || self.resting || (self.spilled && !self.end.sender.drained()?) {
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;
@@ -262,6 +395,40 @@ impl Machine {
         self.demoted = true;
     }
 
+    /// The ring does not pay: what follows goes to the kernel until [`Self::end_rest`]. As for
+    /// [`Self::spill`], no bell may be under way.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn rest(&mut self) -> Result<(), Corrupt> {
+        self.resting = true;
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
+    /// The ring is tried again, as soon as the peer has come to the end of the TCP part.
+    pub fn end_rest(&mut self) {
+        self.resting = false;
+    }
+
+    /// Whether [`Self::rest`] holds.
+    #[inline]
+    pub fn is_resting(&self) -> bool {
+        self.resting
+    }
+
+    /// Whether the next byte to be read comes through the kernel, as of the last look.
+    #[inline]
+    pub fn reads_from_kernel(&self) -> bool {
+        self.end.receiver.is_in_tcp()
+    }
+
+    /// TCP-lane offset of what was read, bells among it.
+    #[inline]
+    pub fn read_of_kernel(&self) -> u64 {
+        self.end.receiver.tcp_lane()
+    }
+
     /// Whether [`Self::kernel_sends`] was called, or the kernel connection has an end.
     #[inline]
     pub fn stays_with_kernel(&self) -> bool {
@@ -284,7 +451,7 @@ impl Machine {
     /// [`Self::bell_was_taken`] if the kernel took it (that it had no room is fine: unread
     /// bytes lie before the receiver then).
     #[inline]
-    pub fn wants_bell(&mut self, other: &mut ring::PeerLoop) -> bool {
+    pub fn wants_bell(&mut self, other: &ring::PeerLoop) -> bool {
         let wanted = self.end.sender.wants_bell(other);
         if wanted {
             self.end.sender.rang(other, false);
@@ -295,6 +462,19 @@ impl Machine {
     /// Whether the other end reads no more: a bell would only meet a reset.
     pub fn peer_reads_no_more(&self) -> bool {
         self.end.sender.peer_ended()
+    }
+
+    /// Whether the other end asked to get everything through the kernel
+    /// ([`Self::kernel_sends`]).
+    #[inline]
+    pub fn peer_prefers_tcp(&self) -> bool {
+        self.end.sender.peer_prefers_tcp()
+    }
+
+    /// This end wants its bytes through the kernel from here on: something else than this
+    /// connection's owner is to see them there. What is in the ring still comes first.
+    pub fn prefer_tcp(&mut self) {
+        self.end.receiver.prefer_tcp();
     }
 
     /// The kernel took a bell.
@@ -334,6 +514,42 @@ impl Machine {
         self.kernel_end = Some(KernelEnd::Finished);
     }
 
+    /// The error that the kernel connection ended with, if nobody was told of it. It counts as
+    /// told from here on.
+    pub fn take_error(&mut self) -> Option<i32> {
+        match self.kernel_end.map(|end| self.as_on_tcp(end)) {
+            Some(KernelEnd::Failed(errno)) => {
+                self.end_was_told();
+                Some(errno)
+            }
+            Some(KernelEnd::Finished) | None => None,
+        }
+    }
+
+    /// Whoever uses the socket besides knows of no rings: what is sent goes through the kernel
+    /// for good, and what comes is asked for there. Bytes that are in the ring by now are
+    /// seen by this end only, and bells have to be taken out of the kernel.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leave(&mut self) -> Result<(), Corrupt> {
+        self.prefer_tcp();
+        self.end.sender.keep_to_tcp();
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
+    /// Whether [`Self::take_error`] would return one.
+    pub fn has_error(&self) -> bool {
+        matches!(self.kernel_end.map(|end| self.as_on_tcp(end)), Some(KernelEnd::Failed(_)))
+    }
+
+    /// Whether the bytes behind those that can be taken now came by the other lane.
+    #[inline]
+    pub fn nears_next_part(&self) -> bool {
+        self.end.receiver.nears_next_part()
+    }
+
     /// What to deliver next; `unread` as for [`Self::front`].
     ///
     /// # Errors
@@ -371,6 +587,43 @@ impl Machine {
     #[inline]
     pub fn read_ring(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
         self.end.receiver.read(buffer)
+    }
+
+    /// As [`Self::read_ring`], from behind the first `skip` bytes, but takes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn peek_ring(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+        self.end.receiver.peek(skip, buffer)
+    }
+
+    /// Takes up to `count` bytes of the ring without a copy; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn skip_ring(&mut self, count: usize) -> Result<usize, Corrupt> {
+        self.end.receiver.skip(count)
+    }
+
+    /// Ring bytes that ever came, as of the last look: it changes when more do.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.end.receiver.arrived()
+    }
+
+    /// Whether bytes lie in the kernel for this end, as far as the other end tells: what it
+    /// says lags behind what it did.
+    #[inline]
+    pub fn kernel_has_bytes(&self) -> bool {
+        self.end.receiver.kernel_has() > 0
+    }
+
+    /// Names the sleeper of the loop page that looks at this end while it is hot. To be
+    /// called while it is armed or muted only.
+    pub fn looked_at_by(&mut self, sleeper: u32) {
+        self.end.receiver.looked_at_by(sleeper);
     }
 
     /// This end waits for bells from here on. True: something is here already, and no bell

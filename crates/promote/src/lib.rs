@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod connection;
+mod demand;
 mod place;
 pub mod viewer;
 pub mod watch;
@@ -11,5 +12,6 @@ pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, KernelEnd, Machine, Next, OtherLoop, OwnLoop};
+pub use demand::{Presence, ensure_monitor};
 pub use place::{UnsafePlace, default_socket};
 pub use wire::Reason;

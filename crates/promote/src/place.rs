@@ -43,6 +43,11 @@ pub enum UnsafePlace {
     },
 }
 
+/// XDG_RUNTIME_DIR.
+pub(crate) fn runtime_directory() -> Option<PathBuf> {
+    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
+}
+
 /// A socket of the user's own: where, and whether its directory must be private.
 pub(crate) struct Place {
     pub(crate) path: PathBuf,
@@ -57,8 +62,8 @@ impl Place {
     }
 
     /// The user's own place: below XDG_RUNTIME_DIR, else below /tmp.
-    pub(crate) fn of_user() -> Place {
-        match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute()) {
+    pub(crate) fn of_user(runtime: Option<PathBuf>) -> Place {
+        match runtime.filter(|path| path.is_absolute()) {
             Some(runtime) => Place { path: runtime.join("megapipe/monitor.sock"), checked: true },
             None => {
                 let uid = rustix::process::geteuid().as_raw();
@@ -121,7 +126,7 @@ pub fn default_socket() -> Result<PathBuf, UnsafePlace> {
     if rustix::process::geteuid().is_root() {
         return Ok(SYSTEM_SOCKET.into());
     }
-    let place = Place::of_user();
+    let place = Place::of_user(runtime_directory());
     if place.prepare()? {
         return Ok(place.path);
     }

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use sys::packet;
 
 use crate::client::PROTOCOL;
-use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace};
+use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace, runtime_directory};
 use crate::wire::view::{self, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Reason};
 
@@ -72,7 +72,7 @@ pub fn places(chosen: Option<PathBuf>) -> Vec<PathBuf> {
     let named = std::env::var_os("MEGAPIPE_MONITOR").filter(|value| !value.is_empty()).map(PathBuf::from);
     match chosen.or(named) {
         Some(path) => vec![path],
-        None => vec![SYSTEM_SOCKET.into(), Place::of_user().path],
+        None => vec![SYSTEM_SOCKET.into(), Place::of_user(runtime_directory()).path],
     }
 }
 
@@ -88,7 +88,7 @@ impl Viewer {
     ///
     /// It is not there (`System`), or does not talk.
     pub fn connect(path: &Path, name: &str) -> Result<Viewer, ViewError> {
-        let own = Place::of_user();
+        let own = Place::of_user(runtime_directory());
         let place = if own.path == path { own } else { Place::chosen(path.into()) };
         if !place.check()? {
             return Err(io::Error::from(io::ErrorKind::NotFound).into());

@@ -147,7 +147,7 @@ fn round_trips(size: usize) -> f64 {
 
 /// Millions of messages a second; a bell is thought of after each `batch`.
 fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
-    let [(mut first, mut first_loop), (mut second, _)] = ends();
+    let [(mut first, first_loop), (mut second, _)] = ends();
     let took = both(
         move || {
             let message = vec![7; size];
@@ -161,7 +161,7 @@ fn stream(size: usize, batch: u32, read_size: usize) -> f64 {
                     }
                 }
                 if number % batch == 0 {
-                    assert!(!first.sender.wants_bell(&mut first_loop));
+                    assert!(!first.sender.wants_bell(&first_loop));
                 }
             }
         },

@@ -1,11 +1,13 @@
-//! Loop pages: whether a loop sleeps, and who has rung for that.
+//! Loop pages: which sleepers of a loop sleep, and who has rung for that.
 
 #[cfg(not(ring_loom))]
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 
-use crate::layout::Counters;
 #[cfg(not(ring_loom))]
 use crate::layout::LayoutError;
+use crate::layout::{Counters, SLEEPERS};
 use crate::memory::PageMemory;
 use crate::sync::{Ordering, full_fence};
 
@@ -13,7 +15,8 @@ use crate::sync::{Ordering, full_fence};
 #[derive(Clone, Debug)]
 pub struct LoopPage {
     page: PageMemory,
-    number: u32,
+    /// The last sleep number of each sleeper, which is one thread at a time.
+    numbers: Numbers,
 }
 
 impl LoopPage {
@@ -34,22 +37,27 @@ impl LoopPage {
     }
 
     pub(crate) fn of(page: PageMemory) -> LoopPage {
-        LoopPage { page, number: 0 }
+        LoopPage { page, numbers: Numbers::new() }
     }
 
-    /// Says that this loop is about to sleep. After it, every hot ring has to be looked at
-    /// once more ([`crate::Receiver::look_again`]) before the loop does sleep.
-    pub fn sleep(&mut self) {
-        self.number = next_number(self.number);
+    /// Says that this sleeper of the loop (0 if it has but one) is about to sleep. After it,
+    /// every hot ring of it has to be looked at once more ([`crate::Receiver::look_again`])
+    /// before it does sleep. Does nothing if there is no such sleeper.
+    pub fn sleep(&self, sleeper: u32) {
+        let Some(word) = self.page.header().asleep(sleeper) else { return };
+        let number = next_number(self.numbers.of(sleeper));
+        self.numbers.set(sleeper, number);
         // ENDED-PAIR, MUTE-PAIR: release which connections this loop has ended or muted.
-        self.page.header().asleep.store(self.number, Ordering::Release);
+        word.store(number, Ordering::Release);
         // SLEEP-PAIR: asleep before the last look at the rings; `wants_bell` has the other.
         full_fence();
     }
 
-    /// Says that this loop is awake.
-    pub fn wake(&self) {
-        self.page.header().asleep.store(0, Ordering::Relaxed);
+    /// Says that this sleeper is awake.
+    pub fn wake(&self, sleeper: u32) {
+        if let Some(word) = self.page.header().asleep(sleeper) {
+            word.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Words for statistics.
@@ -63,10 +71,9 @@ impl LoopPage {
 #[derive(Clone, Debug)]
 pub struct PeerLoop {
     page: PageMemory,
-    /// The sleep number it was last rung for.
-    rung: u32,
-    /// The sleep number seen last.
-    pub(crate) seen: u32,
+    /// The sleep number that each of its sleepers was last rung for. Threads may share it:
+    /// two that ring for one sleep do no harm.
+    rung: Numbers,
 }
 
 impl PeerLoop {
@@ -86,28 +93,60 @@ impl PeerLoop {
     }
 
     pub(crate) fn of(page: PageMemory) -> PeerLoop {
-        PeerLoop { page, rung: 0, seen: 0 }
+        PeerLoop { page, rung: Numbers::new() }
     }
 
-    /// Whether it sleeps and nobody of this loop has rung for that. The caller has issued a
-    /// full fence after what the other loop should see.
+    /// The number of the sleep that nobody of this loop has rung that sleeper for; 0 if
+    /// there is none. The caller has issued a full fence after what it should see.
     #[inline]
-    pub(crate) fn wants_bell(&mut self) -> bool {
+    pub(crate) fn wants_bell(&self, sleeper: u32) -> u32 {
+        let Some(word) = self.page.header().asleep(sleeper) else { return 0 };
         // ENDED-PAIR, MUTE-PAIR: acquire which connections the loop had ended or muted when it
         // went to sleep.
-        self.seen = self.page.header().asleep.load(Ordering::Acquire);
-        self.seen != 0 && self.seen != self.rung
+        let number = word.load(Ordering::Acquire);
+        if number == self.rung.of(sleeper) { 0 } else { number }
     }
 
-    /// Whether it sleeps, and this loop has rung for that.
-    pub fn is_rung(&self) -> bool {
-        let asleep = self.page.header().asleep.load(Ordering::Relaxed);
-        asleep != 0 && asleep == self.rung
+    /// Whether that sleeper sleeps, and this loop has rung for that.
+    pub fn is_rung(&self, sleeper: u32) -> bool {
+        let asleep = self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Relaxed));
+        asleep != 0 && asleep == self.rung.of(sleeper)
     }
 
-    /// A bell was rung for the number seen last.
-    pub(crate) fn rang(&mut self) {
-        self.rung = self.seen;
+    /// A bell was rung for that sleep.
+    pub(crate) fn rang(&self, sleeper: u32, number: u32) {
+        self.rung.set(sleeper, number);
+    }
+}
+
+/// A number for each sleeper. Threads may share them, and order nothing by them.
+#[derive(Debug)]
+struct Numbers([AtomicU32; SLEEPERS as usize]);
+
+impl Numbers {
+    fn new() -> Numbers {
+        Numbers([const { AtomicU32::new(0) }; SLEEPERS as usize])
+    }
+
+    /// 0 if there is no such sleeper.
+    #[inline(always)]
+    fn of(&self, sleeper: u32) -> u32 {
+        self.0.get(sleeper as usize).map_or(0, |number| number.load(Relaxed))
+    }
+
+    #[inline(always)]
+    fn set(&self, sleeper: u32, number: u32) {
+        if let Some(place) = self.0.get(sleeper as usize) {
+            place.store(number, Relaxed);
+        }
+    }
+}
+
+impl Clone for Numbers {
+    fn clone(&self) -> Numbers {
+        let numbers = Numbers::new();
+        (0..SLEEPERS).for_each(|sleeper| numbers.set(sleeper, self.of(sleeper)));
+        numbers
     }
 }
 

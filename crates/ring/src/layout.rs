@@ -32,6 +32,10 @@ pub const TAKEN_MESSAGES: usize = 8;
 /// Messages after which a half stores its count at the latest; it does so too when its owner
 /// has time.
 pub(crate) const COUNTED_EVERY: u64 = 64;
+/// Sleepers of a loop page: epoll sets or threads that sleep each by itself.
+pub const SLEEPERS: u32 = 61;
+/// The sleeper of a receiver that is looked at whatever its loop does: never asleep.
+pub const NO_SLEEPER: u32 = u32::MAX;
 /// Where the counters begin in a loop page.
 pub const LOOP_COUNTERS_OFFSET: usize = 128;
 
@@ -131,7 +135,19 @@ pub(crate) struct Header {
     gap_16: Gap<48>,
     pub(crate) armed: AtomicU32,
     pub(crate) ended: AtomicU32,
-    gap_72: Gap<56>,
+    /// Which sleeper of the loop page looks at this receiver while it is hot.
+    pub(crate) sleeper: AtomicU32,
+    /// The other end is to send through the kernel from here on.
+    pub(crate) prefers_tcp: AtomicU32,
+    /// 1: a process of this end has used it that did not map it at the promotion.
+    pub(crate) several: AtomicU32,
+    /// The process of this end that used it last.
+    pub(crate) process: AtomicU32,
+    /// Forks that made one more holder of this end, less those who gave it up.
+    pub(crate) forks: AtomicU32,
+    /// 1: this end sends through the kernel for good.
+    pub(crate) keeps_tcp: AtomicU32,
+    gap_96: Gap<32>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -176,6 +192,34 @@ pub(crate) struct LoopHeader {
     pub(crate) asleep: AtomicU32,
     gap_68: Gap<60>,
     pub(crate) counters: Counters,
+    /// Sleepers 1 and on.
+    pub(crate) others: [Sleeper; OTHER_SLEEPERS],
+}
+
+#[cfg(not(ring_loom))]
+const OTHER_SLEEPERS: usize = SLEEPERS as usize - 1;
+/// The model has few: each is a word that the checker follows.
+#[cfg(ring_loom)]
+const OTHER_SLEEPERS: usize = 1;
+
+/// A word in a line of its own: a loop that goes to sleep and wakes writes it often.
+#[derive(Debug)]
+#[cfg_attr(ring_loom, derive(Default))]
+#[repr(C, align(8))]
+pub(crate) struct Sleeper {
+    asleep: AtomicU32,
+    gap_4: Gap<60>,
+}
+
+impl LoopHeader {
+    /// The word of a sleeper; none if there is no such sleeper, [`NO_SLEEPER`] among them.
+    #[inline(always)]
+    pub(crate) fn asleep(&self, sleeper: u32) -> Option<&AtomicU32> {
+        match sleeper {
+            0 => Some(&self.asleep),
+            other => self.others.get((other as usize).wrapping_sub(1)).map(|other| &other.asleep),
+        }
+    }
 }
 
 #[cfg(not(ring_loom))]
@@ -187,6 +231,12 @@ const _: () = {
     assert!(offset_of!(Header, aware) == 12);
     assert!(offset_of!(Header, armed) == 64);
     assert!(offset_of!(Header, ended) == 68);
+    assert!(offset_of!(Header, sleeper) == 72);
+    assert!(offset_of!(Header, prefers_tcp) == 76);
+    assert!(offset_of!(Header, several) == 80);
+    assert!(offset_of!(Header, process) == 84);
+    assert!(offset_of!(Header, forks) == 88);
+    assert!(offset_of!(Header, keeps_tcp) == 92);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);
@@ -206,5 +256,7 @@ const _: () = {
     assert!(offset_of!(LoopHeader, version) == 4);
     assert!(offset_of!(LoopHeader, asleep) == 64);
     assert!(offset_of!(LoopHeader, counters) == LOOP_COUNTERS_OFFSET);
+    assert!(offset_of!(LoopHeader, others) == 256);
+    assert!(size_of::<Sleeper>() == 64);
     assert!(size_of::<LoopHeader>() <= LOOP_PAGE_SIZE);
 };

@@ -103,6 +103,42 @@ impl Lock {
         }
     }
 
+    /// Says that `process` uses this end from now on; to be called by a holder. True: another
+    /// one did before, and what it left has to be [resumed](crate::Receiver::resume).
+    #[inline]
+    pub fn passes_to(&self, process: u32) -> bool {
+        // Ordered by the lock, as all that its holders write.
+        let word = &self.segment.header().process;
+        let passes = word.load(Ordering::Relaxed) != process;
+        if passes {
+            word.store(process, Ordering::Relaxed);
+        }
+        passes
+    }
+
+    /// A process that has this end is about to fork.
+    pub fn adds_holder(&self) {
+        self.segment.header().forks.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A process gives this end up. True: it was the last one.
+    pub fn drops_holder(&self) -> bool {
+        let forks = &self.segment.header().forks;
+        let taken = forks.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |forks| forks.checked_sub(1));
+        taken.is_err()
+    }
+
+    /// Says that more than one process uses this end; it stays so.
+    pub fn mark_several(&self) {
+        self.segment.header().several.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether more than one process has used this end.
+    #[inline]
+    pub fn has_several(&self) -> bool {
+        self.segment.header().several.load(Ordering::Relaxed) != 0
+    }
+
     /// Gives it back, if `thread` holds it.
     #[inline]
     pub fn release(&self, thread: u32) {

@@ -156,15 +156,15 @@ fn loom_armed_receiver_gets_a_bell() {
     check(3, || {
         let (mut sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
-        let mut peer_loop = PeerLoop::of(PageMemory::model());
+        let peer_loop = PeerLoop::of(PageMemory::model());
         let writer = thread::spawn({
             let kernel = kernel.clone();
             move || {
                 for byte in [1, 2] {
                     assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-                    if sender.wants_bell(&mut peer_loop) {
+                    if sender.wants_bell(&peer_loop) {
                         kernel.send(0);
-                        sender.rang(&mut peer_loop, true);
+                        sender.rang(&peer_loop, true);
                     }
                 }
             }
@@ -192,15 +192,15 @@ fn sleeping_loop(one_loop_sends: bool) {
     let (second, mut second_receiver) = ring_direction();
     let kernel = Arc::new(Kernel::default());
     let page = PageMemory::model();
-    let mut own_page = LoopPage::of(page.clone());
+    let own_page = LoopPage::of(page.clone());
     let send = |senders: Vec<Sender>| {
-        let (kernel, mut peer_loop) = (kernel.clone(), PeerLoop::of(page.clone()));
+        let (kernel, peer_loop) = (kernel.clone(), PeerLoop::of(page.clone()));
         move || {
             for mut sender in senders {
                 assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if sender.wants_bell(&mut peer_loop) {
+                if sender.wants_bell(&peer_loop) {
                     kernel.send(0);
-                    sender.rang(&mut peer_loop, true);
+                    sender.rang(&peer_loop, true);
                 }
             }
         }
@@ -212,7 +212,7 @@ fn sleeping_loop(one_loop_sends: bool) {
     };
     let mut received = 0;
     while received < 2 {
-        own_page.sleep();
+        own_page.sleep(0);
         let mut ready = false;
         for receiver in [&mut first_receiver, &mut second_receiver] {
             ready |= matches!(receiver.look_again().unwrap(), Ready::Ring(_));
@@ -220,7 +220,7 @@ fn sleeping_loop(one_loop_sends: bool) {
         if !ready {
             kernel.wait();
         }
-        own_page.wake();
+        own_page.wake(0);
         kernel.take(kernel.unread());
         for receiver in [&mut first_receiver, &mut second_receiver] {
             received += receiver.read(&mut [0]).unwrap();
@@ -249,29 +249,67 @@ fn loom_no_bell_on_an_ended_connection() {
         let (mut open, mut open_receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
         let page = PageMemory::model();
-        let mut own_page = LoopPage::of(page.clone());
+        let own_page = LoopPage::of(page.clone());
         let sender = thread::spawn({
-            let (kernel, mut peer_loop) = (kernel.clone(), PeerLoop::of(page));
+            let (kernel, peer_loop) = (kernel.clone(), PeerLoop::of(page));
             move || {
                 assert_eq!(closed.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if closed.wants_bell(&mut peer_loop) {
+                if closed.wants_bell(&peer_loop) {
                     // Nobody reads it.
-                    closed.rang(&mut peer_loop, true);
+                    closed.rang(&peer_loop, true);
                 }
                 assert_eq!(open.write([[1].as_slice()], 1, None).unwrap(), 1);
-                if open.wants_bell(&mut peer_loop) {
+                if open.wants_bell(&peer_loop) {
                     kernel.send(0);
-                    open.rang(&mut peer_loop, true);
+                    open.rang(&peer_loop, true);
                 }
             }
         });
         closed_receiver.mark_ended();
-        own_page.sleep();
+        own_page.sleep(0);
         if open_receiver.look_again().unwrap() == Ready::Nothing {
             kernel.wait();
         }
-        own_page.wake();
+        own_page.wake(0);
         assert_eq!(open_receiver.read(&mut [0]).unwrap(), 1);
+        sender.join().unwrap();
+    });
+}
+
+/// SLEEPER-PAIR: a bell on a connection that has gone to another sleeper is not counted for
+/// the sleeper it was with.
+#[test]
+fn loom_no_bell_counts_for_the_sleeper_before() {
+    check(3, || {
+        let (mut moved, mut moved_receiver) = ring_direction();
+        let (mut stays, mut stays_receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let page = PageMemory::model();
+        let own_page = LoopPage::of(page.clone());
+        let sender = thread::spawn({
+            let (kernel, peer_loop) = (kernel.clone(), PeerLoop::of(page));
+            move || {
+                assert_eq!(moved.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if moved.wants_bell(&peer_loop) {
+                    // The other sleeper would hear it, and is awake.
+                    moved.rang(&peer_loop, true);
+                }
+                assert_eq!(stays.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if stays.wants_bell(&peer_loop) {
+                    kernel.send(0);
+                    stays.rang(&peer_loop, true);
+                }
+            }
+        });
+        moved_receiver.mute();
+        moved_receiver.looked_at_by(1);
+        moved_receiver.disarm();
+        own_page.sleep(0);
+        if stays_receiver.look_again().unwrap() == Ready::Nothing {
+            kernel.wait();
+        }
+        own_page.wake(0);
+        assert_eq!(stays_receiver.read(&mut [0]).unwrap(), 1);
         sender.join().unwrap();
     });
 }
@@ -283,7 +321,7 @@ fn loom_lane_switches_both_ways() {
         let (sends, receives) = direction();
         let (mut sender, mut receiver) = (sends.sender, receives.receiver);
         let kernel = Arc::new(Kernel::default());
-        let mut peer_loop = PeerLoop::of(PageMemory::model());
+        let peer_loop = PeerLoop::of(PageMemory::model());
         assert!(!receiver.arm().unwrap());
         receiver.mark_aware();
         let writer = thread::spawn({
@@ -297,9 +335,9 @@ fn loom_lane_switches_both_ways() {
                         continue;
                     }
                     assert_eq!(sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
-                    if sender.wants_bell(&mut peer_loop) {
+                    if sender.wants_bell(&peer_loop) {
                         kernel.send(0);
-                        sender.rang(&mut peer_loop, true);
+                        sender.rang(&peer_loop, true);
                     }
                     assert!(byte == 4 || sender.open_tcp().unwrap());
                 }

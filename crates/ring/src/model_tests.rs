@@ -81,14 +81,14 @@ impl Model {
 
     fn ring_bell(&mut self, sender: usize) {
         let end = &mut self.pair.ends[sender].sender;
-        if end.wants_bell(&mut self.pair.peers[sender]) {
+        if end.wants_bell(&self.pair.peers[sender]) {
             let direction = &mut self.directions[sender];
             let room = direction.kernel.len() < KERNEL_ROOM;
             if room {
                 direction.kernel.push_back(0);
             }
-            end.rang(&mut self.pair.peers[sender], room);
-            assert!(!end.wants_bell(&mut self.pair.peers[sender]), "one bell for each number");
+            end.rang(&self.pair.peers[sender], room);
+            assert!(!end.wants_bell(&self.pair.peers[sender]), "one bell for each number");
         }
     }
 
@@ -96,7 +96,7 @@ impl Model {
     fn wake(&mut self, sender: usize) {
         self.directions[sender].waits = false;
         self.pair.ends[1 - sender].receiver.disarm();
-        self.pair.pages[1 - sender].wake();
+        self.pair.pages[1 - sender].wake(0);
     }
 
     fn apply(&mut self, side: usize, step: Step) {
@@ -141,7 +141,7 @@ impl Model {
             }
             Step::Peek(length) => {
                 let mut buffer = vec![0; length];
-                let peeked = self.pair.ends[side].receiver.peek(&mut buffer).unwrap();
+                let peeked = self.pair.ends[side].receiver.peek(0, &mut buffer).unwrap();
                 assert!(self.directions[other].stream.iter().take(peeked).eq(&buffer[..peeked]));
             }
             Step::Skip(count) => {
@@ -157,9 +157,9 @@ impl Model {
             }
             Step::Sleep => {
                 self.wake(other);
-                self.pair.pages[side].sleep();
+                self.pair.pages[side].sleep(0);
                 match self.pair.ends[side].receiver.look_again().unwrap() {
-                    Ready::Ring(_) => self.pair.pages[side].wake(),
+                    Ready::Ring(_) => self.pair.pages[side].wake(0),
                     Ready::Tcp { .. } | Ready::Nothing => self.directions[other].waits = true,
                 }
             }

@@ -295,6 +295,32 @@ impl Receiver {
         Ok(())
     }
 
+    /// Whether the part that is being taken has an end that is known: the bytes behind it came
+    /// by the other lane.
+    #[inline]
+    pub fn nears_next_part(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// Ring count that the other end had published at the last look.
+    #[inline]
+    pub fn arrived(&self) -> u64 {
+        self.tail
+    }
+
+    /// Whether the next byte comes through the kernel, as of the last look.
+    #[inline]
+    pub fn is_in_tcp(&self) -> bool {
+        self.lane() == Lane::Tcp
+    }
+
+    /// Bytes of the TCP lane, bells among them, that the other end says it sent and that were
+    /// not taken: what it says lags behind what it did.
+    #[inline]
+    pub fn kernel_has(&self) -> u64 {
+        self.peer.header().sent.tcp.load(Ordering::Relaxed).saturating_sub(self.tcp)
+    }
+
     /// Copies bytes from the ring, as many as fit and are here; 0 if the next byte is not in
     /// the ring.
     ///
@@ -331,16 +357,20 @@ impl Receiver {
         Ok(taken)
     }
 
-    /// As [`Receiver::read`], but takes nothing.
+    /// As [`Receiver::read`], from behind the first `skip` bytes, but takes nothing.
     ///
     /// # Errors
     /// The other end's words are nonsense.
-    pub fn peek(&mut self, buffer: &mut [u8]) -> Result<usize, Corrupt> {
+    pub fn peek(&mut self, skip: usize, buffer: &mut [u8]) -> Result<usize, Corrupt> {
         let here = match self.look_again()? {
-            Ready::Ring(here) => here.min(buffer.len()),
-            Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
+            Ready::Ring(here) if skip < here => (here - skip).min(buffer.len()),
+            Ready::Ring(_) | Ready::Tcp { .. } | Ready::Nothing => return Ok(0),
         };
-        self.peer.copy_out(self.index, &mut buffer[..here]);
+        let ring_length = self.peer.ring_length();
+        // `skip` is less than what the ring holds.
+        let index = self.index + skip;
+        let index = if index < ring_length { index } else { index - ring_length };
+        self.peer.copy_out(index, &mut buffer[..here]);
         Ok(here)
     }
 
@@ -478,10 +508,19 @@ impl Receiver {
         own.armed.store(self.number, Ordering::Relaxed);
     }
 
-    /// The connection is hot: whoever looks at it does so by itself while its loop is awake.
+    /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
     #[inline]
     pub fn disarm(&mut self) {
-        self.own.header().armed.store(0, Ordering::Relaxed);
+        // SLEEPER-PAIR: release who that is.
+        self.own.header().armed.store(0, Ordering::Release);
+    }
+
+    /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
+    /// sleeps. To be called while it is armed or muted only.
+    ///
+    /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
+    pub fn looked_at_by(&mut self, sleeper: u32) {
+        self.own.header().sleeper.store(sleeper, Ordering::Relaxed);
     }
 
     /// Whether all that was ever in the ring has been taken: what a FIN, once read from the
@@ -506,6 +545,14 @@ impl Receiver {
     pub fn mark_aware(&self) {
         // What was armed before is ordered by the fences of `arm` and `wants_bell`.
         self.own.header().aware.store(1, Ordering::Release);
+    }
+
+    /// Asks the other end to send through the kernel from here on. What it was sending when it
+    /// could not see this yet still comes through the ring.
+    pub fn prefer_tcp(&self) {
+        self.own.header().prefers_tcp.store(1, Ordering::Relaxed);
+        // The other end loads it behind the fence of `wants_bell` at the latest.
+        full_fence();
     }
 
     /// Says that this end reads no more; to be called before its last descriptor is closed,

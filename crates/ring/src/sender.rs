@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::{COUNTED_EVERY, RECORDS, SENT_MESSAGES};
+use crate::layout::{COUNTED_EVERY, NO_SLEEPER, RECORDS, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -33,6 +33,8 @@ pub struct Sender {
     /// The arming number last rung for, and the one seen last; 0: the loop page was asked.
     rung: u32,
     seen: u32,
+    /// The sleeper that was asked, and the number of its sleep.
+    seen_sleep: (u32, u32),
     /// Messages sent, and how many of them the segment tells.
     messages: u64,
     told: u64,
@@ -63,6 +65,7 @@ impl Sender {
             tcp: 0,
             rung: 0,
             seen: 0,
+            seen_sleep: (NO_SLEEPER, 0),
             messages: 0,
             told: 0,
         };
@@ -112,6 +115,12 @@ impl Sender {
     /// Whether the other end reads no more.
     pub fn peer_ended(&self) -> bool {
         self.peer.header().ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the other end asked for bytes that come through the kernel only.
+    #[inline]
+    pub fn peer_prefers_tcp(&self) -> bool {
+        self.peer.header().prefers_tcp.load(Ordering::Relaxed) != 0
     }
 
     /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
@@ -267,12 +276,21 @@ impl Sender {
         if self.lane() == Lane::Ring {
             return Ok(true);
         }
+        if self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0 {
+            return Ok(false);
+        }
         // Two: it must always be possible to leave the ring again.
         if !self.peer_is_aware() || self.free_records()? < 2 {
             return Ok(false);
         }
         self.open(None);
         Ok(true)
+    }
+
+    /// Nobody who uses this end opens a ring part from here on. Ordered by the lock, as all that
+    /// the end's processes leave each other.
+    pub fn keep_to_tcp(&self) {
+        self.own.header().keeps_tcp.store(1, Ordering::Relaxed);
     }
 
     /// Opens a TCP part, if this is none yet: the next bytes go to the kernel. False if too
@@ -319,6 +337,15 @@ impl Sender {
         Ok(self.head == self.tail && self.free_records()? == RECORDS)
     }
 
+    /// Bytes in the ring that the other end has not taken.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    pub fn untaken(&mut self) -> Result<usize, Corrupt> {
+        self.refresh()?;
+        Ok(self.tail.wrapping_sub(self.head) as usize)
+    }
+
     /// Whether the other end says that it has taken all that was sent, in both lanes. It may
     /// have taken ring bytes that it does not tell of yet.
     #[cold]
@@ -332,34 +359,43 @@ impl Sender {
     /// and say so with [`Sender::rang`]. Never in a TCP part, where a bell would be taken for
     /// data: its bytes themselves wake. So ask before opening one that no bytes follow at once.
     #[inline]
-    pub fn wants_bell(&mut self, peer_loop: &mut PeerLoop) -> bool {
+    pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
         if self.lane() == Lane::Tcp {
             return false;
         }
         // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
         // loop's fences lie between their store and their last look at `tail`.
         full_fence();
+        let peer = self.peer.header();
         // The loop first: what was armed before it fell asleep is seen, and no bell on a muted
         // connection stands for the loop's others.
-        let loop_wants = peer_loop.wants_bell();
-        self.seen = self.peer.header().armed.load(Ordering::Relaxed);
+        let sleeper = peer.sleeper.load(Ordering::Relaxed);
+        let number = peer_loop.wants_bell(sleeper);
+        // SLEEPER-PAIR: acquire who looks at it since it is hot.
+        self.seen = peer.armed.load(Ordering::Acquire);
         if self.seen != 0 {
             return self.seen != self.rung;
         }
+        self.seen_sleep = (sleeper, number);
+        if peer.sleeper.load(Ordering::Relaxed) != sleeper {
+            // It went from one to another meanwhile. A bell never harms, but counts for none.
+            self.seen_sleep = (NO_SLEEPER, 0);
+            return !self.peer_ended();
+        }
         // A bell on a connection that the other end has closed would wake nobody, and count for
         // all others of that loop.
-        loop_wants && !self.peer_ended()
+        number != 0 && !self.peer_ended()
     }
 
     /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as
     /// rung: unread bytes lie before the receiver.
-    pub fn rang(&mut self, peer_loop: &mut PeerLoop, taken: bool) {
+    pub fn rang(&mut self, peer_loop: &PeerLoop, taken: bool) {
         let own = self.own.header();
         if self.seen != 0 {
             self.rung = self.seen;
             own.sent.last.store(u64::from(self.rung), Ordering::Relaxed);
         } else {
-            peer_loop.rang();
+            peer_loop.rang(self.seen_sleep.0, self.seen_sleep.1);
         }
         if taken {
             self.bell_was_taken();

@@ -83,9 +83,9 @@ fn bells_before_a_tcp_part_are_told_from_its_data() {
     let [first, second] = &mut pair.ends;
     assert!(!second.receiver.arm().unwrap());
     assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
-    assert!(first.sender.wants_bell(&mut pair.peers[0]));
-    first.sender.rang(&mut pair.peers[0], true);
-    assert!(!first.sender.wants_bell(&mut pair.peers[0]));
+    assert!(first.sender.wants_bell(&pair.peers[0]));
+    first.sender.rang(&pair.peers[0], true);
+    assert!(!first.sender.wants_bell(&pair.peers[0]));
     assert!(first.sender.open_tcp().unwrap());
     first.sender.sent_over_tcp(3);
     // Four bytes lie in the kernel: a bell and the data, which come after those in the ring.

@@ -103,8 +103,10 @@ impl LoopView {
         unsafe { PageMemory::new(start) }.map(LoopView)
     }
 
-    /// Whether the loop says that it sleeps.
+    /// Whether any sleeper of the loop says that it sleeps.
     pub fn asleep(&self) -> bool {
-        self.0.header().asleep.load(Ordering::Relaxed) != 0
+        (0..layout::SLEEPERS)
+            .filter_map(|sleeper| self.0.header().asleep(sleeper))
+            .any(|word| word.load(Ordering::Relaxed) != 0)
     }
 }

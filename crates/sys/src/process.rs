@@ -1,5 +1,6 @@
 //! Starting a program that outlives its starter, and what a service manager hands over.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -37,6 +38,29 @@ pub fn start_detached(command: &mut Command) -> io::Result<()> {
     }
     command.spawn()?.wait()?;
     Ok(())
+}
+
+/// Executes `program` in place of this one: the same process, with the same descriptors, signal
+/// mask and ignored signals, which `std::process::Command` would reset. A file without a known
+/// format is a script of the shell, as for execvp(3). Returns only if it fails.
+pub fn execute(program: &CStr, arguments: &[CString], environment: &[CString]) -> io::Error {
+    let pointers = |strings: &[CString]| {
+        strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect::<Vec<_>>()
+    };
+    let environment = pointers(environment);
+    let run = |program: &CStr, arguments: &[*const libc::c_char]| {
+        // SAFETY: both arrays end with null, and their strings outlive the call.
+        unsafe { libc::execve(program.as_ptr(), arguments.as_ptr(), environment.as_ptr()) };
+        io::Error::last_os_error()
+    };
+    let mut given = pointers(arguments);
+    let error = run(program, &given);
+    if error.raw_os_error() != Some(libc::ENOEXEC) {
+        return error;
+    }
+    const SHELL: &CStr = c"/bin/sh";
+    given.splice(0..given.len().min(2) - 1, [SHELL.as_ptr(), program.as_ptr()]);
+    run(SHELL, &given)
 }
 
 /// The listening socket that a service manager started this process with (sd_listen_fds(3)),

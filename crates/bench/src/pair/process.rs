@@ -94,13 +94,13 @@ impl Drop for Worker {
 }
 
 /// Processes that want each of some CPUs all the time; dropping it ends them.
-pub(super) struct Crowd {
+pub(crate) struct Crowd {
     _workers: Vec<Worker>,
 }
 
 impl Crowd {
     /// Starts `each` processes for each CPU.
-    pub(super) fn start(program: &Path, cpus: &CpuSet, each: usize, time: Duration) -> io::Result<Self> {
+    pub(crate) fn start(program: &Path, cpus: &CpuSet, each: usize, time: Duration) -> io::Result<Self> {
         let cpus = cpus.as_slice().iter().flat_map(|&cpu| std::iter::repeat_n(cpu, each));
         let workers = cpus.map(|cpu| Worker::busy(program, cpu, time)).collect::<io::Result<_>>()?;
         Ok(Self { _workers: workers })

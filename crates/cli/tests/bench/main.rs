@@ -14,6 +14,7 @@ use bench::engine::Engine;
 use bench::record::Record;
 use serde_json::Value;
 
+mod apps;
 #[path = "../doctor/confine.rs"]
 #[allow(dead_code)] // the doctor needs more of it
 mod confine;

@@ -84,6 +84,7 @@ impl Running {
             program: None,
             policy: self.place.file("none"),
             retry: Duration::from_millis(10),
+            ..client::Options::from_environment(name)
         }
     }
 

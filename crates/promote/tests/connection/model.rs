@@ -195,7 +195,7 @@ impl World {
     fn wake(&mut self, side: usize) {
         let end = &mut self.ends[side];
         end.asleep = false;
-        end.own_loop.wake();
+        end.own_loop.wake(0);
         if let Some(connection) = &mut end.connection {
             connection.disarm();
         }
@@ -219,7 +219,7 @@ impl World {
         if !connection.stays_with_kernel() {
             taken = connection.send([&bytes[..]], count, true).unwrap();
             self.ring_bytes += taken as u64;
-            if taken > 0 && !end.bell && connection.wants_bell(&mut end.other_loop) {
+            if taken > 0 && !end.bell && connection.wants_bell(&end.other_loop) {
                 end.bell = true;
             }
         }
@@ -355,11 +355,11 @@ impl World {
     fn sleep_hot(&mut self, side: usize) {
         let end = &mut self.ends[side];
         let connection = end.connection.as_mut().unwrap();
-        end.own_loop.sleep();
+        end.own_loop.sleep(0);
         end.asleep =
             end.fetched.is_empty() && !connection.kernel_has_ended() && !connection.look_again().unwrap();
         if !end.asleep {
-            end.own_loop.wake();
+            end.own_loop.wake(0);
         }
     }
 

@@ -362,7 +362,7 @@ impl World {
             self.ways[side].hash(&mut digest);
             self.reset_by_bell[side].hash(&mut digest);
             self.machines[side].hash(&mut digest);
-            self.peers[side].is_rung().hash(&mut digest);
+            self.peers[side].is_rung(0).hash(&mut digest);
             self.words.hash_side(side, &mut digest);
             self.monitor.map(|offers| offers[side]).hash(&mut digest);
         }

@@ -64,7 +64,7 @@ impl World {
     pub(super) fn write(&mut self, side: usize) -> Verdict {
         if self.is(Mutation::BellAskedBeforeWrite) && !self.ends[side].bell {
             let wanted =
-                self.machines[side].as_mut().is_some_and(|machine| machine.wants_bell(&mut self.peers[side]));
+                self.machines[side].as_mut().is_some_and(|machine| machine.wants_bell(&self.peers[side]));
             self.ends[side].bell = wanted;
         }
         let count = self.bounds.writes[side][self.ends[side].writes];
@@ -118,7 +118,7 @@ impl World {
             return Ok(());
         }
         let machine = self.machines[side].as_mut().ok_or("a bell without a ring")?;
-        let wanted = machine.wants_bell(&mut self.peers[side]);
+        let wanted = machine.wants_bell(&self.peers[side]);
         self.ends[side].bell = wanted && !self.is(Mutation::BellOmitted);
         Ok(())
     }
@@ -231,7 +231,7 @@ impl World {
 
     pub(super) fn wake(&mut self, side: usize) {
         if self.ends[side].sleep != Sleep::Awake && self.mutation != Mutation::WakeStaysAsleep {
-            self.pages[side].wake();
+            self.pages[side].wake(0);
             if let Some(machine) = &mut self.machines[side] {
                 machine.disarm();
             }
@@ -398,7 +398,7 @@ impl World {
     }
 
     pub(super) fn sleep_hot(&mut self, side: usize) {
-        self.pages[side].sleep();
+        self.pages[side].sleep(0);
         self.ends[side].idle = false;
         self.ends[side].sleep = Sleep::Dozing;
     }

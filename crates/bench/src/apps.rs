@@ -1,0 +1,336 @@
+//! Servers that people run, with the clients that people measure them with: plain, over their UNIX
+//! sockets, and with the preload library in both.
+//!
+//! Every transport is measured in every case, once per round, with servers of its own; within a
+//! round the transports take turns, and each round starts with another one, so that a slow minute
+//! of the machine falls on all of them alike. Programs that are not installed are named and left out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::cpu::CpuSet;
+use crate::pair::{BUSY_PER_CPU, Crowd, Placement};
+use crate::record::Origin;
+use crate::rpc::Outcome;
+
+mod app;
+mod calls;
+mod client;
+mod load;
+mod output;
+pub mod plot;
+mod process;
+pub mod record;
+mod server;
+mod summary;
+pub mod table;
+
+pub use app::{App, Case, Operation, Transport};
+pub use calls::{CALLS_VERB, CallTimes, time_calls};
+pub use load::{LOAD_VERB, LoadError, Report, Request, Target, Task, run as run_load};
+pub use process::find;
+pub use summary::without_promotion;
+
+use process::{Ending, Failure, Folder, Process};
+use record::{Absent, Header, Measurement, Overhead, Record};
+use server::{Database, Part, Preload, Server, Site};
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program, which is run again as the monitor and as a client.
+    pub program: PathBuf,
+    /// The preload library.
+    pub library: PathBuf,
+    /// The command line, for the record.
+    pub command: String,
+    /// The servers.
+    pub apps: Vec<App>,
+    /// Whether to measure what the library costs programs that it does nothing for.
+    pub overhead: bool,
+    /// What clients do; each server takes part in those that it has.
+    pub operations: Vec<Operation>,
+    /// Concurrent connections; some operations have a number of their own.
+    pub connections: Vec<u32>,
+    /// Where the programs run.
+    pub placements: Vec<Placement>,
+    /// The CPUs of both: two, or one if both are to share it.
+    pub cpus: CpuSet,
+    /// Length of one measurement, which clients that know no fractions round to seconds.
+    pub window: Duration,
+    /// Measurements of each transport in each case.
+    pub rounds: u32,
+}
+
+/// What a run tells its caller as it goes.
+#[derive(Debug)]
+pub enum Progress<'run> {
+    /// The next measurement begins.
+    Measuring(Case, Transport),
+    /// What the library costs is next.
+    Overhead,
+    /// Something to keep.
+    Record(&'run Record),
+    /// A measurement is done, or cannot be made.
+    Done,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A folder or process of our own cannot be made.
+    #[error("cannot prepare the measurements")]
+    Prepare(#[source] io::Error),
+    /// The monitor does not run.
+    #[error("cannot start a monitor: {0}")]
+    Monitor(String),
+    /// The caller cannot take a record.
+    #[error(transparent)]
+    Report(io::Error),
+}
+
+impl Plan {
+    /// All cases, in the order in which they are measured.
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &placement in &self.placements {
+            for &app in &self.apps {
+                let has = |operation: &&Operation| self.operations.contains(operation);
+                for &operation in app.operations().iter().filter(has) {
+                    let own = operation.connections().map(|count| vec![count]);
+                    for connections in own.unwrap_or_else(|| self.connections.clone()) {
+                        cases.push(Case { app, operation, connections, placement });
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    /// How many measurements a complete run makes.
+    pub fn measurements(&self) -> usize {
+        let each = self.cases().into_iter().map(|case| case.transports().len()).sum::<usize>();
+        (each + if self.overhead { 2 } else { 0 }) * self.rounds as usize
+    }
+}
+
+/// Runs the plan until it is complete or `stop` is set. What it started has ended then, and what it
+/// wrote is removed.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
+) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+    let mut absent = Vec::new();
+    for &app in &plan.apps {
+        let missing = app.programs().iter().filter(|name| find(name).is_none()).copied().collect::<Vec<_>>();
+        if !missing.is_empty() {
+            absent.push(Absent { app, case: None, reason: format!("not installed: {}", missing.join(", ")) });
+        }
+    }
+    let mut run = match Run::start(plan, stop) {
+        Ok(run) => run,
+        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
+        Err(Failure::Because(reason)) => return Err(RunError::Monitor(reason)),
+    };
+    tell(Progress::Record(&Record::Header(header(plan, stop))))?;
+    for one in &absent {
+        tell(Progress::Record(&Record::Absent(one.clone())))?;
+    }
+    let mut lost = Vec::new();
+    for round in 1..=plan.rounds {
+        for case in plan.cases() {
+            let transports = case.transports();
+            let installed = absent.iter().all(|absent| absent.app != case.app);
+            for turn in 0..transports.len() {
+                let transport = transports[(turn + round as usize - 1) % transports.len()];
+                if installed && !lost.contains(&(case, transport)) {
+                    tell(Progress::Measuring(case, transport))?;
+                    match run.measure(&case, transport, round) {
+                        Ok(measurement) => tell(Progress::Record(&Record::App(measurement)))?,
+                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
+                        Err(Failure::Because(reason)) => {
+                            lost.push((case, transport));
+                            let what = format!("{case}, {}", transport.name());
+                            let absent = Absent { app: case.app, case: Some(what), reason };
+                            tell(Progress::Record(&Record::Absent(absent)))?;
+                        }
+                    }
+                }
+                tell(Progress::Done)?;
+            }
+        }
+        for turn in 0..if plan.overhead { 2 } else { 0 } {
+            tell(Progress::Overhead)?;
+            let preloaded = (turn + round) % 2 == 0;
+            let preload = preloaded.then_some(&run.preload);
+            match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), preload, stop) {
+                Ok(costs) => {
+                    for (cost, ns) in costs {
+                        let overhead = Overhead { cost, preloaded, round, ns };
+                        tell(Progress::Record(&Record::Overhead(overhead)))?;
+                    }
+                }
+                Err(Failure::Stopped) => return Ok(Outcome::Stopped),
+                Err(Failure::Because(reason)) => {
+                    return Err(RunError::Prepare(io::Error::other(reason)));
+                }
+            }
+            tell(Progress::Done)?;
+        }
+    }
+    Ok(Outcome::Complete)
+}
+
+/// What all measurements share; dropping it ends and removes it.
+struct Run<'plan> {
+    plan: &'plan Plan,
+    stop: &'plan AtomicBool,
+    preload: Preload,
+    database: Option<Database>,
+    // The monitor before its folder.
+    _monitor: Process,
+    folder: Folder,
+}
+
+impl<'plan> Run<'plan> {
+    fn start(plan: &'plan Plan, stop: &'plan AtomicBool) -> Result<Self, Failure> {
+        let folder = Folder::new()?;
+        // A copy, since some programs run as another user, who may not go where it is.
+        let library = folder.path().join("libmegapipe_preload.so");
+        fs::copy(&plan.library, &library)
+            .and_then(|_| fs::set_permissions(&library, fs::Permissions::from_mode(0o755)))
+            .map_err(|error| format!("cannot copy {}: {error}", plan.library.display()))?;
+        let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
+        fs::write(&policy, POLICY)?;
+        let mut command = Command::new(&plan.program);
+        command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
+        server::undress(&mut command);
+        command.env("MEGAPIPE_LOG", "error");
+        let mut monitor = Process::start(command, folder.path(), &plan.cpus, Ending::Terminate)?;
+        monitor.wait_until(|| socket.exists(), stop)?;
+        let preload = Preload { library, monitor: socket };
+        Ok(Self { plan, stop, preload, database: None, _monitor: monitor, folder })
+    }
+
+    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Measurement, Failure> {
+        let plan = self.plan;
+        let [server_cpus, client_cpus] = case.placement.of(&plan.cpus);
+        let stop = self.stop;
+        let site = |folder, preload, database| Site {
+            folder,
+            preload,
+            database,
+            transport,
+            server_cpus: server_cpus.clone(),
+            client_cpus: client_cpus.clone(),
+            stop,
+        };
+        if case.app == App::Postgres && self.database.is_none() {
+            self.database = Some(Database::new(&site(self.folder.path(), &self.preload, None))?);
+        }
+        let database = self.database.as_ref().filter(|_| case.app == App::Postgres);
+        let site = site(self.folder.path(), &self.preload, database);
+        for part in [Part::Server, Part::Client] {
+            let _ = fs::remove_file(site.log(part)); // of the measurement before
+        }
+        let _crowd = crowd(plan, case.placement)?;
+        let server = Server::start(case.app, case.operation, &site)?;
+        let measured = client::measure(case, &server, &site, &plan.program, plan.window)?;
+        drop(server); // tells what was promoted
+        let promoted = |part| {
+            let log = fs::read_to_string(site.log(part)).unwrap_or_default();
+            output::promoted(&log)
+        };
+        let (promoted, server_promoted) = (promoted(Part::Client), promoted(Part::Server));
+        if transport == Transport::Megapipe && promoted.is_none() {
+            return Err(Failure::Because(format!(
+                "{} ended without the library's summary: {} was not loaded",
+                case.app.client(case.operation),
+                plan.library.display()
+            )));
+        }
+        if measured.load.requests_per_s == 0.0 || measured.load.requests == 0.0 {
+            let client = case.app.client(case.operation);
+            return Err(Failure::Because(format!("{client} had no answer in its time")));
+        }
+        let per_request = |time: Duration| time.as_nanos() as f64 / measured.load.requests;
+        Ok(Measurement {
+            app: case.app,
+            client: case.app.client(case.operation).to_owned(),
+            transport,
+            connections: case.connections,
+            placement: case.placement,
+            operation: case.operation,
+            round,
+            requests_per_s: measured.load.requests_per_s,
+            p50_us: measured.load.p50_us,
+            p99_us: measured.load.p99_us,
+            server_cpu_ns_per_request: per_request(measured.server_cpu),
+            client_cpu_ns_per_request: per_request(measured.client_cpu),
+            promoted,
+            server_promoted,
+        })
+    }
+}
+
+/// Those who want the CPUs, too, while a measurement is made.
+fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
+    if placement != Placement::Oversubscribed {
+        return Ok(None);
+    }
+    let time = plan.window * 20 + Duration::from_secs(120);
+    Ok(Some(Crowd::start(&plan.program, &plan.cpus, BUSY_PER_CPU, time)?))
+}
+
+fn header(plan: &Plan, stop: &AtomicBool) -> Header {
+    let mut versions = BTreeMap::new();
+    for name in plan.apps.iter().flat_map(|app| app.programs()) {
+        let flag = match *name {
+            "nginx" | "haproxy" | "wrk" => "-v",
+            _ => "--version",
+        };
+        if !stop.load(Ordering::Relaxed)
+            && let Some(words) = version(name, flag)
+        {
+            versions.insert((*name).to_owned(), words);
+        }
+    }
+    Header {
+        origin: Origin::of_this_machine(plan.command.clone()),
+        cpus: plan.cpus.as_slice().to_vec(),
+        seconds: plan.window.as_secs_f64(),
+        rounds: plan.rounds,
+        versions,
+    }
+}
+
+/// The first line in which a program tells its version, on whichever stream.
+fn version(name: &str, flag: &str) -> Option<String> {
+    let output = server::plain(name).ok()?.arg(flag).output().ok()?;
+    let words = if output.stdout.is_empty() { output.stderr } else { output.stdout };
+    String::from_utf8_lossy(&words).lines().next().map(|line| line.trim().to_owned())
+}
+
+/// The library, by MEGAPIPE_PRELOAD, beside the program, or where `make install` puts it.
+pub fn library(program: &Path) -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os("MEGAPIPE_PRELOAD").filter(|path| !path.is_empty()) {
+        return Path::new(&named).canonicalize().ok();
+    }
+    let folder = program.parent()?;
+    let places = [folder.join(LIBRARY), folder.join("../lib/megapipe").join(LIBRARY)];
+    places.iter().find_map(|place| place.canonicalize().ok())
+}
+
+/// The file name of the library.
+pub const LIBRARY: &str = "libmegapipe_preload.so";
+
+/// Nothing but what is measured shall bound the promotions.
+const POLICY: &str = "same_user = true\n[limits]\noffers_per_second = 1000000\noffers_burst = 1000000\n";

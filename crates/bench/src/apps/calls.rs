@@ -1,0 +1,112 @@
+//! What the library costs a program that it does nothing for: calls on descriptors that are not
+//! sockets, and start-up.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::process::{Ending, Failure, Process};
+use super::record::Cost;
+use super::server::{Preload, dress, plain, undress};
+use crate::cpu::CpuSet;
+use crate::summary::Spread;
+
+/// The hidden verb under which the program times its own calls.
+pub const CALLS_VERB: &str = "app-calls";
+
+/// Median nanoseconds of a call, as printed in JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CallTimes {
+    /// read(2) of one byte of /dev/zero.
+    pub read_ns: f64,
+    /// write(2) of one byte to /dev/null.
+    pub write_ns: f64,
+}
+
+/// Times calls of this process on descriptors that are no sockets, through the C library.
+pub fn time_calls() -> io::Result<CallTimes> {
+    let (mut zero, mut null) = (File::open("/dev/zero")?, File::create("/dev/null")?);
+    let mut byte = [0];
+    Ok(CallTimes {
+        read_ns: median(|| zero.read(&mut byte).map(drop))?,
+        write_ns: median(|| null.write(&[0]).map(drop))?,
+    })
+}
+
+/// Nanoseconds of one call: the median of many batches.
+fn median(mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
+    let mut times = Vec::with_capacity(BATCHES);
+    for _ in 0..BATCHES {
+        let began = Instant::now();
+        for _ in 0..CALLS {
+            call()?;
+        }
+        times.push(began.elapsed().as_nanos() as f64 / CALLS as f64);
+    }
+    Ok(Spread::of(times).map_or(0.0, |spread| spread.median))
+}
+
+/// All costs, with or without the library, in nanoseconds.
+pub(super) fn measure(
+    program: &Path,
+    folder: &Path,
+    cpus: &CpuSet,
+    preload: Option<&Preload>,
+    stop: &AtomicBool,
+) -> Result<Vec<(Cost, f64)>, Failure> {
+    let prepare = |mut command: Command| {
+        undress(&mut command);
+        if let Some(preload) = preload {
+            dress(&mut command, preload, None);
+        }
+        command
+    };
+    let mut command = Command::new(program);
+    command.args(["bench", CALLS_VERB]);
+    let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
+    let text = process.finish(PATIENCE, stop)?;
+    let times = serde_json::from_str::<CallTimes>(&text).map_err(|error| error.to_string())?;
+    let mut runs = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::Stopped);
+        }
+        let mut command = prepare(plain("true")?);
+        command.stdin(Stdio::null());
+        let began = Instant::now();
+        let status = command.status()?;
+        runs.push(began.elapsed().as_nanos() as f64);
+        if !status.success() {
+            return Err(Failure::Because(format!("true ended with {status}")));
+        }
+    }
+    let start_up = Spread::of(runs).map_or(0.0, |spread| spread.median);
+    Ok(vec![(Cost::Read, times.read_ns), (Cost::Write, times.write_ns), (Cost::StartUp, start_up)])
+}
+
+const BATCHES: usize = 101;
+
+/// In a batch.
+const CALLS: usize = 10_000;
+
+/// Of true(1) in a round.
+const RUNS: usize = 51;
+
+/// How long so many calls may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_take_time() {
+        let times = time_calls().unwrap();
+        assert!(times.read_ns > 0.0 && times.write_ns > 0.0, "{times:?}");
+    }
+}

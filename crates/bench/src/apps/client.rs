@@ -1,0 +1,230 @@
+//! The clients: each as its documentation says one should run it, once for a measurement.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use super::app::{App, Case, Operation, Transport};
+use super::load::{LOAD_VERB, Report, Request, Target};
+use super::output::{self, Load};
+use super::process::{Ending, Failure, Process, cpu_of_ended_children};
+use super::server::{Part, Server, Site, UNIX_PORT, dress, undress};
+
+/// What a client and its server did.
+pub(super) struct Measured {
+    pub(super) load: Load,
+    pub(super) server_cpu: Duration,
+    pub(super) client_cpu: Duration,
+}
+
+/// Lets the client of a case run for a time.
+pub(super) fn measure(
+    case: &Case,
+    server: &Server,
+    site: &Site<'_>,
+    program: &Path,
+    window: Duration,
+) -> Result<Measured, Failure> {
+    let client = Client { case, server, site, window };
+    match (case.app, case.operation) {
+        (App::Memcached, _) | (_, Operation::Idle) => client.load(program),
+        (App::Redis, _) => client.redis_benchmark(),
+        (App::Nginx | App::Haproxy, _) => client.wrk(),
+        (App::Postgres, _) => client.pgbench(),
+    }
+}
+
+struct Client<'run> {
+    case: &'run Case,
+    server: &'run Server,
+    site: &'run Site<'run>,
+    window: Duration,
+}
+
+impl Client<'_> {
+    /// Knows no time, but a number of requests, which short runs find.
+    fn redis_benchmark(&self) -> Result<Measured, Failure> {
+        let run = |operation: &str, requests: u64| {
+            let command = self.redis_command(operation, requests)?;
+            self.run(command, |text| output::redis_benchmark(text, requests))
+        };
+        run("set", FIRST_REQUESTS)?; // so that there is something to get
+        let operation = if self.case.operation == Operation::Set { "set" } else { "get" };
+        let probe = run(operation, FIRST_REQUESTS.max(u64::from(self.case.connections) * 10))?;
+        let warm_up = run(operation, requests(probe.load.requests_per_s, self.window / 4))?;
+        let rate = warm_up.load.requests_per_s;
+        let _ = fs::remove_file(self.site.log(Part::Client)); // of the runs before
+        run(operation, requests(rate, self.window))
+    }
+
+    fn redis_command(&self, operation: &str, requests: u64) -> Result<Command, Failure> {
+        let mut command = self.site.program("redis-benchmark", Part::Client)?;
+        match &self.server.target {
+            Target::Port(port) => command.args(["-h", "127.0.0.1", "-p", &port.to_string()]),
+            Target::Path(path) => command.arg("-s").arg(path),
+        };
+        command.args(["--csv", "-t", operation]);
+        command.args(["-n", &requests.to_string(), "-c", &self.case.connections.to_string()]);
+        if self.case.operation == Operation::Short {
+            command.args(["-k", "0"]);
+        }
+        Ok(command)
+    }
+
+    fn wrk(&self) -> Result<Measured, Failure> {
+        let port = self.port()?;
+        let mut command = self.site.program("wrk", Part::Client)?;
+        command.args(["-t", "1", "-c", &self.case.connections.to_string()]);
+        command.args(["-d", &format!("{}s", self.whole_seconds()), "--latency"]);
+        if self.case.operation == Operation::Short {
+            command.args(["-H", "Connection: close"]);
+        }
+        command.arg(format!("http://127.0.0.1:{port}/"));
+        self.run(command, output::wrk)
+    }
+
+    fn pgbench(&self) -> Result<Measured, Failure> {
+        let home = self.site.home();
+        // Fills the server's own memory.
+        let plain = Site {
+            transport: Transport::Unix,
+            server_cpus: self.site.server_cpus.clone(),
+            client_cpus: self.site.client_cpus.clone(),
+            ..*self.site
+        };
+        let mut warm_up = plain.program("pgbench", Part::Client)?;
+        warm_up.arg("-h").arg(home).args(["-p", &self.database_port(), "-U", "postgres"]);
+        warm_up.args(["-n", "-S", "-c", "4", "-t", "4000", "postgres"]);
+        self.run(warm_up, |text| output::pgbench(text, "".lines()))?;
+        let log = home.join("transactions");
+        let mut command = self.site.program("pgbench", Part::Client)?;
+        match &self.server.target {
+            Target::Port(_) => command.args(["-h", "127.0.0.1"]),
+            Target::Path(folder) => command.arg("-h").arg(folder),
+        };
+        command.args(["-p", &self.database_port(), "-U", "postgres", "-n", "-S"]);
+        // Its time begins before its connections do, each of which is a new process of the server.
+        let connecting = match self.case.operation {
+            Operation::Short => 0,
+            _ => u64::from(self.case.connections).div_ceil(CONNECTING_PER_S),
+        };
+        let seconds = self.whole_seconds() + connecting;
+        command.args(["-c", &self.case.connections.to_string(), "-T", &seconds.to_string()]);
+        command.args(["-l", "--sampling-rate", "0.1"]).arg("--log-prefix").arg(&log);
+        if self.case.operation == Operation::Short {
+            command.arg("-C");
+        }
+        command.arg("postgres");
+        let measured = self.run(command, |text| {
+            let times =
+                logs(home).iter().map(|log| fs::read_to_string(log).unwrap_or_default()).collect::<String>();
+            output::pgbench(text, times.lines())
+        });
+        for log in logs(home) {
+            let _ = fs::remove_file(log); // the folder is removed in the end
+        }
+        measured
+    }
+
+    fn database_port(&self) -> String {
+        match &self.server.target {
+            Target::Port(port) => port.to_string(),
+            Target::Path(_) => UNIX_PORT.to_owned(),
+        }
+    }
+
+    fn load(&self, program: &Path) -> Result<Measured, Failure> {
+        let request = match (self.case.app, self.case.operation) {
+            (App::Memcached, Operation::Set) => Request::MemcachedSet,
+            (App::Memcached, _) => Request::MemcachedGet,
+            (App::Redis, _) => Request::RedisGet,
+            (App::Nginx | App::Haproxy | App::Postgres, _) => Request::Http,
+        };
+        let active = match self.case.operation {
+            Operation::Idle => IDLE_ACTIVE,
+            _ => self.case.connections,
+        };
+        let mut command = Command::new(program);
+        undress(&mut command);
+        if self.site.transport == Transport::Megapipe {
+            dress(&mut command, self.site.preload, Some(&self.site.log(Part::Client)));
+        }
+        command.args(["bench", LOAD_VERB, "--request", request.name()]);
+        match &self.server.target {
+            Target::Port(port) => command.args(["--port", &port.to_string()]),
+            Target::Path(path) => command.arg("--path").arg(path),
+        };
+        command
+            .args(["--connections", &self.case.connections.to_string(), "--active", &active.to_string()])
+            .args(["--warm-up-ns", &(self.window / 4).as_nanos().to_string()])
+            .args(["--window-ns", &self.window.as_nanos().to_string()]);
+        self.run(command, |text| {
+            let report = serde_json::from_str::<Report>(text).map_err(|error| error.to_string())?;
+            Ok(Load {
+                requests_per_s: report.requests_per_s,
+                requests: report.requests as f64,
+                p50_us: Some(report.p50_us),
+                p99_us: Some(report.p99_us),
+            })
+        })
+    }
+
+    /// Runs it to its end.
+    fn run(
+        &self,
+        command: Command,
+        figures: impl FnOnce(&str) -> Result<Load, String>,
+    ) -> Result<Measured, Failure> {
+        let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
+        let site = self.site;
+        let mut process = Process::start(command, site.folder, &site.client_cpus, Ending::Terminate)?;
+        let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
+        let load = figures(&text)?;
+        let client_cpu = cpu_of_ended_children().saturating_sub(client);
+        thread::sleep(SETTLING);
+        let server_cpu = self.server.cpu_time()?.saturating_sub(server);
+        Ok(Measured { load, server_cpu, client_cpu })
+    }
+
+    fn port(&self) -> Result<u16, Failure> {
+        match &self.server.target {
+            Target::Port(port) => Ok(*port),
+            Target::Path(_) => Err("wrk knows TCP only".to_owned().into()),
+        }
+    }
+
+    /// wrk and pgbench know no others.
+    fn whole_seconds(&self) -> u64 {
+        (self.window.as_secs_f64().round() as u64).max(1)
+    }
+}
+
+/// What pgbench has logged.
+fn logs(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let logs = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("transactions."));
+    logs.map(|entry| entry.path()).collect()
+}
+
+/// As many as are made in a time.
+fn requests(rate: f64, time: Duration) -> u64 {
+    (rate * time.as_secs_f64()).clamp(1000.0, 1e9) as u64
+}
+
+/// To learn a rate from.
+const FIRST_REQUESTS: u64 = 4000;
+
+/// Requests under way on 500 connections that are mostly idle.
+const IDLE_ACTIVE: u32 = 10;
+
+/// In which servers see that their client has gone: what PostgreSQL's processes for connections have
+/// used is counted again only when they have ended.
+const SETTLING: Duration = Duration::from_millis(100);
+
+/// Connections that PostgreSQL begins in a second on a slow machine.
+const CONNECTING_PER_S: u64 = 100;
+
+/// How much longer than its time a client may take.
+const PATIENCE: Duration = Duration::from_secs(60);

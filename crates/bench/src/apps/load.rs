@@ -1,0 +1,379 @@
+//! A load generator for servers that bring none: one thread, one epoll set, one request at a time
+//! on a connection, and the C library's own calls, which a preload library sees.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::epoll::Epoll;
+
+/// The hidden verb under which the program is this load generator.
+pub const LOAD_VERB: &str = "app-load";
+
+/// What is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// memcached: read 64 bytes.
+    MemcachedGet,
+    /// memcached: write 64 bytes.
+    MemcachedSet,
+    /// Redis: read 64 bytes.
+    RedisGet,
+    /// HTTP/1.1: fetch `/`.
+    Http,
+}
+
+/// Where the server listens.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A port of 127.0.0.1.
+    Port(u16),
+    /// A UNIX socket.
+    Path(PathBuf),
+}
+
+/// What to do.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Where the server listens.
+    pub target: Target,
+    /// What is asked of it.
+    pub request: Request,
+    /// Connections.
+    pub connections: u32,
+    /// Those of them on which a request is under way; the one that has rested longest is next.
+    pub active: u32,
+    /// Not measured.
+    pub warm_up: Duration,
+    /// Measured.
+    pub window: Duration,
+}
+
+/// What came of it, as printed in JSON.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Report {
+    /// Requests per second in the window.
+    pub requests_per_s: f64,
+    /// Requests of window and warm-up.
+    pub requests: u64,
+    /// Median time of a request in the window, microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the same.
+    pub p99_us: f64,
+}
+
+/// Why no load was made.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The kernel refused something.
+    #[error("cannot {0}")]
+    Kernel(&'static str, #[source] io::Error),
+    /// The server ended a connection.
+    #[error("the server closed connection {0}")]
+    Closed(usize),
+    /// The server said something else than asked.
+    #[error("the server answered with {0:?}")]
+    Astray(String),
+}
+
+impl Request {
+    const ALL: [(&'static str, Request); 4] = [
+        ("memcached-get", Request::MemcachedGet),
+        ("memcached-set", Request::MemcachedSet),
+        ("redis-get", Request::RedisGet),
+        ("http", Request::Http),
+    ];
+
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
+    }
+
+    /// The request of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(one, _)| *one == name).map(|(_, request)| *request)
+    }
+
+    /// What a connection sends, and what each response begins with.
+    fn words(self) -> (String, &'static str) {
+        match self {
+            Request::MemcachedGet => ("get key\r\n".to_owned(), "VALUE key 0 64\r\n"),
+            Request::MemcachedSet => (format!("set key 0 0 64\r\n{VALUE}\r\n"), "STORED\r\n"),
+            Request::RedisGet => ("*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(), "$64\r\n"),
+            Request::Http => ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), "HTTP/1.1 200 "),
+        }
+    }
+
+    /// What the first connection sends before, and the answer, so that there is something to read.
+    fn preparation(self) -> Option<(String, &'static str)> {
+        match self {
+            Request::MemcachedGet => Some(Request::MemcachedSet.words()),
+            Request::RedisGet => {
+                Some((format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"), "+OK\r\n"))
+            }
+            Request::MemcachedSet | Request::Http => None,
+        }
+    }
+
+    /// The length of a response that begins so, once so much of it is there that it can be told.
+    fn length(self, response: &[u8]) -> Option<usize> {
+        let (_, start) = self.words();
+        match self {
+            Request::MemcachedGet => Some(start.len() + VALUE.len() + "\r\nEND\r\n".len()),
+            Request::MemcachedSet => Some(start.len()),
+            Request::RedisGet => Some(start.len() + VALUE.len() + "\r\n".len()),
+            Request::Http => {
+                let text = str::from_utf8(response).ok()?;
+                let head = text.find("\r\n\r\n")?;
+                let fields = text[..head].lines().filter_map(|line| line.split_once(':'));
+                let mut lengths = fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+                Some(head + 4 + lengths.next()?.1.trim().parse::<usize>().ok()?)
+            }
+        }
+    }
+}
+
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn connect(target: &Target) -> io::Result<Self> {
+        match target {
+            Target::Port(port) => {
+                let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, *port))?;
+                stream.set_nodelay(true)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Target::Path(path) => UnixStream::connect(path).map(Stream::Unix),
+        }
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nonblocking(true),
+            Stream::Unix(stream) => stream.set_nonblocking(true),
+        }
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).read(buffer),
+            Stream::Unix(stream) => (&*stream).read(buffer),
+        }
+    }
+
+    /// All of it: it always fits, since nothing else is under way.
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => (&*stream).write_all(bytes),
+            Stream::Unix(stream) => (&*stream).write_all(bytes),
+        }
+    }
+
+    fn descriptor(&self) -> RawFd {
+        match self {
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+            Stream::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+struct Connection {
+    stream: Stream,
+    received: usize,
+    sent: Instant,
+}
+
+/// Makes the load.
+pub fn run(task: &Task) -> Result<Report, LoadError> {
+    let failed = |what| move |error| LoadError::Kernel(what, error);
+    let (request, start) = task.request.words();
+    let epoll = Epoll::new().map_err(failed("make an epoll set"))?;
+    let mut connections = Vec::with_capacity(task.connections as usize);
+    for place in 0..task.connections as usize {
+        let stream = Stream::connect(&task.target).map_err(failed("connect"))?;
+        connections.push(Connection { stream, received: 0, sent: Instant::now() });
+        let descriptor = connections[place].stream.descriptor();
+        let added = epoll.control(libc::EPOLL_CTL_ADD, descriptor, place as u64, libc::EPOLLIN);
+        added.map_err(failed("watch a connection"))?;
+    }
+    let Some(first) = connections.first() else { return Err(LoadError::Closed(0)) };
+    if let Some((words, answer)) = task.request.preparation() {
+        first.stream.write(words.as_bytes()).map_err(failed("send"))?;
+        expect(&first.stream, answer, |_| Some(answer.len()))?;
+    }
+    // One in full, for the length of all.
+    first.stream.write(request.as_bytes()).map_err(failed("send"))?;
+    let length = expect(&first.stream, start, |response| task.request.length(response))?;
+    for connection in &connections {
+        connection.stream.set_nonblocking().map_err(failed("choose calls that do not block"))?;
+    }
+    let mut resting = (0..connections.len()).collect::<VecDeque<_>>();
+    let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid");
+    let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
+    let mut buffer = vec![0; 16 << 10];
+    let (mut requests, began) = (1, Instant::now());
+    let (first, last) = (began + task.warm_up, began + task.warm_up + task.window);
+    let mut now = began;
+    for _ in 0..task.active {
+        let Some(place) = resting.pop_front() else { break };
+        connections[place].sent = now;
+        connections[place].stream.write(request.as_bytes()).map_err(failed("send"))?;
+    }
+    while now < last {
+        for event in epoll.wait(&mut events, 50).map_err(failed("wait"))? {
+            let place = event.u64 as usize;
+            let Some(connection) = connections.get_mut(place) else { continue };
+            match connection.stream.read(&mut buffer) {
+                Ok(0) => return Err(LoadError::Closed(place)),
+                Ok(count) => {
+                    let fresh = connection.received == 0;
+                    if fresh && !begins(&buffer[..count], start) {
+                        return Err(LoadError::Astray(first_line(&buffer[..count])));
+                    }
+                    connection.received += count;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(LoadError::Kernel("receive", error)),
+            }
+            if connection.received > length {
+                return Err(LoadError::Astray(first_line(&buffer)));
+            }
+            if connection.received == length {
+                connection.received = 0;
+                now = Instant::now();
+                requests += 1;
+                if now >= first && now < last {
+                    times.saturating_record((now - connection.sent).as_nanos() as u64);
+                }
+                resting.push_back(place);
+                if let Some(next) = resting.pop_front() {
+                    connections[next].sent = now;
+                    connections[next].stream.write(request.as_bytes()).map_err(failed("send"))?;
+                }
+            }
+        }
+        now = Instant::now();
+    }
+    Ok(Report {
+        requests_per_s: times.len() as f64 / task.window.as_secs_f64(),
+        requests,
+        p50_us: times.value_at_quantile(0.5) as f64 / 1e3,
+        p99_us: times.value_at_quantile(0.99) as f64 / 1e3,
+    })
+}
+
+/// Receives one response that begins so, and tells its length.
+fn expect(stream: &Stream, start: &str, length: impl Fn(&[u8]) -> Option<usize>) -> Result<usize, LoadError> {
+    let mut response = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let count = stream.read(&mut buffer).map_err(|error| LoadError::Kernel("receive", error))?;
+        if count == 0 {
+            return Err(LoadError::Closed(0));
+        }
+        response.extend_from_slice(&buffer[..count]);
+        if !begins(&response, start) || response.len() > MOST {
+            return Err(LoadError::Astray(first_line(&response)));
+        }
+        match length(&response) {
+            Some(length) if response.len() == length => return Ok(length),
+            Some(length) if response.len() > length => {
+                return Err(LoadError::Astray(first_line(&response)));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a response, or what is there of it, begins as it should.
+fn begins(response: &[u8], start: &str) -> bool {
+    response.iter().zip(start.as_bytes()).all(|(one, other)| one == other)
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned()
+}
+
+/// What keys hold.
+const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// No response is as long.
+const MOST: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::BufRead;
+    use std::net::TcpListener;
+    use std::thread;
+
+    /// A server that answers each line that begins with a word, on each connection by itself.
+    fn serve(word: &'static str, answer: &'static str) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                thread::spawn(move || {
+                    let mut output = stream.try_clone().unwrap();
+                    for line in io::BufReader::new(stream).lines().map_while(Result::ok) {
+                        let answer = if line.starts_with("set ") { "STORED\r\n" } else { answer };
+                        let asked = line.starts_with(word) || line.starts_with("set ");
+                        if asked && output.write_all(answer.as_bytes()).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+        });
+        port
+    }
+
+    fn task(port: u16, request: Request) -> Task {
+        Task {
+            target: Target::Port(port),
+            request,
+            connections: 8,
+            active: 3,
+            warm_up: Duration::from_millis(10),
+            window: Duration::from_millis(100),
+        }
+    }
+
+    #[test]
+    fn all_requests_are_answered_and_timed() {
+        let port = serve("GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nServer: here\r\n\r\nhello");
+        let report = run(&task(port, Request::Http)).unwrap();
+        assert!(report.requests > 1 && report.requests_per_s > 0.0, "{report:?}");
+        assert!(0.0 < report.p50_us && report.p50_us <= report.p99_us, "{report:?}");
+        let value =
+            "VALUE key 0 64\r\n0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\r\nEND\r\n";
+        assert!(run(&task(serve("get", value), Request::MemcachedGet)).is_ok());
+    }
+
+    #[test]
+    fn other_answers_end_it() {
+        let port = serve("GET", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n");
+        let error = run(&task(port, Request::Http)).unwrap_err();
+        assert!(error.to_string().contains("503"), "{error}");
+        let port = serve("get", "END\r\n");
+        assert!(matches!(run(&task(port, Request::MemcachedGet)), Err(LoadError::Astray(_))));
+    }
+
+    #[test]
+    fn requests_have_names() {
+        for (name, request) in Request::ALL {
+            assert_eq!((request.name(), Request::from_name(name)), (name, Some(request)));
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Programs of others, as their controller sees them: started, pinned, counted, ended.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::clock;
+use crate::cpu::{self, CpuSet};
+
+/// Why there are no figures.
+#[derive(Debug)]
+pub(super) enum Failure {
+    Stopped,
+    /// In the words of the program that failed, or in ours.
+    Because(String),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::Because(error.to_string())
+    }
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Failure::Because(reason)
+    }
+}
+
+/// Whom a program runs as, if not as ourselves.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl User {
+    /// The user of this name; its main group.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let users = fs::read_to_string("/etc/passwd").ok()?;
+        users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            (fields.next()? == name).then_some(())?;
+            Some(User { uid: fields.nth(1)?.parse().ok()?, gid: fields.next()?.parse().ok()? })
+        })
+    }
+}
+
+/// What is told to a program that shall end.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Ending {
+    /// SIGTERM.
+    Terminate,
+    /// SIGINT, after which PostgreSQL does not wait for its clients.
+    Interrupt,
+}
+
+/// A running program; dropping it ends it and its children. It is told to end, too, when its
+/// controller is killed.
+pub(super) struct Process {
+    child: Child,
+    name: String,
+    output: PathBuf,
+    errors: PathBuf,
+    ending: Ending,
+}
+
+impl Process {
+    /// Starts a program on some CPUs; what it says goes into files of a folder.
+    pub(super) fn start(
+        mut command: Command,
+        folder: &Path,
+        cpus: &CpuSet,
+        ending: Ending,
+    ) -> Result<Self, Failure> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let program = Path::new(command.get_program());
+        let name = program.file_name().unwrap_or(OsStr::new("program")).to_string_lossy().into_owned();
+        let name = if name == "exe" { "megapipe".to_owned() } else { name }; // of /proc/self
+        let [output, errors] = ["out", "err"].map(|kind| folder.join(format!("{name}-{number}.{kind}")));
+        let cpus = cpus.as_slice().to_vec();
+        command
+            .stdin(Stdio::null())
+            .stdout(File::create(&output)?)
+            .stderr(File::create(&errors)?)
+            .process_group(0); // the terminal's Ctrl-C is for the controller alone
+        // SAFETY: between fork and exec only prctl and sched_setaffinity are called, which are plain system
+        // calls; nothing is allocated or locked.
+        unsafe {
+            command.pre_exec(move || {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                cpu::pin(&cpus)
+            });
+        }
+        let child =
+            command.spawn().map_err(|error| Failure::Because(format!("cannot start {name}: {error}")))?;
+        Ok(Self { child, name, output, errors, ending })
+    }
+
+    /// Waits for its end and gives what it has printed.
+    pub(super) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Failure> {
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return match status.success() {
+                    true => Ok(fs::read_to_string(&self.output)?),
+                    false => Err(self.failure(status)),
+                };
+            }
+            self.go_on(deadline, stop)?;
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until it is ready; an end before is a failure.
+    pub(super) fn wait_until(
+        &mut self,
+        mut ready: impl FnMut() -> bool,
+        stop: &AtomicBool,
+    ) -> Result<(), Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        while !ready() {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(self.failure(status));
+            }
+            self.go_on(deadline, stop)?;
+            thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    fn go_on(&self, deadline: Instant, stop: &AtomicBool) -> Result<(), Failure> {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Failure::Stopped);
+        }
+        match Instant::now() > deadline {
+            true => Err(Failure::Because(format!("{} was not done in time", self.name))),
+            false => Ok(()),
+        }
+    }
+
+    fn failure(&self, status: ExitStatus) -> Failure {
+        let said = [&self.errors, &self.output].map(|file| fs::read_to_string(file).unwrap_or_default());
+        let said = said.iter().flat_map(|text| text.trim().lines().rev().take(3)).collect::<Vec<_>>();
+        let said = said.into_iter().rev().collect::<Vec<_>>().join("; ");
+        Failure::Because(format!("{} ended with {status}: {said}", self.name))
+    }
+
+    /// CPU time of it and of all that descend from it, those included that have ended and were waited for.
+    pub(super) fn cpu_time(&self) -> io::Result<Duration> {
+        let processes = processes()?;
+        let mut sum = Duration::ZERO;
+        let mut family = vec![self.child.id()];
+        while let Some(parent) = family.pop() {
+            family.extend(processes.iter().filter(|(_, one)| one.parent == parent).map(|(&pid, _)| pid));
+            if let Some(one) = processes.get(&parent) {
+                // A process that has ended meanwhile has no clock any more.
+                sum += clock::of_process(parent).unwrap_or(one.own) + one.of_children;
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Ends it, as kindly as it lets us.
+    pub(super) fn end(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+            return;
+        }
+        let signal = match self.ending {
+            Ending::Terminate => libc::SIGTERM,
+            Ending::Interrupt => libc::SIGINT,
+        };
+        let pid = self.child.id() as libc::pid_t;
+        // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
+        unsafe { libc::kill(pid, signal) };
+        let deadline = Instant::now() + GRACE;
+        while Instant::now() < deadline {
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        // SAFETY: as above; the group is the one that was made for it.
+        unsafe { libc::kill(-pid, libc::SIGKILL) };
+        let _ = self.child.wait(); // cannot fail for a child that is not waited for
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+struct Relative {
+    parent: u32,
+    own: Duration,
+    of_children: Duration,
+}
+
+/// All processes, by id (proc_pid_stat(5)).
+fn processes() -> io::Result<HashMap<u32, Relative>> {
+    // SAFETY: plain call.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
+    let mut processes = HashMap::new();
+    for entry in fs::read_dir("/proc")?.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue }; // has ended
+        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let fields = fields.split_whitespace().collect::<Vec<_>>();
+        let number = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
+        let Some(parent) = number(1) else { continue };
+        let time = |user, system| {
+            let both = number(user).unwrap_or_default() + number(system).unwrap_or_default();
+            Duration::from_secs_f64(both.max(0.0) / ticks)
+        };
+        let relative = Relative { parent: parent as u32, own: time(11, 12), of_children: time(13, 14) };
+        processes.insert(pid, relative);
+    }
+    Ok(processes)
+}
+
+/// CPU time of all children that were waited for, and of theirs (getrusage(2)).
+pub(super) fn cpu_of_ended_children() -> Duration {
+    // SAFETY: all zeroes is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for the write.
+    unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut usage) };
+    let time =
+        |time: libc::timeval| Duration::new(time.tv_sec.max(0) as u64, time.tv_usec.max(0) as u32 * 1000);
+    time(usage.ru_utime) + time(usage.ru_stime)
+}
+
+/// A folder of a run; dropping it removes it and all that is in it.
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// Others may read what is there, since not all programs run as ourselves.
+    pub(super) fn new() -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("megapipe-apps-{}-{number}", std::process::id()));
+        DirBuilder::new().mode(0o755).create(&folder)?;
+        Ok(Self(folder))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0); // nobody could act on it
+    }
+}
+
+/// The program of this name, where shells and administrators look for it; PostgreSQL's where
+/// distributions keep them.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).collect::<Vec<_>>();
+    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut versions = versions.map(|entry| entry.path().join("bin")).collect::<Vec<_>>();
+    versions.sort();
+    folders.extend(versions.into_iter().rev());
+    folders.into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// How long a server may take to be ready.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a program may take to end by itself.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, folder: &Folder) -> Process {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", script]);
+        Process::start(command, folder.path(), &CpuSet::allowed().unwrap(), Ending::Terminate).unwrap()
+    }
+
+    #[test]
+    fn a_program_is_heard_and_its_children_are_counted() {
+        let folder = Folder::new().unwrap();
+        let stop = AtomicBool::new(false);
+        let mut said = shell("echo words", &folder);
+        assert_eq!(said.finish(PATIENCE, &stop).unwrap(), "words\n");
+        let mut failed = shell("echo reason >&2; exit 3", &folder);
+        let Err(Failure::Because(reason)) = failed.finish(PATIENCE, &stop) else { panic!("it failed") };
+        assert!(reason.contains("exit status: 3: reason"), "{reason}");
+        let done = folder.path().join("done");
+        let loops = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done)";
+        let mut busy = shell(&format!("{loops}; touch {}; sleep 60", done.display()), &folder);
+        busy.wait_until(|| done.exists(), &stop).unwrap();
+        assert!(busy.cpu_time().unwrap() >= Duration::from_millis(10));
+        let pid = busy.child.id();
+        drop(busy);
+        assert!(!Path::new(&format!("/proc/{pid}")).exists());
+        let path = folder.path().to_owned();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_waits_for_nobody() {
+        let folder = Folder::new().unwrap();
+        let mut long = shell("sleep 60", &folder);
+        assert!(matches!(long.finish(PATIENCE, &AtomicBool::new(true)), Err(Failure::Stopped)));
+    }
+
+    #[test]
+    fn programs_and_users_are_found_by_name() {
+        assert!(find("sh").is_some() && find("no-such-program-here").is_none());
+        assert_eq!(User::named("root").map(|user| (user.uid, user.gid)), Some((0, 0)));
+        assert!(User::named("no-such-user-here").is_none());
+    }
+}

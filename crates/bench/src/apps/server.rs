@@ -1,0 +1,304 @@
+//! The servers, as their documentation says one should run them, and the files they want.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::fs::{DirBuilderExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::app::{App, Operation, Transport};
+use super::load::Target;
+use super::process::{Ending, Failure, Process, User, find};
+use crate::cpu::CpuSet;
+
+/// The library and the monitor that programs find when they have it.
+#[derive(Debug, Clone)]
+pub(super) struct Preload {
+    pub(super) library: PathBuf,
+    pub(super) monitor: PathBuf,
+}
+
+/// Where, and with what, programs of one measurement run.
+pub(super) struct Site<'run> {
+    /// For their files.
+    pub(super) folder: &'run Path,
+    pub(super) preload: &'run Preload,
+    pub(super) database: Option<&'run Database>,
+    pub(super) transport: Transport,
+    pub(super) server_cpus: CpuSet,
+    pub(super) client_cpus: CpuSet,
+    pub(super) stop: &'run AtomicBool,
+}
+
+/// Which of the two programs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Part {
+    Server,
+    Client,
+}
+
+impl Site<'_> {
+    /// Where the library of a program writes its summary.
+    pub(super) fn log(&self, part: Part) -> PathBuf {
+        self.home().join(match part {
+            Part::Server => "server.log",
+            Part::Client => "client.log",
+        })
+    }
+
+    /// A folder in which the programs may write, whoever they run as.
+    pub(super) fn home(&self) -> &Path {
+        self.database.map_or(self.folder, |database| &database.folder)
+    }
+
+    /// A program, with the library if this is what is measured.
+    pub(super) fn program(&self, name: &str, part: Part) -> Result<Command, Failure> {
+        let mut command = plain(name)?;
+        if self.transport == Transport::Megapipe {
+            dress(&mut command, self.preload, Some(&self.log(part)));
+        }
+        if let Some(user) = self.database.and_then(|database| database.user) {
+            command.uid(user.uid).gid(user.gid);
+        }
+        command.current_dir(self.home());
+        Ok(command)
+    }
+}
+
+/// A program of the distribution as if nobody had Megapipe.
+pub(super) fn plain(name: &str) -> Result<Command, Failure> {
+    let program = find(name).ok_or_else(|| Failure::Because(format!("{name} is not installed")))?;
+    let mut command = Command::new(program);
+    undress(&mut command);
+    Ok(command)
+}
+
+/// Takes the library, if we have it ourselves, and other habits of this user from a program.
+pub(super) fn undress(command: &mut Command) {
+    for name in ["LD_PRELOAD", "MEGAPIPE_MONITOR", "MEGAPIPE_STATS", "MEGAPIPE_LOG"] {
+        command.env_remove(name);
+    }
+    let names = std::env::vars_os().map(|(name, _)| name);
+    for name in names.filter(|name| name.to_string_lossy().starts_with("PG")) {
+        command.env_remove(name); // PGHOST and others
+    }
+}
+
+/// Gives the library to a program, as `megapipe run` does.
+pub(super) fn dress(command: &mut Command, preload: &Preload, log: Option<&Path>) {
+    command.env("LD_PRELOAD", &preload.library).env("MEGAPIPE_MONITOR", &preload.monitor);
+    if let Some(log) = log {
+        command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", log);
+    }
+}
+
+/// A server that listens; dropping it ends it.
+pub(super) struct Server {
+    pub(super) target: Target,
+    processes: Vec<Process>,
+}
+
+impl Server {
+    pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Failure> {
+        match app {
+            App::Redis => redis(site),
+            App::Memcached => memcached(site),
+            App::Nginx => nginx(operation, site),
+            App::Haproxy => haproxy(site),
+            App::Postgres => postgres(site),
+        }
+    }
+
+    pub(super) fn cpu_time(&self) -> io::Result<Duration> {
+        self.processes.iter().map(Process::cpu_time).sum()
+    }
+
+    fn ready(mut process: Process, target: Target, site: &Site<'_>) -> Result<Self, Failure> {
+        process.wait_until(|| listens(&target), site.stop)?;
+        Ok(Self { target, processes: vec![process] })
+    }
+}
+
+fn redis(site: &Site<'_>) -> Result<Server, Failure> {
+    let port = free_port()?;
+    let socket = site.folder.join("redis.sock");
+    let mut command = site.program("redis-server", Part::Server)?;
+    command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+    command.args(["--save", "", "--appendonly", "no"]).arg("--unixsocket").arg(&socket);
+    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
+    Server::ready(process, target(site, port, socket), site)
+}
+
+fn memcached(site: &Site<'_>) -> Result<Server, Failure> {
+    let port = free_port()?;
+    let socket = site.folder.join("memcached.sock");
+    let mut command = site.program("memcached", Part::Server)?;
+    command.args(["-t", "1", "-c", "1000", "-U", "0"]);
+    if is_root() {
+        command.args(["-u", "root"]);
+    }
+    match site.transport {
+        Transport::Unix => command.arg("-s").arg(&socket),
+        _ => command.args(["-l", "127.0.0.1", "-p", &port.to_string()]),
+    };
+    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
+    Server::ready(process, target(site, port, socket), site)
+}
+
+fn nginx(operation: Operation, site: &Site<'_>) -> Result<Server, Failure> {
+    let port = free_port()?;
+    let folder = site.folder.display();
+    let user = if is_root() { "user root;" } else { "" };
+    let location = match operation {
+        Operation::File => format!("root {folder};"),
+        _ => format!("return 200 \"{}\";", PAGE.trim_end()),
+    };
+    fs::write(site.folder.join("index.html"), PAGE.repeat(PAGE_REPEATS))?;
+    let configuration = site.folder.join("nginx.conf");
+    fs::write(
+        &configuration,
+        format!(
+            "daemon off; {user} worker_processes 1; pid {folder}/nginx.pid; error_log stderr;\n\
+             events {{ worker_connections 2048; }}\n\
+             http {{ access_log off; sendfile on; keepalive_requests 1000000000; default_type text/plain;\n\
+             client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n\
+             fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\
+             server {{ listen 127.0.0.1:{port}; location / {{ {location} }} }} }}\n"
+        ),
+    )?;
+    let mut command = site.program("nginx", Part::Server)?;
+    command.arg("-e").arg("stderr").arg("-p").arg(site.folder).arg("-c").arg(&configuration);
+    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
+    Server::ready(process, Target::Port(port), site)
+}
+
+fn haproxy(site: &Site<'_>) -> Result<Server, Failure> {
+    let Server { target: behind, mut processes } = nginx(Operation::KeepAlive, site)?;
+    let Target::Port(behind) = behind else { return Err("nginx has no port".to_owned().into()) };
+    let port = free_port()?;
+    let configuration = site.folder.join("haproxy.cfg");
+    fs::write(
+        &configuration,
+        format!(
+            "global\n    maxconn 1000\n    nbthread 1\n\
+             defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n    \
+             http-reuse always\n\
+             listen front\n    bind 127.0.0.1:{port}\n    server behind 127.0.0.1:{behind}\n"
+        ),
+    )?;
+    let mut command = site.program("haproxy", Part::Server)?;
+    command.arg("-db").arg("-f").arg(&configuration);
+    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
+    let mut server = Server::ready(process, Target::Port(port), site)?;
+    server.processes.append(&mut processes);
+    Ok(server)
+}
+
+/// A database of its own, made once for a run; dropping its folder's parent removes it.
+#[derive(Debug)]
+pub(super) struct Database {
+    pub(super) folder: PathBuf,
+    pub(super) user: Option<User>,
+}
+
+impl Database {
+    /// Makes one and fills it. PostgreSQL refuses to run as root: then it runs as `postgres`.
+    pub(super) fn new(site: &Site<'_>) -> Result<Self, Failure> {
+        let user = match is_root() {
+            true => Some(User::named("postgres").ok_or_else(|| {
+                Failure::Because("PostgreSQL does not run as root, and there is no user postgres".to_owned())
+            })?),
+            false => None,
+        };
+        let folder = site.folder.join("postgres");
+        DirBuilder::new().mode(0o700).create(&folder)?;
+        if let Some(user) = user {
+            chown(&folder, Some(user.uid), Some(user.gid))?;
+        }
+        let database = Self { folder, user };
+        let site = Site {
+            database: Some(&database),
+            transport: Transport::Unix,
+            server_cpus: site.server_cpus.clone(),
+            client_cpus: site.client_cpus.clone(),
+            ..*site
+        };
+        let mut initdb = site.program("initdb", Part::Server)?;
+        initdb.args(["-D", "data", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N"]);
+        Process::start(initdb, site.folder, &site.server_cpus, Ending::Terminate)?
+            .finish(PATIENCE, site.stop)?;
+        let _server = postgres(&site)?;
+        let mut fill = site.program("pgbench", Part::Client)?;
+        fill.arg("-h").arg(&database.folder);
+        fill.args(["-p", UNIX_PORT, "-U", "postgres", "-i", "-q", "postgres"]);
+        Process::start(fill, site.folder, &site.client_cpus, Ending::Terminate)?
+            .finish(PATIENCE, site.stop)?;
+        Ok(database)
+    }
+}
+
+fn postgres(site: &Site<'_>) -> Result<Server, Failure> {
+    let data = site.home().join("data");
+    let _ = fs::remove_file(data.join("postmaster.pid")); // of one that did not end in time
+    let port = free_port()?;
+    let mut command = site.program("postgres", Part::Server)?;
+    command.arg("-D").arg(&data);
+    // The UNIX socket is named by a port, too.
+    let port_setting =
+        if site.transport == Transport::Unix { UNIX_PORT.to_owned() } else { port.to_string() };
+    let address = if site.transport == Transport::Unix { "" } else { "127.0.0.1" };
+    for setting in [
+        format!("port={port_setting}"),
+        format!("listen_addresses={address}"),
+        format!("unix_socket_directories={}", site.home().display()),
+        "max_connections=600".to_owned(),
+        "fsync=off".to_owned(),
+        "autovacuum=off".to_owned(),
+    ] {
+        command.arg("-c").arg(setting);
+    }
+    let mut process = Process::start(command, site.folder, &site.server_cpus, Ending::Interrupt)?;
+    let ready = || {
+        let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
+        status.lines().last().is_some_and(|line| line.starts_with("ready"))
+    };
+    process.wait_until(ready, site.stop)?;
+    Ok(Server { target: target(site, port, site.home().to_owned()), processes: vec![process] })
+}
+
+fn target(site: &Site<'_>, port: u16, socket: PathBuf) -> Target {
+    if site.transport == Transport::Unix { Target::Path(socket) } else { Target::Port(port) }
+}
+
+fn listens(target: &Target) -> bool {
+    match target {
+        Target::Port(port) => TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok(),
+        Target::Path(path) => UnixStream::connect(path).is_ok(),
+    }
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+pub(super) fn is_root() -> bool {
+    // SAFETY: plain system call.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// The number in the name of PostgreSQL's UNIX socket.
+pub(super) const UNIX_PORT: &str = "5432";
+
+/// How long it may take to make a database.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// 64 bytes.
+const PAGE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
+
+/// Of those in a file.
+const PAGE_REPEATS: usize = 10;

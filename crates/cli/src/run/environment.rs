@@ -1,0 +1,121 @@
+//! The environment that the program gets.
+use std::collections::BTreeMap;
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+use clap::ValueEnum;
+
+use super::library::FILE_NAME;
+use super::{Arguments, Failure, When};
+
+const PROMOTE: &str = "MEGAPIPE_PROMOTE";
+const SPIN: &str = "MEGAPIPE_SPIN";
+const STATS: &str = "MEGAPIPE_STATS";
+const LOG: &str = "MEGAPIPE_LOG";
+const ONLY: &str = "MEGAPIPE_ONLY";
+const NOT: &str = "MEGAPIPE_NOT";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// Variables by name.
+pub(super) struct Environment(BTreeMap<OsString, OsString>);
+
+impl Environment {
+    pub(super) fn of_this_process() -> Environment {
+        Environment(std::env::vars_os().collect())
+    }
+
+    /// Puts what the options ask for in, where the library looks for it, and checks what is there already: the library
+    /// itself cannot refuse to run.
+    pub(super) fn settle(&mut self, arguments: &Arguments) -> Result<When, Failure> {
+        let name = |when: When| when.to_possible_value().map(|value| value.get_name().to_owned());
+        self.put(PROMOTE, arguments.promote.and_then(name));
+        self.put(SPIN, arguments.spin.clone());
+        self.put(ONLY, arguments.only.clone());
+        self.put(NOT, arguments.not.clone());
+        // The process of this pid tells even if it had no connection: it is the one that was asked about.
+        self.put(STATS, arguments.stats.then(|| std::process::id().to_string()));
+        if let Some(path) = &arguments.log {
+            let absolute = check_log(path)?;
+            self.0.insert(LOG.into(), absolute.into());
+        }
+        let when =
+            self.check(PROMOTE, "off, observe, auto or eager", |text| When::from_str(text, false).ok())?;
+        self.check(SPIN, "auto, or microseconds", |text| super::spin(text).ok())?;
+        self.check(ONLY, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
+        self.check(NOT, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
+        Ok(when.unwrap_or(When::Auto))
+    }
+
+    fn put(&mut self, name: &str, value: Option<String>) {
+        if let Some(value) = value {
+            self.0.insert(name.into(), value.into());
+        }
+    }
+
+    fn check<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        parse: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, Failure> {
+        let Some(value) = self.0.get(OsStr::new(name)).filter(|value| !value.is_empty()) else {
+            return Ok(None);
+        };
+        match value.to_str().and_then(parse) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let value = value.to_string_lossy();
+                Err(Failure::own(format!("{name}={value} means nothing; set it to {expected}, or unset it")))
+            }
+        }
+    }
+
+    /// The library comes before all others, whose calls then are those that it makes.
+    pub(super) fn put_library_first(&mut self, library: &Path) {
+        let mut list = vec![library.as_os_str().as_bytes().to_vec()];
+        list.extend(self.other_libraries());
+        self.set_libraries(&list);
+    }
+
+    /// For a program that must not get it, or shall not.
+    pub(super) fn leave_out_library(&mut self) {
+        let list: Vec<Vec<u8>> = self.other_libraries().collect();
+        self.set_libraries(&list);
+    }
+
+    /// What LD_PRELOAD names, but for this library: a `megapipe run` within another is one.
+    fn other_libraries(&self) -> impl Iterator<Item = Vec<u8>> + use<> {
+        let list = self.0.get(OsStr::new(PRELOAD)).cloned().unwrap_or_default().into_vec();
+        let is_ours =
+            |entry: &[u8]| Path::new(OsStr::from_bytes(entry)).file_name() == Some(OsStr::new(FILE_NAME));
+        // ld.so(8): separated by spaces or colons.
+        let entries = list.split(|byte| matches!(byte, b' ' | b':')).filter(|entry| !entry.is_empty());
+        entries.filter(|entry| !is_ours(entry)).map(<[u8]>::to_vec).collect::<Vec<_>>().into_iter()
+    }
+
+    fn set_libraries(&mut self, list: &[Vec<u8>]) {
+        if list.is_empty() {
+            self.0.remove(OsStr::new(PRELOAD));
+        } else {
+            self.0.insert(PRELOAD.into(), OsString::from_vec(list.join(&b':')));
+        }
+    }
+
+    /// As execve(2) takes it.
+    pub(super) fn strings(&self) -> Vec<CString> {
+        let line = |(name, value): (&OsString, &OsString)| {
+            CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
+        };
+        self.0.iter().filter_map(line).collect()
+    }
+}
+
+/// The path as it is after a change of directory, of a file that can be written to.
+fn check_log(path: &Path) -> Result<std::path::PathBuf, Failure> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
+    opened.and_then(|_| std::path::absolute(path)).map_err(|cause| {
+        let path = path.display();
+        Failure::own(format!("the log {path} cannot be written: {cause}; name another file with --log"))
+    })
+}

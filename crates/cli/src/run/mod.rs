@@ -1,0 +1,185 @@
+//! `megapipe run`: a program as it is, with the library in front of its libc. This process becomes the program, so
+//! its pid, descriptors, signals and exit status are the program's own.
+use std::ffi::{CString, OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use promote::{Options, Presence};
+
+use environment::Environment;
+use program::Program;
+
+mod elf;
+mod environment;
+mod library;
+mod program;
+mod signals;
+
+/// Run a program so that its TCP connections with programs on this host use shared memory
+///
+/// Both ends of a connection have to run this way. What cannot be accelerated stays on TCP. The program takes this
+/// process's place: pid, signals, descriptors and exit status are its own. Each option can be given as a variable of the
+/// environment too, for unit files and containers: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_STATS=1, MEGAPIPE_LOG,
+/// MEGAPIPE_ONLY and MEGAPIPE_NOT; MEGAPIPE_MONITOR is the monitor's socket, MEGAPIPE_PRELOAD the library. Options are
+/// stronger.
+///
+/// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which connections with this host are promoted to shared memory [default: auto]
+    #[arg(long, value_name = "WHEN")]
+    promote: Option<When>,
+
+    /// Microseconds to look for messages before a sleep; auto learns what pays [default: auto]
+    #[arg(long, value_name = "US|auto", value_parser = spin)]
+    spin: Option<String>,
+
+    /// Print a summary when the program ends: connections, why some stayed on TCP, messages, bytes, system calls avoided
+    #[arg(long)]
+    stats: bool,
+
+    /// Append summaries to this file instead of standard error
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+
+    /// Promote only connections with one of these ports at either end
+    #[arg(long, value_name = "PORT,..", value_parser = ports)]
+    only: Option<String>,
+
+    /// Promote no connections with one of these ports at either end
+    #[arg(long, value_name = "PORT,..", value_parser = ports)]
+    not: Option<String>,
+
+    /// The program, looked for in PATH, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum When {
+    /// Never: the program runs without the library
+    Off,
+    /// Never, but count them, and what the library would not have seen
+    Observe,
+    /// After a few messages each way
+    Auto,
+    /// At once
+    Eager,
+}
+
+fn spin(text: &str) -> Result<String, String> {
+    match text.parse::<u32>() {
+        Ok(0..=LONGEST_SPIN) => Ok(text.into()),
+        _ if text == "auto" => Ok(text.into()),
+        _ => Err(format!("it has to be auto, or a number of microseconds from 0 to {LONGEST_SPIN}")),
+    }
+}
+
+fn ports(text: &str) -> Result<String, String> {
+    let is_port = |port: &str| port.trim().parse::<u16>().is_ok_and(|port| port > 0);
+    if text.split(',').all(is_port) {
+        Ok(text.into())
+    } else {
+        Err("it has to be a list of port numbers from 1 to 65535, as in 6379,8080".into())
+    }
+}
+
+/// Microseconds; whoever wants more wants a core for himself.
+const LONGEST_SPIN: u32 = 1_000_000;
+/// How long a monitor that was started is waited for. Starting one takes a few milliseconds; later, the program finds it
+/// by itself.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// How long a monitor that was started here waits for clients: programs of a user may rest for a while before they
+/// connect to each other, and none of them starts another.
+const LINGER_SECONDS: u32 = 3600;
+
+/// Why the program does not run.
+struct Failure {
+    status: u8,
+    message: String,
+}
+
+impl Failure {
+    /// Megapipe itself is to blame, as it is with env(1) and timeout(1).
+    fn own(message: String) -> Failure {
+        Failure { status: 125, message }
+    }
+}
+
+/// Becomes the program; returns only if that fails.
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let failure = start(arguments);
+    eprintln!("megapipe run: {}", failure.message);
+    failure.status.into()
+}
+
+fn start(arguments: Arguments) -> Failure {
+    match prepare(&arguments) {
+        Ok((program, environment)) => {
+            let arguments: Vec<CString> =
+                arguments.command.iter().filter_map(|text| c_string(text)).collect();
+            signals::restore();
+            let Some(path) = c_string(program.path.as_os_str()) else { return program.not_found() };
+            program.not_executed(sys::process::execute(&path, &arguments, &environment.strings()))
+        }
+        Err(failure) => failure,
+    }
+}
+
+fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
+    let mut environment = Environment::of_this_process();
+    let promote = environment.settle(arguments)?;
+    let program = Program::find(&arguments.command[0])?;
+    if promote == When::Off {
+        environment.leave_out_library();
+        return Ok((program, environment));
+    }
+    let library = library::find()?;
+    if let Some(obstacle) = program.obstacle(&library) {
+        warn(&format!("{obstacle}: its connections stay on TCP"));
+        if !obstacle.bears_library() {
+            environment.leave_out_library();
+            return Ok((program, environment));
+        }
+        environment.put_library_first(&library.path);
+        return Ok((program, environment));
+    }
+    environment.put_library_first(&library.path);
+    if promote != When::Observe {
+        provide_monitor();
+    }
+    Ok((program, environment))
+}
+
+/// Promotion needs a monitor; what is wrong with it is no reason not to run the program.
+fn provide_monitor() {
+    let options = Options { linger: LINGER_SECONDS, ..Options::from_environment("run") };
+    let place = options.socket.clone();
+    match promote::ensure_monitor(&options, PATIENCE) {
+        Ok(Presence::Found) => {}
+        Ok(Presence::NoPolicy) => warn(
+            "there is no monitor, and root's own shares nothing without a policy, so connections stay on TCP; to let \
+             root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > /etc/megapipe/monitor.toml",
+        ),
+        Ok(Presence::Absent) => {
+            let place = place.map_or("here".into(), |path| format!("at {}", path.display()));
+            warn(&format!(
+                "no monitor answers {place} and none could be started, so connections stay on TCP until there is one; \
+                 start one with: megapipe monitor"
+            ));
+        }
+        Err(error) => warn(&format!("{error}; connections stay on TCP")),
+    }
+}
+
+fn warn(message: &str) {
+    eprintln!("megapipe run: {message}");
+}
+
+/// Arguments and variables of a process hold no 0.
+fn c_string(text: &OsStr) -> Option<CString> {
+    CString::new(text.as_bytes()).ok()
+}

@@ -1,0 +1,269 @@
+//! What the options make of real connections, as the summaries tell it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use testkit::process::Fosterling;
+
+use crate::support::{Place, output, python, text, until};
+
+/// A server in a thread and a client: round trips with pauses, in which the monitor gets round to its answers; then the
+/// process ends as its argument says.
+const PAIR: &str = r#"
+import os, socket, sys, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+def serve():
+    connection, _ = listener.accept()
+    while data := connection.recv(4096):
+        connection.sendall(data)
+    connection.close()
+server = threading.Thread(target=serve)
+server.start()
+client = socket.create_connection(listener.getsockname())
+for number in range(100):
+    sent = bytes([number]) * 100
+    client.sendall(sent)
+    got = b""
+    while len(got) < len(sent):
+        got += client.recv(4096)
+    assert got == sent
+    time.sleep(0.002)
+client.close()
+server.join()
+how = sys.argv[1]
+if how == "_exit":
+    os._exit(5)
+if how == "exec":
+    os.execv("/bin/true", ["true"])
+if how == "fork":
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+"#;
+
+/// Runs the pair; the line of its connections.
+fn pair(place: &Place, options: &[&str], how: &str) -> String {
+    let python = python().expect("python3");
+    let ended = output(place.run().args(options).arg("--stats").arg(python).args(["-c", PAIR, how]));
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(if how == "_exit" { 5 } else { 0 }), "{said}");
+    said
+}
+
+macro_rules! need_python {
+    ($name:literal) => {
+        if python().is_none() {
+            println!("SKIPPED {}: no python3", $name);
+            return;
+        }
+    };
+}
+
+/// Ends that were promoted, of so many connections. An end that a call was under way on when its memory came stays on TCP.
+fn promoted(said: &str, connections: u32) -> u32 {
+    let start = format!("): {connections} connections, ");
+    let line =
+        said.lines().find_map(|line| line.split_once(start.as_str())).unwrap_or_else(|| panic!("{said}")).1;
+    line.split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn eager_connections_are_promoted() {
+    need_python!("eager_connections_are_promoted");
+    let place = Place::new("eager");
+    let _monitor = place.monitor();
+    for how in ["exit", "_exit", "exec", "fork"] {
+        let said = pair(&place, &["--promote", "eager"], how);
+        assert!(promoted(&said, 2) >= 1, "{how}: {said}");
+        assert_eq!(said.matches(" 2 connections").count(), 1, "told once: {how}: {said}");
+    }
+    let both =
+        (0..RUNS).map(|_| pair(&place, &["--promote", "eager"], "exit")).find(|said| promoted(said, 2) == 2);
+    assert!(both.expect("both ends are promoted in one of the runs").contains("system calls avoided"));
+    assert!(promoted(&pair(&place, &[], "exit"), 2) >= 1, "auto promotes what is worth it");
+}
+
+/// In one of so many, no call is under way when the memory comes.
+const RUNS: u32 = 10;
+
+#[test]
+fn connections_that_stay_on_tcp_are_told_with_the_reason() {
+    need_python!("connections_that_stay_on_tcp_are_told_with_the_reason");
+    let place = Place::new("reasons");
+    let _monitor = place.monitor();
+    let eager = |options: &[&str]| pair(&place, &[&["--promote", "eager"], options].concat(), "exit");
+    assert!(eager(&["--only", "1,2"]).contains("2 connections, 0 promoted, 2 ports\n"));
+    let said = pair(&place, &["--promote", "observe"], "exit");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("2 connections, 0 promoted, 2 not offered\n"), "{said}");
+    assert_eq!(pair(&place, &["--promote", "off"], "exit"), "", "off means nothing");
+}
+
+#[test]
+fn a_policy_that_forbids_is_named() {
+    need_python!("a_policy_that_forbids_is_named");
+    let place = Place::new("policy");
+    let _monitor = place.monitor();
+    let monitor = place.file("forbids");
+    fs::write(place.file("nobody.toml"), "same_user = false\n").unwrap();
+    let mut command = Command::new(crate::support::PROGRAM);
+    command.args(["monitor", "--socket"]).arg(&monitor).arg("--config").arg(place.file("nobody.toml"));
+    let _forbids = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::null()));
+    until("the monitor listens", || monitor.exists().then_some(()));
+    let mut command = place.run();
+    command.args(["--stats", "--promote", "eager"]).arg(python().unwrap()).args(["-c", PAIR, "exit"]);
+    let said = text(&output(command.env("MEGAPIPE_MONITOR", &monitor)).stderr);
+    assert!(said.contains("2 connections, 0 promoted, 2 policy"), "{said}");
+}
+
+#[test]
+fn ports_choose() {
+    need_python!("ports_choose");
+    let place = Place::new("ports");
+    let _monitor = place.monitor();
+    for (option, chosen) in [("--only", true), ("--not", false)] {
+        // The port is known when the program has started: its settings, which are read at load, are given by one that
+        // is free, as far as anybody can know.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let program = PAIR.replace("(\"127.0.0.1\", 0)", &format!("(\"127.0.0.1\", {port})"));
+        let mut command = place.run();
+        command.args(["--stats", "--promote", "eager", option, &port.to_string()]);
+        let said = text(&output(command.arg(python().unwrap()).args(["-c", &program, "exit"])).stderr);
+        assert_eq!(promoted(&said, 2) > 0, chosen, "{option}: {said}");
+        assert_eq!(said.contains("2 ports\n"), !chosen, "{option}: {said}");
+    }
+}
+
+#[test]
+fn a_program_that_clears_its_environment_keeps_its_settings() {
+    let place = Place::new("cleared");
+    let _monitor = place.monitor();
+    let source = include_str!("cleared.c");
+    let program = place.compile("cleared", source, &["-pthread"]).expect("a C compiler");
+    let log = place.file("log");
+    let ended = output(place.run().args(["--promote", "eager", "--stats", "--log"]).arg(&log).arg(&program));
+    assert!(ended.status.success(), "{}", text(&ended.stderr));
+    assert_eq!(text(&ended.stderr), "");
+    let said = fs::read_to_string(&log).unwrap();
+    assert!(said.contains("cleared (") && promoted(&said, 2) >= 1, "{said}");
+}
+
+#[test]
+fn a_shell_script_hands_the_library_on() {
+    need_python!("a_shell_script_hands_the_library_on");
+    let place = Place::new("script");
+    let _monitor = place.monitor();
+    fs::write(place.file("pair.py"), PAIR).unwrap();
+    let python = python().unwrap();
+    let text_of = format!(
+        "#!/bin/sh\ncd /\n\"{}\" \"{}\" exit && true\n",
+        python.display(),
+        place.file("pair.py").display()
+    );
+    let script = place.script("script", &text_of);
+    let ended = output(place.run().arg(&script).env("MEGAPIPE_STATS", "1").env("MEGAPIPE_PROMOTE", "eager"));
+    let said = text(&ended.stderr);
+    assert!(promoted(&said, 2) >= 1, "{said}");
+    assert!(!said.contains("sh ("), "only those with connections tell: {said}");
+}
+
+#[test]
+fn a_monitor_of_the_users_own_is_started() {
+    need_python!("a_monitor_of_the_users_own_is_started");
+    let place = Place::new("demand");
+    let copy = place.file("megapipe");
+    fs::copy(crate::support::PROGRAM, &copy).unwrap();
+    fs::copy(crate::support::library(), place.file("libmegapipe_preload.so")).unwrap();
+    let runtime = place.file("runtime");
+    fs::create_dir(&runtime).unwrap();
+    let root = rustix::process::getuid().is_root();
+    let user = 65534;
+    // Another user's interpreter may lie where only he can look.
+    let python = if root { "/usr/bin/python3".into() } else { python().unwrap() };
+    if !python.exists() {
+        println!("SKIPPED a_monitor_of_the_users_own_is_started: no python3 that everybody can run");
+        return;
+    }
+    if fs::metadata("/run/megapipe/monitor.sock").is_ok() {
+        println!("SKIPPED a_monitor_of_the_users_own_is_started: the system's monitor runs");
+        return;
+    }
+    if root {
+        std::os::unix::fs::chown(&runtime, Some(user), Some(user)).unwrap();
+    }
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).unwrap();
+    let mut command = crate::support::clean(&copy);
+    command.args(["run", "--promote", "eager", "--stats"]).arg(python).args(["-c", PAIR, "exit"]);
+    command.env("XDG_RUNTIME_DIR", &runtime).env_remove("MEGAPIPE_MONITOR").current_dir("/");
+    if root {
+        command.uid(user).gid(user);
+    }
+    let ended = output(&mut command);
+    let monitor = EndOf(runtime.join("megapipe/monitor.sock"));
+    let said = text(&ended.stderr);
+    assert!(promoted(&said, 2) >= 1, "{said}");
+    drop(monitor);
+}
+
+/// Ends the monitor at a socket, which outlives what started it.
+struct EndOf(std::path::PathBuf);
+
+impl Drop for EndOf {
+    fn drop(&mut self) {
+        let Ok(socket) = sys::packet::connect(&self.0) else { return };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
+        let _ = rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM);
+        // It takes its socket away as it ends.
+        for _ in 0..1000 {
+            if !self.0.exists() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_monitor_that_comes_anew_is_found() {
+    need_python!("a_monitor_that_comes_anew_is_found");
+    let place = Place::new("anew");
+    let first = place.monitor();
+    // Between two pairs the test restarts the monitor. Afterwards one descriptor leads to it, at a high number.
+    let program = PAIR.replace("how = sys.argv[1]", PAUSE);
+    let mut command = place.run();
+    command.args(["--promote", "eager", "--stats", "--log"]).arg(place.file("log")).arg(python().unwrap());
+    command.args(["-c", &program, "exit"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "one");
+    drop(first);
+    let _second = place.monitor();
+    child.child().stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "1");
+    assert!(child.child().wait().unwrap().success());
+    let said = fs::read_to_string(place.file("log")).unwrap();
+    assert!(promoted(&said, 4) >= 1, "{said}");
+}
+
+const PAUSE: &str = r#"
+def many():
+    return sum(1 for number in os.listdir("/proc/self/fd") if int(number) > 500 and os.path.exists("/proc/self/fd/" + number))
+before = many()
+print("one", flush=True)
+sys.stdin.readline()
+server = threading.Thread(target=serve)
+server.start()
+client = socket.create_connection(listener.getsockname())
+for number in range(1000):
+    client.sendall(b"x")
+    assert client.recv(1) == b"x"
+    time.sleep(0.001)
+client.close()
+server.join()
+print(many() - before + 1, flush=True)
+how = sys.argv[1]
+"#;

@@ -1,0 +1,164 @@
+//! A directory of one test, its monitor, and programs under `megapipe run`.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use testkit::process::Fosterling;
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
+const WATCHDOG: Duration = Duration::from_secs(60);
+
+/// The library, built as `megapipe` was: cargo builds no library for the tests of another package.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(PROGRAM).parent().unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "--quiet", "--package", "megapipe-preload", "--target-dir"]);
+        build.arg(directory.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
+        if directory.ends_with("release") {
+            build.arg("--release");
+        }
+        assert!(build.status().expect("cargo runs").success(), "the library is built");
+        directory.join("libmegapipe_preload.so")
+    })
+}
+
+/// A directory of one test.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new(name: &str) -> Place {
+        let path = std::env::temp_dir().join(format!("megapipe-run-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        Place(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// A file that can be executed.
+    pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.file(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    /// A C program; `None` if it cannot be linked so.
+    pub(crate) fn compile(&self, name: &str, source: &str, flags: &[&str]) -> Option<PathBuf> {
+        let text = self.file(&format!("{name}.c"));
+        fs::write(&text, source).unwrap();
+        let path = self.file(name);
+        let output =
+            Command::new("cc").arg("-o").arg(&path).arg(&text).args(flags).output().expect("cc runs");
+        output.status.success().then_some(path)
+    }
+
+    /// A monitor that lets programs of one user share, root's too.
+    pub(crate) fn monitor(&self) -> Monitor {
+        fs::write(self.file("policy.toml"), "same_user = true\n").unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["monitor", "--log-format", "json", "--socket"]).arg(self.file("socket"));
+        command
+            .arg("--config")
+            .arg(self.file("policy.toml"))
+            .env_remove("MEGAPIPE_LOG")
+            .stderr(Stdio::piped());
+        let mut child = Fosterling::start(&mut command);
+        let mut log = BufReader::new(child.child().stderr.take().unwrap());
+        let mut line = String::new();
+        log.read_line(&mut line).unwrap();
+        assert!(line.contains("the monitor listens"), "{line}");
+        Monitor { _child: child, _log: log }
+    }
+
+    /// `megapipe run` with this directory's monitor, whether there is one or not, and with nothing of the caller's
+    /// settings.
+    pub(crate) fn run(&self) -> Command {
+        library();
+        let mut command = clean(PROGRAM);
+        command.arg("run").env("MEGAPIPE_MONITOR", self.file("socket")).current_dir(&self.0);
+        command
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Ended when dropped; its log has a reader until then.
+pub(crate) struct Monitor {
+    _child: Fosterling,
+    _log: BufReader<std::process::ChildStderr>,
+}
+
+/// A command without what the tests themselves may have been started with.
+pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new(program);
+    for name in ["PROMOTE", "SPIN", "STATS", "LOG", "ONLY", "NOT", "PRELOAD", "PROGRAM"] {
+        command.env_remove(format!("MEGAPIPE_{name}"));
+    }
+    command.env_remove("LD_PRELOAD").stdin(Stdio::null());
+    command
+}
+
+/// Runs to the end, but not for ever.
+pub(crate) fn output(command: &mut Command) -> Output {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = Fosterling::start(command);
+    let mut streams = (child.child().stdout.take().unwrap(), child.child().stderr.take().unwrap());
+    let stderr = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        streams.1.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let stdout = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        streams.0.read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let start = Instant::now();
+    let status = loop {
+        if let Some(status) = child.child().try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < WATCHDOG, "{command:?} hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    };
+    Output { status, stdout: stdout.join().unwrap().unwrap(), stderr: stderr.join().unwrap().unwrap() }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What `look` finds, waited for.
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < WATCHDOG, "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A real interpreter: a shim would be a shell script.
+pub(crate) fn python() -> Option<PathBuf> {
+    let asked = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output().ok()?;
+    let path = PathBuf::from(text(&asked.stdout).trim()).canonicalize().ok()?;
+    path.is_file().then_some(path)
+}

@@ -1,0 +1,123 @@
+//! sendfile(2) and splice(2) of promoted sockets, as copies through a buffer.
+
+use super::*;
+
+/// What one round moves: small enough for a thread's stack.
+const ROOM: usize = 16 << 10;
+
+/// sendfile(2) to a promoted socket. Bytes that the socket does not take are left in the file.
+pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    let mut room = [0u8; ROOM];
+    let mut done = 0usize;
+    // SAFETY: an offset or null, as sendfile(2) asks for.
+    let mut at = match unsafe { offset.as_ref() } {
+        Some(at) => *at,
+        // SAFETY: the file's own place.
+        None => unsafe { libc::lseek(input, 0, libc::SEEK_CUR) },
+    };
+    if at < 0 {
+        // sendfile(2): what has no place to begin at is not a file that can be sent from.
+        if real::errno() == libc::ESPIPE || !offset.is_null() {
+            real::set_errno(libc::EINVAL);
+        }
+        return -1;
+    }
+    while done < count {
+        let want = ROOM.min(count - done);
+        // SAFETY: room for that many bytes.
+        let got = unsafe { libc::pread(input, room.as_mut_ptr().cast(), want, at) };
+        if got <= 0 {
+            if got < 0 && done == 0 {
+                return -1;
+            }
+            break;
+        }
+        // SAFETY: so many bytes were read.
+        let sent = unsafe { write(out, room.as_ptr().cast(), got as usize) };
+        if sent < 0 {
+            if done == 0 {
+                return -1;
+            }
+            break;
+        }
+        at += sent as off_t;
+        done += sent as usize;
+        if sent < got {
+            break;
+        }
+    }
+    // SAFETY: as above.
+    match unsafe { offset.as_mut() } {
+        Some(place) => *place = at,
+        // SAFETY: the file's own place.
+        None => drop(unsafe { libc::lseek(input, at, libc::SEEK_SET) }),
+    }
+    done as ssize_t
+}
+
+/// splice(2) from a pipe to a promoted socket: what the socket does not take must stay in the
+/// pipe, so no more is read than the ring takes for sure; a blocking socket takes all.
+pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
+    let mut room = [0u8; ROOM];
+    if flags & libc::SPLICE_F_NONBLOCK != 0 && !ready(pipe, libc::POLLIN) {
+        real::set_errno(libc::EAGAIN);
+        return -1;
+    }
+    // SAFETY: room for that many bytes.
+    let got = unsafe { real::read(pipe, room.as_mut_ptr().cast(), ROOM.min(length)) };
+    if got <= 0 {
+        return got;
+    }
+    let mut done = 0;
+    while done < got as usize {
+        // SAFETY: the rest of what was read.
+        let sent = unsafe { write(out, room.as_ptr().add(done).cast(), got as usize - done) };
+        match sent {
+            1.. => done += sent as usize,
+            _ if real::errno() == libc::EAGAIN => {
+                // Taken from the pipe is taken: wait for room.
+                let mut fd = pollfd { fd: out, events: libc::POLLOUT, revents: 0 };
+                // SAFETY: one descriptor.
+                unsafe { real::poll(&raw mut fd, 1, -1) };
+            }
+            _ => return -1,
+        }
+    }
+    got
+}
+
+/// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
+pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flags: c_uint) -> ssize_t {
+    let mut room = [0u8; ROOM];
+    // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
+    let receive = |room: &mut [u8], more: c_int| {
+        // SAFETY: room of that length.
+        unsafe { recv(input, room.as_mut_ptr().cast(), room.len(), more) }
+    };
+    let mut limit = ROOM.min(length);
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        if !ready(pipe, libc::POLLOUT) {
+            real::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        // For which a pipe that can be written to has room (pipe(7)).
+        limit = limit.min(libc::PIPE_BUF);
+    }
+    let got = receive(&mut room[..limit], libc::MSG_PEEK);
+    if got <= 0 {
+        return got;
+    }
+    // SAFETY: so many bytes were peeked.
+    let written = unsafe { real::write(pipe, room.as_ptr().cast(), got as usize) };
+    if written > 0 {
+        // The same bytes, now taken.
+        receive(&mut room[..written as usize], 0);
+    }
+    written
+}
+
+fn ready(fd: c_int, events: i16) -> bool {
+    let mut fd = pollfd { fd, events, revents: 0 };
+    // SAFETY: one descriptor.
+    unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+}

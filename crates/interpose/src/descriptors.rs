@@ -1,0 +1,209 @@
+//! Descriptors as they come and go: what the table knows of each number.
+//!
+//! A number that is closed on a way nobody saw, and used again, must not be taken for what it
+//! was: whoever makes a descriptor says what it is now.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use crate::fork;
+use crate::kernel;
+use crate::promoter;
+use crate::sets;
+use crate::sockets::{self, Socket, State};
+use crate::stats::{self, Stays};
+use crate::table::{self, Entry};
+
+/// A descriptor was made that is not for us.
+#[inline]
+pub(crate) fn foreign(fd: c_int) {
+    if fd >= 0 && table::entry(fd) != Entry::Foreign && !fork::borrows_memory() {
+        forget(table::set(fd, Entry::Foreign), -1);
+    }
+}
+
+/// A descriptor came of which nobody knows what it is.
+pub(crate) fn unknown(fd: c_int) {
+    if !fork::borrows_memory() {
+        forget(table::set(fd, Entry::Unknown), -1);
+    }
+}
+
+/// A TCP socket was made.
+pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)> {
+    if fork::borrows_memory() {
+        return None;
+    }
+    let added = sockets::add(fd, nonblocking);
+    let entry = added.as_ref().map_or(Entry::Foreign, |(number, _)| Entry::Socket(*number));
+    forget(table::set(fd, entry), -1);
+    added
+}
+
+/// An epoll set was made.
+pub(crate) fn set(fd: c_int) {
+    if fork::borrows_memory() {
+        return;
+    }
+    let entry = sets::add().map_or(Entry::Foreign, Entry::Set);
+    forget(table::set(fd, entry), -1);
+}
+
+/// `new` is the same open file as `fd`.
+pub(crate) fn same(fd: c_int, new: c_int) {
+    if fd == new || fork::borrows_memory() {
+        return;
+    }
+    let entry = table::entry(fd);
+    match entry {
+        Entry::Socket(number) => {
+            sockets::at(number).names.fetch_add(1, Ordering::Relaxed);
+        }
+        Entry::Set(number) => sets::name(number),
+        Entry::Unknown | Entry::Foreign => {}
+    }
+    forget(table::set(new, entry), -1);
+}
+
+/// `fd` is about to be closed.
+#[inline]
+pub(crate) fn closing(fd: c_int) {
+    let entry = table::entry(fd);
+    if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !fork::borrows_memory() {
+        if let Entry::Socket(number) = entry
+            && sockets::at(number).names.load(Ordering::Relaxed) > 1
+        {
+            sets::settle(sockets::at(number));
+        }
+        forget(table::set(fd, Entry::Unknown), fd);
+    }
+}
+
+/// All from `first` to `last` are about to be closed.
+pub(crate) fn closing_range(first: c_int, last: c_int) {
+    for fd in first..last.min(table::end()) {
+        closing(fd);
+    }
+    if last < table::end() {
+        closing(last);
+    }
+}
+
+/// What is to be done for what an entry was. `fd`: the descriptor that is about to be closed;
+/// -1: it is closed already, on a way that was not seen.
+fn forget(entry: Entry, fd: c_int) {
+    match entry {
+        Entry::Unknown | Entry::Foreign => {}
+        Entry::Set(number) => sets::remove(number),
+        Entry::Socket(number) => {
+            let socket = sockets::at(number);
+            if socket.names.fetch_sub(1, Ordering::AcqRel) == 1 {
+                end(number, socket, fd);
+            } else if fd >= 0 && socket.fd.load(Ordering::Relaxed) == fd {
+                // Calls about the socket have to name a descriptor that lives.
+                if let Some(other) =
+                    (0..table::end()).find(|other| table::entry(*other) == Entry::Socket(number))
+                {
+                    socket.fd.store(other, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+}
+
+/// The last descriptor of this process goes.
+fn end(number: u32, socket: &'static Socket, fd: c_int) {
+    match socket.state() {
+        State::Offered => promoter::forget_offer(socket, number),
+        State::Plain if promoter::observes() => audit(socket, fd),
+        _ => {}
+    }
+    let set = socket.lock().interest.set;
+    if set > 0 {
+        sets::refresh(set - 1, number, true);
+    }
+    let mut inner = socket.lock();
+    if let Some(promoted) = inner.promoted.as_deref_mut() {
+        let last = promoted.connection.give_up();
+        if fd >= 0 && !promoted.left {
+            if last && promoted.connection.has_unread() {
+                // As Linux does for bytes that nobody read.
+                kernel::reset_at_close(fd);
+            }
+            if last {
+                promoted.connection.reads_no_more();
+            }
+            // Bells are no unread data.
+            promoted.drop_bells(fd);
+        }
+        promoted.connection.tell_counts();
+        promoter::withdraw(promoted.token);
+    }
+    inner.end();
+    sockets::remove(number);
+}
+
+/// This process is about to execute a program, which knows nothing of promoted connections:
+/// those that it inherits go on through the kernel. What lies in a ring unread is lost to it.
+pub(crate) fn hand_over() {
+    for fd in 0..table::end() {
+        let Some(socket) = table::socket(fd).filter(|socket| socket.state() == State::Promoted) else {
+            continue;
+        };
+        if kernel::closes_at_exec(fd) {
+            continue;
+        }
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            promoted.connection.kernel_sends();
+            promoted.connection.prefer_tcp();
+            // Nonsense of the other end's is met by whoever reads.
+            let _ = promoted.connection.spill();
+            promoted.drop_bells(fd);
+        }
+    }
+}
+
+/// Whether the kernel agrees with what was counted on a connection that is about to close.
+fn audit(socket: &Socket, fd: c_int) {
+    let seen = (socket.sent.load(Ordering::Relaxed), socket.received.load(Ordering::Relaxed));
+    if let Some(Ok(Some(at))) = promoter::borrow(fd).map(sys::tcp::positions)
+        && (at.written, at.consumed) != seen
+    {
+        stats::stays(Stays::UnseenIo);
+    }
+}
+
+/// Finds out what a descriptor is that came on a way that was not seen, at its first use.
+#[cold]
+pub(crate) fn classify(fd: c_int) -> Entry {
+    if fork::borrows_memory() {
+        return Entry::Foreign;
+    }
+    let errno = crate::real::errno();
+    let entry = match kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
+        Some(libc::IPPROTO_TCP) => match tcp(fd, false) {
+            Some((number, socket)) => {
+                // Others may go on with what is connected, and this process cannot know.
+                if kernel::is_connected(fd) {
+                    socket.set_state(State::Kernel);
+                }
+                // What others sent and received before is no business of ours.
+                match promoter::borrow(fd).map(sys::tcp::positions) {
+                    Some(Ok(Some(at))) => {
+                        socket.sent.store(at.written, Ordering::Relaxed);
+                        socket.received.store(at.consumed, Ordering::Relaxed);
+                    }
+                    _ => socket.set_state(State::Kernel),
+                }
+                Entry::Socket(number)
+            }
+            None => Entry::Foreign,
+        },
+        _ => {
+            table::set(fd, Entry::Foreign);
+            Entry::Foreign
+        }
+    };
+    crate::real::set_errno(errno);
+    entry
+}

@@ -1,0 +1,226 @@
+//! The waits of epoll sets: rings are looked at before the kernel is asked to sleep.
+#![allow(unsafe_code)] // events lie in the program's memory
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libc::{epoll_event, sigset_t, timespec};
+
+use crate::promoter;
+use crate::real;
+use crate::sets::{self, Change, Set, Wish};
+use crate::sockets::State;
+use crate::spin::Wait;
+use crate::stats::{COUNTERS, count};
+use crate::table::{self, Entry};
+
+/// How long a wait may take.
+#[derive(Clone, Copy)]
+pub(crate) enum Limit {
+    Never,
+    /// From its beginning.
+    After(Duration),
+}
+
+/// The set and the socket that a change concerns, if both are ours.
+fn concerned(set_fd: c_int, fd: c_int) -> Option<(u32, u32)> {
+    let Entry::Socket(socket) = table::entry(fd) else { return None };
+    match table::entry(set_fd) {
+        Entry::Set(set) => Some((set, socket)),
+        // It was made before we saw, or came from another process.
+        Entry::Unknown | Entry::Foreign => {
+            let set = sets::add()?;
+            table::set(set_fd, Entry::Set(set));
+            Some((set, socket))
+        }
+        Entry::Socket(_) => None,
+    }
+}
+
+fn change(operation: c_int, fd: c_int, event: Option<epoll_event>) -> Option<Change> {
+    let wish = |event: epoll_event| Wish { fd, events: event.events, data: event.u64 };
+    match operation {
+        libc::EPOLL_CTL_ADD => Some(Change::Add(wish(event?))),
+        libc::EPOLL_CTL_MOD => Some(Change::Modify(wish(event?))),
+        libc::EPOLL_CTL_DEL => Some(Change::Delete),
+        _ => None,
+    }
+}
+
+/// epoll_ctl(2) about a promoted socket, if the kernel need not know of it now; the error is
+/// errno. `None`: the kernel is to do it, and [`changed`] to be told.
+pub(crate) fn deferred(
+    set_fd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+) -> Option<Result<(), i32>> {
+    let socket = table::socket(fd)?;
+    if socket.state() != State::Promoted {
+        return None;
+    }
+    let Entry::Set(set) = table::entry(set_fd) else { return None };
+    let (_, number) = concerned(set_fd, fd)?;
+    sets::defer(set, set_fd, number, fd, change(operation, fd, event)?)
+}
+
+/// epoll_ctl(2), after the kernel has done it.
+pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
+    let ours = concerned(set_fd, fd).zip(change(operation, fd, event));
+    match (ours, table::entry(set_fd), table::entry(fd)) {
+        (Some(((set, socket), change)), ..) => sets::changed(set, set_fd, socket, fd, change),
+        (None, Entry::Set(set), other) => {
+            if let Entry::Set(inner) = other {
+                sets::watched_from_outside(inner);
+            }
+            sets::other_changed(set, fd, change(operation, fd, event));
+        }
+        _ => {}
+    }
+}
+
+/// A wait in a set that has promoted sockets.
+///
+/// # Safety
+///
+/// As epoll_pwait(2): room for `most` events, and a mask or null.
+pub(crate) unsafe fn wait(
+    fd: c_int,
+    set: &'static Set,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> c_int {
+    let most_events = usize::try_from(most).unwrap_or(0);
+    // SAFETY: the caller's promise. What the kernel has not written yet may be anything, as
+    // any bytes are an event.
+    let room = unsafe { std::slice::from_raw_parts_mut(events, most_events) };
+    let ask = |room: &mut [epoll_event], limit: Limit| {
+        // SAFETY: room of that length; the mask is the caller's.
+        unsafe { kernel_wait(fd, room, limit, mask) }
+    };
+    let began = Instant::now();
+    let before = real::errno();
+    let deadline = match limit {
+        Limit::Never => None,
+        Limit::After(limit) => Some(began + limit),
+    };
+    let at_once = matches!(limit, Limit::After(Duration::ZERO));
+    let mut wait: Option<Wait> = None;
+    let mut slept = false;
+    let mut inner = set.lock();
+    inner.enter();
+    let done = loop {
+        let now = if slept || wait.is_some() { Instant::now() } else { began };
+        let mut told = inner.collect(fd, room);
+        // Who sleeps at once need not ask before.
+        let spins = || Wait::new(deadline);
+        let sleeps = told == 0 && !at_once && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
+        if at_once || (!sleeps && inner.kernel_is_due(now)) {
+            inner.kernel_was_asked(now);
+            inner.tell_kernel();
+            let found =
+                if told < room.len() { ask(&mut room[told..], Limit::After(Duration::ZERO)) } else { 0 };
+            match usize::try_from(found) {
+                Ok(found) => told = inner.filter(fd, &mut room[..told + found], told),
+                Err(_) if told == 0 => break -1,
+                Err(_) => {}
+            }
+        }
+        if told > 0 || at_once {
+            if let Some(wait) = wait.filter(Wait::spins) {
+                wait.found();
+                count(&COUNTERS.spun, 1);
+            }
+            break told as c_int;
+        }
+        if !sleeps && let Some(wait) = &mut wait {
+            drop(inner);
+            let again = wait.again();
+            inner = set.lock();
+            if again {
+                continue;
+            }
+        }
+        if !inner.go_to_sleep() {
+            continue;
+        }
+        inner.tell_kernel();
+        drop(inner);
+        let left = match deadline {
+            None => Limit::Never,
+            Some(deadline) => Limit::After(deadline.saturating_duration_since(Instant::now())),
+        };
+        let found = ask(room, left);
+        let errno = real::errno();
+        inner = set.lock();
+        inner.woke();
+        slept = true;
+        let Ok(found) = usize::try_from(found) else {
+            real::set_errno(errno);
+            break -1;
+        };
+        inner.kernel_was_asked(Instant::now());
+        let mut told = inner.filter(fd, &mut room[..found], 0);
+        if told == 0 {
+            told = inner.collect(fd, room);
+        }
+        if told > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            break told as c_int;
+        }
+    };
+    let errno = real::errno();
+    inner.leave();
+    drop(inner);
+    promoter::answers();
+    real::set_errno(if done < 0 { errno } else { before });
+    done
+}
+
+/// # Safety
+///
+/// As epoll_pwait(2).
+unsafe fn kernel_wait(fd: c_int, room: &mut [epoll_event], limit: Limit, mask: *const sigset_t) -> c_int {
+    let most = c_int::try_from(room.len()).unwrap_or(c_int::MAX);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match limit {
+            Limit::Never => real::epoll_pwait(fd, room.as_mut_ptr(), most, -1, mask),
+            Limit::After(limit) => {
+                // Rounded up: a wait must not end early.
+                let milliseconds = limit.as_nanos().div_ceil(1_000_000);
+                let milliseconds = c_int::try_from(milliseconds).unwrap_or(c_int::MAX);
+                real::epoll_pwait(fd, room.as_mut_ptr(), most, milliseconds, mask)
+            }
+        }
+    }
+}
+
+/// The set of a descriptor, if it has promoted sockets.
+#[inline]
+pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
+    match table::entry(fd) {
+        Entry::Set(number) => {
+            let set = sets::at(number);
+            let ours = set.promoted.load(Ordering::Relaxed) > 0 || set.untold.load(Ordering::Relaxed) > 0;
+            ours.then_some(set)
+        }
+        _ => None,
+    }
+}
+
+/// A limit in milliseconds; below 0: none.
+pub(crate) fn milliseconds(timeout: c_int) -> Limit {
+    u64::try_from(timeout).map_or(Limit::Never, |timeout| Limit::After(Duration::from_millis(timeout)))
+}
+
+/// A limit as ppoll(2) has it; `Err`: the call is to be left to the kernel, which refuses it.
+pub(crate) fn time(timeout: Option<&timespec>) -> Result<Limit, ()> {
+    let Some(timeout) = timeout else { return Ok(Limit::Never) };
+    match (u64::try_from(timeout.tv_sec), u32::try_from(timeout.tv_nsec)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Ok(Limit::After(Duration::new(seconds, nanos))),
+        _ => Err(()),
+    }
+}

@@ -1,0 +1,71 @@
+//! Processes that share descriptors, or even memory, with their parent.
+#![allow(unsafe_code)] // fork(2) itself
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::promoter;
+use crate::real;
+use crate::sets;
+use crate::sockets::{self, State};
+use crate::start;
+
+/// The process whose descriptors the table knows.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn remember_process() {
+    OWNER.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Whether this is the child of a vfork(2): it has descriptors of its own, and its parent's
+/// memory. What it does to its descriptors until it executes a program is its own business.
+/// Asked only where an entry would change.
+pub(crate) fn borrows_memory() -> bool {
+    OWNER.load(Ordering::Relaxed) != std::process::id()
+}
+
+/// fork(2). `call` is the libc function that does it.
+pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
+    if borrows_memory() {
+        // SAFETY: fork(2) takes nothing.
+        return unsafe { call() };
+    }
+    sets::about_to_fork();
+    let mut held = Vec::new();
+    for (_, socket) in sockets::all() {
+        match socket.state() {
+            State::Free => {}
+            State::Promoted => {
+                let mut inner = socket.lock();
+                if let Some(promoted) = inner.promoted.as_deref_mut() {
+                    promoted.connection.share(std::process::id());
+                }
+                held.push(inner);
+            }
+            State::Plain | State::Kernel | State::Offered => socket.holders.fork(),
+        }
+    }
+    // SAFETY: fork(2) takes nothing.
+    let process = unsafe { call() };
+    let errno = real::errno();
+    if process < 0 {
+        let plain = |state| matches!(state, State::Plain | State::Kernel | State::Offered);
+        sockets::all()
+            .filter(|(_, socket)| plain(socket.state()))
+            .for_each(|(_, socket)| socket.holders.give_up());
+        for inner in &mut held {
+            if let Some(promoted) = inner.promoted.as_deref_mut() {
+                promoted.connection.unshare();
+            }
+        }
+    }
+    drop(held);
+    if process == 0 {
+        remember_process();
+        sockets::reset_locks();
+        sets::forked();
+        promoter::forked();
+        start::forked();
+    }
+    real::set_errno(errno);
+    process
+}

@@ -1,0 +1,94 @@
+//! How many processes hold a plain socket: it is promoted by the last one only, since none
+//! can know what others would do with it.
+//!
+//! A socket that lives through a fork gets a count in memory that the processes share. One
+//! that dies without closing leaves it too high, and the socket on TCP.
+#![allow(unsafe_code)] // an array of words in memory that is mapped once, for good
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+
+/// Sockets that may be held by several processes at a time; others stay on TCP.
+const MOST: u32 = 1 << 16;
+/// Looks for a free place that a fork is willing to make.
+const LOOKS: u32 = 64;
+
+static COUNTS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+/// Where this process looks next.
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A socket's place among the counts.
+#[derive(Debug, Default)]
+pub(crate) struct Holders(AtomicU32);
+
+/// Nobody else has it, as far as is known.
+const ALONE: u32 = 0;
+/// There was no place: it counts as held by others for good.
+const UNCOUNTED: u32 = u32::MAX;
+
+/// Makes room for the counts.
+pub(crate) fn make() -> std::io::Result<()> {
+    // SAFETY: a new mapping, where nothing was.
+    let memory = unsafe {
+        libc::mmap(
+            null_mut(),
+            MOST as usize * size_of::<AtomicU32>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if memory == libc::MAP_FAILED {
+        return Err(std::io::Error::last_os_error());
+    }
+    COUNTS.store(memory.cast(), Ordering::Release);
+    Ok(())
+}
+
+fn count(place: u32) -> &'static AtomicU32 {
+    // SAFETY: `make` mapped that many zeroed words for good before any place was given.
+    unsafe { &*COUNTS.load(Ordering::Acquire).add((place % MOST) as usize) }
+}
+
+impl Holders {
+    /// A new socket.
+    pub(crate) fn reset(&self) {
+        self.0.store(ALONE, Ordering::Relaxed);
+    }
+
+    /// This process is about to fork.
+    pub(crate) fn fork(&self) {
+        match self.0.load(Ordering::Relaxed) {
+            UNCOUNTED => {}
+            ALONE => {
+                for _ in 0..LOOKS {
+                    let place = NEXT.fetch_add(1, Ordering::Relaxed) % MOST;
+                    let free = count(place).compare_exchange(0, 2, Ordering::AcqRel, Ordering::Relaxed);
+                    if free.is_ok() {
+                        return self.0.store(place + 1, Ordering::Relaxed);
+                    }
+                }
+                self.0.store(UNCOUNTED, Ordering::Relaxed);
+            }
+            place => drop(count(place - 1).fetch_add(1, Ordering::AcqRel)),
+        }
+    }
+
+    /// The fork failed, or this process has no descriptor of it any more.
+    pub(crate) fn give_up(&self) {
+        match self.0.load(Ordering::Relaxed) {
+            ALONE | UNCOUNTED => {}
+            place => drop(count(place - 1).fetch_sub(1, Ordering::AcqRel)),
+        }
+    }
+
+    /// Whether other processes may hold it.
+    pub(crate) fn are_several(&self) -> bool {
+        match self.0.load(Ordering::Relaxed) {
+            ALONE => false,
+            UNCOUNTED => true,
+            place => count(place - 1).load(Ordering::Acquire) > 1,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What is asked of the kernel connection beneath a promoted one.
+#![allow(unsafe_code)] // libc's calls, with memory of this module
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+
+use libc::{iovec, msghdr};
+
+use crate::memory::{Pieces, VECTOR};
+use crate::promoter;
+use crate::real;
+
+/// What a look at the kernel connection found.
+pub(crate) enum Found {
+    /// So many bytes, none of them taken.
+    Bytes(usize),
+    /// Nothing yet.
+    Nothing,
+    /// FIN, behind everything.
+    End,
+    /// errno of the connection.
+    Failed(i32),
+}
+
+/// Looks at what can be read.
+pub(crate) fn look(fd: c_int) -> Found {
+    let mut unread: c_int = 0;
+    // SAFETY: FIONREAD writes one int. tcp(7).
+    let status = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut unread).cast()) };
+    if status == 0 && unread > 0 {
+        return Found::Bytes(unread.unsigned_abs() as usize);
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte of room.
+    let count = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    match count {
+        0 => Found::End,
+        1.. => Found::Bytes(1),
+        _ => match real::errno() {
+            libc::EAGAIN | libc::EINTR => Found::Nothing,
+            errno => Found::Failed(errno),
+        },
+    }
+}
+
+/// Waits until something can be read, exactly as a read would: blocking or not, with the
+/// socket's timeout, interrupted by signals, a cancellation point. The error is errno.
+pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
+    let mut byte = 0u8;
+    let flags = libc::MSG_PEEK | (flags & libc::MSG_DONTWAIT);
+    // SAFETY: one byte of room.
+    if unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) } < 0 { Err(real::errno()) } else { Ok(()) }
+}
+
+/// Drops up to `count` bytes; returns how many.
+pub(crate) fn discard(fd: c_int, count: usize) -> usize {
+    // SAFETY: with MSG_TRUNC nothing is written (tcp(7)).
+    let dropped = unsafe { real::recv(fd, null_mut(), count, libc::MSG_TRUNC | libc::MSG_DONTWAIT) };
+    usize::try_from(dropped).unwrap_or(0)
+}
+
+/// Receives; negative: errno is set.
+pub(crate) fn receive(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
+    let mut room = [EMPTY; VECTOR];
+    let vector = into.vector(&mut room);
+    let mut message = message(vector);
+    // SAFETY: the vector is the caller's memory.
+    unsafe { real::recvmsg(fd, &raw mut message, flags) }
+}
+
+/// Sends; negative: errno is set.
+pub(crate) fn send(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
+    let mut room = [EMPTY; VECTOR];
+    let vector = from.vector(&mut room);
+    let message = message(vector);
+    // SAFETY: as for `receive`.
+    unsafe { real::sendmsg(fd, &raw const message, flags) }
+}
+
+/// Sends a bell. True: the kernel took it.
+pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
+    let byte = 0u8;
+    // SAFETY: one readable byte.
+    let sent =
+        unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    match sent {
+        1 => Ok(true),
+        _ if real::errno() == libc::EAGAIN => Ok(false),
+        _ => Err(real::errno()),
+    }
+}
+
+/// FD_CLOEXEC.
+pub(crate) fn closes_at_exec(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) & libc::FD_CLOEXEC != 0 }
+}
+
+/// The next close of this socket's last descriptor sends RST.
+pub(crate) fn reset_at_close(fd: c_int) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+}
+
+/// Ends the connection with RST at once; the descriptor stays.
+pub(crate) fn reset_now(fd: c_int) {
+    let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: connect(2) takes AF_UNSPEC of any length to dissolve a connection.
+    unsafe { real::connect(fd, &raw const nobody, size_of_val(&nobody) as u32) };
+}
+
+/// Whether the socket has a peer.
+pub(crate) fn is_connected(fd: c_int) -> bool {
+    promoter::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
+}
+
+/// Whether a program that takes this one's place gets the descriptor.
+pub(crate) fn is_inherited(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    let flags = unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) };
+    flags >= 0 && flags & libc::FD_CLOEXEC == 0
+}
+
+/// An option that is an int.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
+    let mut value: c_int = 0;
+    let mut length = size_of::<c_int>() as u32;
+    // SAFETY: room for one int.
+    let status = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
+    (status == 0).then_some(value)
+}
+
+/// Sets an option; what the kernel says to it does not matter.
+pub(crate) fn set<T>(fd: c_int, level: c_int, name: c_int, value: &T) {
+    // SAFETY: a readable value of its size.
+    unsafe {
+        real::setsockopt(fd, level, name, (&raw const *value).cast(), size_of::<T>() as u32);
+    }
+}
+
+const EMPTY: iovec = iovec { iov_base: null_mut(), iov_len: 0 };
+
+fn message(vector: &mut [iovec]) -> msghdr {
+    // SAFETY: a message of zeros names nothing.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = vector.as_mut_ptr();
+    message.msg_iovlen = vector.len();
+    message
+}

@@ -1,0 +1,35 @@
+//! The socket calls of unmodified programs, as plain Rust: every function of [`calls`] takes
+//! and returns what the C function of its name does, errno included, and does on promoted
+//! connections what Linux does on TCP. `megapipe-preload` puts the C names before them.
+//!
+//! A descriptor's state is one array access away (`table`); a descriptor that is none of
+//! ours costs that, and the way to libc. What a connection moves over shared memory, and what
+//! over the kernel, is decided in `promote`, whose state machine this drives.
+
+pub mod calls;
+mod descriptors;
+mod epoll;
+mod fork;
+mod holders;
+mod kernel;
+mod leaving;
+mod lock;
+mod memory;
+mod options;
+mod poll;
+mod promoter;
+pub mod real;
+mod receive;
+mod select;
+mod send;
+mod sets;
+mod settings;
+mod sockets;
+mod spin;
+mod start;
+mod stats;
+mod table;
+mod worth;
+
+pub use settings::{Mode, Settings, Stats};
+pub use start::{before_exec, finish, start};

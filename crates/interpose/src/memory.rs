@@ -1,0 +1,142 @@
+//! The memory that a program names in its calls.
+#![allow(unsafe_code)] // addresses and lengths of C callers become slices
+
+use libc::{iovec, msghdr, size_t};
+
+/// Whether a program may have memory there: the kernel refuses what it may not.
+#[inline(always)]
+pub(crate) fn is_memory<T>(address: *const T) -> bool {
+    address.addr() >= LOWEST
+}
+
+/// Where bytes of one call come from or go to: at most IOV_MAX pieces.
+#[derive(Clone, Copy)]
+pub(crate) struct Pieces<'a> {
+    pieces: &'a [iovec],
+    /// Bytes of the first pieces that are done with.
+    skip: usize,
+    /// Bytes behind these.
+    pub(crate) left: usize,
+}
+
+/// One piece of memory.
+pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
+    // readv(2): no more than SSIZE_MAX bytes move in one call.
+    iovec { iov_base: base.cast_mut().cast(), iov_len: len.min(MOST_BYTES) }
+}
+
+/// What Linux moves in one call at most (MAX_RW_COUNT).
+const MOST_BYTES: usize = 0x7fff_f000;
+/// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's half.
+const LOWEST: usize = 4096;
+const HIGHEST: usize = isize::MAX as usize;
+const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
+/// Pieces that go to the kernel in one call.
+pub(crate) const VECTOR: usize = 16;
+
+impl<'a> Pieces<'a> {
+    /// The pieces of a vector; the error is the call's errno.
+    ///
+    /// # Safety
+    ///
+    /// As readv(2) and writev(2) ask for: `count` entries lie at `vector`, and the memory that
+    /// they name is the call's while it runs.
+    pub(crate) unsafe fn new(vector: *const iovec, count: usize) -> Result<Pieces<'a>, i32> {
+        if count > MOST_PIECES {
+            return Err(libc::EINVAL);
+        }
+        if count == 0 {
+            return Ok(Pieces { pieces: &[], skip: 0, left: 0 });
+        }
+        if !is_memory(vector) {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the caller's promise.
+        let pieces = unsafe { std::slice::from_raw_parts(vector, count) };
+        let mut left = 0usize;
+        for piece in pieces {
+            if piece.iov_len > isize::MAX as usize {
+                return Err(libc::EINVAL);
+            }
+            left = left.saturating_add(piece.iov_len);
+        }
+        Ok(Pieces { pieces, skip: 0, left: left.min(MOST_BYTES) })
+    }
+
+    /// The pieces of a message.
+    ///
+    /// # Safety
+    ///
+    /// As recvmsg(2) and sendmsg(2) ask for.
+    pub(crate) unsafe fn of_message(message: &msghdr) -> Result<Pieces<'a>, i32> {
+        // SAFETY: the caller's promise.
+        unsafe { Pieces::new(message.msg_iov, message.msg_iovlen) }.map_err(|errno| match errno {
+            libc::EINVAL if message.msg_iovlen > MOST_PIECES => libc::EMSGSIZE,
+            other => other,
+        })
+    }
+
+    pub(crate) fn one(piece: &'a iovec) -> Pieces<'a> {
+        Pieces { pieces: std::slice::from_ref(piece), skip: 0, left: piece.iov_len }
+    }
+
+    /// The same, but for the first `count` bytes, which are done with.
+    pub(crate) fn after(self, count: usize) -> Pieces<'a> {
+        Pieces { pieces: self.pieces, skip: self.skip + count, left: self.left.saturating_sub(count) }
+    }
+
+    /// The same, but no more than `limit` bytes.
+    pub(crate) fn at_most(self, limit: usize) -> Pieces<'a> {
+        Pieces { left: self.left.min(limit), ..self }
+    }
+
+    /// Whether this can be memory of a program. The kernel finds every bad address out; what
+    /// is copied here finds those that programs use on purpose: null, and the kernel's own.
+    #[inline]
+    pub(crate) fn is_plausible(self) -> bool {
+        self.ranges().all(|(base, len)| {
+            base.addr() >= LOWEST && base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST)
+        })
+    }
+
+    fn ranges(self) -> impl Iterator<Item = (*mut u8, usize)> {
+        let (mut skip, mut left) = (self.skip, self.left);
+        self.pieces.iter().filter_map(move |piece| {
+            let skipped = skip.min(piece.iov_len);
+            skip -= skipped;
+            let len = (piece.iov_len - skipped).min(left);
+            left -= len;
+            // Skipped bytes are bytes of this piece.
+            (len > 0).then(|| (piece.iov_base.cast::<u8>().wrapping_add(skipped), len))
+        })
+    }
+
+    /// What is to be sent.
+    pub(crate) fn sources(self) -> impl Iterator<Item = &'a [u8]> {
+        // SAFETY: `new` and `one` were promised that the memory is readable while the call
+        // runs, and `ranges` stays within it. A program that writes to it meanwhile sends
+        // what it deserves, as with the kernel.
+        self.ranges().map(|(base, len)| unsafe { std::slice::from_raw_parts(base, len) })
+    }
+
+    /// Where to receive.
+    pub(crate) fn targets(self) -> impl Iterator<Item = &'a mut [u8]> {
+        // SAFETY: as for `sources`, writable.
+        self.ranges().map(|(base, len)| unsafe { std::slice::from_raw_parts_mut(base, len) })
+    }
+
+    /// Bytes of it that one call into the kernel takes.
+    pub(crate) fn in_one_call(self) -> usize {
+        self.ranges().take(VECTOR).map(|(_, len)| len).sum()
+    }
+
+    /// The vector for a call into the kernel: as much of it as fits.
+    pub(crate) fn vector(self, into: &mut [iovec; VECTOR]) -> &mut [iovec] {
+        let mut count = 0;
+        for (place, (base, len)) in into.iter_mut().zip(self.ranges()) {
+            *place = piece(base, len);
+            count += 1;
+        }
+        &mut into[..count]
+    }
+}

@@ -1,0 +1,160 @@
+//! Options and questions about a promoted socket whose answer the kernel does not know.
+#![allow(unsafe_code)] // values lie in the program's memory
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::socklen_t;
+use promote::Next;
+use ring::Front;
+
+use crate::kernel::{self, Found};
+use crate::memory::is_memory;
+use crate::sockets::{Socket, State};
+use crate::stats::{self, Stays};
+
+/// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
+///
+/// # Safety
+///
+/// As getsockopt(2).
+pub(crate) unsafe fn get(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> Option<c_int> {
+    if socket.state() != State::Promoted {
+        return None;
+    }
+    let answer = match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.lock().promoted.as_deref()?.no_delay,
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => socket.low_water.load(Relaxed).max(1),
+        // An error that the kernel told us instead of the program.
+        (libc::SOL_SOCKET, libc::SO_ERROR) if is_memory(value) && is_memory(length) => {
+            socket.lock().promoted.as_deref_mut()?.connection.take_error()?
+        }
+        _ => return None,
+    };
+    // SAFETY: the caller's promise.
+    if !is_memory(value) || !is_memory(length) || unsafe { *length } > c_int::MAX as u32 {
+        return None;
+    }
+    // SAFETY: the caller's promise: `length` bytes of room at `value`.
+    unsafe {
+        let room = (*length as usize).min(size_of::<c_int>());
+        std::ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), value.cast(), room);
+        *length = room as socklen_t;
+    }
+    Some(0)
+}
+
+/// setsockopt(2) of a socket that is ours; `None`: it is for the kernel.
+///
+/// # Safety
+///
+/// As setsockopt(2).
+pub(crate) unsafe fn set(
+    socket: &Socket,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> Option<c_int> {
+    if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
+        stats::stays(Stays::Kernel);
+        socket.set_state(State::Kernel);
+        return None;
+    }
+    if !is_memory(value) || (length as usize) < size_of::<c_int>() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+    let ours = matches!(
+        (level, name),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+    );
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF) {
+        limit(socket, wanted);
+        return None;
+    }
+    if socket.state() != State::Promoted || !ours {
+        return None;
+    }
+    if name == libc::SO_RCVLOWAT && level == libc::SOL_SOCKET {
+        // The kernel would call no bell readable. socket(7): 0 means 1, and less means most.
+        let mark = if wanted < 0 { c_int::MAX } else { wanted.max(1) };
+        socket.low_water.store(mark, Relaxed);
+    } else {
+        // Bells need it on underneath; what the program asked for is what it is told.
+        socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    }
+    Some(0)
+}
+
+/// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does
+/// not read. Much less than a few pages would send most bytes round through the kernel.
+fn limit(socket: &Socket, wanted: c_int) {
+    let limit = wanted.unsigned_abs().saturating_mul(2).max(LEAST_LIMIT);
+    socket.send_limit.store(limit, Relaxed);
+    if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+        promoted.send_limit = limit;
+    }
+}
+
+/// Bytes.
+const LEAST_LIMIT: u32 = 32 << 10;
+
+/// Options that make a connection something else than a plain stream of bytes, or that the
+/// kernel acts on with every read.
+fn keeps_on_tcp(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::SOL_SOCKET => matches!(
+            name,
+            libc::SO_RCVLOWAT
+                | libc::SO_OOBINLINE
+                | libc::SO_ZEROCOPY
+                | libc::SO_TIMESTAMP
+                | libc::SO_TIMESTAMPNS
+                | libc::SO_TIMESTAMPING
+                | libc::SO_MAX_PACING_RATE
+                | libc::SO_PEEK_OFF
+        ),
+        libc::IPPROTO_TCP => {
+            matches!(name, libc::TCP_REPAIR | libc::TCP_ULP | libc::TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE)
+        }
+        _ => false,
+    }
+}
+
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// FIONREAD of a promoted socket: bytes that a read would get. `None`: it is not promoted.
+pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
+    if socket.state() != State::Promoted {
+        return None;
+    }
+    let mut inner = socket.lock();
+    let promoted = inner.promoted.as_deref_mut()?;
+    // What the last look saw may not be all by now.
+    let _ = promoted.connection.look_again();
+    let in_ring = match promoted.connection.next(0) {
+        Ok(Next::Ring(count)) => count,
+        _ => 0,
+    };
+    let in_kernel = match kernel::look(fd) {
+        Found::Bytes(unread) if in_ring == 0 => match promoted.connection.front(unread) {
+            Ok(Front::Data(bytes)) => bytes as usize,
+            _ => 0,
+        },
+        _ => 0,
+    };
+    Some(c_int::try_from(in_ring + in_kernel).unwrap_or(c_int::MAX))
+}
+
+/// FIONBIO and F_SETFL: what the program asked for.
+pub(crate) fn nonblocking(socket: &Socket, on: bool) {
+    socket.nonblocking.store(on, Relaxed);
+}

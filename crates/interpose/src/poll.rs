@@ -1,0 +1,228 @@
+//! poll(2) and its relatives: rings are looked at before the kernel is asked to sleep.
+#![allow(unsafe_code)] // descriptors and events lie in the program's memory
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use libc::{pollfd, sigset_t, timespec};
+use promote::{KernelEnd, Next};
+use ring::Front;
+
+use crate::epoll::Limit;
+use crate::kernel::{self, Found};
+use crate::promoter;
+use crate::real;
+use crate::sets;
+use crate::sockets::{Promoted, Socket, State};
+use crate::spin::Wait;
+use crate::stats::{COUNTERS, count};
+use crate::table::{self, Entry};
+
+const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+/// The kernel is asked for events of its own at least this often.
+const KERNEL_EVERY: Duration = Duration::from_micros(50);
+
+/// Whether any of these is promoted, and asked for reading.
+#[inline]
+pub(crate) fn concerns(fds: &[pollfd]) -> bool {
+    let mut concerns = false;
+    for fd in fds {
+        match table::entry(fd.fd) {
+            Entry::Set(set) => sets::watched_from_outside(set),
+            _ => concerns |= promoted(fd).is_some(),
+        }
+    }
+    concerns
+}
+
+#[inline]
+fn promoted(fd: &pollfd) -> Option<&'static Socket> {
+    if fd.events & IN == 0 {
+        return None;
+    }
+    table::socket(fd.fd).filter(|socket| socket.state() == State::Promoted)
+}
+
+/// ppoll(2) for descriptors among which are promoted ones.
+///
+/// # Safety
+///
+/// `mask` is null or a mask.
+pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
+    let began = Instant::now();
+    let before = real::errno();
+    let deadline = match limit {
+        Limit::Never => None,
+        Limit::After(limit) => Some(began + limit),
+    };
+    let at_once = matches!(limit, Limit::After(Duration::ZERO));
+    let mut wait: Option<Wait> = None;
+    let mut asked_kernel: Option<Instant> = None;
+    let done = loop {
+        let now = if wait.is_some() { Instant::now() } else { began };
+        let ready = any_ready(fds);
+        // Who sleeps at once need not ask before.
+        let due = |asked: Instant| now >= asked + KERNEL_EVERY;
+        let spins = || Wait::new(deadline);
+        let spins = !ready && !at_once && any_in_use(fds) && wait.get_or_insert_with(spins).spins();
+        if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
+            asked_kernel = Some(now);
+            // SAFETY: the caller's promise.
+            let found = unsafe { kernel_poll(fds, Limit::After(Duration::ZERO), mask) };
+            if found < 0 {
+                break found;
+            }
+            let found = settle(fds);
+            if found > 0 || at_once {
+                break found;
+            }
+        }
+        if spins
+            && let Some(wait) = &mut wait
+            && wait.again()
+        {
+            for fd in fds.iter() {
+                with(fd, |promoted, _| promoted.heat_alone());
+            }
+            if spin(fds, wait) {
+                wait.found();
+                count(&COUNTERS.spun, 1);
+            }
+            continue;
+        }
+        // Who sleeps in the kernel hears bells.
+        if arm_all(fds) {
+            continue;
+        }
+        let left = match deadline {
+            None => Limit::Never,
+            Some(deadline) => Limit::After(deadline.saturating_duration_since(Instant::now())),
+        };
+        // SAFETY: the caller's promise.
+        let found = unsafe { kernel_poll(fds, left, mask) };
+        if found < 0 {
+            break found;
+        }
+        let found = settle(fds);
+        if found > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            break found;
+        }
+    };
+    let errno = real::errno();
+    // The program may wait in a way of its own the next time.
+    for fd in fds.iter() {
+        with(fd, |promoted, _| {
+            if promoted.listed_in == 0 && !promoted.armed {
+                let _ = promoted.arm();
+            }
+        });
+    }
+    promoter::answers();
+    real::set_errno(if done < 0 { errno } else { before });
+    done
+}
+
+/// Of those that have to be looked at.
+fn with<T>(fd: &pollfd, run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
+    let socket = promoted(fd)?;
+    if socket.hears.load(Ordering::Relaxed) && fd.revents & IN == 0 {
+        return None;
+    }
+    Some(run(socket.lock().promoted.as_deref_mut()?, fd.fd))
+}
+
+/// Whether a ring is in use among them, which is worth a look before sleeping.
+fn any_in_use(fds: &[pollfd]) -> bool {
+    fds.iter().any(|fd| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
+}
+
+fn has_bytes(promoted: &mut Promoted) -> bool {
+    !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
+}
+
+fn any_ready(fds: &[pollfd]) -> bool {
+    fds.iter().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
+}
+
+fn spin(fds: &[pollfd], wait: &mut Wait) -> bool {
+    loop {
+        if any_ready(fds) {
+            return true;
+        }
+        if !wait.again() {
+            return false;
+        }
+    }
+}
+
+/// True: something is here already.
+fn arm_all(fds: &[pollfd]) -> bool {
+    let mut news = false;
+    for fd in fds {
+        // One that its epoll set looks at hears no bells of its own.
+        news |=
+            with(fd, |promoted, _| !promoted.will_hear() && promoted.arm().unwrap_or(true)).unwrap_or(false);
+    }
+    news
+}
+
+/// What the kernel said, with what rings hold, and without what only bells said. Returns how
+/// many descriptors are ready.
+fn settle(fds: &mut [pollfd]) -> c_int {
+    let mut ready = 0;
+    for fd in fds {
+        let kernel_says = fd.revents & IN != 0;
+        let news = with(fd, |promoted, raw| has_bytes(promoted) || (kernel_says && has_news(promoted, raw)));
+        match news {
+            Some(true) => fd.revents |= fd.events & IN,
+            Some(false) => fd.revents &= !IN,
+            None => {}
+        }
+        // The kernel told us of the error, and no longer tells the program.
+        if with(fd, |promoted, _| promoted.connection.has_error()).unwrap_or(false) {
+            fd.revents |= libc::POLLERR;
+        }
+        ready += c_int::from(fd.revents != 0);
+    }
+    ready
+}
+
+/// Whether the kernel holds more than bells; these are taken out.
+fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
+    if promoted.connection.reads_from_kernel() {
+        return true;
+    }
+    match kernel::look(fd) {
+        Found::Nothing => false,
+        Found::End => true,
+        Found::Failed(errno) => {
+            promoted.connection.kernel_ended(KernelEnd::Failed(errno));
+            true
+        }
+        Found::Bytes(unread) => match promoted.connection.front(unread) {
+            Ok(Front::Bells(bells)) => {
+                let dropped = promoted.drop_bells_of(fd, bells);
+                dropped < unread || has_bytes(promoted)
+            }
+            Ok(Front::Data(_) | Front::Later) | Err(_) => true,
+        },
+    }
+}
+
+/// # Safety
+///
+/// `mask` is null or a mask.
+unsafe fn kernel_poll(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
+    let time = match limit {
+        Limit::Never => None,
+        // Longer than any machine runs, if it does not fit.
+        Limit::After(limit) => Some(timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        }),
+    };
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: descriptors of that number, a time or null, and the caller's mask.
+    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) }
+}

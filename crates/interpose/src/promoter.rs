@@ -1,0 +1,633 @@
+//! This process and the monitor: which connections are offered, and what becomes of them.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
+use promote::wire::{Reason, Token};
+use promote::{Connection, OtherLoop, OwnLoop};
+use ring::layout::NO_SLEEPER;
+use sys::mapping::SharedMapping;
+
+use crate::kernel;
+use crate::sets;
+use crate::settings::{Mode, Settings};
+use crate::sockets::{self, Promoted, Socket, State};
+use crate::stats::{self, COUNTERS, Stays, count};
+use crate::worth::Worth;
+
+/// Messages each way after which a connection is worth a promotion: what costs more than
+/// this many messages save would make short connections slower.
+const WORTH_MESSAGES: u32 = 8;
+/// Bytes either way that are worth one, too.
+const WORTH_BYTES: u64 = 256 << 10;
+/// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
+/// takes twice as long.
+const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
+/// A pause after which an answer is no longer expected at any moment.
+const PATIENT: Duration = Duration::from_millis(5);
+/// How long a new connection waits for its promotion where all are wanted on rings.
+const EAGER_PATIENCE: Duration = Duration::from_millis(10);
+/// The most pages of one's own: one comes with each monitor that is met.
+const OWN_PAGES: usize = 8;
+
+struct Promoter {
+    settings: Settings,
+    /// How to reach the monitor, as the environment had it at the start.
+    options: Options,
+    client: Option<Client>,
+    others: Vec<Arc<OtherLoop>>,
+    /// Of connections that were in the middle of a call.
+    kept: Vec<Grant>,
+    /// When the monitor is asked next, and the pause before that.
+    ask_at: Instant,
+    pause: Duration,
+    /// Offers in a row that nobody met.
+    unmet: u32,
+    /// Offers that are left out, because of that.
+    leave_out: u32,
+}
+
+static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
+static MODE: AtomicU32 = AtomicU32::new(0);
+/// Offers without an answer.
+static WAITING: AtomicU32 = AtomicU32::new(0);
+/// An answer is expected at any moment.
+static IMPATIENT: AtomicBool = AtomicBool::new(false);
+/// The descriptor of the connection to the monitor; -1: none.
+static HIDDEN: AtomicI32 = AtomicI32::new(-1);
+/// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
+static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
+
+thread_local! {
+    /// This thread runs with the promoter.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Begins, once.
+pub(crate) fn start(settings: Settings) {
+    MODE.store(settings.mode as u32, Ordering::Relaxed);
+    with(|promoter| *promoter = Some(Promoter::new(settings)));
+}
+
+/// Whether connections are promoted at all.
+pub(crate) fn promotes() -> bool {
+    MODE.load(Ordering::Relaxed) >= Mode::Auto as u32
+}
+
+/// Whether the ledger is kept for its own sake.
+pub(crate) fn observes() -> bool {
+    MODE.load(Ordering::Relaxed) == Mode::Observe as u32
+}
+
+pub(crate) fn is_eager() -> bool {
+    MODE.load(Ordering::Relaxed) == Mode::Eager as u32
+}
+
+/// The descriptor that is our own, which the program does not know of.
+pub(crate) fn hidden() -> Option<i32> {
+    Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+}
+
+/// Whether this is that one, and it is the program that names it: our own close of it comes by
+/// the same name.
+#[inline]
+pub(crate) fn is_hidden(fd: i32) -> bool {
+    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd && !INSIDE.get()
+}
+
+/// Leaves the number of our own descriptor to the program, which takes it. False: another thread
+/// is using it.
+pub(crate) fn leave_number() -> bool {
+    let left = with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.client = None;
+            promoter.kept.clear();
+            promoter.lost();
+        }
+    });
+    left.is_some()
+}
+
+/// Runs with the promoter, unless another thread has it, or this one: a signal handler.
+fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    let mut promoter = PROMOTER.try_lock().ok()?;
+    INSIDE.set(true);
+    let result = run(&mut promoter);
+    INSIDE.set(false);
+    Some(result)
+}
+
+/// Tells that a sleeper of this process is about to sleep.
+pub(crate) fn sleep(sleeper: u32) {
+    own_pages(|page| page.sleep(sleeper));
+}
+
+/// Tells that it is awake.
+pub(crate) fn wake(sleeper: u32) {
+    own_pages(|page| page.wake(sleeper));
+}
+
+#[allow(unsafe_code)] // leaked pages are shared by address
+fn own_pages(mut run: impl FnMut(&OwnLoop)) {
+    for page in &OWN {
+        let page = page.load(Ordering::Acquire);
+        if page.is_null() {
+            break;
+        }
+        // SAFETY: only leaked boxes are stored there.
+        run(unsafe { &*page });
+    }
+}
+
+/// A message went over a plain socket: is it worth a promotion, or has one been answered?
+#[inline]
+pub(crate) fn after_message(socket: &'static Socket, number: u32) {
+    match socket.state() {
+        State::Plain => {
+            let sent = socket.messages_sent.load(Ordering::Relaxed);
+            let received = socket.messages_received.load(Ordering::Relaxed);
+            let worth = is_eager()
+                || (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES)
+                || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
+                    >= WORTH_BYTES;
+            if worth && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed) {
+                offer(socket, number);
+            }
+        }
+        State::Offered => answers(),
+        State::Kernel | State::Promoted | State::Free => {}
+    }
+}
+
+/// A socket was connected, or is about to be; who waits for that may ask connect(2) again
+/// whether it is.
+pub(crate) fn connected(socket: &'static Socket, number: u32) {
+    if !socket.connected.swap(true, Ordering::Relaxed) {
+        count(&COUNTERS.connections, 1);
+    }
+    if is_eager() && socket.state() == State::Plain {
+        offer(socket, number);
+    }
+}
+
+/// Looked at again after as many messages more, if nothing comes of it now.
+fn look_later(socket: &Socket) {
+    let sent = socket.messages_sent.load(Ordering::Relaxed);
+    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
+    socket.look_at.store(again, Ordering::Relaxed);
+}
+
+/// A socket was accepted: the other end has made its offer by now, if it makes any, so that
+/// the answer to ours is near.
+pub(crate) fn accepted(socket: &'static Socket, number: u32) {
+    connected(socket, number);
+    if is_eager() {
+        socket.awaited.store(true, Ordering::Relaxed);
+        await_answer(socket, number);
+    }
+}
+
+/// Before a socket's bytes go by TCP: eager promotion wants them on rings, the first as well.
+#[inline]
+pub(crate) fn before_message(socket: &'static Socket, number: u32) {
+    if is_eager() {
+        match socket.state() {
+            State::Plain | State::Offered if !socket.awaited.swap(true, Ordering::Relaxed) => {
+                await_answer(socket, number)
+            }
+            State::Offered => answers(),
+            _ => {}
+        }
+    }
+}
+
+/// Lets the monitor answer before the first byte goes, for as long as [`EAGER_PATIENCE`].
+#[cold]
+fn await_answer(socket: &'static Socket, number: u32) {
+    let deadline = Instant::now() + EAGER_PATIENCE;
+    // Another thread may have had the promoter when this was to be offered.
+    while socket.state() == State::Plain && !offer(socket, number) && Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    while socket.state() == State::Offered {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
+        let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
+        // Another thread may take the answer meanwhile.
+        let left = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: i64::from(left.min(Duration::from_millis(1)).subsec_nanos()),
+        };
+        if rustix::event::poll(&mut monitor, Some(&left)).is_err() {
+            return;
+        }
+        with(|promoter| {
+            if let Some(promoter) = promoter {
+                promoter.ask_at = Instant::now();
+                promoter.answers();
+            }
+        });
+    }
+}
+
+/// Offers it, if that may come to anything. False: another thread has the promoter.
+#[cold]
+fn offer(socket: &'static Socket, number: u32) -> bool {
+    if !promotes() {
+        // The ledger is kept; nothing else will come of it.
+        socket.look_at.store(u32::MAX, Ordering::Relaxed);
+        return true;
+    }
+    if socket.holders.are_several() {
+        // Those who fork for each connection close it in one of both processes.
+        look_later(socket);
+        return true;
+    }
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.offer(socket, number);
+        }
+    })
+    .is_some()
+}
+
+/// Whether an answer of the monitor is expected at any moment.
+pub(crate) fn is_impatient() -> bool {
+    IMPATIENT.load(Ordering::Relaxed)
+}
+
+/// Takes what the monitor has answered.
+#[inline]
+pub(crate) fn answers() {
+    if WAITING.load(Ordering::Relaxed) > 0 {
+        take_answers();
+    }
+}
+
+#[cold]
+fn take_answers() {
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            promoter.answers();
+        }
+    });
+}
+
+/// A socket that was offered or promoted is gone.
+pub(crate) fn withdraw(token: Token) {
+    with(|promoter| {
+        if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
+            client.withdraw(token);
+        }
+    });
+}
+
+/// A socket that was offered is gone, or no longer wants an answer.
+pub(crate) fn forget_offer(socket: &Socket, number: u32) {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
+    if let Some(token) = token(socket, number) {
+        withdraw(token);
+    }
+}
+
+/// In the child of a fork: the connection to the monitor is the parent's, and so are the
+/// pages.
+pub(crate) fn forked() {
+    OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
+    WAITING.store(0, Ordering::Relaxed);
+    HIDDEN.store(-1, Ordering::Relaxed);
+    no_longer_offered();
+    with(|promoter| {
+        if let Some(promoter) = promoter {
+            // Closes the child's copy of the descriptor.
+            promoter.client = None;
+            promoter.unmet = 0;
+            promoter.leave_out = 0;
+        }
+    });
+}
+
+fn token(socket: &Socket, number: u32) -> Option<Token> {
+    Token::new(u64::from(socket.generation.load(Ordering::Relaxed)) << 32 | u64::from(number))
+}
+
+impl Promoter {
+    fn new(settings: Settings) -> Promoter {
+        let options = Options { start: false, ..Options::from_environment(&program_name()) };
+        Promoter {
+            settings,
+            options,
+            client: None,
+            others: Vec::new(),
+            kept: Vec::new(),
+            ask_at: Instant::now(),
+            pause: ANSWERS_EVERY[0],
+            unmet: 0,
+            leave_out: 0,
+        }
+    }
+
+    fn client(&mut self) -> Option<&mut Client> {
+        let now = Instant::now();
+        if self.client.is_none() {
+            let options = Options { lowest_descriptor: hidden_number(), ..self.options.clone() };
+            self.client = Client::connect(&options).ok();
+        }
+        let client = self.client.as_mut()?;
+        let _ = client.reconnect_due(now);
+        HIDDEN.store(client.fd().map_or(-1, |fd| std::os::fd::AsRawFd::as_raw_fd(&fd)), Ordering::Relaxed);
+        Some(client)
+    }
+
+    fn offer(&mut self, socket: &'static Socket, number: u32) {
+        if socket.state() != State::Plain {
+            // Another thread was faster.
+            return;
+        }
+        let fd = socket.fd.load(Ordering::Relaxed);
+        let Some(fd) = borrow(fd) else { return };
+        look_later(socket);
+        let (Some(local), Some(peer)) = (
+            address(rustix::net::getsockname(fd).ok()),
+            address(rustix::net::getpeername(fd).ok().flatten()),
+        ) else {
+            return;
+        };
+        let admitted = self.settings.admits(local.port(), peer.port());
+        if !admitted || !sys::tcp::is_local(peer.ip()) {
+            stats::stays(if admitted { Stays::OtherHost } else { Stays::Ports });
+            socket.set_state(State::Kernel);
+            return;
+        }
+        if self.leave_out > 0 && !is_eager() {
+            self.leave_out -= 1;
+            return;
+        }
+        let Some(token) = token(socket, number) else { return };
+        match self.client().map(|client| client.offer(token, fd)) {
+            Some(Ok(())) => {
+                self.pause = ANSWERS_EVERY[0];
+                self.ask_at = Instant::now() + self.pause;
+                IMPATIENT.store(true, Ordering::Relaxed);
+                WAITING.fetch_add(1, Ordering::Relaxed);
+                socket.set_state(State::Offered);
+            }
+            None | Some(Err(OfferError::NoMonitor)) => {
+                count(&COUNTERS.without_monitor, 1);
+                // Its end is heard only by listening; then another is looked for.
+                self.ask_at = Instant::now();
+                self.answers();
+            }
+            Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
+        }
+    }
+
+    fn answers(&mut self) {
+        let now = Instant::now();
+        if now < self.ask_at {
+            return;
+        }
+        self.pause = (self.pause * 2).min(ANSWERS_EVERY[1]);
+        self.ask_at = now + self.pause;
+        IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
+        for grant in std::mem::take(&mut self.kept) {
+            self.pause = ANSWERS_EVERY[0];
+            self.take_up(grant);
+        }
+        loop {
+            let Some(client) = self.client() else { return };
+            match client.receive() {
+                Ok(Some(Answer::Welcome { loop_page, .. })) => keep(loop_page),
+                Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
+                    self.granted(token, own, peer, peer_loop)
+                }
+                Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
+                Ok(None) => return,
+                Err(_) => {
+                    self.lost();
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.
+    fn lost(&mut self) {
+        WAITING.store(0, Ordering::Relaxed);
+        HIDDEN.store(-1, Ordering::Relaxed);
+        self.kept.clear();
+        no_longer_offered();
+    }
+
+    fn refused(&mut self, token: Token, reason: Reason) {
+        let Some(socket) = offered(token) else { return };
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        stats::refused(reason);
+        socket.set_state(State::Kernel);
+        if reason == Reason::Unmatched {
+            // The others do not run with Megapipe: offers to them are for nothing.
+            self.unmet = (self.unmet + 1).min(10);
+            self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
+        }
+    }
+
+    fn granted(&mut self, token: Token, own: SharedMapping, peer: SharedMapping, peer_loop: Arc<PeerLoop>) {
+        self.unmet = 0;
+        self.leave_out = 0;
+        let Some(socket) = offered(token) else {
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+            return;
+        };
+        self.others.retain(|other| !other.is_forgotten() || Arc::strong_count(other) > 1);
+        let other = match self.others.iter().find(|other| other.is(&peer_loop)) {
+            Some(other) => other.clone(),
+            None => match OtherLoop::new(peer_loop) {
+                Ok(other) => {
+                    let other = Arc::new(other);
+                    self.others.push(other.clone());
+                    other
+                }
+                Err(_) => {
+                    WAITING.fetch_sub(1, Ordering::Relaxed);
+                    stats::stays(Stays::NoMemory);
+                    return socket.set_state(State::Kernel);
+                }
+            },
+        };
+        self.take_up(Grant { token, own, peer, other });
+    }
+
+    /// Puts a connection on its rings, unless a call is under way: then once it has ended.
+    fn take_up(&mut self, grant: Grant) {
+        let token = grant.token;
+        let Some(socket) = offered(token) else {
+            // It was closed meanwhile, and its offer with it.
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+            return;
+        };
+        if socket.busy.load(Ordering::SeqCst) > 0 {
+            IMPATIENT.store(true, Ordering::Relaxed);
+            self.kept.push(grant);
+            return;
+        }
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
+            stats::stays(why);
+            socket.set_state(State::Kernel);
+            if let Some(client) = &mut self.client {
+                client.withdraw(token);
+            }
+        }
+    }
+}
+
+/// What the monitor gave for a connection.
+struct Grant {
+    token: Token,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other: Arc<OtherLoop>,
+}
+
+/// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
+/// middle of a call.
+fn adopt(
+    socket: &'static Socket,
+    number: u32,
+    token: Token,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other: Arc<OtherLoop>,
+) -> Result<(), Stays> {
+    let raw = socket.fd.load(Ordering::Relaxed);
+    let Some(fd) = borrow(raw) else { return Err(Stays::Busy) };
+    // An accepted socket has its listener's mark, under which no bell would be readable.
+    if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
+        return Err(Stays::Kernel);
+    }
+    let mut inner = socket.lock();
+    if socket.state() != State::Offered || socket.holders.are_several() || inner.interest.several {
+        return Err(Stays::Shared);
+    }
+    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
+    // promoted, and wait for the lock.
+    socket.set_state(State::Promoted);
+    let mut patience = 64;
+    while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
+        patience -= 1;
+        std::thread::yield_now();
+    }
+    if socket.busy.load(Ordering::SeqCst) > 0 {
+        socket.set_state(State::Offered);
+        return Err(Stays::Busy);
+    }
+    let agreed = match sys::tcp::positions(fd) {
+        Ok(Some(at)) => {
+            at.written == socket.sent.load(Ordering::Relaxed)
+                && at.consumed == socket.received.load(Ordering::Relaxed)
+        }
+        Ok(None) | Err(_) => {
+            socket.set_state(State::Offered);
+            return Err(Stays::Busy);
+        }
+    };
+    if !agreed {
+        socket.set_state(State::Offered);
+        return Err(Stays::UnseenIo);
+    }
+    let written = socket.sent.load(Ordering::Relaxed);
+    let consumed = socket.received.load(Ordering::Relaxed);
+    // Bells must not wait for acknowledgements.
+    let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
+    kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
+        socket.set_state(State::Offered);
+        return Err(Stays::NoMemory);
+    };
+    count(&COUNTERS.promoted, 1);
+    inner.promoted = Some(Box::new(Promoted {
+        connection,
+        other,
+        worth: Worth::default(),
+        send_limit: socket.send_limit.load(Ordering::Relaxed),
+        kernel_sends: 0,
+        left: false,
+        shown_in_kernel: false,
+        armed: true,
+        stale: false,
+        sleeper: NO_SLEEPER,
+        listed_in: 0,
+        reported: 0,
+        told_writable: false,
+        quiet: 0,
+        from_kernel: true,
+        no_delay,
+        token,
+    }));
+    let interest = inner.interest;
+    drop(inner);
+    if interest.set > 0 {
+        sets::refresh(interest.set - 1, number, false);
+    }
+    Ok(())
+}
+
+/// What was offered is on TCP again until it is looked at anew.
+fn no_longer_offered() {
+    for (_, socket) in sockets::all() {
+        if socket.state() == State::Offered {
+            socket.set_state(State::Plain);
+            look_later(socket);
+        }
+    }
+}
+
+/// The offered socket of a token, if it is still that.
+fn offered(token: Token) -> Option<&'static Socket> {
+    let socket = sockets::at(token.get() as u32);
+    let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
+    (same && socket.state() == State::Offered).then_some(socket)
+}
+
+/// Keeps a page of our own for good: connections of its monitor's time may outlive that.
+fn keep(page: SharedMapping) {
+    let Ok(page) = OwnLoop::new(page) else { return };
+    let page = Box::into_raw(Box::new(page));
+    for place in &OWN {
+        if place.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// A number out of the program's way: near the end of what it may have.
+fn hidden_number() -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 20);
+    i32::try_from(limit.min(1 << 20)).unwrap_or(1 << 20) - 16
+}
+
+/// As the program was called; a file of many names has no better one.
+pub(crate) fn program_name() -> String {
+    rustix::thread::name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {
+    SocketAddr::try_from(address?).ok()
+}
+
+#[allow(unsafe_code)] // a descriptor number of the program
+pub(crate) fn borrow(fd: i32) -> Option<BorrowedFd<'static>> {
+    // SAFETY: the number is not -1, and the call that led here names it: the program keeps it
+    // open meanwhile, or deserves EBADF.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
+}

@@ -1,0 +1,360 @@
+//! Receiving on a promoted connection: bytes of the ring and of the kernel in their order,
+//! and the waits of a blocking call.
+
+use std::ffi::c_int;
+use std::ops::ControlFlow::{self, Break, Continue};
+use std::sync::atomic::Ordering;
+
+use promote::{KernelEnd, Next};
+use ring::Front;
+use ring::layout::NO_SLEEPER;
+
+use crate::kernel::{self, Found};
+use crate::memory::Pieces;
+use crate::promoter;
+use crate::sets;
+use crate::sockets::{Guard, Promoted, Socket};
+use crate::spin::{self, Wait};
+use crate::stats::{COUNTERS, count};
+
+/// What one call came to: a count, or an errno.
+pub(crate) type Outcome = Result<usize, i32>;
+
+/// Receives on a socket that was promoted. `None`: it is not, after all.
+pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+    let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
+    // Bytes before which a call that waits does not return.
+    let wanted = match waits {
+        false => 1,
+        true if flags & libc::MSG_WAITALL != 0 => into.left,
+        true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
+    };
+    let mut taken = 0;
+    loop {
+        // What is here in the other lane belongs to the same read; nobody waits for it.
+        let more = if taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
+        let outcome = receive_some(socket, fd, into.after(taken), flags | more, taken > 0)?;
+        match outcome {
+            Ok((count, seam)) => {
+                taken += count;
+                if count == 0 || taken >= into.left || (taken >= wanted && !seam) {
+                    return Some(Ok(taken));
+                }
+            }
+            // What was taken is told first, as Linux does; the error is there the next time,
+            // or was an interruption.
+            Err(_) if taken > 0 => return Some(Ok(taken)),
+            Err(errno) => return Some(Err(errno)),
+        }
+    }
+}
+
+/// One lane's bytes; and whether bytes of the other may lie behind them. `told`: bytes were
+/// taken before, which are told before any error.
+fn receive_some(
+    socket: &'static Socket,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+    told: bool,
+) -> Option<Result<(usize, bool), i32>> {
+    let mut wait: Option<Wait> = None;
+    loop {
+        let mut inner = socket.lock();
+        let promoted = inner.promoted.as_deref_mut()?;
+        if let Break(outcome) = take(promoted, fd, into, flags) {
+            if outcome.is_err() && !told {
+                promoted.connection.take_error();
+            }
+            let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+            let list = promoted.wants_list(fd);
+            settle(socket, inner, list);
+            return Some(outcome.map(|count| (count, seam)));
+        }
+        if flags & libc::MSG_DONTWAIT != 0 {
+            let news = promoted.rest();
+            drop(inner);
+            match news {
+                Ok(true) => continue,
+                Ok(false) => return Some(Err(libc::EAGAIN)),
+                Err(errno) => return Some(Err(errno)),
+            }
+        }
+        if promoted.will_hear() && flags & libc::MSG_TRUNC == 0 {
+            // The ring is not in use: one call of the kernel waits, and looks.
+            let at = promoted.connection.read_of_kernel();
+            drop(inner);
+            let count = kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK);
+            if count < 0 {
+                return Some(Err(crate::real::errno()));
+            }
+            let mut inner = socket.lock();
+            let promoted = inner.promoted.as_deref_mut()?;
+            if count > 0
+                && promoted.connection.read_of_kernel() == at
+                && let Break(outcome) = promoted.seen(fd, count as usize, flags)
+            {
+                let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+                return Some(outcome.map(|count| (count, seam)));
+            }
+            continue;
+        }
+        // A blocking call: looks for a while, then sleeps as the kernel's own call does.
+        let spins = !socket.nonblocking.load(std::sync::atomic::Ordering::Relaxed);
+        let wait = wait.get_or_insert_with(|| Wait::new(None));
+        if spins && wait.spins() {
+            promoted.heat_alone();
+            drop(inner);
+            if wait.again() && spin(socket, wait) {
+                wait.found();
+                count(&COUNTERS.spun, 1);
+                continue;
+            }
+            inner = socket.lock();
+        }
+        let promoted = inner.promoted.as_deref_mut()?;
+        match promoted.arm() {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(errno) => return Some(Err(errno)),
+        }
+        drop(inner);
+        promoter::answers();
+        if let Err(errno) = kernel::wait(fd, flags) {
+            return Some(Err(errno));
+        }
+    }
+}
+
+/// Looks until something is there, or looking no longer pays.
+fn spin(socket: &Socket, wait: &mut Wait) -> bool {
+    loop {
+        if let Some(mut inner) = socket.try_lock() {
+            match inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again()) {
+                Some(Ok(false)) => {}
+                _ => return true,
+            }
+        }
+        if !wait.again() {
+            return false;
+        }
+    }
+}
+
+/// After bytes were taken: an end that nobody looks at by itself has to be looked at if its
+/// ring still holds some for which no bell lies in the kernel.
+fn settle(socket: &'static Socket, inner: Guard<'_>, list: bool) {
+    let set = inner.interest.set;
+    drop(inner);
+    if list && set > 0 {
+        sets::list(set - 1, socket);
+    }
+}
+
+/// Takes what is here; continues if nothing is.
+pub(crate) fn take(
+    promoted: &mut Promoted,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+) -> ControlFlow<Outcome> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    // Each round passes bells, or an end of the kernel connection, or ends.
+    for _ in 0..ROUNDS {
+        match promoted.connection.next(0) {
+            Ok(Next::Ring(here)) => {
+                if here < into.left && promoted.connection.look_again().is_err() {
+                    // More may have come since the last look: a call takes all that is here.
+                    return Break(Err(promoted.corrupt(fd)));
+                }
+                return Break(promoted.copy(into, flags));
+            }
+            Ok(Next::End(end)) => {
+                return Break(match end {
+                    KernelEnd::Finished => Ok(0),
+                    KernelEnd::Failed(errno) => Err(errno),
+                });
+            }
+            Ok(Next::Kernel | Next::Nothing) => {}
+            Err(_) => return Break(Err(promoted.corrupt(fd))),
+        }
+        if promoted.connection.reads_from_kernel() && flags & libc::MSG_TRUNC == 0 {
+            // Copied before it is known what it is, and taken after: a call less.
+            let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
+            match (seen, crate::real::errno()) {
+                (1.., _) => match promoted.seen(fd, seen as usize, flags) {
+                    Break(outcome) => return Break(outcome),
+                    Continue(()) => continue,
+                },
+                (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
+                (_, libc::EAGAIN | libc::EINTR) => return Continue(()),
+                (_, errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+            }
+            continue;
+        }
+        match kernel::look(fd) {
+            Found::Nothing => return Continue(()),
+            Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
+            Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
+            Found::Bytes(unread) => match promoted.connection.front(unread) {
+                Ok(Front::Bells(bells)) => drop(promoted.drop_bells_of(fd, bells)),
+                Ok(Front::Data(bytes)) => {
+                    let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
+                    let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
+                    if count > 0 && !peek {
+                        promoted.connection.took_from_kernel(count as usize);
+                    }
+                    return Break(usize::try_from(count).map_err(|_| crate::real::errno()));
+                }
+                // The ring's bytes come before these, and are there.
+                Ok(Front::Later) => {}
+                Err(_) => return Break(Err(promoted.corrupt(fd))),
+            },
+        }
+    }
+    Continue(())
+}
+
+/// More than any end that keeps to the rules makes necessary.
+const ROUNDS: u32 = 64;
+
+impl Promoted {
+    /// So many bytes of the kernel were copied to where they go, if they are data, and not taken.
+    fn seen(&mut self, fd: c_int, count: usize, flags: c_int) -> ControlFlow<Outcome> {
+        match self.connection.front(count) {
+            Ok(Front::Data(bytes)) => {
+                let bytes = count.min(bytes as usize);
+                self.from_kernel = true;
+                if flags & libc::MSG_PEEK == 0 {
+                    let taken = kernel::discard(fd, bytes);
+                    self.connection.took_from_kernel(taken);
+                }
+                Break(Ok(bytes))
+            }
+            Ok(Front::Bells(bells)) => {
+                self.drop_bells_of(fd, bells);
+                Continue(())
+            }
+            Ok(Front::Later) => Continue(()),
+            Err(_) => Break(Err(self.corrupt(fd))),
+        }
+    }
+
+    fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
+        let mut taken = 0;
+        if flags & libc::MSG_TRUNC == 0 && !into.is_plausible() {
+            return Err(libc::EFAULT);
+        }
+        if flags & libc::MSG_PEEK != 0 {
+            if flags & libc::MSG_TRUNC != 0 {
+                return match self.connection.next(0) {
+                    Ok(Next::Ring(here)) => Ok(here.min(into.left)),
+                    _ => Err(libc::ECONNRESET),
+                };
+            }
+            for target in into.targets() {
+                let count = self.connection.peek_ring(taken, target).map_err(|_| libc::ECONNRESET)?;
+                taken += count;
+                if count < target.len() {
+                    break;
+                }
+            }
+            return Ok(taken);
+        }
+        if flags & libc::MSG_TRUNC != 0 {
+            taken = self.connection.skip_ring(into.left).map_err(|_| libc::ECONNRESET)?;
+        } else {
+            for target in into.targets() {
+                let count = self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
+                taken += count;
+                if count < target.len() {
+                    break;
+                }
+            }
+        }
+        self.quiet = 0;
+        if std::mem::take(&mut self.from_kernel) {
+            // What was learned of waits for the kernel's bytes does not hold for the ring's.
+            spin::forget();
+        }
+        count(&COUNTERS.ring_receives, 1);
+        count(&COUNTERS.ring_bytes_received, taken as u64);
+        Ok(taken)
+    }
+
+    /// Nothing is here, and the program was told so. True: something is, by now.
+    fn rest(&mut self) -> Result<bool, i32> {
+        // Who is looked at by its set needs no bell.
+        if self.is_hot() || self.will_hear() { Ok(false) } else { self.arm() }
+    }
+
+    /// Whether its set looks at it by itself while it is awake.
+    fn is_hot(&self) -> bool {
+        self.listed_in != 0 && !self.armed && !self.connection.has_several_users()
+    }
+
+    /// Asks for a bell. True: something is here, and none will come for it.
+    pub(crate) fn arm(&mut self) -> Result<bool, i32> {
+        self.stale = false;
+        let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
+        self.armed = !news;
+        Ok(news)
+    }
+
+    /// Looked at by the thread that waits for it, which tells when it no longer does.
+    pub(crate) fn heat_alone(&mut self) {
+        if self.listed_in == 0 && !self.connection.has_several_users() {
+            self.heat(NO_SLEEPER);
+        }
+    }
+
+    /// After bytes were taken. An end that waits for bells asks for the next one as soon as
+    /// its ring is empty; one that is hot alone does, too, since its owner may not come back.
+    /// True if bytes are left for which no bell lies in the kernel.
+    fn wants_list(&mut self, fd: c_int) -> bool {
+        if self.is_hot() {
+            return false;
+        }
+        if self.will_hear() {
+            // The peer rings when it comes back to the ring.
+            return false;
+        }
+        if self.connection.kernel_has_bytes() {
+            self.drop_bells(fd);
+        }
+        self.arm().unwrap_or(false)
+    }
+
+    /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
+    /// more has to ask for the next.
+    pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
+        let dropped = kernel::discard(fd, bells as usize);
+        self.connection.took_from_kernel(dropped);
+        self.stale = true;
+        dropped
+    }
+
+    /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
+    /// of itself.
+    pub(crate) fn will_hear(&self) -> bool {
+        self.armed && !self.stale && self.connection.reads_from_kernel()
+    }
+
+    /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the
+    /// socket readable for whoever asks the kernel.
+    pub(crate) fn drop_bells(&mut self, fd: c_int) {
+        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), kernel::look(fd))
+            && let Ok(Front::Bells(bells)) = self.connection.front(unread)
+        {
+            self.drop_bells_of(fd, bells);
+        }
+    }
+
+    /// The other end broke the rules: the connection is over for both.
+    pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
+        count(&COUNTERS.corrupt, 1);
+        kernel::reset_now(fd);
+        self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));
+        libc::ECONNRESET
+    }
+}

@@ -1,0 +1,159 @@
+//! Sending on a promoted connection: into the ring, and through the kernel where it is full or
+//! no longer used.
+
+use std::ffi::c_int;
+use std::time::{Duration, Instant};
+
+use crate::kernel;
+use crate::memory::Pieces;
+use crate::promoter;
+use crate::real;
+use crate::receive::Outcome;
+use crate::sockets::{Promoted, Socket, WHOLE_RING};
+use crate::stats::{COUNTERS, count};
+
+/// How long a full ring is waited for while its reader makes progress: copying on is cheaper
+/// than a way round through the kernel.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// Looks between two questions for the time.
+const LOOKS: u32 = 32;
+
+/// What to do next, decided under the socket's lock.
+enum Step {
+    Done,
+    /// The ring is full: look again.
+    Full,
+    /// The rest is the kernel's.
+    Kernel,
+    Failed(i32),
+}
+
+/// Sends on a socket that was promoted. `None`: it is not, after all.
+pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+    let mut done = 0;
+    let mut deadline: Option<Instant> = None;
+    let mut looks = 0u32;
+    loop {
+        let mut inner = socket.lock();
+        let promoted = inner.promoted.as_deref_mut()?;
+        let before = done;
+        let step = promoted.step(
+            fd,
+            from,
+            &mut done,
+            flags,
+            deadline.is_some_and(|deadline| Instant::now() >= deadline),
+        );
+        match step {
+            Step::Done => return Some(Ok(done)),
+            Step::Failed(errno) => return Some(if done > 0 { Ok(done) } else { Err(errno) }),
+            Step::Full => {
+                drop(inner);
+                if done > before || deadline.is_none() {
+                    deadline = Some(Instant::now() + PATIENCE);
+                }
+                looks = looks.wrapping_add(1);
+                for _ in 0..LOOKS {
+                    std::hint::spin_loop();
+                }
+                if looks.is_multiple_of(8) {
+                    std::thread::yield_now();
+                }
+            }
+            Step::Kernel => {
+                promoted.kernel_sends += 1;
+                drop(inner);
+                let quiet = if done > 0 { libc::MSG_NOSIGNAL } else { 0 };
+                let sent = kernel::send(fd, from.after(done), flags | quiet);
+                let errno = real::errno();
+                let mut inner = socket.lock();
+                if let Some(promoted) = inner.promoted.as_deref_mut() {
+                    promoted.kernel_sends -= 1;
+                    if sent > 0 {
+                        promoted.connection.kernel_took(sent as usize);
+                        if promoted.connection.is_resting() && promoted.worth.rested() {
+                            promoted.connection.end_rest();
+                        }
+                    }
+                }
+                drop(inner);
+                if sent < 0 {
+                    real::set_errno(errno);
+                    return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                }
+                done += sent as usize;
+                // A call that takes less than it was given would block, or was interrupted; a
+                // long vector goes in several calls.
+                if done >= from.left || (sent as usize) < from.after(done - sent as usize).in_one_call() {
+                    return Some(Ok(done));
+                }
+            }
+        }
+    }
+}
+
+impl Promoted {
+    fn step(&mut self, fd: c_int, from: Pieces<'_>, done: &mut usize, flags: c_int, impatient: bool) -> Step {
+        if let Some(errno) = self.connection.take_error() {
+            return Step::Failed(errno);
+        }
+        if flags & libc::MSG_OOB != 0
+            || self.connection.peer_reads_no_more()
+            || self.connection.peer_prefers_tcp()
+        {
+            // The kernel knows what this comes to, or is asked for.
+            self.connection.kernel_sends();
+        }
+        if !from.is_plausible() {
+            return Step::Failed(libc::EFAULT);
+        }
+        if !self.connection.stays_with_kernel() {
+            let mut rest = from.after(*done);
+            if self.send_limit != WHOLE_RING {
+                match self.connection.untaken() {
+                    Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),
+                    Err(_) => return Step::Failed(self.corrupt(fd)),
+                }
+            }
+            let sent = match self.connection.send(rest.sources(), rest.left, self.kernel_sends == 0) {
+                Ok(sent) => sent,
+                Err(_) => return Step::Failed(self.corrupt(fd)),
+            };
+            if sent > 0 {
+                *done += sent;
+                let rung = self.ring_bell(fd);
+                // Tests want rings, whatever they cost.
+                if self.worth.sent(rung) && !promoter::is_eager() && self.connection.rest().is_err() {
+                    return Step::Failed(self.corrupt(fd));
+                }
+                count(&COUNTERS.ring_sends, 1);
+                count(&COUNTERS.ring_bytes_sent, sent as u64);
+            }
+            if sent == from.after(*done - sent).left {
+                return Step::Done;
+            }
+            if self.connection.sends_to_ring() && !impatient {
+                return Step::Full;
+            }
+        }
+        if self.connection.sends_to_ring() && self.connection.spill().is_err() {
+            return Step::Failed(self.corrupt(fd));
+        }
+        Step::Kernel
+    }
+
+    /// Wakes the other end, if it waits for that; tells whether it did.
+    fn ring_bell(&mut self, fd: c_int) -> bool {
+        if !self.connection.wants_bell(&self.other) {
+            return false;
+        }
+        count(&COUNTERS.bells, 1);
+        match kernel::ring(fd) {
+            Ok(true) => self.connection.bell_was_taken(),
+            Ok(false) => {}
+            // The connection ended meanwhile: the next send hears it from the kernel.
+            Err(_) => self.connection.kernel_sends(),
+        }
+        true
+    }
+}

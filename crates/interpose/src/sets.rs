@@ -1,0 +1,224 @@
+//! The epoll sets of this process that have promoted sockets: which of these are looked at by
+//! the set's own waits, and what the kernel's events about them mean.
+//!
+//! A socket in a set's list is *hot* while it is not armed: its peer rings no bell for it,
+//! only for the set when that says that it sleeps. Locks are taken in the order set, socket.
+#![allow(unsafe_code)] // sets are leaked, and used by address
+
+use std::cell::UnsafeCell;
+use std::collections::HashMap;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use ring::layout::SLEEPERS;
+
+use crate::lock::{Held, Lock};
+use crate::sockets::{self, Interest};
+
+mod changes;
+mod looks;
+
+pub(crate) use changes::{
+    Change, Wish, changed, defer, list, other_changed, refresh, settle, watched_from_outside,
+};
+
+/// The most sets of one process that are followed.
+const MOST: usize = 4096;
+const IN: u32 = libc::EPOLLIN as u32;
+const IN_TOO: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT_TOO: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+
+/// One epoll set.
+pub(crate) struct Set {
+    lock: Lock,
+    /// Descriptors that name it.
+    names: AtomicU32,
+    /// One of them, as a program last used it.
+    epfd: AtomicI32,
+    /// Promoted sockets that it has.
+    pub(crate) promoted: AtomicU32,
+    /// 1: the kernel has to be told of changes.
+    pub(crate) untold: AtomicU32,
+    inner: UnsafeCell<Inner>,
+}
+
+// SAFETY: `inner` is reached through `Guard` only, which holds the lock.
+unsafe impl Sync for Set {}
+
+pub(crate) struct Inner {
+    number: u32,
+    /// Sockets that waits look at: their numbers.
+    list: Vec<u32>,
+    /// Promoted sockets by what the program has the kernel say about them.
+    by_data: HashMap<u64, u32>,
+    /// Everything else in the set, by the same, and its descriptor.
+    others: HashMap<u64, i32>,
+    /// The program has the same said about several of them: nothing can be concluded from
+    /// what the kernel says.
+    ambiguous: bool,
+    /// Sockets of whose changes the kernel has to be told.
+    untold: Vec<u32>,
+    /// Its word of the loop page.
+    sleeper: Option<u32>,
+    /// Threads that wait now.
+    waiting: u32,
+    /// Several threads have waited at once: bells of each socket wake, none of the set's.
+    crowd: bool,
+    /// Where the next look begins, so that none is always last.
+    turn: usize,
+    asked_kernel: Instant,
+    /// Something may be ready that only the kernel knows of.
+    kernel_is_due: bool,
+}
+
+static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
+static USED: AtomicU32 = AtomicU32::new(0);
+static FREE: std::sync::Mutex<Vec<u32>> = std::sync::Mutex::new(Vec::new());
+static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
+
+/// A new set; `None`: too many.
+pub(crate) fn add() -> Option<u32> {
+    if let Some(number) = FREE.lock().ok()?.pop() {
+        at(number).names.store(1, Ordering::Relaxed);
+        // A fork may have found it among those that are no more.
+        at(number).lock().crowd = false;
+        return Some(number);
+    }
+    let number = USED.fetch_add(1, Ordering::Relaxed);
+    let place = SETS.get(number as usize)?;
+    let set = Set {
+        lock: Lock::new(),
+        names: AtomicU32::new(1),
+        epfd: AtomicI32::new(-1),
+        promoted: AtomicU32::new(0),
+        untold: AtomicU32::new(0),
+        inner: UnsafeCell::new(Inner {
+            number,
+            list: Vec::new(),
+            by_data: HashMap::new(),
+            others: HashMap::new(),
+            ambiguous: false,
+            untold: Vec::new(),
+            sleeper: None,
+            waiting: 0,
+            crowd: false,
+            turn: 0,
+            asked_kernel: Instant::now(),
+            kernel_is_due: true,
+        }),
+    };
+    place.store(Box::into_raw(Box::new(set)), Ordering::Release);
+    Some(number)
+}
+
+/// One more descriptor names it.
+pub(crate) fn name(number: u32) {
+    at(number).names.fetch_add(1, Ordering::Relaxed);
+}
+
+/// One of its descriptors is gone.
+pub(crate) fn remove(number: u32) {
+    if at(number).names.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    let mut inner = at(number).lock();
+    inner.list.clear();
+    inner.untold.clear();
+    inner.others.clear();
+    inner.ambiguous = false;
+    for socket in std::mem::take(&mut inner.by_data).into_values() {
+        let mut socket = sockets::at(socket).lock();
+        if socket.interest.set == number + 1 {
+            socket.interest = Interest::default();
+        }
+    }
+    inner.waiting = 0;
+    inner.crowd = false;
+    if let Some(sleeper) = inner.sleeper.take() {
+        TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
+    }
+    drop(inner);
+    at(number).promoted.store(0, Ordering::Relaxed);
+    if let Ok(mut free) = FREE.lock() {
+        free.push(number);
+    }
+}
+
+pub(crate) fn at(number: u32) -> &'static Set {
+    let set = SETS[number as usize].load(Ordering::Acquire);
+    // SAFETY: the table has numbers that `add` gave only; sets are never freed.
+    unsafe { &*set }
+}
+
+/// Before a fork: the child has the kernel's sets, too.
+pub(crate) fn about_to_fork() {
+    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        let set = place.load(Ordering::Acquire);
+        if !set.is_null() {
+            // SAFETY: as for `at`.
+            unsafe { &*set }.lock().tell_kernel();
+        }
+    }
+}
+
+/// In the child of a fork.
+pub(crate) fn forked() {
+    for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
+        let set = place.load(Ordering::Acquire);
+        if !set.is_null() {
+            // SAFETY: as for `at`.
+            let set = unsafe { &*set };
+            set.lock.reset();
+            let mut inner = set.lock();
+            inner.waiting = 0;
+            // The kernel's set is the parent's, too, who looks at its sockets.
+            inner.crowd = true;
+        }
+    }
+}
+
+impl Set {
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        Guard { set: self, _held: self.lock.hold() }
+    }
+}
+
+/// Holds a set's lock.
+pub(crate) struct Guard<'a> {
+    set: &'a Set,
+    _held: Held<'a>,
+}
+
+impl std::ops::Deref for Guard<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        // SAFETY: the lock is held while the guard lives.
+        unsafe { &*self.set.inner.get() }
+    }
+}
+
+impl std::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: as for `deref`; there is one guard at a time.
+        unsafe { &mut *self.set.inner.get() }
+    }
+}
+
+fn take_sleeper() -> Option<u32> {
+    let mut taken = TAKEN_SLEEPERS.load(Ordering::Relaxed);
+    loop {
+        let free = taken.trailing_ones();
+        if free >= SLEEPERS {
+            return None;
+        }
+        match TAKEN_SLEEPERS.compare_exchange(taken, taken | 1 << free, Ordering::Relaxed, Ordering::Relaxed)
+        {
+            Ok(_) => return Some(free),
+            Err(now) => taken = now,
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What programs ask of their epoll sets, and when the kernel is told of it.
+#![allow(unsafe_code)] // epoll_ctl(2)
+
+use std::sync::atomic::Ordering;
+
+use libc::epoll_event;
+
+use super::{EDGE, Inner, ONCE, OUT_TOO, at};
+use crate::real;
+use crate::sockets::{self, Interest, Promoted, Registered, Socket};
+
+/// What a program asks of a set about one of its sockets.
+#[derive(Clone, Copy)]
+pub(crate) enum Change {
+    Add(Wish),
+    Modify(Wish),
+    Delete,
+}
+
+/// The socket's descriptor in the set, and what is to be told about it.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// The kernel has made a change.
+pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, change: Change) {
+    let mut inner = at(number).lock();
+    let mut socket = sockets::at(socket_number).lock();
+    let before = socket.interest;
+    let registered =
+        |wish: Wish| Some(Registered { epfd, fd: wish.fd, events: wish.events, data: wish.data });
+    let now = match change {
+        Change::Add(wish) | Change::Modify(wish) => {
+            let elsewhere = before.set != 0 && (before.set != number + 1 || before.fd != wish.fd);
+            if elsewhere {
+                if let Some(promoted) = socket.promoted.as_deref_mut() {
+                    promoted.show_in_kernel();
+                }
+                Interest { several: true, ..before }
+            } else {
+                Interest { registered: registered(wish), ..wish.interest(number, before) }
+            }
+        }
+        Change::Delete if before.set == number + 1 && before.fd == fd => {
+            Interest { several: before.several, ..Interest::default() }
+        }
+        Change::Delete => before,
+    };
+    inner.apply(socket_number, &mut socket, now);
+}
+
+/// The socket was promoted, or closed (`gone`): what its set has to know.
+pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
+    let mut inner = at(number).lock();
+    let mut socket = sockets::at(socket_number).lock();
+    if socket.interest.set == number + 1 {
+        let now = if gone { Interest::default() } else { socket.interest };
+        inner.apply(socket_number, &mut socket, now);
+    }
+}
+
+/// A change that the kernel need not know of before it is asked for events, since the wait
+/// itself looks at the socket: programs make several for each message. `None`: it is the
+/// kernel's after all, and has been told what came before.
+pub(crate) fn defer(
+    number: u32,
+    epfd: i32,
+    socket_number: u32,
+    fd: i32,
+    change: Change,
+) -> Option<Result<(), i32>> {
+    let set = at(number);
+    let mut inner = set.lock();
+    let mut socket = sockets::at(socket_number).lock();
+    let before = socket.interest;
+    let present = before.set == number + 1 && before.fd == fd;
+    // Edges and single shots begin anew with each change, also in what the kernel has to tell.
+    let plain = |events: u32| events & (EDGE | ONCE | libc::EPOLLEXCLUSIVE as u32) == 0;
+    let now = match change {
+        _ if inner.waiting > 0
+            || inner.crowd
+            || inner.ambiguous
+            || before.several
+            || socket.promoted.is_none() =>
+        {
+            None
+        }
+        Change::Add(_) if present => return Some(Err(libc::EEXIST)),
+        Change::Add(wish) if before.set == 0 && plain(wish.events) => Some(wish.interest(number, before)),
+        Change::Modify(wish) if present && plain(wish.events) && plain(before.events) => {
+            Some(wish.interest(number, before))
+        }
+        Change::Delete if present && plain(before.events) => {
+            Some(Interest { registered: before.registered, untold: before.untold, ..Interest::default() })
+        }
+        _ => None,
+    };
+    let Some(mut now) = now else {
+        tell(&mut socket.interest);
+        return None;
+    };
+    let wanted =
+        (now.set != 0).then_some(Registered { epfd, fd: now.fd, events: now.events, data: now.data });
+    if wanted != now.registered && !now.untold {
+        now.untold = true;
+        inner.untold.push(socket_number);
+        set.untold.store(1, Ordering::Relaxed);
+    }
+    set.epfd.store(epfd, Ordering::Relaxed);
+    inner.apply(socket_number, &mut socket, now);
+    Some(Ok(()))
+}
+
+/// Before one of a socket's several descriptors is closed: the kernel must know what the
+/// program last asked of it.
+pub(crate) fn settle(socket: &Socket) {
+    tell(&mut socket.lock().interest);
+}
+
+/// Tells the kernel what it has not been told of one socket.
+fn tell(interest: &mut Interest) {
+    if !interest.untold {
+        return;
+    }
+    interest.untold = false;
+    let before = interest.registered;
+    let epfd = match (before, interest.set) {
+        (Some(before), 0) => before.epfd,
+        (None, 0) => return,
+        (_, set) => at(set - 1).epfd.load(Ordering::Relaxed),
+    };
+    let wanted = (interest.set != 0).then_some(Registered {
+        epfd,
+        fd: interest.fd,
+        events: interest.events,
+        data: interest.data,
+    });
+    let (operation, told) = match (before, wanted) {
+        (None, Some(wanted)) => (libc::EPOLL_CTL_ADD, wanted),
+        (Some(before), None) => (libc::EPOLL_CTL_DEL, before),
+        (Some(before), Some(wanted)) if before != wanted => (libc::EPOLL_CTL_MOD, wanted),
+        _ => return,
+    };
+    let mut event = epoll_event { events: told.events, u64: told.data };
+    // SAFETY: an event to read.
+    unsafe { real::epoll_ctl(told.epfd, operation, told.fd, &raw mut event) };
+    interest.registered = wanted;
+}
+
+/// Somebody waits for the set itself, by poll(2) or in another set: nobody looks at its
+/// sockets then, and each hears its own bells.
+pub(crate) fn watched_from_outside(number: u32) {
+    let mut inner = at(number).lock();
+    if !inner.crowd {
+        inner.tell_kernel();
+        inner.share();
+    }
+}
+
+impl Wish {
+    fn interest(self, number: u32, before: Interest) -> Interest {
+        Interest {
+            set: number + 1,
+            fd: self.fd,
+            events: self.events,
+            data: self.data,
+            spent: false,
+            several: before.several,
+            registered: before.registered,
+            untold: before.untold,
+        }
+    }
+}
+
+/// Something else than a TCP socket changed in the set: the kernel knows of it alone.
+pub(crate) fn other_changed(number: u32, fd: i32, change: Option<Change>) {
+    let mut inner = at(number).lock();
+    inner.kernel_is_due = true;
+    if let Some(Change::Add(wish) | Change::Modify(wish)) = change {
+        inner.has_other(wish.data, fd);
+    }
+}
+
+/// Has the set look at a socket whose ring holds bytes that no bell told of.
+pub(crate) fn list(number: u32, socket: &'static Socket) {
+    let mut inner = at(number).lock();
+    let mut guard = socket.lock();
+    if guard.interest.set != number + 1 {
+        return;
+    }
+    let data = guard.interest.data;
+    let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
+    if let Some(promoted) = guard.promoted.as_deref_mut() {
+        inner.list(socket_number, promoted);
+    }
+}
+
+impl Inner {
+    /// A socket's interest in this set began, changed or ended, or the socket was promoted.
+    fn apply(&mut self, number: u32, socket: &mut sockets::Guard<'_>, now: Interest) {
+        let here = self.number + 1;
+        let before = std::mem::replace(&mut socket.interest, now);
+        let known = before.set == here && self.by_data.get(&before.data) == Some(&number);
+        if known && (now.set != here || now.data != before.data) {
+            self.by_data.remove(&before.data);
+        }
+        // One that left stays in the list, and hot, until the set sleeps: programs take
+        // sockets out and put them in again all the time.
+        if before.set == here && self.others.get(&before.data) == Some(&before.fd) {
+            self.others.remove(&before.data);
+        }
+        match socket.promoted.as_deref_mut() {
+            None => {
+                self.kernel_is_due = true;
+                if now.set == here {
+                    self.has_other(now.data, now.fd);
+                }
+            }
+            Some(promoted) if now.set == here => {
+                // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
+                promoted.reported = u64::MAX;
+                promoted.told_writable = false;
+                let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
+                if same || self.others.contains_key(&now.data) {
+                    self.ambiguous = true;
+                }
+                if promoted.listed_in != here && !promoted.armed {
+                    promoted.connection.mute();
+                    promoted.armed = true;
+                }
+                if now.events & OUT_TOO != 0 || promoted.connection.look_again().unwrap_or(true) {
+                    self.list(number, promoted);
+                }
+            }
+            Some(_) => {}
+        }
+        at(self.number).promoted.store(self.by_data.len() as u32, Ordering::Relaxed);
+    }
+
+    fn has_other(&mut self, data: u64, fd: i32) {
+        self.others.insert(data, fd);
+        if self.by_data.contains_key(&data) {
+            self.ambiguous = true;
+        }
+    }
+
+    /// Tells the kernel what it was not told; before each time it is asked for events.
+    pub(crate) fn tell_kernel(&mut self) {
+        if self.untold.is_empty() {
+            return;
+        }
+        while let Some(number) = self.untold.pop() {
+            tell(&mut sockets::at(number).lock().interest);
+        }
+        at(self.number).untold.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits of this set look at it from now on.
+    pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
+        if promoted.listed_in != self.number + 1 {
+            promoted.listed_in = self.number + 1;
+            // It may be there from an earlier time.
+            if !self.list.contains(&number) {
+                self.list.push(number);
+            }
+        }
+    }
+}

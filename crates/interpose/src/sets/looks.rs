@@ -1,0 +1,330 @@
+//! A wait of one thread in a set: which of its promoted sockets have something, what the
+//! kernel's events about them mean, and how the set goes to sleep.
+#![allow(unsafe_code)] // epoll_ctl(2)
+
+use std::time::{Duration, Instant};
+
+use libc::epoll_event;
+use promote::{KernelEnd, Next};
+use ring::Front;
+
+use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, take_sleeper};
+use crate::kernel::{self, Found};
+use crate::promoter;
+use crate::real;
+use crate::sockets::{self, Interest, Promoted};
+
+/// Sleeps of a set without bytes after which a socket is no longer looked at.
+const COOLING: u8 = 16;
+/// The kernel is asked for events of its own at least this often.
+pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
+
+impl Inner {
+    /// Whether there is anything to look at.
+    pub(crate) fn looks(&self) -> bool {
+        !self.list.is_empty()
+    }
+
+    /// Whether the kernel has to be asked by now.
+    pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
+        self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY
+    }
+
+    pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
+        self.kernel_is_due = false;
+        self.asked_kernel = now;
+    }
+
+    /// A thread begins to wait; [`Self::leave`] ends that.
+    pub(crate) fn enter(&mut self) {
+        self.waiting += 1;
+        if (self.waiting > 1 || self.ambiguous) && !self.crowd {
+            self.tell_kernel();
+            self.share();
+        }
+        if self.sleeper.is_none() && !self.crowd {
+            self.sleeper = take_sleeper();
+        }
+    }
+
+    pub(crate) fn leave(&mut self) {
+        self.waiting = self.waiting.saturating_sub(1);
+    }
+
+    /// From here on several threads or processes wait in this set: each socket's own bells
+    /// wake them.
+    pub(super) fn share(&mut self) {
+        self.crowd = true;
+        for number in &self.list {
+            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut()
+                && !promoted.armed
+            {
+                let _ = promoted.arm();
+            }
+        }
+    }
+
+    fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
+        self.sleeper
+            .filter(|_| !self.crowd && !promoted.shown_in_kernel && !promoted.connection.has_several_users())
+    }
+
+    /// Events of the sockets in the list that have bytes, as many as there is room for.
+    pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event]) -> usize {
+        let mut count = 0;
+        let length = self.list.len();
+        for place in 0..length {
+            if count == events.len() {
+                break;
+            }
+            let number = self.list[(self.turn + place) % length];
+            let socket = sockets::at(number);
+            let mut guard = socket.lock();
+            let inner = &mut *guard;
+            let (interest, Some(promoted)) = (&mut inner.interest, inner.promoted.as_deref_mut()) else {
+                continue;
+            };
+            if promoted.listed_in != self.number + 1 || interest.set != self.number + 1 || interest.spent {
+                continue;
+            }
+            let edge = interest.events & EDGE != 0;
+            let mut ready = 0;
+            if interest.events & IN != 0 && promoted.connection.look_again().unwrap_or(true) {
+                let arrived = promoted.connection.arrived();
+                if !edge || promoted.reported != arrived {
+                    promoted.reported = arrived;
+                    promoted.quiet = 0;
+                    ready |= interest.events & IN_TOO;
+                }
+            }
+            let writable = interest.events & OUT_TOO;
+            if writable != 0 {
+                if !promoted.connection.sends_to_ring() || promoted.connection.kernel_has_ended() {
+                    // The kernel knows.
+                    self.kernel_is_due = true;
+                } else if !edge || !promoted.told_writable || ready != 0 {
+                    promoted.told_writable = true;
+                    ready |= writable;
+                }
+            }
+            if ready == 0 {
+                continue;
+            }
+            if ready & IN_TOO != 0
+                && let Some(sleeper) = self.sleeper_of(promoted)
+            {
+                promoted.heat(sleeper);
+            }
+            spend(epfd, interest);
+            events[count] = epoll_event { events: ready, u64: interest.data };
+            count += 1;
+        }
+        self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
+        count
+    }
+
+    /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
+    /// true ones, merged with the first `told` ones; returns how many there are in all.
+    pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
+        if self.ambiguous {
+            return events.len();
+        }
+        let mut kept = told;
+        for place in told..events.len() {
+            let mut event = events[place];
+            let data = event.u64;
+            if let Some(number) = self.by_data.get(&data).copied() {
+                let mut guard = sockets::at(number).lock();
+                let inner = &mut *guard;
+                if let Some(promoted) = inner.promoted.as_deref_mut() {
+                    let fd = inner.interest.fd;
+                    if event.events & IN_TOO != 0 && !self.has_news(number, promoted, fd) {
+                        event.events &= !IN_TOO;
+                    }
+                    if promoted.connection.has_error() {
+                        // The kernel told us, and no longer tells the program.
+                        event.events |= libc::EPOLLERR as u32;
+                    }
+                    promoted.reported = promoted.connection.arrived();
+                    if inner.interest.events & ONCE != 0 {
+                        if event.events == 0 {
+                            rearm(epfd, &inner.interest);
+                        } else {
+                            inner.interest.spent = true;
+                        }
+                    }
+                }
+                if let Some(before) = events[..told].iter_mut().find(|before| before.u64 == data) {
+                    before.events |= event.events;
+                    continue;
+                }
+            }
+            if event.events != 0 {
+                events[kept] = event;
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
+    /// out, unless the kernel has to keep the socket readable for other threads.
+    fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32) -> bool {
+        let sleeper = self.sleeper_of(promoted);
+        let ring = |promoted: &mut Promoted| {
+            matches!(promoted.connection.next(0), Ok(Next::Ring(_) | Next::End(_)) | Err(_))
+        };
+        if ring(promoted) && sleeper.is_none() {
+            return true;
+        }
+        if promoted.connection.reads_from_kernel() {
+            // The kernel knows best, and its ring is not in use.
+            return true;
+        }
+        let mut news = false;
+        match kernel::look(fd) {
+            Found::Nothing => {}
+            Found::End => news = true,
+            Found::Failed(errno) => {
+                promoted.connection.kernel_ended(KernelEnd::Failed(errno));
+                news = true;
+            }
+            Found::Bytes(unread) => match promoted.connection.front(unread) {
+                Ok(Front::Bells(bells)) => {
+                    let dropped = promoted.drop_bells_of(fd, bells);
+                    // Data may lie behind them.
+                    news = dropped < unread;
+                }
+                Ok(Front::Data(_) | Front::Later) | Err(_) => news = true,
+            },
+        }
+        match sleeper {
+            Some(sleeper) => {
+                self.list(number, promoted);
+                promoted.heat(sleeper);
+            }
+            None => {
+                if promoted.arm().unwrap_or(true) {
+                    self.list(number, promoted);
+                }
+            }
+        }
+        news | ring(promoted)
+    }
+
+    /// Before this thread sleeps in the kernel. False: something is here.
+    pub(crate) fn go_to_sleep(&mut self) -> bool {
+        let here = self.number + 1;
+        let mut cooled = false;
+        for place in 0..self.list.len() {
+            let mut guard = sockets::at(self.list[place]).lock();
+            let inner = &mut *guard;
+            let Some(promoted) = inner.promoted.as_deref_mut().filter(|promoted| promoted.listed_in == here)
+            else {
+                cooled = true;
+                continue;
+            };
+            promoted.connection.tell_counts();
+            let ours = inner.interest.set == here;
+            let wanted = ours && inner.interest.events & IN != 0 && !inner.interest.spent;
+            promoted.quiet = promoted.quiet.saturating_add(1);
+            let cools = promoted.quiet > COOLING || !ours;
+            if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
+                // A bell on it would not wake this set, or it only costs.
+                if !wanted {
+                    promoted.connection.mute();
+                    promoted.armed = true;
+                } else if promoted.arm().unwrap_or(true) {
+                    return false;
+                }
+            }
+            if cools && (!ours || !promoted.connection.look_again().unwrap_or(true)) {
+                promoted.listed_in = 0;
+                cooled = true;
+            }
+        }
+        if cooled {
+            self.list.retain(|number| {
+                let listed = |promoted: &Promoted| promoted.listed_in == here;
+                sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
+            });
+        }
+        if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
+            promoter::sleep(sleeper);
+            if self.any_ready() {
+                promoter::wake(sleeper);
+                return false;
+            }
+            return true;
+        }
+        !self.any_ready()
+    }
+
+    /// After a sleep.
+    pub(crate) fn woke(&self) {
+        if let Some(sleeper) = self.sleeper {
+            promoter::wake(sleeper);
+        }
+    }
+
+    fn any_ready(&self) -> bool {
+        self.list.iter().any(|number| {
+            let mut guard = sockets::at(*number).lock();
+            let inner = &mut *guard;
+            let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
+            inner.interest.set == self.number + 1
+                && inner.interest.events & IN != 0
+                && !inner.interest.spent
+                && promoted.connection.look_again().unwrap_or(true)
+                && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())
+        })
+    }
+}
+
+impl Promoted {
+    /// Others than its set wait for it: what comes is seen in the kernel from here on.
+    pub(crate) fn show_in_kernel(&mut self) {
+        if !self.shown_in_kernel {
+            self.shown_in_kernel = true;
+            self.connection.prefer_tcp();
+            // What is here already, and had no bell, is seen by the first set alone.
+            let _ = self.arm();
+        }
+    }
+
+    /// From here on the set looks at it by itself while it is awake.
+    pub(crate) fn heat(&mut self, sleeper: u32) {
+        if self.shown_in_kernel {
+            return;
+        }
+        if self.sleeper != sleeper {
+            if !self.armed {
+                self.connection.mute();
+                self.armed = true;
+            }
+            self.connection.looked_at_by(sleeper);
+            self.sleeper = sleeper;
+        }
+        if self.armed {
+            self.connection.disarm();
+            self.armed = false;
+        }
+    }
+}
+
+/// EPOLLONESHOT is used up by an event that the kernel does not know of.
+fn spend(epfd: i32, interest: &mut Interest) {
+    if interest.events & ONCE != 0 {
+        interest.spent = true;
+        let mut nothing = epoll_event { events: ONCE, u64: interest.data };
+        // SAFETY: an event to read.
+        unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut nothing) };
+    }
+}
+
+/// An event that was none must not use EPOLLONESHOT up.
+fn rearm(epfd: i32, interest: &Interest) {
+    let mut event = epoll_event { events: interest.events, u64: interest.data };
+    // SAFETY: as for `spend`.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+}

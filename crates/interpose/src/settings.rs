@@ -1,0 +1,105 @@
+//! What the environment asks for. It is read once, when the library is loaded: programs such
+//! as nginx clear theirs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// When connections are promoted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Never; nothing is watched either.
+    Off,
+    /// Never; connections are watched, and the ledger is kept.
+    Observe,
+    /// Once some messages have gone each way.
+    #[default]
+    Auto,
+    /// At once.
+    Eager,
+}
+
+/// Which processes write a summary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Stats {
+    /// None.
+    #[default]
+    None,
+    /// Those that had connections, and the one of this pid: `megapipe run` names its own, which
+    /// becomes the program's.
+    Of(u32),
+}
+
+/// What one process was asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// MEGAPIPE_PROMOTE.
+    pub mode: Mode,
+    /// MEGAPIPE_SPIN: how long to look for messages before a sleep; `None` learns it.
+    pub spin: Option<Duration>,
+    /// MEGAPIPE_STATS: a summary at exit, on standard error or in the file of MEGAPIPE_LOG.
+    pub stats: Stats,
+    /// MEGAPIPE_LOG, if it is an absolute path: other libraries take it for a level.
+    pub log: Option<PathBuf>,
+    /// MEGAPIPE_ONLY: promote connections with one of these ports only, if any are given.
+    pub only: Vec<u16>,
+    /// MEGAPIPE_NOT: promote none with these.
+    pub not: Vec<u16>,
+}
+
+impl Settings {
+    /// What the environment says; values that mean nothing are as if they were not there,
+    /// since a library cannot refuse to run a program: `megapipe run` checks them.
+    pub fn from_environment() -> Settings {
+        let text = |name: &str| std::env::var(name).ok();
+        Settings {
+            mode: text("MEGAPIPE_PROMOTE").and_then(|text| Mode::parse(&text)).unwrap_or_default(),
+            spin: text("MEGAPIPE_SPIN").and_then(|text| text.parse().ok()).map(Duration::from_micros),
+            stats: match text("MEGAPIPE_STATS").and_then(|text| text.parse().ok()) {
+                None | Some(0) => Stats::None,
+                Some(pid) => Stats::Of(pid),
+            },
+            log: std::env::var_os("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
+            only: ports(text("MEGAPIPE_ONLY")),
+            not: ports(text("MEGAPIPE_NOT")),
+        }
+    }
+
+    /// Whether a connection between these ports may be promoted.
+    pub(crate) fn admits(&self, local: u16, peer: u16) -> bool {
+        let among = |ports: &[u16]| ports.contains(&local) || ports.contains(&peer);
+        (self.only.is_empty() || among(&self.only)) && !among(&self.not)
+    }
+}
+
+impl Mode {
+    /// `off`, `observe`, `auto` or `eager`.
+    pub fn parse(text: &str) -> Option<Mode> {
+        match text {
+            "off" => Some(Mode::Off),
+            "observe" => Some(Mode::Observe),
+            "auto" => Some(Mode::Auto),
+            "eager" => Some(Mode::Eager),
+            _ => None,
+        }
+    }
+}
+
+fn ports(text: Option<String>) -> Vec<u16> {
+    text.iter().flat_map(|text| text.split(',')).filter_map(|port| port.trim().parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_choose_connections() {
+        let mut settings = Settings { only: ports(Some("6379, 80".into())), ..Settings::default() };
+        assert!(settings.admits(6379, 40000) && settings.admits(40000, 80) && !settings.admits(1, 2));
+        settings.not = vec![80];
+        assert!(!settings.admits(40000, 80));
+        assert_eq!(ports(Some("none".into())), []);
+        assert_eq!(Mode::parse("eager"), Some(Mode::Eager));
+        assert_eq!(Mode::parse("EAGER"), None);
+    }
+}

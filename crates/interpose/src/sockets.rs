@@ -1,0 +1,394 @@
+//! The TCP sockets of this process: what was counted on them, and what they became.
+#![allow(unsafe_code)] // records in memory that is mapped once, for good
+
+use std::cell::UnsafeCell;
+use std::io;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use promote::{Connection, OtherLoop};
+
+use crate::holders::Holders;
+use crate::lock::{Held, Lock};
+
+/// How far a socket has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// The record is nobody's.
+    Free = 0,
+    /// On TCP, and watched.
+    Plain = 1,
+    /// On TCP for good.
+    Kernel = 2,
+    /// On TCP, and the monitor was asked.
+    Offered = 3,
+    /// Its bytes go over shared memory.
+    Promoted = 4,
+}
+
+/// One open TCP socket, however many descriptors of this process name it.
+///
+/// A record is never unmapped, and zeroed memory is a free one.
+pub(crate) struct Socket {
+    state: AtomicU32,
+    /// Descriptors of this process.
+    pub(crate) names: AtomicU32,
+    /// One of them.
+    pub(crate) fd: AtomicI32,
+    /// Which record in the row of all that were used here; part of the monitor's token.
+    pub(crate) generation: AtomicU32,
+    /// Guards `promoted` and the lines below it.
+    lock: Lock,
+    /// Calls into the kernel that read or write, of threads that took it for plain.
+    pub(crate) busy: AtomicU32,
+    /// The ledger: what our calls sent and received.
+    pub(crate) sent: AtomicU64,
+    pub(crate) received: AtomicU64,
+    pub(crate) messages_sent: AtomicU32,
+    pub(crate) messages_received: AtomicU32,
+    /// What the program last asked of O_NONBLOCK, as far as was seen.
+    pub(crate) nonblocking: AtomicBool,
+    /// SO_RCVLOWAT, as the program set it since a promotion: reads that wait, wait for so many
+    /// bytes. 0: it did not.
+    pub(crate) low_water: AtomicI32,
+    /// The processes that have it.
+    pub(crate) holders: Holders,
+    /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
+    /// readable: who waits need not look at it.
+    pub(crate) hears: AtomicBool,
+    /// The answer to its offer was waited for: eager promotion does so once.
+    pub(crate) awaited: AtomicBool,
+    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
+    pub(crate) send_limit: AtomicU32,
+    /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
+    pub(crate) connected: AtomicBool,
+    /// Messages at which it is looked at again.
+    pub(crate) look_at: AtomicU32,
+    next_free: AtomicU32,
+    inner: UnsafeCell<Inner>,
+}
+
+/// What is guarded by a socket's lock.
+#[derive(Default)]
+pub(crate) struct Inner {
+    pub(crate) promoted: Option<Box<Promoted>>,
+    pub(crate) interest: Interest,
+}
+
+/// The epoll set that has it, and what the set asks.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Interest {
+    /// Number of the set, and 1; 0: none.
+    pub(crate) set: u32,
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+    /// EPOLLONESHOT has been used up.
+    pub(crate) spent: bool,
+    /// More than one set has it, or one has it under several numbers.
+    pub(crate) several: bool,
+    /// What the kernel was told last.
+    pub(crate) registered: Option<Registered>,
+    /// It is among those of its set of which the kernel has to be told.
+    pub(crate) untold: bool,
+}
+
+/// What the kernel knows of a socket's interest in a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Registered {
+    /// The set, by descriptor, and the socket's own in it.
+    pub(crate) epfd: i32,
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
+}
+
+/// A promoted socket.
+pub(crate) struct Promoted {
+    pub(crate) connection: Connection,
+    pub(crate) other: Arc<OtherLoop>,
+    /// How the ring pays.
+    pub(crate) worth: crate::worth::Worth,
+    /// Bytes in the ring at most, if the program asked for a small buffer.
+    pub(crate) send_limit: u32,
+    /// Sends into the kernel that have not returned.
+    pub(crate) kernel_sends: u32,
+    /// It was brought back to TCP, since others use it who know of no rings.
+    pub(crate) left: bool,
+    /// Others than its set wait for it, by the kernel's readiness: it is never hot.
+    pub(crate) shown_in_kernel: bool,
+    /// A bell will come for what arrives.
+    pub(crate) armed: bool,
+    /// That bell may have come already.
+    pub(crate) stale: bool,
+    /// The sleeper of the loop page that looks at it while it is not armed.
+    pub(crate) sleeper: u32,
+    /// The set that has it in its list, and looks at it before it sleeps: its number, and 1;
+    /// 0: none.
+    pub(crate) listed_in: u32,
+    /// Ring bytes whose arrival was reported to an edge-triggered set.
+    pub(crate) reported: u64,
+    /// That it can be written to was reported to an edge-triggered set.
+    pub(crate) told_writable: bool,
+    /// Sleeps of its set since bytes came.
+    pub(crate) quiet: u8,
+    /// The last bytes came through the kernel.
+    pub(crate) from_kernel: bool,
+    /// What the program believes TCP_NODELAY to be.
+    pub(crate) no_delay: i32,
+    pub(crate) token: promote::wire::Token,
+}
+
+// SAFETY: `inner` is reached through `Guard` only, which holds the lock; all else is atomics.
+unsafe impl Sync for Socket {}
+
+/// No limit of the program's own.
+pub(crate) const WHOLE_RING: u32 = u32::MAX;
+
+/// The most sockets that are followed; more stay on TCP.
+const MOST: u32 = 1 << 18;
+
+static RECORDS: AtomicPtr<Socket> = AtomicPtr::new(null_mut());
+static GROUND: Lock = Lock::new();
+/// The first free record that was used before, and 1; guarded by `GROUND`.
+static FREE: AtomicU32 = AtomicU32::new(0);
+/// Records that were ever used; guarded by `GROUND`.
+static USED: AtomicU32 = AtomicU32::new(0);
+
+/// Zeroed memory that is there for good, and takes room only where it is used.
+pub(crate) fn reserve(len: usize) -> io::Result<*mut u8> {
+    // SAFETY: a new mapping, where nothing was.
+    let memory = unsafe {
+        libc::mmap(
+            null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if memory == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(memory.cast()) }
+}
+
+/// Makes room for the records.
+pub(crate) fn make() -> io::Result<()> {
+    let memory = reserve(MOST as usize * size_of::<Socket>())?;
+    RECORDS.store(memory.cast(), Ordering::Release);
+    Ok(())
+}
+
+/// A record by the number that an entry of the table has.
+#[inline(always)]
+pub(crate) fn at(number: u32) -> &'static Socket {
+    // SAFETY: entries hold numbers that `add` gave, which lie within the mapping; zeroed
+    // memory is a record; none is unmapped.
+    unsafe { &*RECORDS.load(Ordering::Relaxed).add(number as usize) }
+}
+
+/// A record for a new socket, and its number. `None`: no room.
+pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> {
+    if RECORDS.load(Ordering::Acquire).is_null() {
+        return None;
+    }
+    let number = {
+        let _held = GROUND.hold();
+        match FREE.load(Ordering::Relaxed) {
+            0 => {
+                let number = USED.load(Ordering::Relaxed);
+                if number == MOST {
+                    return None;
+                }
+                USED.store(number + 1, Ordering::Relaxed);
+                number
+            }
+            free => {
+                FREE.store(at(free - 1).next_free.load(Ordering::Relaxed), Ordering::Relaxed);
+                free - 1
+            }
+        }
+    };
+    let socket = at(number);
+    let mut inner = socket.lock();
+    *inner = Inner::default();
+    socket.generation.fetch_add(1, Ordering::Relaxed);
+    socket.names.store(1, Ordering::Relaxed);
+    socket.fd.store(fd, Ordering::Relaxed);
+    socket.busy.store(0, Ordering::Relaxed);
+    socket.sent.store(0, Ordering::Relaxed);
+    socket.received.store(0, Ordering::Relaxed);
+    socket.messages_sent.store(0, Ordering::Relaxed);
+    socket.messages_received.store(0, Ordering::Relaxed);
+    socket.nonblocking.store(nonblocking, Ordering::Relaxed);
+    socket.low_water.store(0, Ordering::Relaxed);
+    socket.holders.reset();
+    socket.hears.store(false, Ordering::Relaxed);
+    socket.awaited.store(false, Ordering::Relaxed);
+    socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
+    socket.connected.store(false, Ordering::Relaxed);
+    socket.look_at.store(0, Ordering::Relaxed);
+    socket.set_state(State::Plain);
+    drop(inner);
+    Some((number, socket))
+}
+
+/// Gives the record of a socket back, of which this process has no descriptor any more.
+pub(crate) fn remove(number: u32) {
+    let socket = at(number);
+    socket.holders.give_up();
+    socket.set_state(State::Free);
+    let _held = GROUND.hold();
+    socket.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
+    FREE.store(number + 1, Ordering::Relaxed);
+}
+
+/// All records that were ever used.
+pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
+    (0..USED.load(Ordering::Relaxed)).map(|number| (number, at(number)))
+}
+
+/// In the child of a fork: locks that other threads of the parent held are nobody's here.
+pub(crate) fn reset_locks() {
+    GROUND.reset();
+    all().for_each(|(_, socket)| socket.lock.reset());
+}
+
+impl Socket {
+    #[inline(always)]
+    pub(crate) fn state(&self) -> State {
+        // STATE-PAIR: whoever sees it promoted sees its connection, which the lock orders too.
+        match self.state.load(Ordering::SeqCst) {
+            1 => State::Plain,
+            2 => State::Kernel,
+            3 => State::Offered,
+            4 => State::Promoted,
+            _ => State::Free,
+        }
+    }
+
+    pub(crate) fn set_state(&self, state: State) {
+        // BUSY-PAIR: a state before the look at `busy`; calls count themselves before they
+        // look at the state.
+        self.state.store(state as u32, Ordering::SeqCst);
+    }
+
+    /// Whoever calls the kernel for a plain socket's bytes counts itself, so that nobody
+    /// promotes it under the call. `None`: it is promoted.
+    #[inline]
+    pub(crate) fn enter(&self) -> Option<Busy<'_>> {
+        // BUSY-PAIR
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        let busy = Busy(self);
+        if self.state() == State::Promoted { None } else { Some(busy) }
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        let mut guard = Guard { socket: self, shares: false, _held: self.lock.hold() };
+        guard.keep_others_out();
+        guard
+    }
+
+    #[inline]
+    pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
+        let mut guard = Guard { socket: self, shares: false, _held: self.lock.try_hold()? };
+        guard.keep_others_out();
+        Some(guard)
+    }
+}
+
+/// A call that reads or writes a plain socket.
+pub(crate) struct Busy<'a>(&'a Socket);
+
+impl Drop for Busy<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // BUSY-PAIR: release what the call counted.
+        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Holds a socket's lock.
+pub(crate) struct Guard<'a> {
+    socket: &'a Socket,
+    /// Other processes have the connection, too, and are kept out.
+    shares: bool,
+    _held: Held<'a>,
+}
+
+impl Guard<'_> {
+    #[inline]
+    fn keep_others_out(&mut self) {
+        let shared = |promoted: &&mut Promoted| promoted.connection.is_shared();
+        if let Some(promoted) = self.promoted.as_deref_mut().filter(shared) {
+            // What is wrong with the other end's words is found again by whoever uses them.
+            let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience);
+            self.shares = true;
+        }
+    }
+
+    fn let_others_in(&mut self) {
+        if std::mem::take(&mut self.shares)
+            && let Some(promoted) = self.promoted.as_deref_mut()
+        {
+            promoted.connection.let_go(thread());
+        }
+    }
+
+    /// The socket is promoted no more; other processes may go on with the connection.
+    pub(crate) fn end(mut self) {
+        self.let_others_in();
+        self.promoted = None;
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        let socket = self.socket;
+        if let Some(promoted) = self.promoted.as_deref_mut() {
+            socket.hears.store(promoted.will_hear(), Ordering::Relaxed);
+        }
+        self.let_others_in();
+    }
+}
+
+fn thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Waits for another process's thread, which has no reason to hold a connection for long.
+struct Patience;
+
+impl ring::Wait for Patience {
+    fn is_alive(&mut self, thread: u32) -> bool {
+        // SAFETY: signal 0 is not sent: tkill(2) only tells whether there is such a thread.
+        let status = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
+        status == 0 || crate::real::errno() != libc::ESRCH
+    }
+
+    fn pause(&mut self, _attempt: u32) -> bool {
+        std::thread::yield_now();
+        true
+    }
+}
+
+impl std::ops::Deref for Guard<'_> {
+    type Target = Inner;
+
+    #[inline(always)]
+    fn deref(&self) -> &Inner {
+        // SAFETY: the lock is held while the guard lives, and `inner` is reached by guards only.
+        unsafe { &*self.socket.inner.get() }
+    }
+}
+
+impl std::ops::DerefMut for Guard<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Inner {
+        // SAFETY: as for `deref`; there is one guard at a time.
+        unsafe { &mut *self.socket.inner.get() }
+    }
+}

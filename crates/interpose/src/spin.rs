@@ -1,0 +1,187 @@
+//! How long a thread looks for messages before it sleeps.
+//!
+//! A sleep costs a wake-up of tens of microseconds; looking costs the core. Whether it pays is
+//! found out by trying: a look in vain makes the next tries rarer, one that finds something
+//! makes every wait begin with a look. Both ends have to look for either to gain, so the first
+//! waits of a thread begin with one. It stops where others want the core, which is seen in
+//! how long a yield of it takes.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::stats::{COUNTERS, count};
+
+/// As long as two wake-ups take, so that an answer of an end that slept is still met.
+const BUDGET: Duration = Duration::from_micros(100);
+/// Looks in vain that are put up with.
+const VAIN: u32 = 3;
+/// After more of them a try comes every 2^this waits at the least.
+const RAREST: u32 = 10;
+/// A yield that takes longer met others at work.
+const CROWDED: Duration = Duration::from_micros(100);
+/// For so many times the time that it took no wait is spun after that: more each time.
+const PAUSE: u32 = 4;
+const LONGEST_PAUSE: u32 = 128;
+/// Waits that found something until that begins anew.
+const CALM: u32 = 256;
+/// Pauses of the processor between two yields.
+const PAUSES: u32 = 15;
+
+/// Set once: nanoseconds to spin always, and 1; 0: learn.
+static FIXED: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn fix(spin: Option<Duration>) {
+    let value = spin.map_or(0, |spin| u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX - 1) + 1);
+    FIXED.store(value, Ordering::Relaxed);
+}
+
+#[derive(Clone, Copy)]
+struct Learned {
+    /// Looks in vain in a row.
+    vain: u32,
+    /// Waits that are not spun.
+    skip: u32,
+    /// Until when none is, since others want the core.
+    paused: Option<Instant>,
+    next_pause: u32,
+    /// Waits that found something since.
+    found: u32,
+    switches: i64,
+}
+
+thread_local! {
+    static LEARNED: Cell<Learned> = const { Cell::new(Learned {
+        vain: 0, skip: 0, paused: None, next_pause: PAUSE, found: 0, switches: 0,
+    }) };
+}
+
+fn learn(change: impl FnOnce(&mut Learned)) {
+    LEARNED.with(|cell| {
+        let mut learned = cell.get();
+        change(&mut learned);
+        cell.set(learned);
+    });
+}
+
+/// One wait of this thread.
+pub(crate) struct Wait {
+    began: Instant,
+    until: Instant,
+    looks: u32,
+}
+
+impl Wait {
+    /// Begins a wait that ends at `deadline` at the latest.
+    pub(crate) fn new(deadline: Option<Instant>) -> Wait {
+        let began = Instant::now();
+        let fixed = FIXED.load(Ordering::Relaxed);
+        let budget = if fixed > 0 {
+            Duration::from_nanos(fixed - 1)
+        } else {
+            let mut budget = Duration::ZERO;
+            learn(|learned| {
+                if learned.paused.is_some_and(|until| began < until) {
+                    return;
+                }
+                learned.paused = None;
+                match learned.skip {
+                    0 => budget = BUDGET,
+                    _ => learned.skip -= 1,
+                }
+            });
+            budget
+        };
+        let until = began + budget;
+        Wait { began, until: deadline.map_or(until, |deadline| deadline.min(until)), looks: 0 }
+    }
+
+    /// Whether to look once more before sleeping. Pauses, or yields the core.
+    #[inline]
+    pub(crate) fn again(&mut self) -> bool {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.looks.is_multiple_of(PAUSES) {
+            std::hint::spin_loop();
+            return true;
+        }
+        let before = Instant::now();
+        if before >= self.until {
+            if self.spins() {
+                in_vain();
+                self.until = self.began;
+            }
+            return false;
+        }
+        std::thread::yield_now();
+        let lost = before.elapsed();
+        if lost > CROWDED && others_ran() {
+            crowded(lost);
+            return false;
+        }
+        true
+    }
+
+    /// Whether it looks before it sleeps.
+    pub(crate) fn spins(&self) -> bool {
+        self.until > self.began
+    }
+
+    /// What was looked for is here.
+    pub(crate) fn found(&self) {
+        learn(|learned| {
+            learned.vain = 0;
+            learned.found = learned.found.saturating_add(1);
+        });
+    }
+}
+
+/// Whether another thread ran in place of this one since this was last asked: a virtual
+/// machine's host takes the core, too, and comes back without anybody waiting for it here.
+fn others_ran() -> bool {
+    let switches = rusage();
+    let mut ran = false;
+    learn(|learned| {
+        ran = learned.switches != switches;
+        learned.switches = switches;
+    });
+    ran
+}
+
+/// Times that this thread was taken from its core, by its own yields among others.
+#[allow(unsafe_code)] // getrusage(2)
+fn rusage() -> i64 {
+    // SAFETY: zeros are a usage, and there is room for one.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_nivcsw
+    }
+}
+
+/// What was learned no longer holds: the next waits begin with a look.
+pub(crate) fn forget() {
+    learn(|learned| {
+        learned.vain = 0;
+        learned.skip = 0;
+    });
+}
+
+fn in_vain() {
+    count(&COUNTERS.vain, 1);
+    learn(|learned| {
+        learned.vain = (learned.vain + 1).min(VAIN + RAREST);
+        learned.skip = (1 << learned.vain.saturating_sub(VAIN)) - 1;
+    });
+}
+
+fn crowded(lost: Duration) {
+    count(&COUNTERS.crowded, 1);
+    learn(|learned| {
+        if learned.found >= CALM {
+            learned.next_pause = PAUSE;
+        }
+        learned.found = 0;
+        learned.paused = Some(Instant::now() + lost * learned.next_pause);
+        learned.next_pause = (learned.next_pause * 2).min(LONGEST_PAUSE);
+    });
+}

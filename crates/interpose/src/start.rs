@@ -1,0 +1,122 @@
+//! The beginning and the end of a program's run.
+
+use std::ffi::CString;
+use std::fmt::{self, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Mode as FileMode, OFlags};
+
+use crate::descriptors;
+use crate::fork;
+use crate::holders;
+use crate::leaving;
+use crate::promoter;
+use crate::settings::{Mode, Settings, Stats};
+use crate::sockets;
+use crate::spin;
+use crate::stats;
+use crate::table;
+
+/// Begins to watch this process's sockets, once, before the program's own code runs. Without
+/// it every function of [`crate::calls`] is the kernel's.
+pub fn start(settings: Settings) {
+    if settings.mode == Mode::Off
+        || sockets::make().and_then(|()| holders::make()).and_then(|()| table::make()).is_err()
+    {
+        return;
+    }
+    fork::remember_process();
+    spin::fix(settings.spin);
+    if settings.stats != Stats::None {
+        let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
+        let _ = REPORT.set(Report { name: promoter::program_name(), log, of: settings.stats });
+    }
+    promoter::start(settings);
+}
+
+/// What the summary needs, found out while memory can be had.
+struct Report {
+    name: String,
+    log: Option<CString>,
+    /// Which process tells even if it had no connections.
+    of: Stats,
+}
+
+static REPORT: OnceLock<Report> = OnceLock::new();
+static TOLD: AtomicBool = AtomicBool::new(false);
+
+/// Writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
+/// by _exit(2), which signal handlers and the children of vfork(2) call too.
+pub fn finish() {
+    if !fork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
+        tell();
+    }
+}
+
+/// The same before another program takes this one's place; if that fails, this one goes on.
+pub fn before_exec() {
+    leaving::before_exec();
+    if !fork::borrows_memory() {
+        descriptors::hand_over();
+        tell();
+    }
+}
+
+/// In the child of a fork.
+pub(crate) fn forked() {
+    TOLD.store(false, Ordering::Relaxed);
+    stats::forked();
+}
+
+fn tell() {
+    let Some(report) = REPORT.get() else { return };
+    let pid = std::process::id();
+    if stats::is_idle() && report.of != Stats::Of(pid) {
+        return;
+    }
+    let mut text = Text { room: [0; LONGEST], len: 0 };
+    let _ = stats::summary(&mut text, &report.name, pid);
+    let errno = crate::real::errno();
+    match &report.log {
+        Some(path) => {
+            let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
+            if let Ok(file) = rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666)) {
+                text.write_to(file.as_fd());
+            }
+        }
+        None => {
+            if let Some(error) = promoter::borrow(libc::STDERR_FILENO) {
+                text.write_to(error);
+            }
+        }
+    }
+    crate::real::set_errno(errno);
+}
+
+/// Bytes of a summary at most.
+const LONGEST: usize = 2048;
+
+/// Text without memory of its own from the allocator; what does not fit is left out.
+struct Text {
+    room: [u8; LONGEST],
+    len: usize,
+}
+
+impl Text {
+    /// In one write, so that summaries of several processes stay whole.
+    fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) {
+        let _ = rustix::io::write(fd, &self.room[..self.len]);
+    }
+}
+
+impl Write for Text {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.room.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
+        room.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,108 @@
+//! What each descriptor number of this process is: one word each.
+#![allow(unsafe_code)] // an array of words in memory that is mapped once, for good
+
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+
+use crate::sockets::{self, Socket};
+
+/// What is known of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// Nothing: it came on a way that was not seen.
+    Unknown,
+    /// It is not for us.
+    Foreign,
+    /// The TCP socket of this number.
+    Socket(u32),
+    /// The epoll set of this number.
+    Set(u32),
+}
+
+const UNKNOWN: u32 = 0;
+const FOREIGN: u32 = 1;
+const SOCKETS: u32 = 16;
+const SETS: u32 = 1 << 31;
+
+/// The most descriptors that are followed. What lies beyond stays on TCP.
+const MOST: usize = 4 << 20;
+
+static WORDS: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
+/// 0 until [`make`].
+static LENGTH: AtomicUsize = AtomicUsize::new(0);
+static END: AtomicI32 = AtomicI32::new(0);
+
+/// Makes the table, for as many descriptors as this process may ever have. Memory is taken
+/// as it is used.
+pub(crate) fn make() -> std::io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for the limit.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let count = usize::try_from(limit.rlim_max).unwrap_or(MOST).clamp(1024, MOST);
+    let memory = sockets::reserve(count * size_of::<AtomicU32>())?;
+    WORDS.store(memory.cast(), Ordering::Relaxed);
+    LENGTH.store(count, Ordering::Release);
+    Ok(())
+}
+
+/// One above the highest descriptor that ever had an entry.
+pub(crate) fn end() -> c_int {
+    END.load(Ordering::Relaxed)
+}
+
+#[inline(always)]
+fn word(fd: c_int) -> Option<&'static AtomicU32> {
+    // A negative number is beyond every length.
+    let place = fd as u32 as usize;
+    if place < LENGTH.load(Ordering::Acquire) {
+        // SAFETY: `make` mapped that many zeroed words for good before it told the length.
+        Some(unsafe { &*WORDS.load(Ordering::Relaxed).add(place) })
+    } else {
+        None
+    }
+}
+
+/// Whether it is known not to be ours: all that a call about bytes asks of most descriptors.
+#[inline(always)]
+pub(crate) fn is_foreign(fd: c_int) -> bool {
+    word(fd).is_none_or(|word| word.load(Ordering::Relaxed) == FOREIGN)
+}
+
+#[inline(always)]
+pub(crate) fn entry(fd: c_int) -> Entry {
+    match word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)) {
+        UNKNOWN => Entry::Unknown,
+        set if set >= SETS => Entry::Set(set - SETS),
+        socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
+        _ => Entry::Foreign,
+    }
+}
+
+/// The socket of a descriptor, if it is known to be one.
+#[inline(always)]
+pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
+    match entry(fd) {
+        Entry::Socket(number) => Some(sockets::at(number)),
+        _ => None,
+    }
+}
+
+/// Changes an entry; returns what it was.
+pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
+    let value = match entry {
+        Entry::Unknown => UNKNOWN,
+        Entry::Foreign => FOREIGN,
+        Entry::Socket(number) => SOCKETS + number,
+        Entry::Set(number) => SETS + number,
+    };
+    if value > FOREIGN {
+        END.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
+    }
+    match word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)) {
+        UNKNOWN => Entry::Unknown,
+        set if set >= SETS => Entry::Set(set - SETS),
+        socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
+        _ => Entry::Foreign,
+    }
+}

@@ -1,0 +1,99 @@
+//! Whatever else makes a descriptor: its number may have been a socket's that was closed
+//! unseen.
+
+use std::ffi::{c_char, c_int, c_uint};
+
+use interpose::calls;
+use libc::{mode_t, pid_t, sigset_t};
+
+macro_rules! creators {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        mod next {
+            use super::*;
+            interpose::functions! { $($name($($argument: $type),*) -> c_int;)* }
+        }
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> c_int {
+                // SAFETY: the same contract as that of the C function.
+                calls::made(unsafe { next::$name($($argument),*) })
+            }
+        )*
+    };
+}
+
+creators! {
+    open(path: *const c_char, flags: c_int, mode: mode_t);
+    open64(path: *const c_char, flags: c_int, mode: mode_t);
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t);
+    creat(path: *const c_char, mode: mode_t);
+    creat64(path: *const c_char, mode: mode_t);
+    eventfd(value: c_uint, flags: c_int);
+    timerfd_create(clock: c_int, flags: c_int);
+    signalfd(fd: c_int, mask: *const sigset_t, flags: c_int);
+    memfd_create(name: *const c_char, flags: c_uint);
+    inotify_init();
+    inotify_init1(flags: c_int);
+    pidfd_open(process: pid_t, flags: c_uint);
+    mkstemp(template: *mut c_char);
+    mkostemp(template: *mut c_char, flags: c_int);
+}
+
+macro_rules! pipes {
+    ($($name:ident($pair:ident: *mut c_int $(, $argument:ident: $type:ty)*);)*) => {
+        mod next_pipes {
+            use super::*;
+            interpose::functions! { $($name($pair: *mut c_int $(, $argument: $type)*) -> c_int;)* }
+        }
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($pair: *mut c_int $(, $argument: $type)*) -> c_int {
+                // SAFETY: the same contract as that of the C function, which fills the pair.
+                unsafe {
+                    let status = next_pipes::$name($pair $(, $argument)*);
+                    if status == 0 {
+                        calls::made(*$pair);
+                        calls::made(*$pair.add(1));
+                    }
+                    status
+                }
+            }
+        )*
+    };
+}
+
+pipes! {
+    pipe(pair: *mut c_int);
+    pipe2(pair: *mut c_int, flags: c_int);
+}
+
+macro_rules! streams {
+    ($($name:ident($($argument:ident: $type:ty),*);)*) => {
+        mod next_streams {
+            use super::*;
+            interpose::functions! { $($name($($argument: $type),*) -> *mut libc::FILE;)* }
+        }
+        $(
+            #[unsafe(no_mangle)]
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> *mut libc::FILE {
+                // SAFETY: the same contract as that of the C function.
+                unsafe {
+                    let stream = next_streams::$name($($argument),*);
+                    if !stream.is_null() {
+                        calls::made(libc::fileno(stream));
+                    }
+                    stream
+                }
+            }
+        )*
+    };
+}
+
+streams! {
+    fopen(path: *const c_char, mode: *const c_char);
+    fopen64(path: *const c_char, mode: *const c_char);
+    popen(command: *const c_char, mode: *const c_char);
+    tmpfile();
+    tmpfile64();
+}

@@ -1,0 +1,64 @@
+/* A server that forks for each connection, and closes it in the parent; the child's end is the
+ * connection's. */
+#include "transcript.h"
+
+int main(void)
+{
+    char bytes[64];
+    struct pair kept = promoted();
+    for (int connection = 0; connection < 3; connection++) {
+        struct pair pair = promoted();
+        pid_t child = NEED(fork());
+        if (child == 0) {
+            close(pair.client);
+            for (int round = 0; round < 200; round++) {
+                take_all(pair.server, bytes, 20);
+                send_all(pair.server, bytes, 20);
+            }
+            send_all(pair.server, "bye", 3);
+            _exit(0);
+        }
+        SHOW(close(pair.server));
+        bool right = true;
+        for (int round = 0; round < 200; round++) {
+            char sent[20], got[20];
+            memset(sent, round, sizeof sent);
+            send_all(pair.client, sent, 20);
+            take_all(pair.client, got, 20);
+            right &= !memcmp(sent, got, 20);
+        }
+        say("echo: %s", right ? "right" : "wrong");
+        SHOW(recv(pair.client, bytes, 3, MSG_WAITALL));
+        SHOW(recv(pair.client, bytes, sizeof bytes, 0));
+        int status;
+        NEED(waitpid(child, &status, 0));
+        say("status %d", status);
+        SHOW(close(pair.client));
+    }
+    /* A child that dies leaves the parent's connections as they are. */
+    pid_t child = NEED(fork());
+    if (child == 0)
+        raise(SIGKILL);
+    int status;
+    NEED(waitpid(child, &status, 0));
+    for (int round = 0; round < 3; round++) {
+        SHOW(send(kept.client, "kept", 4, 0));
+        SHOW(recv(kept.server, bytes, sizeof bytes, 0));
+    }
+    /* The child reads what the parent was sent before the fork, and exits; so the parent hears
+     * of the rest alone. */
+    SHOW(send(kept.client, "before", 6, 0));
+    wait_for(kept.server, 6);
+    child = NEED(fork());
+    if (child == 0) {
+        SHOW(recv(kept.server, bytes, 3, 0));
+        show_bytes("child", bytes, 3);
+        _exit(0);
+    }
+    NEED(waitpid(child, &status, 0));
+    SHOW(recv(kept.server, bytes, sizeof bytes, 0));
+    show_bytes("parent", bytes, 3);
+    SHOW(close(kept.client));
+    SHOW(recv(kept.server, bytes, sizeof bytes, 0));
+    return 0;
+}

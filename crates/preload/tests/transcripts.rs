@@ -1,0 +1,240 @@
+//! What small C programs do with sockets, written down call by call: plain, with the library
+//! watching, and with every connection promoted. The three transcripts are equal.
+//!
+//! Each program says in its first lines what it is about; `lane: tcp` there says that its
+//! connections are to stay on TCP. TRANSCRIPT=NAME runs one of them.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use monitor::{Listener, Monitor, Options};
+
+/// A program that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Programs that run at a time.
+const AT_ONCE: usize = 2;
+
+#[test]
+fn promoted_connections_behave_as_on_tcp() {
+    let compiler = Command::new("cc").arg("--version").output();
+    if !compiler.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED promoted_connections_behave_as_on_tcp: no C compiler (cc) is installed");
+        return;
+    }
+    let bench = Bench::new();
+    let programs = Mutex::new(programs());
+    let failures = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                loop {
+                    let Some(source) = programs.lock().unwrap().pop_front() else { return };
+                    if let Err(what) = bench.compare(&source) {
+                        failures.lock().unwrap().push(format!("== {}\n{what}", source.display()));
+                    }
+                }
+            });
+        }
+    });
+    let failures = failures.into_inner().unwrap();
+    assert!(failures.is_empty(), "{} programs differ:\n{}", failures.len(), failures.join("\n"));
+}
+
+fn programs() -> VecDeque<PathBuf> {
+    let only = std::env::var_os("TRANSCRIPT");
+    let chosen = |path: &PathBuf| match &only {
+        Some(only) => path.file_stem() == Some(only),
+        None => true,
+    };
+    let mut programs: Vec<PathBuf> = fs::read_dir(directory())
+        .expect("the programs are there")
+        .map(|entry| entry.expect("readable").path())
+        .filter(|path| path.extension() == Some(OsStr::new("c")) && chosen(path))
+        .collect();
+    programs.sort();
+    assert!(!programs.is_empty(), "no program of that name");
+    programs.into()
+}
+
+fn directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// The library, a monitor, and room for what is built.
+struct Bench {
+    room: PathBuf,
+    library: PathBuf,
+}
+
+/// What one run of a program came to.
+struct Run {
+    transcript: String,
+    errors: String,
+    log: String,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let room = std::env::temp_dir().join(format!("megapipe-transcripts-{}", std::process::id()));
+        fs::create_dir(&room).expect("a directory");
+        let policy = room.join("policy.toml");
+        fs::write(&policy, "same_user = true\n").expect("a file");
+        let listener = Listener::bind(&room.join("monitor")).expect("a monitor listens");
+        let options = Options { policy: Some(policy), ..Options::default() };
+        // Ends with the test.
+        std::thread::spawn(move || Monitor::new(listener, options).and_then(Monitor::run));
+        Bench { room, library: library() }
+    }
+
+    fn compare(&self, source: &Path) -> Result<(), String> {
+        let stays = fs::read_to_string(source).expect("readable").contains("lane: tcp");
+        let program = self.build(source)?;
+        let plain = self.run(&program, None)?;
+        if plain.transcript.is_empty() {
+            return Err("it wrote no transcript".into());
+        }
+        for mode in ["observe", "eager"] {
+            let run = self.run(&program, Some(mode))?;
+            if run.transcript != plain.transcript {
+                let errors = format!("{}{}", run.errors, run.log);
+                return Err(format!("{mode}:\n{}{errors}", difference(&plain.transcript, &run.transcript)));
+            }
+            let (promoted, bytes) = told(&run.log);
+            let wanted = mode == "eager" && !stays;
+            if (promoted > 0 && bytes > 0) != wanted {
+                return Err(format!("{mode}: {promoted} promoted, {bytes} bytes over memory\n{}", run.log));
+            }
+        }
+        Ok(())
+    }
+
+    fn build(&self, source: &Path) -> Result<PathBuf, String> {
+        let program = self.room.join(source.file_stem().unwrap_or_default());
+        let compiled = Command::new("cc")
+            .args([
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-O2",
+                "-U_FORTIFY_SOURCE",
+                "-D_FORTIFY_SOURCE=2",
+                "-pthread",
+            ])
+            .arg("-o")
+            .arg(&program)
+            .arg(source)
+            .output()
+            .expect("the compiler runs");
+        let said = String::from_utf8_lossy(&compiled.stderr).into_owned();
+        if compiled.status.success() { Ok(program) } else { Err(said) }
+    }
+
+    fn run(&self, program: &Path, mode: Option<&str>) -> Result<Run, String> {
+        let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let file = |kind: &str| self.room.join(format!("{name}.{}.{kind}", mode.unwrap_or("plain")));
+        let mut command = Command::new(program);
+        for (variable, _) in
+            std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("MEGAPIPE_"))
+        {
+            command.env_remove(variable);
+        }
+        command.current_dir(&self.room).stdin(Stdio::null());
+        command.stdout(fs::File::create(file("out")).expect("a file"));
+        command.stderr(fs::File::create(file("err")).expect("a file"));
+        if let Some(mode) = mode {
+            command.env("LD_PRELOAD", &self.library).env("MEGAPIPE_PROMOTE", mode);
+            command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
+            command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", file("log"));
+        }
+        let mut child = command.spawn().expect("the program starts");
+        let began = Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().expect("a child") {
+                break Some(status);
+            }
+            if began.elapsed() > LIMIT {
+                child.kill().expect("it runs");
+                child.wait().expect("it was ended");
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let text = |kind: &str| {
+            let mut bytes = Vec::new();
+            if let Ok(mut file) = fs::File::open(file(kind)) {
+                file.read_to_end(&mut bytes).expect("readable");
+            }
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let run = Run { transcript: text("out"), errors: text("err"), log: text("log") };
+        let mode = mode.unwrap_or("plain");
+        match status {
+            Some(status) if status.success() => Ok(run),
+            Some(status) => Err(format!("{mode}: {status} after\n{}{}", tail(&run.transcript), run.errors)),
+            None => Err(format!("{mode}: it hangs after\n{}{}", tail(&run.transcript), run.errors)),
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        // What is left behind costs room, nothing else.
+        let _ = fs::remove_dir_all(&self.room);
+    }
+}
+
+/// Builds the library in this test's profile: cargo builds none for the tests of a package
+/// whose library they cannot link.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("the test knows its path");
+    let profile_directory = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let profile = match profile_directory.file_name().and_then(OsStr::to_str) {
+        Some("debug") | None => "dev",
+        Some(other) => other,
+    };
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--locked", "--package", "megapipe-preload", "--profile", profile])
+        .arg("--target-dir")
+        .arg(profile_directory.parent().expect("target"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let library = profile_directory.join("libmegapipe_preload.so");
+    assert!(library.exists(), "cargo built no {}", library.display());
+    library
+}
+
+/// Connections that the summaries call promoted, and bytes that they say were sent over memory.
+fn told(log: &str) -> (u64, u64) {
+    let number_before = |line: &str, word: &str| -> u64 {
+        let end = line.find(word).unwrap_or(0);
+        line[..end].trim_end().rsplit(' ').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    log.lines().fold((0, 0), |(promoted, bytes), line| {
+        (promoted + number_before(line, " promoted"), bytes + number_before(line, "bytes sent,"))
+    })
+}
+
+fn tail(transcript: &str) -> String {
+    let lines: Vec<&str> = transcript.lines().collect();
+    lines[lines.len().saturating_sub(8)..].iter().map(|line| format!("  {line}\n")).collect()
+}
+
+/// The first lines that differ, with what comes before them.
+fn difference(plain: &str, other: &str) -> String {
+    let (plain, other): (Vec<&str>, Vec<&str>) = (plain.lines().collect(), other.lines().collect());
+    let same = plain.iter().zip(&other).take_while(|(plain, other)| plain == other).count();
+    let part = |lines: &[&str], mark: char| -> String {
+        lines.iter().skip(same).take(6).map(|line| format!("{mark} {line}\n")).collect()
+    };
+    let before: String =
+        plain[same.saturating_sub(4)..same].iter().map(|line| format!("  {line}\n")).collect();
+    format!("{before}{}{}", part(&plain, '-'), part(&other, '+'))
+}
