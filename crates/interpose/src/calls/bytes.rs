@@ -1,0 +1,281 @@
+//! The calls that move bytes.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use super::*;
+
+#[inline]
+pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+    if table::is_foreign(fd) { real::read(fd, buffer, count) } else { ours::read(fd, buffer, count) }
+}
+
+/// The same calls on descriptors that may be ours: apart, so that others cost a look and a
+/// jump, and no frame.
+mod ours {
+    use super::*;
+
+    #[inline(never)]
+    pub(super) unsafe fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
+        let Some(socket) = watched(fd) else { return real::read(fd, buffer, count) };
+        let piece = whole(buffer, count);
+        receiving(fd, socket, || one(&raw const piece), 0, || real::read(fd, buffer, count))
+    }
+
+    #[inline(never)]
+    pub(super) unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+        let Some(socket) = watched(fd) else { return real::recv(fd, buffer, length, flags) };
+        let piece = whole(buffer, length);
+        receiving(fd, socket, || one(&raw const piece), flags, || real::recv(fd, buffer, length, flags))
+    }
+
+    #[inline(never)]
+    pub(super) unsafe fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+        let Some(socket) = watched(fd) else { return real::write(fd, buffer, count) };
+        let piece = whole(buffer, count);
+        sends(fd, socket, || one(&raw const piece), 0, || real::write(fd, buffer, count))
+    }
+
+    #[inline(never)]
+    pub(super) unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+        let Some(socket) = watched(fd) else { return real::send(fd, buffer, length, flags) };
+        let piece = whole(buffer, length);
+        sends(fd, socket, || one(&raw const piece), flags, || real::send(fd, buffer, length, flags))
+    }
+}
+
+pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(socket) = watched(fd) else { return real::readv(fd, iov, count) };
+    receiving(fd, socket, || vector(iov, count), 0, || real::readv(fd, iov, count))
+}
+
+unsafe fn vector(iov: *const iovec, count: c_int) -> Result<Pieces<'static>, i32> {
+    Pieces::new(iov, usize::try_from(count).map_err(|_| libc::EINVAL)?)
+}
+
+#[inline]
+pub unsafe fn recv(fd: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> ssize_t {
+    if table::is_foreign(fd) {
+        real::recv(fd, buffer, length, flags)
+    } else {
+        ours::recv(fd, buffer, length, flags)
+    }
+}
+
+pub unsafe fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_length: *mut socklen_t,
+) -> ssize_t {
+    let plain = || real::recvfrom(fd, buffer, length, flags, address, address_length);
+    let Some(socket) = watched(fd) else { return plain() };
+    let piece = whole(buffer, length);
+    let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
+    if socket.1.state() == State::Promoted && count >= 0 && is_memory(address) && is_memory(address_length) {
+        // tcp(7): a stream tells no source.
+        *address_length = 0;
+    }
+    count
+}
+
+pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
+        return received_descriptors(real::recvmsg(fd, message, flags), message);
+    };
+    let count =
+        receiving(fd, socket, || Pieces::of_message(&*message), flags, || real::recvmsg(fd, message, flags));
+    if socket.1.state() == State::Promoted && count >= 0 {
+        (*message).msg_namelen = 0;
+        (*message).msg_controllen = 0;
+        // As Linux leaves it.
+        (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+    }
+    count
+}
+
+/// Descriptors that came in a message are of kinds that nobody has seen.
+unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
+    if count >= 0 && is_memory(message) && (*message).msg_controllen > 0 {
+        carried(message, descriptors::unknown);
+    }
+    count
+}
+
+/// The descriptors that a message carries.
+unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
+    let mut header = libc::CMSG_FIRSTHDR(message);
+    while !header.is_null() {
+        if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            let bytes = ((*header).cmsg_len).saturating_sub(libc::CMSG_LEN(0) as usize);
+            let data = libc::CMSG_DATA(header).cast::<c_int>();
+            for place in 0..bytes / size_of::<c_int>() {
+                tell(data.add(place).read_unaligned());
+            }
+        }
+        header = libc::CMSG_NXTHDR(message, header);
+    }
+}
+
+pub unsafe fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
+    if !promoted || !is_memory(messages) {
+        return real::recvmmsg(fd, messages, count, flags, timeout);
+    }
+    let until = match epoll::time(timeout.as_ref()) {
+        Ok(Limit::Never) => None,
+        Ok(Limit::After(limit)) => Some(std::time::Instant::now() + limit),
+        Err(()) => return real::recvmmsg(fd, messages, count, flags, timeout),
+    };
+    let before = real::errno();
+    let mut done = 0;
+    for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+        let message = messages.add(place as usize);
+        // recvmmsg(2): after the first message, MSG_WAITFORONE turns waiting off.
+        let waits = done == 0 || flags & libc::MSG_WAITFORONE == 0;
+        let flags = (flags & !libc::MSG_WAITFORONE) | if waits { 0 } else { libc::MSG_DONTWAIT };
+        let received = recvmsg(fd, &raw mut (*message).msg_hdr, flags);
+        if received < 0 {
+            if done == 0 {
+                return -1;
+            }
+            break;
+        }
+        (*message).msg_len = received as c_uint;
+        done += 1;
+        // The time is looked at after a message only (recvmmsg(2), BUGS).
+        if until.is_some_and(|until| std::time::Instant::now() >= until) {
+            break;
+        }
+    }
+    if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
+        let left = until.saturating_duration_since(std::time::Instant::now());
+        timeout.tv_sec = left.as_secs() as i64;
+        timeout.tv_nsec = i64::from(left.subsec_nanos());
+    }
+    real::set_errno(before);
+    done
+}
+
+#[inline]
+pub unsafe fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
+    if table::is_foreign(fd) { real::write(fd, buffer, count) } else { ours::write(fd, buffer, count) }
+}
+
+pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    let Some(socket) = watched(fd) else { return real::writev(fd, iov, count) };
+    sends(fd, socket, || vector(iov, count), 0, || real::writev(fd, iov, count))
+}
+
+#[inline]
+pub unsafe fn send(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> ssize_t {
+    if table::is_foreign(fd) {
+        real::send(fd, buffer, length, flags)
+    } else {
+        ours::send(fd, buffer, length, flags)
+    }
+}
+
+pub unsafe fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_length: socklen_t,
+) -> ssize_t {
+    let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
+    let Some(socket) = watched(fd) else { return plain() };
+    let piece = whole(buffer, length);
+    sends(fd, socket, || one(&raw const piece), flags, plain)
+}
+
+pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
+        if is_memory(message) && (*message).msg_controllen > 0 {
+            carried(message, leaving::leave);
+        }
+        return real::sendmsg(fd, message, flags);
+    };
+    sends(fd, socket, || Pieces::of_message(&*message), flags, || real::sendmsg(fd, message, flags))
+}
+
+pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
+    if !promoted || !is_memory(messages) {
+        return real::sendmmsg(fd, messages, count, flags);
+    }
+    let mut done = 0;
+    for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+        let message = messages.add(place as usize);
+        let before = real::errno();
+        let sent = sendmsg(fd, &raw const (*message).msg_hdr, flags);
+        if sent < 0 {
+            if done > 0 {
+                real::set_errno(before);
+                break;
+            }
+            return -1;
+        }
+        (*message).msg_len = sent as c_uint;
+        done += 1;
+    }
+    done
+}
+
+pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    let plain = || real::sendfile(out, input, offset, count);
+    let Some(socket) = watched(out) else { return plain() };
+    sending_pieces(out, socket, || Err(libc::EINVAL), 0, plain)
+        .unwrap_or_else(|| copies::send_file(out, input, offset, count))
+}
+
+pub unsafe fn splice(
+    input: c_int,
+    input_offset: *mut loff_t,
+    output: c_int,
+    output_offset: *mut loff_t,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let plain = || real::splice(input, input_offset, output, output_offset, length, flags);
+    // What the kernel refuses, or finds nothing to do for, moves nothing.
+    let moves = |other: c_int| {
+        let is_pipe = || {
+            // SAFETY: F_GETPIPE_SZ takes no argument.
+            unsafe { real::fcntl(other, libc::F_GETPIPE_SZ, std::ptr::null_mut()) >= 0 }
+        };
+        length > 0 && input_offset.is_null() && output_offset.is_null() && kept_errno(is_pipe)
+    };
+    // Whatever is spliced is counted like any other bytes.
+    if let Some(socket) = watched(output) {
+        return sending_pieces(output, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(
+            || match moves(input) {
+                true => copies::splice_to(input, output, length, flags),
+                false => plain(),
+            },
+        );
+    }
+    match watched(input) {
+        Some(socket) => {
+            receiving_pieces(input, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(|| {
+                match moves(output) {
+                    true => copies::splice_from(input, output, length, flags),
+                    false => plain(),
+                }
+            })
+        }
+        None => plain(),
+    }
+}
+
+mod copies;

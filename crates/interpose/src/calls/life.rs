@@ -1,0 +1,338 @@
+//! The calls by which descriptors and processes come and go, and options.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use super::*;
+
+pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let fd = real::socket(domain, kind, protocol);
+    if fd >= 0 {
+        let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
+            && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
+            && matches!(protocol, 0 | libc::IPPROTO_TCP);
+        if is_tcp {
+            descriptors::tcp(fd, kind & libc::SOCK_NONBLOCK != 0);
+        } else {
+            descriptors::foreign(fd);
+        }
+    }
+    fd
+}
+
+pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
+    let status = real::socketpair(domain, kind, protocol, pair);
+    if status == 0 {
+        descriptors::foreign(*pair);
+        descriptors::foreign(*pair.add(1));
+    }
+    status
+}
+
+pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    let status = real::connect(fd, address, length);
+    if let Some((number, socket)) = watched(fd) {
+        let errno = real::errno();
+        if status == 0 || errno == libc::EINPROGRESS {
+            promoter::connected(socket, number);
+        }
+        real::set_errno(errno);
+    }
+    status
+}
+
+pub unsafe fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    let new = real::accept(fd, address, length);
+    accepted(fd, new, 0)
+}
+
+pub unsafe fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
+    let new = real::accept4(fd, address, length, flags);
+    accepted(fd, new, flags)
+}
+
+fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
+    if new < 0 {
+        return new;
+    }
+    let errno = real::errno();
+    if watched(listener).is_some() {
+        if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
+            if let Some(listener) = table::socket(listener) {
+                // Options are inherited.
+                socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            promoter::accepted(socket, number);
+        }
+    } else {
+        descriptors::foreign(new);
+    }
+    real::set_errno(errno);
+    new
+}
+
+pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some(socket) = table::socket(fd)
+        && socket.state() == State::Promoted
+        && how != libc::SHUT_RD
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        // FIN comes behind what the ring holds; what is sent later is the kernel's to refuse.
+        promoted.connection.kernel_sends();
+    }
+    real::shutdown(fd, how)
+}
+
+pub unsafe fn close(fd: c_int) -> c_int {
+    if promoter::is_hidden(fd) {
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    let before = real::errno();
+    descriptors::closing(fd);
+    real::set_errno(before);
+    real::close(fd)
+}
+
+pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const ONLY_MARK: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    let (Ok(low), high) = (c_int::try_from(first), c_int::try_from(last).unwrap_or(c_int::MAX)) else {
+        return real::close_range(first, last, flags);
+    };
+    if flags & ONLY_MARK != 0 || first > last {
+        return real::close_range(first, last, flags);
+    }
+    let before = real::errno();
+    descriptors::closing_range(low, high);
+    real::set_errno(before);
+    // The descriptor that the program does not know of stays.
+    match promoter::hidden().filter(|hidden| (low..=high).contains(hidden)) {
+        None => real::close_range(first, last, flags),
+        Some(hidden) => {
+            let hidden = hidden.unsigned_abs();
+            let below = if first < hidden { real::close_range(first, hidden - 1, flags) } else { 0 };
+            let above = if last > hidden { real::close_range(hidden + 1, last, flags) } else { 0 };
+            below.min(above)
+        }
+    }
+}
+
+/// closefrom(3), which returns nothing.
+pub unsafe fn closefrom(first: c_int) {
+    close_range(first.max(0).unsigned_abs(), c_uint::MAX, 0);
+}
+
+pub unsafe fn dup(fd: c_int) -> c_int {
+    let new = real::dup(fd);
+    if new >= 0 {
+        descriptors::same(fd, new);
+    }
+    new
+}
+
+pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
+    replaced(fd, new, || real::dup2(fd, new))
+}
+
+pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
+    replaced(fd, new, || real::dup3(fd, new, flags))
+}
+
+fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
+    // What lies at the new number is closed by the call, if it does anything: `fd` is open.
+    let before = real::errno();
+    if process::borrows_memory() {
+        // For the program that the child of a vfork(2) executes.
+        leaving::leave(fd);
+    }
+    let open = fd != new && {
+        // SAFETY: F_GETFD takes no argument.
+        unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
+    };
+    if open && promoter::is_hidden(new) && !promoter::leave_number() {
+        // dup2(2): a race with whoever opens that number.
+        real::set_errno(libc::EBUSY);
+        return -1;
+    }
+    if open && new >= 0 {
+        descriptors::closing(new);
+    }
+    real::set_errno(before);
+    let status = call();
+    if status >= 0 {
+        descriptors::same(fd, new);
+    }
+    status
+}
+
+pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    let result = real::fcntl(fd, command, argument);
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if result >= 0 => descriptors::same(fd, result),
+        libc::F_SETFL if result >= 0 => {
+            if let Some(socket) = table::socket(fd) {
+                let nonblocking = argument.addr() as c_int & libc::O_NONBLOCK != 0;
+                options::nonblocking(socket, nonblocking);
+            }
+        }
+        _ => {}
+    }
+    result
+}
+
+pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    let Some(socket) = table::socket(fd) else { return real::ioctl(fd, request, argument) };
+    if request == libc::FIONREAD as c_ulong
+        && is_memory(argument)
+        && let Some(unread) = kept_errno(|| options::unread(socket, fd))
+    {
+        argument.cast::<c_int>().write_unaligned(unread);
+        return 0;
+    }
+    let result = real::ioctl(fd, request, argument);
+    if request == libc::FIONBIO as c_ulong && result >= 0 && is_memory(argument) {
+        options::nonblocking(socket, argument.cast::<c_int>().read_unaligned() != 0);
+    }
+    result
+}
+
+pub unsafe fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    let ours = table::socket(fd).and_then(|socket| options::get(socket, level, name, value, length));
+    ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length))
+}
+
+pub unsafe fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    let ours = table::socket(fd).and_then(|socket| options::set(socket, level, name, value, length));
+    ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
+}
+
+/// syscall(2), by which some programs close descriptors, and do more.
+pub unsafe fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let fd = a as c_int;
+    match number {
+        libc::SYS_close => c_long::from(close(fd)),
+        libc::SYS_close_range => c_long::from(close_range(a as c_uint, b as c_uint, c as c_int)),
+        libc::SYS_read => read(fd, b as *mut c_void, c as usize) as c_long,
+        libc::SYS_write => write(fd, b as *const c_void, c as usize) as c_long,
+        libc::SYS_readv => readv(fd, b as *const iovec, c as c_int) as c_long,
+        libc::SYS_writev => writev(fd, b as *const iovec, c as c_int) as c_long,
+        libc::SYS_recvfrom => {
+            recvfrom(fd, b as *mut c_void, c as usize, d as c_int, e as *mut sockaddr, f as *mut socklen_t)
+                as c_long
+        }
+        libc::SYS_sendto => {
+            sendto(fd, b as *const c_void, c as usize, d as c_int, e as *const sockaddr, f as socklen_t)
+                as c_long
+        }
+        libc::SYS_recvmsg => recvmsg(fd, b as *mut msghdr, c as c_int) as c_long,
+        libc::SYS_sendmsg => sendmsg(fd, b as *const msghdr, c as c_int) as c_long,
+        libc::SYS_accept4 => c_long::from(accept4(fd, b as *mut sockaddr, c as *mut socklen_t, d as c_int)),
+        libc::SYS_dup => c_long::from(dup(fd)),
+        libc::SYS_dup3 => c_long::from(dup3(fd, b as c_int, c as c_int)),
+        _ => real::syscall(number, a, b, c, d, e, f),
+    }
+}
+
+pub unsafe fn fork() -> pid_t {
+    process::fork(real::fork)
+}
+
+#[allow(non_snake_case)] // the C name
+pub unsafe fn _Fork() -> pid_t {
+    process::fork(real::_Fork)
+}
+
+/// fdopen(3): the C library's own calls read and write from then on.
+pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    leaving::leave(fd);
+    real::fdopen(fd, mode)
+}
+
+/// posix_spawn(3) is to give a descriptor to another program.
+pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
+    leaving::leave(fd);
+    real::posix_spawn_file_actions_adddup2(actions, fd, new)
+}
+
+/// A descriptor of any other kind was made.
+#[inline]
+pub fn made(fd: c_int) -> c_int {
+    descriptors::foreign(fd);
+    fd
+}
+
+/// _exit(2): the summary comes first.
+#[allow(non_snake_case)] // the C name
+pub unsafe fn _exit(status: c_int) -> c_int {
+    crate::finish();
+    real::_exit(status)
+}
+
+pub unsafe fn execve(
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::execve(path, arguments, environment)
+}
+
+pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
+    crate::before_exec();
+    real::execv(path, arguments)
+}
+
+pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
+    crate::before_exec();
+    real::execvp(file, arguments)
+}
+
+pub unsafe fn execvpe(
+    file: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::execvpe(file, arguments, environment)
+}
+
+pub unsafe fn fexecve(
+    fd: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) -> c_int {
+    crate::before_exec();
+    real::fexecve(fd, arguments, environment)
+}
+
+pub unsafe fn execveat(
+    at: c_int,
+    path: *const c_char,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    crate::before_exec();
+    real::execveat(at, path, arguments, environment, flags)
+}

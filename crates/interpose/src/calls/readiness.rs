@@ -1,0 +1,175 @@
+//! The calls that wait for readiness.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use super::*;
+
+pub unsafe fn epoll_create(size: c_int) -> c_int {
+    let fd = real::epoll_create(size);
+    made_set(fd)
+}
+
+pub unsafe fn epoll_create1(flags: c_int) -> c_int {
+    let fd = real::epoll_create1(flags);
+    made_set(fd)
+}
+
+fn made_set(fd: c_int) -> c_int {
+    if fd >= 0 {
+        descriptors::set(fd);
+    }
+    fd
+}
+
+pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let before = real::errno();
+    let wish = is_memory(event).then(|| *event);
+    if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
+        return told(outcome.map(|()| 0), before) as c_int;
+    }
+    let status = real::epoll_ctl(set, operation, fd, event);
+    if status == 0 {
+        epoll::changed(set, operation, fd, wish);
+    }
+    status
+}
+
+/// A wait whose events have nowhere to go, as the kernel finds out once there are some.
+unsafe fn unreachable_memory(
+    set: c_int,
+    promoted: &'static Set,
+    limit: Limit,
+    mask: *const sigset_t,
+) -> c_int {
+    let mut event = epoll_event { events: 0, u64: 0 };
+    let count = epoll::wait(set, promoted, &raw mut event, 1, limit, mask);
+    if count > 0 {
+        real::set_errno(libc::EFAULT);
+        return -1;
+    }
+    count
+}
+
+pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    kept_errno(promoter::answers);
+    match epoll::promoted_set(set) {
+        Some(promoted) if most > 0 && is_memory(events) => {
+            epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), std::ptr::null())
+        }
+        Some(promoted) if most > 0 => {
+            unreachable_memory(set, promoted, epoll::milliseconds(timeout), std::ptr::null())
+        }
+        _ => real::epoll_wait(set, events, most, timeout),
+    }
+}
+
+pub unsafe fn epoll_pwait(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    kept_errno(promoter::answers);
+    match epoll::promoted_set(set) {
+        Some(promoted) if most > 0 && is_memory(events) => {
+            epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
+        }
+        Some(promoted) if most > 0 => unreachable_memory(set, promoted, epoll::milliseconds(timeout), mask),
+        _ => real::epoll_pwait(set, events, most, timeout, mask),
+    }
+}
+
+pub unsafe fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    kept_errno(promoter::answers);
+    match (epoll::promoted_set(set), epoll::time(timeout.as_ref())) {
+        (Some(promoted), Ok(limit)) if most > 0 && is_memory(events) => {
+            epoll::wait(set, promoted, events, most, limit, mask)
+        }
+        (Some(promoted), Ok(limit)) if most > 0 => unreachable_memory(set, promoted, limit, mask),
+        _ => real::epoll_pwait2(set, events, most, timeout, mask),
+    }
+}
+
+/// The descriptors of a poll among which are promoted sockets.
+unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
+    if !is_memory(fds) || count == 0 || count > 1 << 20 {
+        return None;
+    }
+    // SAFETY: poll(2): `count` entries lie there.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    polling::concerns(fds).then_some(fds)
+}
+
+pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
+    kept_errno(promoter::answers);
+    match promoted_among(fds, count) {
+        Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
+        None => real::poll(fds, count, timeout),
+    }
+}
+
+pub unsafe fn ppoll(
+    fds: *mut pollfd,
+    count: libc::nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    kept_errno(promoter::answers);
+    match (promoted_among(fds, count), epoll::time(timeout.as_ref())) {
+        (Some(fds), Ok(limit)) => polling::wait(fds, limit, mask),
+        _ => real::ppoll(fds, count, timeout, mask),
+    }
+}
+
+pub unsafe fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    kept_errno(promoter::answers);
+    let sets = Sets { read, write, except };
+    let limit = timeout
+        .as_ref()
+        .map(|timeout| timespec { tv_sec: timeout.tv_sec, tv_nsec: timeout.tv_usec.saturating_mul(1000) });
+    match epoll::time(limit.as_ref()) {
+        Ok(limit) if selecting::concerns(count, sets) => {
+            let began = std::time::Instant::now();
+            let ready = selecting::wait(count, sets, limit, std::ptr::null());
+            if let (Some(timeout), Limit::After(limit)) = (timeout.as_mut(), limit) {
+                // Linux's select leaves the time that was not slept (select(2)).
+                let left = limit.saturating_sub(began.elapsed());
+                timeout.tv_sec = left.as_secs() as i64;
+                timeout.tv_usec = i64::from(left.subsec_micros());
+            }
+            ready
+        }
+        _ => real::select(count, read, write, except, timeout),
+    }
+}
+
+pub unsafe fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    kept_errno(promoter::answers);
+    let sets = Sets { read, write, except };
+    match epoll::time(timeout.as_ref()) {
+        Ok(limit) if selecting::concerns(count, sets) => selecting::wait(count, sets, limit, mask),
+        _ => real::pselect(count, read, write, except, timeout, mask),
+    }
+}
