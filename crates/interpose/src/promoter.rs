@@ -428,6 +428,11 @@ impl Promoter {
     fn refused(&mut self, token: Token, reason: Reason) {
         let Some(socket) = offered(token) else { return };
         WAITING.fetch_sub(1, Ordering::Relaxed);
+        if reason == Reason::Rate {
+            // Too much was offered at once: later it may be taken.
+            socket.set_state(State::Plain);
+            return look_later(socket);
+        }
         stats::refused(reason);
         socket.set_state(State::Kernel);
         if reason == Reason::Unmatched {
