@@ -6,22 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use libc::{pollfd, sigset_t, timespec};
-use promote::{KernelEnd, Next};
-use ring::Front;
+use promote::Next;
 
 use crate::epoll::Limit;
-use crate::kernel::{self, Found};
 use crate::promoter;
 use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
-use crate::spin::Wait;
+use crate::spin::{KERNEL_EVERY, Wait};
 use crate::stats::{COUNTERS, count};
 use crate::table::{self, Entry};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
-/// The kernel is asked for events of its own at least this often.
-const KERNEL_EVERY: Duration = Duration::from_micros(50);
 
 /// Whether any of these is promoted, and asked for reading.
 #[inline]
@@ -188,26 +184,9 @@ fn settle(fds: &mut [pollfd]) -> c_int {
     ready
 }
 
-/// Whether the kernel holds more than bells; these are taken out.
+/// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
-    if promoted.connection.reads_from_kernel() {
-        return true;
-    }
-    match kernel::look(fd) {
-        Found::Nothing => false,
-        Found::End => true,
-        Found::Failed(errno) => {
-            promoted.connection.kernel_ended(KernelEnd::Failed(errno));
-            true
-        }
-        Found::Bytes(unread) => match promoted.connection.front(unread) {
-            Ok(Front::Bells(bells)) => {
-                let dropped = promoted.drop_bells_of(fd, bells);
-                dropped < unread || has_bytes(promoted)
-            }
-            Ok(Front::Data(_) | Front::Later) | Err(_) => true,
-        },
-    }
+    promoted.connection.reads_from_kernel() || promoted.kernel_has_news(fd) || has_bytes(promoted)
 }
 
 /// # Safety

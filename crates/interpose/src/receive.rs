@@ -100,7 +100,7 @@ fn receive_some(
             continue;
         }
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
-        let spins = !socket.nonblocking.load(std::sync::atomic::Ordering::Relaxed);
+        let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
         if spins && wait.spins() {
             promoted.heat_alone();
@@ -332,6 +332,24 @@ impl Promoted {
         self.connection.took_from_kernel(dropped);
         self.stale = true;
         dropped
+    }
+
+    /// Whether the kernel, which calls the socket readable, holds more than bells; these are
+    /// taken out.
+    pub(crate) fn kernel_has_news(&mut self, fd: c_int) -> bool {
+        match kernel::look(fd) {
+            Found::Nothing => false,
+            Found::End => true,
+            Found::Failed(errno) => {
+                self.connection.kernel_ended(KernelEnd::Failed(errno));
+                true
+            }
+            Found::Bytes(unread) => match self.connection.front(unread) {
+                // Data may lie behind them.
+                Ok(Front::Bells(bells)) => self.drop_bells_of(fd, bells) < unread,
+                Ok(Front::Data(_) | Front::Later) | Err(_) => true,
+            },
+        }
     }
 
     /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells

@@ -28,6 +28,9 @@ const CALM: u32 = 256;
 /// Pauses of the processor between two yields.
 const PAUSES: u32 = 15;
 
+/// Who looks at rings asks the kernel for events of its own at least this often.
+pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
+
 /// Set once: nanoseconds to spin always, and 1; 0: learn.
 static FIXED: AtomicU64 = AtomicU64::new(0);
 

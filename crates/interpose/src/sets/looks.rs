@@ -2,22 +2,19 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 #![allow(unsafe_code)] // epoll_ctl(2)
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libc::epoll_event;
-use promote::{KernelEnd, Next};
-use ring::Front;
+use promote::Next;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, take_sleeper};
-use crate::kernel::{self, Found};
 use crate::promoter;
 use crate::real;
 use crate::sockets::{self, Interest, Promoted};
+use crate::spin::KERNEL_EVERY;
 
 /// Sleeps of a set without bytes after which a socket is no longer looked at.
 const COOLING: u8 = 16;
-/// The kernel is asked for events of its own at least this often.
-pub(crate) const KERNEL_EVERY: Duration = Duration::from_micros(50);
 
 impl Inner {
     /// Whether there is anything to look at.
@@ -181,23 +178,7 @@ impl Inner {
             // The kernel knows best, and its ring is not in use.
             return true;
         }
-        let mut news = false;
-        match kernel::look(fd) {
-            Found::Nothing => {}
-            Found::End => news = true,
-            Found::Failed(errno) => {
-                promoted.connection.kernel_ended(KernelEnd::Failed(errno));
-                news = true;
-            }
-            Found::Bytes(unread) => match promoted.connection.front(unread) {
-                Ok(Front::Bells(bells)) => {
-                    let dropped = promoted.drop_bells_of(fd, bells);
-                    // Data may lie behind them.
-                    news = dropped < unread;
-                }
-                Ok(Front::Data(_) | Front::Later) | Err(_) => news = true,
-            },
-        }
+        let news = promoted.kernel_has_news(fd);
         match sleeper {
             Some(sleeper) => {
                 self.list(number, promoted);
