@@ -10,7 +10,7 @@ use crate::fork;
 use crate::kernel;
 use crate::promoter;
 use crate::sets;
-use crate::sockets::{self, Socket, State};
+use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
@@ -124,23 +124,49 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     }
     let mut inner = socket.lock();
     if let Some(promoted) = inner.promoted.as_deref_mut() {
-        let last = promoted.connection.give_up();
-        if fd >= 0 && !promoted.left {
-            if last && promoted.connection.has_unread() {
-                // As Linux does for bytes that nobody read.
-                kernel::reset_at_close(fd);
-            }
-            if last {
-                promoted.connection.reads_no_more();
-            }
-            // Bells are no unread data.
-            promoted.drop_bells(fd);
-        }
-        promoted.connection.tell_counts();
+        part(promoted, fd);
         promoter::withdraw(promoted.token);
     }
     inner.end();
     sockets::remove(number);
+}
+
+/// This process gives a promoted end up: what the kernel makes of its close has to be what it
+/// would make of TCP's.
+fn part(promoted: &mut Promoted, fd: c_int) {
+    let last = promoted.connection.give_up();
+    if fd >= 0 && !promoted.left {
+        if last && promoted.connection.has_unread() {
+            // As Linux does for bytes that nobody read.
+            kernel::reset_at_close(fd);
+        }
+        if last {
+            promoted.connection.reads_no_more();
+        }
+        // Bells are no unread data.
+        promoted.drop_bells(fd);
+    }
+    promoted.connection.tell_counts();
+}
+
+/// The process ends, and the kernel closes for it what it did not. A socket that is in use is
+/// left as it is: a signal handler may end the program.
+pub(crate) fn exit() {
+    for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
+        let Some(mut inner) = socket.try_lock_alone() else { continue };
+        let Some(promoted) = inner.promoted.as_deref_mut() else { continue };
+        if promoted.inherited && !promoted.connection.has_several_users() {
+            // It was forked from the one that uses it, and must not look like one that does.
+            promoted.connection.give_up();
+            continue;
+        }
+        drop(inner);
+        if let Some(mut inner) = socket.try_lock()
+            && let Some(promoted) = inner.promoted.as_deref_mut()
+        {
+            part(promoted, socket.fd.load(Ordering::Relaxed));
+        }
+    }
 }
 
 /// This process is about to execute a program, which knows nothing of promoted connections:

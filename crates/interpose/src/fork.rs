@@ -62,6 +62,7 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
     if process == 0 {
         remember_process();
         sockets::reset_locks();
+        sockets::inherit();
         sets::forked();
         promoter::forked();
         start::forked();

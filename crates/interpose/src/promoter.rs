@@ -106,7 +106,6 @@ pub(crate) fn leave_number() -> bool {
     let left = with(|promoter| {
         if let Some(promoter) = promoter {
             promoter.client = None;
-            promoter.kept.clear();
             promoter.lost();
         }
     });
@@ -307,6 +306,7 @@ pub(crate) fn forked() {
         if let Some(promoter) = promoter {
             // Closes the child's copy of the descriptor.
             promoter.client = None;
+            promoter.kept.clear();
             promoter.unmet = 0;
             promoter.leave_out = 0;
         }
@@ -565,6 +565,7 @@ fn adopt(
         other,
         worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
+        inherited: false,
         kernel_sends: 0,
         left: false,
         shown_in_kernel: false,

@@ -113,6 +113,8 @@ pub(crate) struct Promoted {
     pub(crate) worth: crate::worth::Worth,
     /// Bytes in the ring at most, if the program asked for a small buffer.
     pub(crate) send_limit: u32,
+    /// It was promoted in a process that this one was forked from.
+    pub(crate) inherited: bool,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
     /// It was brought back to TCP, since others use it who know of no rings.
@@ -255,6 +257,17 @@ pub(crate) fn reset_locks() {
     all().for_each(|(_, socket)| socket.lock.reset());
 }
 
+/// In the child of a fork: what is promoted is the parent's until it is used here.
+pub(crate) fn inherit() {
+    for (_, socket) in all() {
+        if let Some(promoted) =
+            socket.try_lock_alone().as_mut().and_then(|inner| inner.promoted.as_deref_mut())
+        {
+            promoted.inherited = true;
+        }
+    }
+}
+
 impl Socket {
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
@@ -292,8 +305,15 @@ impl Socket {
     }
 
     #[inline]
+    /// The lock without the connection's other processes kept out: nothing of the connection
+    /// may be used but what they may use at the same time.
+    pub(crate) fn try_lock_alone(&self) -> Option<Guard<'_>> {
+        Some(Guard { socket: self, shares: false, _held: self.lock.try_hold()? })
+    }
+
+    #[inline]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
-        let mut guard = Guard { socket: self, shares: false, _held: self.lock.try_hold()? };
+        let mut guard = self.try_lock_alone()?;
         guard.keep_others_out();
         Some(guard)
     }

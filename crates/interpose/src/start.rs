@@ -48,10 +48,11 @@ struct Report {
 static REPORT: OnceLock<Report> = OnceLock::new();
 static TOLD: AtomicBool = AtomicBool::new(false);
 
-/// Writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
+/// Parts from promoted connections and writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
 /// by _exit(2), which signal handlers and the children of vfork(2) call too.
 pub fn finish() {
     if !fork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
+        descriptors::exit();
         tell();
     }
 }
