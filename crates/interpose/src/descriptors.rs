@@ -135,7 +135,13 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
 /// would make of TCP's.
 fn part(promoted: &mut Promoted, fd: c_int) {
     let last = promoted.connection.give_up();
-    if fd >= 0 && !promoted.left {
+    if fd >= 0 {
+        if last {
+            promoted.connection.sends_no_more();
+        }
+        if promoted.connection.peer_left() {
+            let _ = promoted.send_again(fd);
+        }
         if last && promoted.connection.has_unread() {
             // As Linux does for bytes that nobody read.
             kernel::reset_at_close(fd);
@@ -165,26 +171,6 @@ pub(crate) fn exit() {
             && let Some(promoted) = inner.promoted.as_deref_mut()
         {
             part(promoted, socket.fd.load(Ordering::Relaxed));
-        }
-    }
-}
-
-/// This process is about to execute a program, which knows nothing of promoted connections:
-/// those that it inherits go on through the kernel. What lies in a ring unread is lost to it.
-pub(crate) fn hand_over() {
-    for fd in 0..table::end() {
-        let Some(socket) = table::socket(fd).filter(|socket| socket.state() == State::Promoted) else {
-            continue;
-        };
-        if kernel::closes_at_exec(fd) {
-            continue;
-        }
-        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
-            promoted.connection.kernel_sends();
-            promoted.connection.prefer_tcp();
-            // Nonsense of the other end's is met by whoever reads.
-            let _ = promoted.connection.spill();
-            promoted.drop_bells(fd);
         }
     }
 }

@@ -77,23 +77,40 @@ pub(crate) fn send(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
     unsafe { real::sendmsg(fd, &raw const message, flags) }
 }
 
-/// Sends a bell. True: the kernel took it.
-pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
-    let byte = 0u8;
-    // SAFETY: one readable byte.
-    let sent =
-        unsafe { real::send(fd, (&raw const byte).cast(), 1, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
-    match sent {
-        1 => Ok(true),
-        _ if real::errno() == libc::EAGAIN => Ok(false),
+/// Sends what there is room for now; returns how much, or errno.
+pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
+    // SAFETY: readable bytes.
+    let sent = unsafe {
+        real::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    usize::try_from(sent).map_err(|_| real::errno())
+}
+
+/// Waits as a send does that blocks, with the socket's timeout. The error is errno.
+pub(crate) fn wait_for_room(fd: c_int) -> Result<(), i32> {
+    let mut limit = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut length = size_of_val(&limit) as u32;
+    let name = libc::SO_SNDTIMEO;
+    // SAFETY: room for one timeval.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut limit).cast(), &raw mut length) };
+    let milliseconds = limit.tv_sec.saturating_mul(1000).saturating_add(limit.tv_usec / 1000);
+    let timeout = if milliseconds == 0 { -1 } else { c_int::try_from(milliseconds).unwrap_or(c_int::MAX) };
+    let mut one = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one entry.
+    match unsafe { real::poll(&raw mut one, 1, timeout) } {
+        0 => Err(libc::EAGAIN),
+        1.. => Ok(()),
         _ => Err(real::errno()),
     }
 }
 
-/// FD_CLOEXEC.
-pub(crate) fn closes_at_exec(fd: c_int) -> bool {
-    // SAFETY: F_GETFD takes no argument.
-    unsafe { real::fcntl(fd, libc::F_GETFD, null_mut()) & libc::FD_CLOEXEC != 0 }
+/// Sends a bell. True: the kernel took it.
+pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
+    match send_now(fd, &[0]) {
+        Ok(_) => Ok(true),
+        Err(libc::EAGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The next close of this socket's last descriptor sends RST.

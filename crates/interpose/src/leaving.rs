@@ -1,29 +1,35 @@
 //! Connections that go to a program, or a part of this one, that knows of no rings: by exec, in
-//! a message, into stdio. They are brought back to TCP before, for good.
-//!
-//! What lies unread in the incoming ring at that time is seen by this process only.
+//! a message, into stdio. They are brought back to TCP before, for good, and nothing is lost:
+//! what lies unread in the ring the other end sends again through the kernel.
 
 use std::ffi::c_int;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use ring::Leaving;
 
 use crate::fork;
-use crate::kernel;
+use crate::kernel::{self, Found};
 use crate::promoter;
 use crate::real;
-use crate::sockets::{self, Socket, State};
+use crate::sets;
+use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
-/// What a message that the other end is just sending takes at the most, if it is not held up.
-const SETTLES: Duration = Duration::from_micros(200);
+/// What a call that the other end is just making takes at the most. One that takes longer was
+/// stopped in the middle of it.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between two looks at what it came to.
+const PAUSE: Duration = Duration::from_micros(20);
+/// Bytes that are sent again in one call.
+const PIECE: usize = 16 * 1024;
 
 /// Somebody else is about to use the socket of this descriptor.
 pub(crate) fn leave(fd: c_int) {
     if let Entry::Socket(number) = table::entry(fd) {
         let errno = real::errno();
-        if bring_back(number, sockets::at(number), fd) {
-            settle(sockets::at(number), fd);
-        }
+        bring_back(number, sockets::at(number), fd);
         real::set_errno(errno);
     }
 }
@@ -39,35 +45,113 @@ pub(crate) fn before_exec() {
     (0..table::end()).filter(inherited).for_each(leave);
 }
 
-/// Whether it was promoted.
-fn bring_back(number: u32, socket: &'static Socket, fd: c_int) -> bool {
+fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
     match socket.state() {
-        State::Free | State::Kernel => false,
+        State::Free | State::Kernel => {}
         State::Plain | State::Offered => {
             if socket.state() == State::Offered {
                 promoter::forget_offer(socket, number);
             }
             stats::stays(Stays::Shared);
             socket.set_state(State::Kernel);
-            false
         }
         State::Promoted => {
             let mut inner = socket.lock();
-            let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-            let first = !std::mem::replace(&mut promoted.left, true);
-            promoted.shown_in_kernel = true;
-            if first && promoted.connection.leave().is_err() {
+            let Some(promoted) = inner.promoted.as_deref_mut() else { return };
+            if promoted.leave(fd).is_none() {
+                // Wrong bytes would be worse than none.
                 promoted.corrupt(fd);
             }
-            first
+            promoter::withdraw(promoted.token);
+            kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
+            let set = inner.interest.set;
+            inner.end();
+            if set > 0 {
+                sets::demoted(set - 1, number);
+            }
+            call_back_here();
         }
     }
 }
 
-/// Takes out the bells that came before the other end saw what was asked for.
-fn settle(socket: &'static Socket, fd: c_int) {
-    std::thread::sleep(SETTLES);
-    if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
-        promoted.drop_bells(fd);
+/// The other end may be this process's own, and its thread this one.
+fn call_back_here() {
+    for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut()
+            && promoted.connection.peer_left()
+        {
+            let _ = promoted.send_again(socket.fd.load(Ordering::Relaxed));
+        }
     }
+}
+
+impl Promoted {
+    /// Gives the connection back to the kernel, with nothing of ours in it. `None`: bytes that
+    /// lie unread cannot be had again in their order.
+    fn leave(&mut self, fd: c_int) -> Option<()> {
+        if self.connection.peer_left() {
+            self.send_again(fd).ok()?;
+        }
+        if self.connection.leave(self.kernel_sends == 0).ok()? {
+            self.ring_now(fd);
+        }
+        self.connection.end_sending().ok()?;
+        if self.connection.peer_left() {
+            // It left at the same time.
+            self.send_again(fd).ok()?;
+        }
+        let mut deadline = None;
+        let bells = loop {
+            match self.connection.leaving().ok()? {
+                Leaving::Bells(bells) => break bells,
+                Leaving::Wait => wait(&mut deadline)?,
+                Leaving::Lost => return None,
+            }
+        };
+        let mut left = bells as usize;
+        let mut deadline = None;
+        while left > 0 {
+            // They were given to the kernel before they were counted.
+            match kernel::discard(fd, left) {
+                0 if matches!(kernel::look(fd), Found::Nothing) => wait(&mut deadline)?,
+                0 => break,
+                dropped => {
+                    self.connection.took_from_kernel(dropped);
+                    left -= dropped;
+                }
+            }
+        }
+        // Behind FIN nothing can be sent again.
+        let ended = matches!(kernel::look(fd), Found::End | Found::Failed(_));
+        (!ended || !self.connection.has_unread()).then_some(())
+    }
+
+    /// The other end has left: what it did not take goes to the kernel. EAGAIN: a part of it
+    /// waits for room there, and the next call on this socket tries again.
+    #[cold]
+    pub(crate) fn send_again(&mut self, fd: c_int) -> Result<(), i32> {
+        let mut room_made = false;
+        let mut piece = [0; PIECE];
+        loop {
+            let owed = self.connection.recall(self.kernel_sends == 0).map_err(|_| self.corrupt(fd))?;
+            if owed == 0 {
+                return Ok(());
+            }
+            let count = self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?;
+            match kernel::send_now(fd, &piece[..count]) {
+                Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
+                Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
+                    // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
+                    kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(owed as c_int));
+                }
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+}
+
+/// Waits a moment; `None`: for too long already.
+fn wait(deadline: &mut Option<Instant>) -> Option<()> {
+    let now = Instant::now();
+    (now < *deadline.get_or_insert(now + PATIENCE)).then(|| std::thread::sleep(PAUSE))
 }

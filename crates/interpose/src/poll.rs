@@ -186,7 +186,8 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 
 /// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
-    promoted.connection.reads_from_kernel() || promoted.kernel_has_news(fd) || has_bytes(promoted)
+    let kernel_knows = promoted.connection.reads_from_kernel() && !promoted.connection.peer_left();
+    kernel_knows || promoted.kernel_has_news(fd) || has_bytes(promoted)
 }
 
 /// # Safety

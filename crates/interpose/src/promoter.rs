@@ -567,7 +567,6 @@ fn adopt(
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         kernel_sends: 0,
-        left: false,
         shown_in_kernel: false,
         armed: true,
         stale: false,

@@ -331,6 +331,10 @@ impl Promoted {
         let dropped = kernel::discard(fd, bells as usize);
         self.connection.took_from_kernel(dropped);
         self.stale = true;
+        if self.connection.peer_left() {
+            // It asks for what it did not take.
+            let _ = self.send_again(fd);
+        }
         dropped
     }
 

@@ -2,6 +2,7 @@
 //! no longer used.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::kernel;
@@ -25,6 +26,8 @@ enum Step {
     Full,
     /// The rest is the kernel's.
     Kernel,
+    /// The kernel has no room for what has to be sent before.
+    Blocked,
     Failed(i32),
 }
 
@@ -60,6 +63,14 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                     std::thread::yield_now();
                 }
             }
+            Step::Blocked => {
+                drop(inner);
+                let waits = flags & libc::MSG_DONTWAIT == 0 && !socket.nonblocking.load(Ordering::Relaxed);
+                let room = if waits && done == 0 { kernel::wait_for_room(fd) } else { Err(libc::EAGAIN) };
+                if let Err(errno) = room {
+                    return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                }
+            }
             Step::Kernel => {
                 promoted.kernel_sends += 1;
                 drop(inner);
@@ -69,7 +80,9 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                 let mut inner = socket.lock();
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     promoted.kernel_sends -= 1;
-                    if sent > 0 {
+                    if sent <= 0 {
+                        promoted.connection.kernel_refused();
+                    } else {
                         promoted.connection.kernel_took(sent as usize);
                         if promoted.connection.is_resting() && promoted.worth.rested() {
                             promoted.connection.end_rest();
@@ -104,6 +117,11 @@ impl Promoted {
             // The kernel knows what this comes to, or is asked for.
             self.connection.kernel_sends();
         }
+        if self.connection.peer_left()
+            && let Some(step) = self.call_back(fd)
+        {
+            return step;
+        }
         if !from.is_plausible() {
             return Step::Failed(libc::EFAULT);
         }
@@ -128,6 +146,10 @@ impl Promoted {
                 }
                 count(&COUNTERS.ring_sends, 1);
                 count(&COUNTERS.ring_bytes_sent, sent as u64);
+                if self.connection.peer_left() {
+                    // What was just sent too; the next call goes on if that has to wait.
+                    let _ = self.send_again(fd);
+                }
             }
             if sent == from.after(*done - sent).left {
                 return Step::Done;
@@ -139,7 +161,20 @@ impl Promoted {
         if self.connection.sends_to_ring() && self.connection.spill().is_err() {
             return Step::Failed(self.corrupt(fd));
         }
+        if self.connection.about_to_send_over_tcp() {
+            return self.call_back(fd).unwrap_or(Step::Kernel);
+        }
         Step::Kernel
+    }
+
+    /// The other end has left: what it did not take comes before anything else.
+    #[cold]
+    fn call_back(&mut self, fd: c_int) -> Option<Step> {
+        match self.send_again(fd) {
+            Ok(()) => None,
+            Err(libc::EAGAIN) => Some(Step::Blocked),
+            Err(errno) => Some(Step::Failed(errno)),
+        }
     }
 
     /// Wakes the other end, if it waits for that; tells whether it did.
@@ -147,13 +182,21 @@ impl Promoted {
         if !self.connection.wants_bell(&self.other) {
             return false;
         }
+        self.ring_now(fd);
+        true
+    }
+
+    /// Gives the kernel a bell.
+    pub(crate) fn ring_now(&mut self, fd: c_int) {
         count(&COUNTERS.bells, 1);
         match kernel::ring(fd) {
             Ok(true) => self.connection.bell_was_taken(),
-            Ok(false) => {}
+            Ok(false) => self.connection.kernel_refused(),
             // The connection ended meanwhile: the next send hears it from the kernel.
-            Err(_) => self.connection.kernel_sends(),
+            Err(_) => {
+                self.connection.kernel_refused();
+                self.connection.kernel_sends();
+            }
         }
-        true
     }
 }

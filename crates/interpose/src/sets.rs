@@ -20,7 +20,7 @@ mod changes;
 mod looks;
 
 pub(crate) use changes::{
-    Change, Wish, changed, defer, list, other_changed, refresh, settle, watched_from_outside,
+    Change, Wish, changed, defer, demoted, list, other_changed, refresh, settle, watched_from_outside,
 };
 
 /// The most sets of one process that are followed.

@@ -117,8 +117,6 @@ pub(crate) struct Promoted {
     pub(crate) inherited: bool,
     /// Sends into the kernel that have not returned.
     pub(crate) kernel_sends: u32,
-    /// It was brought back to TCP, since others use it who know of no rings.
-    pub(crate) left: bool,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.
@@ -345,8 +343,21 @@ impl Guard<'_> {
         if let Some(promoted) = self.promoted.as_deref_mut().filter(shared) {
             // What is wrong with the other end's words is found again by whoever uses them.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience);
+            let left = promoted.connection.has_left();
             self.shares = true;
+            if left {
+                // Another process gave the connection back to the kernel.
+                self.demote();
+            }
         }
+    }
+
+    #[cold]
+    fn demote(&mut self) {
+        self.let_others_in();
+        self.promoted = None;
+        self.socket.hears.store(false, Ordering::Relaxed);
+        self.socket.set_state(State::Kernel);
     }
 
     fn let_others_in(&mut self) {
@@ -357,10 +368,10 @@ impl Guard<'_> {
         }
     }
 
-    /// The socket is promoted no more; other processes may go on with the connection.
+    /// The socket is promoted no more, and the kernel's from here on; other processes may go
+    /// on with the connection.
     pub(crate) fn end(mut self) {
-        self.let_others_in();
-        self.promoted = None;
+        self.demote();
     }
 }
 

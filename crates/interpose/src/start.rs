@@ -61,7 +61,6 @@ pub fn finish() {
 pub fn before_exec() {
     leaving::before_exec();
     if !fork::borrows_memory() {
-        descriptors::hand_over();
         tell();
     }
 }

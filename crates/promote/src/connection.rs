@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, Direction, End, Front, Lane, LayoutError, LoopPage, PeerSegment, Ready, Segment};
+use ring::{Corrupt, Direction, End, Front, Lane, LayoutError, Leaving, LoopPage, PeerSegment, Ready, Segment};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;
@@ -448,8 +448,8 @@ impl Machine {
 
     /// Whether the receiver wants a bell for what was sent. If so it counts as rung: the
     /// caller has the kernel send one byte 0, without waiting, and tells
-    /// [`Self::bell_was_taken`] if the kernel took it (that it had no room is fine: unread
-    /// bytes lie before the receiver then).
+    /// [`Self::bell_was_taken`] if the kernel took it, else [`Self::kernel_refused`] (that it
+    /// had no room is fine: unread bytes lie before the receiver then).
     #[inline]
     pub fn wants_bell(&mut self, other: &ring::PeerLoop) -> bool {
         let wanted = self.end.sender.wants_bell(other);
@@ -462,6 +462,30 @@ impl Machine {
     /// Whether the other end reads no more: a bell would only meet a reset.
     pub fn peer_reads_no_more(&self) -> bool {
         self.end.sender.peer_ended()
+    }
+
+    /// The kernel took a bell.
+    pub fn bell_was_taken(&mut self) {
+        self.end.sender.bell_was_taken();
+    }
+
+    /// The kernel took nothing of what it was given: no bell, or no byte after
+    /// [`Self::about_to_send_over_tcp`].
+    pub fn kernel_refused(&mut self) {
+        self.end.sender.kernel_refused();
+    }
+
+    /// To be called before bytes that [`Self::send`] left over are given to the kernel;
+    /// [`Self::kernel_took`] or [`Self::kernel_refused`] follow. True: nothing is to be given,
+    /// but [`Self::recall`] asked.
+    #[inline]
+    pub fn about_to_send_over_tcp(&mut self) -> bool {
+        self.end.sender.about_to_send_over_tcp()
+    }
+
+    /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.
+    pub fn sends_no_more(&mut self) {
+        self.end.sender.sends_no_more();
     }
 
     /// Whether the other end asked to get everything through the kernel
@@ -477,9 +501,83 @@ impl Machine {
         self.end.receiver.prefer_tcp();
     }
 
-    /// The kernel took a bell.
-    pub fn bell_was_taken(&mut self) {
-        self.end.sender.bell_was_taken();
+    /// Whether it takes nothing from the ring any more: somebody else is to see its
+    /// bytes, in the kernel ([`Self::leave`]). Then [`Self::recall`] tells what to do.
+    #[inline]
+    pub fn peer_left(&self) -> bool {
+        self.end.sender.peer_left()
+    }
+
+    /// The other end has left: how many bytes it did not take, which have to go to the kernel
+    /// before anything else ([`Self::peek_owed`], [`Self::sent_again`]). `kernel_idle`: as for
+    /// [`Self::send`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`]; or they cannot be sent in their order any more.
+    #[cold]
+    pub fn recall(&mut self, kernel_idle: bool) -> Result<usize, Corrupt> {
+        self.demoted = true;
+        let owes = self.end.sender.recall()?;
+        if owes > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owes) }
+    }
+
+    /// Copies the first of the bytes that are owed; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::recall`].
+    pub fn peek_owed(&mut self, bytes: &mut [u8]) -> Result<usize, Corrupt> {
+        self.end.sender.peek_owed(bytes)
+    }
+
+    /// The kernel took so many of the bytes that were owed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::recall`].
+    pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
+        self.end.sender.sent_again(count)
+    }
+
+    /// Somebody else is to have the kernel connection, who knows of no rings and bells. The
+    /// other end sends again what was not taken; true: it sleeps perhaps, and the kernel is to
+    /// be given a bell for it ([`Self::bell_was_taken`], [`Self::kernel_refused`]).
+    /// [`Self::end_sending`] and [`Self::leaving`] follow. `kernel_idle`: as for [`Self::send`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
+        self.end.receiver.leave();
+        // What the kernel is given anyway wakes, too.
+        Ok(kernel_idle && !self.end.sender.peer_ended() && self.end.sender.open_ring()?)
+    }
+
+    /// Nobody who has this end sends to the ring from here on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn end_sending(&mut self) -> Result<(), Corrupt> {
+        self.demoted = true;
+        self.end.sender.keep_to_tcp();
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
+    /// What has to be done before the kernel connection is handed over.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
+        self.end.receiver.leaving()
+    }
+
+    /// Whether a process that has this end, too, has called [`Self::leave`]: the kernel
+    /// connection is all there is.
+    pub fn has_left(&self) -> bool {
+        self.end.receiver.has_left()
     }
 
     /// What the first of `unread` bytes are that the kernel gave and that were neither
@@ -524,19 +622,6 @@ impl Machine {
             }
             Some(KernelEnd::Finished) | None => None,
         }
-    }
-
-    /// Whoever uses the socket besides knows of no rings: what is sent goes through the kernel
-    /// for good, and what comes is asked for there. Bytes that are in the ring by now are
-    /// seen by this end only, and bells have to be taken out of the kernel.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn leave(&mut self) -> Result<(), Corrupt> {
-        self.prefer_tcp();
-        self.end.sender.keep_to_tcp();
-        if self.sends_to_ring() { self.spill() } else { Ok(()) }
     }
 
     /// Whether [`Self::take_error`] would return one.

@@ -36,6 +36,14 @@ pub(crate) const COUNTED_EVERY: u64 = 64;
 pub const SLEEPERS: u32 = 61;
 /// The sleeper of a receiver that is looked at whatever its loop does: never asleep.
 pub const NO_SLEEPER: u32 = u32::MAX;
+/// `prefers_tcp`: what is in the ring still comes first.
+pub(crate) const PREFERS: u32 = 1;
+/// `prefers_tcp`: nothing is taken from the ring any more, and no bell is heard.
+pub(crate) const LEFT: u32 = 2;
+/// `at_kernel`: a bell, or the first bytes of a TCP part, are on their way into the kernel.
+pub(crate) const BUSY: u32 = 1;
+/// `at_kernel`: this end sends nothing more.
+pub(crate) const FINISHED: u32 = 2;
 /// Where the counters begin in a loop page.
 pub const LOOP_COUNTERS_OFFSET: usize = 128;
 
@@ -137,7 +145,7 @@ pub(crate) struct Header {
     pub(crate) ended: AtomicU32,
     /// Which sleeper of the loop page looks at this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    /// The other end is to send through the kernel from here on.
+    /// Whether the other end is to send through the kernel from here on.
     pub(crate) prefers_tcp: AtomicU32,
     /// 1: a process of this end has used it that did not map it at the promotion.
     pub(crate) several: AtomicU32,
@@ -147,7 +155,11 @@ pub(crate) struct Header {
     pub(crate) forks: AtomicU32,
     /// 1: this end sends through the kernel for good.
     pub(crate) keeps_tcp: AtomicU32,
-    gap_96: Gap<32>,
+    /// What this end is doing at the kernel connection that one who leaves has to know.
+    pub(crate) at_kernel: AtomicU32,
+    /// Ring bytes to be sent again since the other end left, and 1; 0: it did not ask.
+    pub(crate) owes: AtomicU32,
+    gap_104: Gap<24>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -237,6 +249,8 @@ const _: () = {
     assert!(offset_of!(Header, process) == 84);
     assert!(offset_of!(Header, forks) == 88);
     assert!(offset_of!(Header, keeps_tcp) == 92);
+    assert!(offset_of!(Header, at_kernel) == 96);
+    assert!(offset_of!(Header, owes) == 100);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);

@@ -27,7 +27,7 @@ pub use layout::LayoutError;
 pub use lock::{Acquired, Direction, Lock, LockError, Wait};
 pub use memory::{PeerSegment, Segment};
 pub use parts::Lane;
-pub use receiver::{Front, Ready, Receiver};
+pub use receiver::{Front, Leaving, Ready, Receiver};
 pub use sender::Sender;
 #[cfg(not(ring_loom))]
 pub use view::{LoopView, SegmentView, Words};
@@ -57,6 +57,9 @@ pub enum Corrupt {
     /// A record is of the wrong lane, or begins before what the TCP lane has given already.
     #[error("the other end opened a part in an impossible lane or place")]
     RecordLane,
+    /// It left over ring bytes behind which others went through the kernel.
+    #[error("the other end left while bytes lay in both lanes, and none can be sent again in order")]
+    Left,
 }
 
 /// Both halves of one end, for a thread that uses both.

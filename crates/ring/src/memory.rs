@@ -65,6 +65,20 @@ impl Mapping {
         let first = length.min(self.ring_length - index);
         (index, first, (length - first).min(index))
     }
+
+    #[inline(always)]
+    fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
+        let (index, first, second) = self.pieces(index, bytes.len());
+        // SAFETY: as in `copy_in`, the other way. What the other end writes meanwhile makes
+        // the copied bytes arbitrary, which bytes of a stranger are anyway.
+        unsafe {
+            copy(self.ring().add(index), bytes.as_mut_ptr(), first);
+            if second > 0 {
+                copy(self.ring(), bytes.as_mut_ptr().add(first), second);
+            }
+        }
+        wrapped(index, first, second, self.ring_length)
+    }
 }
 
 /// This end's own segment.
@@ -115,6 +129,11 @@ impl Segment {
         }
         wrapped(index, first, second, self.0.ring_length)
     }
+
+    /// As [`PeerSegment::copy_out`].
+    pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
+        self.0.copy_out(index, bytes)
+    }
 }
 
 impl PeerSegment {
@@ -159,16 +178,7 @@ impl PeerSegment {
     /// returns the position behind. Not more than the ring's length is copied.
     #[inline(always)]
     pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
-        let (index, first, second) = self.0.pieces(index, bytes.len());
-        // SAFETY: as in `copy_in`, the other way. What the other end writes meanwhile makes
-        // the copied bytes arbitrary, which bytes of a stranger are anyway.
-        unsafe {
-            copy(self.0.ring().add(index), bytes.as_mut_ptr(), first);
-            if second > 0 {
-                copy(self.0.ring(), bytes.as_mut_ptr().add(first), second);
-            }
-        }
-        wrapped(index, first, second, self.0.ring_length)
+        self.0.copy_out(index, bytes)
     }
 }
 

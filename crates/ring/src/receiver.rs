@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::next_number;
-use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, LEFT, PREFERS, TAKEN_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
@@ -36,6 +36,18 @@ pub enum Front {
     Data(u64),
     /// Stream bytes that come after ring bytes which are not yet taken.
     Later,
+}
+
+/// What an end that leaves has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The other end is just giving something to the kernel: ask again.
+    Wait,
+    /// So many bells are the next that the kernel has, or is about to have; behind them come
+    /// stream bytes only, all that are left.
+    Bells(u64),
+    /// Bytes lie in the ring that the other end cannot send again in their order.
+    Lost,
 }
 
 /// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
@@ -550,9 +562,57 @@ impl Receiver {
     /// Asks the other end to send through the kernel from here on. What it was sending when it
     /// could not see this yet still comes through the ring.
     pub fn prefer_tcp(&self) {
-        self.own.header().prefers_tcp.store(1, Ordering::Relaxed);
+        self.own.header().prefers_tcp.fetch_max(PREFERS, Ordering::Relaxed);
         // The other end loads it behind the fence of `wants_bell` at the latest.
         full_fence();
+    }
+
+    /// Takes nothing from the ring any more: the other end sends what was not taken again,
+    /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
+    pub fn leave(&mut self) {
+        self.release();
+        // LEAVE-PAIR: release the last head.
+        self.own.header().prefers_tcp.store(LEFT, Ordering::Release);
+        // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
+        full_fence();
+    }
+
+    /// Whether a process of this end has left.
+    pub fn has_left(&self) -> bool {
+        self.own.header().prefers_tcp.load(Ordering::Relaxed) == LEFT
+    }
+
+    /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
+    /// connection who knows of no bells.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
+        let peer = self.peer.header();
+        // LEAVE-PAIR: acquire the count of what the kernel took.
+        let at_kernel = peer.at_kernel.load(Ordering::Acquire);
+        if at_kernel == BUSY {
+            return Ok(Leaving::Wait);
+        }
+        self.refresh()?;
+        let peer = self.peer.header();
+        let sent = peer.sent.tcp.load(Ordering::Relaxed);
+        let unread = self.tail != self.head;
+        let finished = unread && at_kernel == FINISHED;
+        let in_kernel = sent.saturating_sub(self.tcp);
+        Ok(match (self.lane(), self.next) {
+            (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start => Leaving::Lost,
+            (Lane::Ring, _) if finished => Leaving::Lost,
+            (Lane::Ring, _) => Leaving::Bells(in_kernel),
+            (Lane::Tcp, next) => {
+                let bells = self.tcp_start.saturating_sub(self.tcp);
+                let bells_behind = next.is_some_and(|next| {
+                    in_kernel > bells.saturating_add(next.start.wrapping_sub(self.stream()))
+                });
+                let in_turn = parts::unread(peer, self.parts)? > 1 && unread;
+                if bells_behind || in_turn || finished { Leaving::Lost } else { Leaving::Bells(bells) }
+            }
+        })
     }
 
     /// Says that this end reads no more; to be called before its last descriptor is closed,

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::{COUNTED_EVERY, NO_SLEEPER, RECORDS, SENT_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, LEFT, NO_SLEEPER, RECORDS, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -30,6 +30,8 @@ pub struct Sender {
     data: u64,
     /// TCP-lane offset.
     tcp: u64,
+    /// Where in the TCP lane the newest TCP part begins.
+    tcp_start: u64,
     /// The arming number last rung for, and the one seen last; 0: the loop page was asked.
     rung: u32,
     seen: u32,
@@ -44,8 +46,8 @@ pub struct Sender {
 /// bells lie there too, and only whether two are equal matters; statistics matter to nobody.
 impl Hash for Sender {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, .. } = self;
-        (tail, index, head, parts, parts_taken, data, tcp).hash(hasher);
+        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, tcp_start, .. } = self;
+        (tail, index, head, parts, parts_taken, data, tcp, tcp_start).hash(hasher);
     }
 }
 
@@ -63,6 +65,7 @@ impl Sender {
             parts_taken: 0,
             data: 0,
             tcp: 0,
+            tcp_start: 0,
             rung: 0,
             seen: 0,
             seen_sleep: (NO_SLEEPER, 0),
@@ -82,6 +85,10 @@ impl Sender {
         self.parts = own.parts_published.load(Ordering::Relaxed);
         self.data = own.sent.data.load(Ordering::Relaxed);
         self.tcp = own.sent.tcp.load(Ordering::Relaxed);
+        self.tcp_start = match self.lane() {
+            Lane::Tcp if self.parts > 0 => parts::opened_at(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp),
+            _ => self.tcp,
+        };
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
         self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
         self.messages = self.told;
@@ -121,6 +128,106 @@ impl Sender {
     #[inline]
     pub fn peer_prefers_tcp(&self) -> bool {
         self.peer.header().prefers_tcp.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether it takes nothing from the ring any more: see [`Sender::recall`].
+    #[inline]
+    pub fn peer_left(&self) -> bool {
+        self.peer.header().prefers_tcp.load(Ordering::Relaxed) == LEFT
+    }
+
+    /// To be called before bytes of a TCP part are given to the kernel; [`Sender::sent_over_tcp`]
+    /// or [`Sender::kernel_refused`] follow. True: the other end has left, and gets what it did
+    /// not take before.
+    #[inline]
+    pub fn about_to_send_over_tcp(&mut self) -> bool {
+        // Once the kernel has bytes of this part, none of the ring can be sent again.
+        if self.tcp != self.tcp_start {
+            return self.peer_left();
+        }
+        self.goes_to_kernel()
+    }
+
+    /// True: the other end has left.
+    fn goes_to_kernel(&mut self) -> bool {
+        let at_kernel = &self.own.header().at_kernel;
+        at_kernel.store(BUSY, Ordering::Relaxed);
+        // LEAVE-PAIR: one who leaves waits for this, or is seen here.
+        full_fence();
+        let left = self.peer_left();
+        if left {
+            at_kernel.store(0, Ordering::Relaxed);
+        }
+        left
+    }
+
+    /// The kernel took nothing of what it was just given.
+    #[inline]
+    pub fn kernel_refused(&self) {
+        // LEAVE-PAIR: release the count of what it took before.
+        self.own.header().at_kernel.store(0, Ordering::Release);
+    }
+
+    /// This end sends nothing more, once [`Sender::recall`] is answered: FIN follows.
+    pub fn sends_no_more(&self) {
+        self.own.header().at_kernel.store(FINISHED, Ordering::Release);
+        // LEAVE-PAIR: one who leaves sees it, or is seen behind this.
+        full_fence();
+    }
+
+    /// The other end has left: how many bytes of the ring it did not take, which the kernel is to
+    /// get now, before any others ([`Sender::peek_owed`], [`Sender::sent_again`]).
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent, or bytes that it did not take lie before
+    /// others that the kernel has.
+    #[cold]
+    pub fn recall(&mut self) -> Result<usize, Corrupt> {
+        // LEAVE-PAIR: acquire the last head.
+        if self.peer.header().prefers_tcp.load(Ordering::Acquire) != LEFT {
+            return Ok(0);
+        }
+        if let Some(owes) = self.own.header().owes.load(Ordering::Relaxed).checked_sub(1) {
+            return Ok((owes as usize).min(self.own.ring_length()));
+        }
+        let owes = self.untaken()?;
+        if owes > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start {
+            return Err(Corrupt::Left);
+        }
+        // The other end reads records no more; where this part begins is nobody's business.
+        if self.lane() == Lane::Ring && !self.open_tcp()? {
+            return Err(Corrupt::PartsTaken);
+        }
+        self.owes(owes);
+        Ok(owes)
+    }
+
+    fn owes(&self, count: usize) {
+        self.own.header().owes.store(count as u32 + 1, Ordering::Relaxed);
+    }
+
+    /// Copies the first of the bytes that are owed; returns how many.
+    ///
+    /// # Errors
+    /// As for [`Sender::recall`].
+    pub fn peek_owed(&mut self, bytes: &mut [u8]) -> Result<usize, Corrupt> {
+        let owes = self.recall()?;
+        let count = owes.min(bytes.len());
+        // `recall` keeps it within the ring's length.
+        let index = self.index + self.own.ring_length() - owes;
+        let index = if index < self.own.ring_length() { index } else { index - self.own.ring_length() };
+        self.own.copy_out(index, &mut bytes[..count]);
+        Ok(count)
+    }
+
+    /// The kernel took `count` of the bytes that were owed.
+    ///
+    /// # Errors
+    /// As for [`Sender::recall`].
+    pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
+        let owes = self.recall()?;
+        self.owes(owes.saturating_sub(count));
+        Ok(())
     }
 
     /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
@@ -240,7 +347,11 @@ impl Sender {
 
     /// The kernel took `count` stream bytes in a TCP part: a message.
     pub fn sent_over_tcp(&mut self, count: u64) {
+        let first = self.tcp == self.tcp_start;
         self.sent_before(count);
+        if first {
+            self.kernel_refused();
+        }
         self.count();
     }
 
@@ -312,6 +423,7 @@ impl Sender {
 
     fn open(&mut self, tcp_start: Option<u64>) {
         parts::publish(self.own.header(), self.parts, Opening { start: self.stream(), tcp_start });
+        self.tcp_start = tcp_start.unwrap_or(self.tcp);
         self.parts = self.parts.wrapping_add(1);
     }
 
@@ -358,11 +470,15 @@ impl Sender {
     /// write, or after several; then ring (one byte 0 through the kernel, without waiting),
     /// and say so with [`Sender::rang`]. Never in a TCP part, where a bell would be taken for
     /// data: its bytes themselves wake. So ask before opening one that no bytes follow at once.
+    ///
+    /// After each true [`Sender::bell_was_taken`] or [`Sender::kernel_refused`] has to follow.
     #[inline]
     pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
-        if self.lane() == Lane::Tcp {
-            return false;
-        }
+        self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && !self.goes_to_kernel()
+    }
+
+    #[inline]
+    fn is_waited_for(&mut self, peer_loop: &PeerLoop) -> bool {
         // BELL-PAIR, SLEEP-PAIR: our `tail` before these looks; the receiver's and the
         // loop's fences lie between their store and their last look at `tail`.
         full_fence();
@@ -409,6 +525,7 @@ impl Sender {
         let own = self.own.header();
         self.tcp = self.tcp.wrapping_add(1);
         own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+        self.kernel_refused();
         // Statistics.
         own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }

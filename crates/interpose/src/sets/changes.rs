@@ -62,6 +62,22 @@ pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
     }
 }
 
+/// The socket is promoted no more: the kernel alone tells of it.
+pub(crate) fn demoted(number: u32, socket_number: u32) {
+    let mut inner = at(number).lock();
+    let mut socket = sockets::at(socket_number).lock();
+    if socket.interest.set != number + 1 {
+        return;
+    }
+    tell(&mut socket.interest);
+    let Interest { data, fd, .. } = socket.interest;
+    if inner.by_data.get(&data) == Some(&socket_number) {
+        inner.by_data.remove(&data);
+    }
+    inner.has_other(data, fd);
+    inner.kernel_is_due = true;
+}
+
 /// A change that the kernel need not know of before it is asked for events, since the wait
 /// itself looks at the socket: programs make several for each message. `None`: it is the
 /// kernel's after all, and has been told what came before.

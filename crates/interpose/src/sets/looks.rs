@@ -174,7 +174,7 @@ impl Inner {
         if ring(promoted) && sleeper.is_none() {
             return true;
         }
-        if promoted.connection.reads_from_kernel() {
+        if promoted.connection.reads_from_kernel() && !promoted.connection.peer_left() {
             // The kernel knows best, and its ring is not in use.
             return true;
         }

@@ -1,0 +1,232 @@
+/* A connection goes to somebody who knows of no rings while bytes lie unread: by exec, in a
+ * message, into stdio. Nothing is lost, and all comes in its order. */
+#include "transcript.h"
+
+enum { LITTLE = 5, MUCH = 100000 };
+
+/* What the new owner does: checks so many bytes, answers, and copies until the end. */
+static int owner(int fd, size_t unread)
+{
+    unsigned char *bytes = malloc(unread + 1);
+    for (size_t done = 0; done < unread;) {
+        ssize_t took = recv(fd, bytes + done, unread - done, 0);
+        if (took <= 0)
+            return 5;
+        done += took;
+    }
+    if (!same(bytes, 0, unread))
+        return 6;
+    if (send(fd, "right", 5, 0) != 5)
+        return 7;
+    for (;;) {
+        char line[100];
+        ssize_t took = recv(fd, line, sizeof line, 0);
+        if (took <= 0)
+            return took == 0 ? 0 : 8;
+        if (send(fd, line, took, 0) != took)
+            return 9;
+    }
+}
+
+static pid_t execute(const char *program, int fd, size_t unread)
+{
+    pid_t child = NEED(fork());
+    if (child == 0) {
+        char number[16], count[16];
+        snprintf(number, sizeof number, "%d", fd);
+        snprintf(count, sizeof count, "%zu", unread);
+        char *words[] = {(char *)program, number, count, NULL};
+        execv("/proc/self/exe", words);
+        _exit(10);
+    }
+    return child;
+}
+
+/* The other end: the answer, and then some lines to and fro. */
+static void talk(int fd)
+{
+    char bytes[16] = {0};
+    SHOW(recv(fd, bytes, 5, MSG_WAITALL));
+    show_bytes("answer", bytes, 5);
+    for (int round = 0; round < 3; round++) {
+        SHOW(send(fd, "a line\n", 7, 0));
+        SHOW(recv(fd, bytes, 7, MSG_WAITALL));
+        show_bytes("copied", bytes, 7);
+    }
+    SHOW(shutdown(fd, SHUT_WR));
+    SHOW(recv(fd, bytes, sizeof bytes, 0));
+}
+
+static void send_stream(int fd, size_t count)
+{
+    unsigned char *bytes = malloc(count);
+    fill(bytes, 0, count);
+    send_all(fd, bytes, count);
+    free(bytes);
+}
+
+static void status_of(pid_t child)
+{
+    int status;
+    NEED(waitpid(child, &status, 0));
+    say("status %d", status);
+}
+
+/* Bytes are sent before the exec, and answered after it. The other end blocks, or waits in
+ * poll(2), or in an epoll set. */
+static void by_exec(const char *program, size_t unread, int waiting)
+{
+    say("# exec with %zu unread, the other end waits by %s", unread,
+        waiting == 0 ? "recv" : waiting == 1 ? "poll" : "epoll");
+    struct pair pair = promoted();
+    int set = -1;
+    if (waiting == 2) {
+        set = NEED(epoll_create1(EPOLL_CLOEXEC));
+        NEED(add(set, pair.client, EPOLLIN, 1));
+        show_epoll("before", set, 0);
+    }
+    NEED(fcntl(pair.client, F_SETFD, FD_CLOEXEC));
+    send_stream(pair.client, unread);
+    pid_t child = execute(program, pair.server, unread);
+    close(pair.server);
+    if (waiting == 1)
+        show_poll("answer", pair.client, POLLIN, 10000);
+    if (waiting == 2)
+        show_epoll("answer", set, 10000);
+    talk(pair.client);
+    status_of(child);
+    close(pair.client);
+    if (set >= 0)
+        close(set);
+}
+
+static void give(int channel, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec one = {"x", 1};
+    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *message = CMSG_FIRSTHDR(&head);
+    message->cmsg_level = SOL_SOCKET;
+    message->cmsg_type = SCM_RIGHTS;
+    message->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(message), &fd, sizeof fd);
+    NEED(sendmsg(channel, &head, 0));
+}
+
+static int take(int channel)
+{
+    int fd;
+    char control[CMSG_SPACE(sizeof fd)] = {0}, byte;
+    struct iovec one = {&byte, 1};
+    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    NEED(recvmsg(channel, &head, 0));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&head)), sizeof fd);
+    return fd;
+}
+
+static void by_message(size_t unread)
+{
+    say("# passed with %zu unread", unread);
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t child = NEED(fork());
+    if (child == 0)
+        _exit(owner(take(channel[1]), unread));
+    struct pair pair = promoted();
+    send_stream(pair.client, unread);
+    give(channel[0], pair.server);
+    SHOW(close(pair.server));
+    talk(pair.client);
+    status_of(child);
+    close(pair.client);
+    close(channel[0]);
+    close(channel[1]);
+}
+
+/* The one that gave it away goes on with it, too: in turns. */
+static void by_both(void)
+{
+    say("# passed and kept");
+    struct pair pair = promoted();
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    SHOW(send(pair.client, "one two ", 8, 0));
+    give(channel[0], pair.server);
+    int copy = take(channel[1]);
+    char bytes[16] = {0};
+    SHOW(recv(pair.server, bytes, 4, MSG_WAITALL));
+    show_bytes("here", bytes, 4);
+    SHOW(recv(copy, bytes, 4, MSG_WAITALL));
+    show_bytes("there", bytes, 4);
+    SHOW(send(pair.server, "three", 5, 0));
+    SHOW(send(copy, "four", 4, 0));
+    SHOW(recv(pair.client, bytes, 9, MSG_WAITALL));
+    show_bytes("client", bytes, 9);
+    SHOW(close(pair.server));
+    SHOW(send(pair.client, "five", 4, 0));
+    SHOW(recv(copy, bytes, 4, 0));
+    SHOW(close(copy));
+    SHOW(recv(pair.client, bytes, 4, 0));
+    close(pair.client);
+    close(channel[0]);
+    close(channel[1]);
+}
+
+static void by_stdio(void)
+{
+    say("# stdio");
+    struct pair pair = promoted();
+    SHOW(send(pair.client, "first\nsecond\n", 13, 0));
+    FILE *file = fdopen(pair.server, "r+");
+    char line[64] = {0};
+    say("fgets: %s", fgets(line, sizeof line, file) ? line : "nothing");
+    say("fgets: %s", fgets(line, sizeof line, file) ? line : "nothing");
+    SHOW(send(pair.client, "third\n", 6, 0));
+    say("fgets: %s", fgets(line, sizeof line, file) ? line : "nothing");
+    SHOW(shutdown(pair.client, SHUT_WR));
+    say("fgets: %s", fgets(line, sizeof line, file) ? line : "nothing");
+    SHOW(fclose(file));
+    close(pair.client);
+}
+
+/* Both ends are given away, each with bytes unread at the other only. */
+static void both_ends(const char *program)
+{
+    say("# the other end was handed over, too");
+    struct pair pair = promoted();
+    SHOW(send(pair.client, "hello", 5, 0));
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    give(channel[0], pair.server);
+    give(channel[0], pair.client);
+    int server = take(channel[1]), client = take(channel[1]);
+    close(pair.server);
+    close(pair.client);
+    char bytes[16] = {0};
+    SHOW(recv(server, bytes, 5, MSG_WAITALL));
+    show_bytes("server", bytes, 5);
+    SHOW(send(server, "world", 5, 0));
+    SHOW(recv(client, bytes, 5, MSG_WAITALL));
+    show_bytes("client", bytes, 5);
+    close(server);
+    close(client);
+    close(channel[0]);
+    close(channel[1]);
+    (void)program;
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 2)
+        return owner(atoi(arguments[1]), strtoul(arguments[2], NULL, 10));
+    for (int waiting = 0; waiting < 3; waiting++)
+        by_exec(arguments[0], LITTLE, waiting);
+    by_exec(arguments[0], 0, 0);
+    by_exec(arguments[0], MUCH, 0);
+    by_message(LITTLE);
+    by_message(MUCH);
+    by_both();
+    by_stdio();
+    both_ends(arguments[0]);
+    return 0;
+}
