@@ -325,6 +325,7 @@ impl Core {
                     lane.unread += buffer.len();
                     lane.stash.push_back(Stashed::Pooled(buffer));
                     lane.drop_bells();
+                    self.answer_if_left(handle);
                 }
                 if ended && cancelled {
                     self.push_cancelled(done.op);

@@ -237,6 +237,7 @@ impl Channel {
             false => Err(data),
         };
         let Err(data) = queued else {
+            self.core.lane_about_to_send(handle.index);
             self.flush_if_due();
             return Ok(());
         };
@@ -355,6 +356,7 @@ impl Channel {
         let op = self.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
         if let Some(lane) = self.core.lane(index) {
             lane.connection.kernel_sends();
+            self.core.lane_sends_no_more(index);
         }
         self.flush_if_due();
         Ok(op)
@@ -374,6 +376,7 @@ impl Channel {
             && let Some(lane) = self.core.lane(index)
         {
             lane.connection.kernel_sends();
+            self.core.lane_sends_no_more(index);
         }
         self.flush_if_due();
         Ok(op)
@@ -503,6 +506,7 @@ impl Channel {
         if self.core.lane(handle.index).is_none() {
             return;
         }
+        self.core.lane_sends_no_more(handle.index);
         if !self.unread_are_bells(handle.index) {
             let _ = self.make_close_reset(handle.index);
         }

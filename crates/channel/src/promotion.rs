@@ -637,6 +637,8 @@ impl Channel {
         let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
         if lane.connection.wants_bell(other) {
             self.core.queue_bell(handle);
+        } else {
+            self.core.answer_if_left(handle);
         }
     }
 

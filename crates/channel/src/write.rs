@@ -116,7 +116,7 @@ impl Core {
 
     /// A second write comes before the fresh send has left: both go out as one, from the
     /// queue.
-    fn queue_behind_all(&mut self, handle: u32) {
+    pub(crate) fn queue_behind_all(&mut self, handle: u32) {
         let Some(place) = self.fresh.iter().position(|fresh| fresh.handle == handle && !fresh.bell) else {
             return;
         };
@@ -128,7 +128,7 @@ impl Core {
         }
     }
 
-    fn queue_as_first(&mut self, handle: u32, data: WriteData) {
+    pub(crate) fn queue_as_first(&mut self, handle: u32, data: WriteData) {
         let name = self.name_of(handle);
         let kind = OpKind::Write { data, quiet: true, to: Destination::Peer, offset: None };
         let (index, _) = self.ops.insert_over(Op::new(name, kind));
@@ -188,6 +188,12 @@ impl Core {
     /// hands until `settle_writes` (or the disconnect's `Done`).
     #[inline]
     pub(crate) fn next_writes(&mut self, handle: u32) -> NextWrites {
+        if let Some(entry) = self.handles.at(handle)
+            && entry.lane.is_some()
+            && matches!(self.ops.at(entry.writes.head), Some(Op { kind: OpKind::Write { .. }, .. }))
+        {
+            self.lane_about_to_send(handle);
+        }
         let Some(entry) = self.handles.at_mut(handle) else {
             return NextWrites::Nothing;
         };

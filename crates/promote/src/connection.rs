@@ -10,7 +10,9 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ring::{Corrupt, Direction, End, Front, Lane, LayoutError, Leaving, LoopPage, PeerSegment, Ready, Segment};
+use ring::{
+    Corrupt, Direction, End, Front, Lane, LayoutError, Leaving, LoopPage, PeerSegment, Ready, Segment,
+};
 use sys::mapping::SharedMapping;
 
 use crate::client::PeerLoop;

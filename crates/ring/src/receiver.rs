@@ -594,14 +594,22 @@ impl Receiver {
         if at_kernel == BUSY {
             return Ok(Leaving::Wait);
         }
+        // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
+        let sent = peer.sent.tcp.load(Ordering::Acquire);
+        let answered = peer.owes.load(Ordering::Acquire) != 0;
         self.refresh()?;
         let peer = self.peer.header();
-        let sent = peer.sent.tcp.load(Ordering::Relaxed);
-        let unread = self.tail != self.head;
+        let parts = peer.parts_published.load(Ordering::Relaxed);
+        // Bytes sent again lie behind all bells, in the part that was opened for them.
+        let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
+        let sent = again.unwrap_or(sent);
+        let unread = self.tail != self.head && !answered;
         let finished = unread && at_kernel == FINISHED;
         let in_kernel = sent.saturating_sub(self.tcp);
         Ok(match (self.lane(), self.next) {
-            (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start => Leaving::Lost,
+            (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start && !answered => {
+                Leaving::Lost
+            }
             (Lane::Ring, _) if finished => Leaving::Lost,
             (Lane::Ring, _) => Leaving::Bells(in_kernel),
             (Lane::Tcp, next) => {

@@ -46,7 +46,8 @@ pub struct Sender {
 /// bells lie there too, and only whether two are equal matters; statistics matter to nobody.
 impl Hash for Sender {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, tcp_start, .. } = self;
+        let Sender { own: _, peer: _, tail, index, head, parts, parts_taken, data, tcp, tcp_start, .. } =
+            self;
         (tail, index, head, parts, parts_taken, data, tcp, tcp_start).hash(hasher);
     }
 }
@@ -86,7 +87,9 @@ impl Sender {
         self.data = own.sent.data.load(Ordering::Relaxed);
         self.tcp = own.sent.tcp.load(Ordering::Relaxed);
         self.tcp_start = match self.lane() {
-            Lane::Tcp if self.parts > 0 => parts::opened_at(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp),
+            Lane::Tcp if self.parts > 0 => {
+                parts::opened_at(own, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
+            }
             _ => self.tcp,
         };
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
@@ -203,7 +206,8 @@ impl Sender {
     }
 
     fn owes(&self, count: usize) {
-        self.own.header().owes.store(count as u32 + 1, Ordering::Relaxed);
+        // LEAVE-PAIR: release the part that was opened for them.
+        self.own.header().owes.store(count as u32 + 1, Ordering::Release);
     }
 
     /// Copies the first of the bytes that are owed; returns how many.
@@ -361,7 +365,8 @@ impl Sender {
         self.tcp = self.tcp.wrapping_add(count);
         let own = self.own.header();
         own.sent.data.store(self.data, Ordering::Relaxed);
-        own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+        // LEAVE-PAIR: release the answer to one who left.
+        own.sent.tcp.store(self.tcp, Ordering::Release);
     }
 
     /// The kernel took `total` bytes of the TCP lane in all: for the heir of a lock whose

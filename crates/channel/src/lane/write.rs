@@ -45,6 +45,10 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let Some(lane) = entry.lane.as_deref_mut().filter(|lane| !lane.sends_to_kernel()) else { return 0 };
+        if lane.connection.peer_prefers_tcp() {
+            lane.connection.kernel_sends();
+            return 0;
+        }
         if first && !lane.pays() {
             return 0;
         }
@@ -156,13 +160,64 @@ impl Core {
     /// A send of this handle's own came to so many bytes.
     #[inline]
     pub(crate) fn lane_kernel_took(&mut self, handle: u32, result: i32) {
-        if result > 0
-            && let Some(lane) = self.lane(handle)
-        {
-            lane.connection.kernel_took(result as usize);
-            if !lane.hot {
-                lane.connection.tell_counts();
-            }
+        let Some(lane) = self.lane(handle) else { return };
+        if result <= 0 {
+            lane.connection.kernel_refused();
+            self.answer_if_left(handle);
+            return;
+        }
+        lane.connection.kernel_took(result as usize);
+        if !lane.hot {
+            lane.connection.tell_counts();
+        }
+    }
+
+    /// A send through the kernel is about to begin.
+    #[inline]
+    pub(crate) fn lane_about_to_send(&mut self, handle: u32) {
+        if self.lane(handle).is_some_and(|lane| lane.connection.about_to_send_over_tcp()) {
+            self.answer_leaving(handle);
+        }
+    }
+
+    /// No write is queued from here on but those that are.
+    pub(crate) fn lane_sends_no_more(&mut self, handle: u32) {
+        if let Some(lane) = self.lane(handle) {
+            lane.connection.sends_no_more();
+            self.answer_if_left(handle);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn answer_if_left(&mut self, handle: u32) {
+        if self.lane(handle).is_some_and(|lane| lane.connection.peer_left()) {
+            self.answer_leaving(handle);
+        }
+    }
+
+    /// The other end left the ring: what it did not take is queued before all else.
+    #[cold]
+    fn answer_leaving(&mut self, handle: u32) {
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        let busy = matches!(entry.write_state, WriteState::InEngine | WriteState::Held);
+        let Some(lane) = entry.lane.as_deref_mut() else { return };
+        if busy || lane.bell_under_way || lane.broken {
+            // What is under way comes here again when it has ended.
+            return;
+        }
+        let mut owed = Vec::new();
+        let recalled = lane.connection.recall(true).and_then(|count| {
+            owed.resize(count, 0);
+            let copied = lane.connection.peek_owed(&mut owed)?;
+            owed.truncate(copied);
+            lane.connection.sent_again(copied)
+        });
+        if let Err(corrupt) = recalled {
+            lane.break_off(corrupt);
+        } else if !owed.is_empty() {
+            self.queue_behind_all(handle);
+            self.queue_as_first(handle, WriteData::from(owed));
+            self.request_writes(handle);
         }
     }
 
@@ -194,13 +249,15 @@ impl Core {
     /// What became of a bell.
     pub(crate) fn settle_bell(&mut self, handle: u32, taken: bool) {
         self.bells -= 1;
-        if let Some(lane) = self.lane(handle)
-            && std::mem::take(&mut lane.bell_under_way)
-            && taken
-        {
+        let Some(lane) = self.lane(handle).filter(|lane| lane.bell_under_way) else { return };
+        lane.bell_under_way = false;
+        if taken {
             lane.connection.bell_was_taken();
             self.stats.bells += 1;
+        } else {
+            lane.connection.kernel_refused();
         }
+        self.answer_if_left(handle);
     }
 
     /// A closed connection's bell is not rung.

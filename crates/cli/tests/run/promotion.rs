@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use testkit::process::Fosterling;
 
-use crate::support::{Place, output, python, text, until};
+use crate::support::{PROGRAM, Place, clean, output, python, text, until};
 
 /// A server in a thread and a client: round trips with pauses, in which the monitor gets round to its answers; then the
 /// process ends as its argument says.
@@ -267,3 +267,54 @@ server.join()
 print(many() - before + 1, flush=True)
 how = sys.argv[1]
 "#;
+
+/// Leaves an echo server's answer unread, and becomes a program that knows of no rings; argument: bytes of the answer.
+const HEIR: &str = r#"
+import array, fcntl, os, socket, sys, termios, time
+host, port, count = sys.argv[1].rsplit(":", 1) + [int(sys.argv[2])]
+client = socket.create_connection((host, int(port)))
+for number in range(100):
+    client.sendall(b"ping")
+    assert client.recv(4, socket.MSG_WAITALL) == b"ping"
+    time.sleep(0.002)
+client.sendall(bytes(97 + place % 26 for place in range(count)))
+unread = array.array("i", [0])
+while unread[0] < count:
+    fcntl.ioctl(client, termios.FIONREAD, unread)
+os.dup2(client.fileno(), 0)
+os.execv("/bin/sh", ["sh", "-c", f"head -c {count}; echo more >&0; head -n 1"])
+"#;
+
+#[test]
+fn a_channel_sends_again_what_an_heir_is_to_read() {
+    need_python!("a_channel_sends_again_what_an_heir_is_to_read");
+    let place = Place::new("heir");
+    let _monitor = place.monitor();
+    for engine in ["uring", "epoll"] {
+        let mut server = clean(PROGRAM);
+        server.args(["serve", "echo", "--listen", "127.0.0.1:0", "--promotion", "eager", "--threads", "1"]);
+        server.args(["--engine", engine, "--monitor"]).arg(place.file("socket"));
+        let mut server = Fosterling::start(server.stdout(Stdio::piped()));
+        let mut said = BufReader::new(server.child().stdout.take().unwrap()).lines();
+        let listening =
+            |line: std::io::Result<String>| line.unwrap().strip_prefix("listening on ").map(str::to_owned);
+        let Some(address) = said.find_map(listening) else {
+            println!(
+                "SKIPPED a_channel_sends_again_what_an_heir_is_to_read ({engine}): it cannot be had here"
+            );
+            continue;
+        };
+        for count in [1, 5, 50_000] {
+            let mut client = place.run();
+            client
+                .args(["--promote", "eager", "--stats"])
+                .arg(python().unwrap())
+                .args(["-c", HEIR, &address]);
+            let ended = output(client.arg(count.to_string()));
+            let said = text(&ended.stderr);
+            assert_eq!(promoted(&said, 1), 1, "{engine}: {said}");
+            let expected: String = (0..count).map(|place| char::from(97 + (place % 26) as u8)).collect();
+            assert!(text(&ended.stdout) == expected + "more\n", "{engine}, {count}: {said}");
+        }
+    }
+}
