@@ -9,7 +9,8 @@ use loom::thread;
 
 use crate::memory::PageMemory;
 use crate::{
-    Acquired, Direction, End, Front, Lane, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment, Sender, Wait,
+    Acquired, Direction, End, Front, Lane, Leaving, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment,
+    Sender, Wait,
 };
 
 /// A ring so short that a few bytes go around it.
@@ -378,6 +379,112 @@ fn loom_lane_switches_both_ways() {
         }
         writer.join().unwrap();
         assert_eq!(received, [1, 2, 3, 4]);
+    });
+}
+
+/// What a sender does that heeds a leaver: the rest of the ring goes to the kernel before anything else.
+struct Heedful {
+    sender: Sender,
+    peer_loop: PeerLoop,
+    kernel: Arc<Kernel>,
+}
+
+impl Heedful {
+    /// True: the other end has left, and what it did not take is on its way, or lost.
+    fn left(&mut self) -> bool {
+        let left = self.sender.peer_left();
+        if left && let Ok(owed) = self.sender.recall() {
+            let mut bytes = [0; RING];
+            let count = self.sender.peek_owed(&mut bytes).unwrap();
+            assert_eq!(count, owed);
+            bytes[..count].iter().for_each(|byte| self.kernel.send(*byte));
+            self.sender.sent_again(count).unwrap();
+        }
+        left
+    }
+
+    fn send_over_tcp(&mut self, byte: u8) {
+        if self.sender.about_to_send_over_tcp() {
+            self.left();
+        }
+        self.kernel.send(byte);
+        self.sender.sent_over_tcp(1);
+    }
+
+    fn send(&mut self, byte: u8) {
+        if self.left() {
+            self.send_over_tcp(byte);
+            return;
+        }
+        assert_eq!(self.sender.write([[byte].as_slice()], 1, None).unwrap(), 1);
+        if self.sender.wants_bell(&self.peer_loop) {
+            self.kernel.send(0);
+            self.sender.rang(&self.peer_loop, true);
+        }
+        self.left();
+    }
+}
+
+/// What the kernel has for who comes after `receiver`, who took nothing. `None`: it is lost, and that was told.
+fn left_by(mut receiver: Receiver, kernel: &Kernel) -> Option<()> {
+    receiver.leave();
+    loop {
+        match receiver.leaving().unwrap() {
+            Leaving::Wait => thread::yield_now(),
+            Leaving::Lost => return None,
+            Leaving::Bells(bells) => {
+                assert!(kernel.unread() >= bells, "a bell is there when it is counted");
+                assert!(kernel.take(bells).iter().all(|byte| *byte == 0), "bells come before all else");
+                return Some(());
+            }
+        }
+    }
+}
+
+/// LEAVE-PAIR: nothing is lost, and no bell is left behind.
+#[test]
+fn loom_a_leaver_gets_the_rest_through_the_kernel() {
+    check(3, || {
+        let (sender, mut receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let mut heedful =
+            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: kernel.clone() };
+        assert!(!receiver.arm().unwrap());
+        let writer = thread::spawn(move || {
+            heedful.send(1);
+            heedful.send(2);
+            heedful
+        });
+        left_by(receiver, &kernel).expect("the ring's bytes were the last");
+        let mut heedful = writer.join().unwrap();
+        // The next call on its socket, if none came since.
+        heedful.left();
+        assert_eq!(kernel.take(kernel.unread()), [1, 2]);
+    });
+}
+
+/// LEAVE-PAIR: bytes behind a full ring come after it, or the loss is told.
+#[test]
+fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
+    check(3, || {
+        let (mut sender, receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone() };
+        let writer = thread::spawn(move || {
+            assert!(heedful.sender.open_tcp().unwrap());
+            heedful.send_over_tcp(2);
+            heedful
+        });
+        let left = left_by(receiver, &kernel);
+        let mut heedful = writer.join().unwrap();
+        heedful.left();
+        let came = kernel.take(kernel.unread());
+        match left {
+            Some(()) => assert_eq!(came, [1, 2]),
+            None => assert_eq!(came, [2], "only what cannot be sent again is lost"),
+        }
     });
 }
 

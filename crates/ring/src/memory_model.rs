@@ -14,6 +14,17 @@ struct Shared {
     ring: Vec<UnsafeCell<u8>>,
 }
 
+impl Shared {
+    fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
+        let length = self.ring.len();
+        for (place, byte) in (index..).zip(bytes.iter_mut()) {
+            // SAFETY: the checker reports any write at the same time.
+            *byte = self.ring[place % length].with(|cell| unsafe { *cell });
+        }
+        (index + bytes.len()) % length
+    }
+}
+
 /// This end's own segment.
 #[derive(Clone, Debug)]
 pub struct Segment(Arc<Shared>);
@@ -47,6 +58,10 @@ impl Segment {
         }
         (index + bytes.len()) % length
     }
+
+    pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
+        self.0.copy_out(index, bytes)
+    }
 }
 
 impl PeerSegment {
@@ -62,12 +77,7 @@ impl PeerSegment {
     }
 
     pub(crate) fn copy_out(&self, index: usize, bytes: &mut [u8]) -> usize {
-        let length = self.ring_length();
-        for (place, byte) in (index..).zip(bytes.iter_mut()) {
-            // SAFETY: the checker reports any write at the same time.
-            *byte = self.0.ring[place % length].with(|cell| unsafe { *cell });
-        }
-        (index + bytes.len()) % length
+        self.0.copy_out(index, bytes)
     }
 }
 
