@@ -47,7 +47,8 @@ impl Drop for Memory {
 }
 
 /// Words of a segment that its peer reads: aware, armed, ended, parts, records, tail, base, head.
-const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
+const WORDS: [usize; 17] =
+    [12, 64, 68, 76, 96, 100, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
 
 struct Script<'a>(&'a [u8]);
 
@@ -137,6 +138,16 @@ fn step(
             receiver.save();
             receiver.resume()?;
             sender.resume();
+        }
+        _ if size.is_multiple_of(4) => {
+            receiver.leave();
+            let _ = receiver.leaving()?;
+        }
+        _ if size.is_multiple_of(2) => {
+            let left = sender.about_to_send_over_tcp();
+            let count = sender.peek_owed(&mut buffer[..size])?;
+            assert!(count <= size && (left || !sender.peer_left()));
+            sender.sent_again(count)?;
         }
         _ => drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?)),
     }
