@@ -92,7 +92,8 @@ impl Promoted {
         if self.connection.peer_left() {
             self.send_again(fd).ok()?;
         }
-        if self.connection.leave(self.kernel_sends == 0).ok()? {
+        let idle = self.connection.kernel_is_idle();
+        if self.connection.leave(idle).ok()? {
             self.ring_now(fd);
         }
         self.connection.end_sending().ok()?;
@@ -133,7 +134,8 @@ impl Promoted {
         let mut room_made = false;
         let mut piece = [0; PIECE];
         loop {
-            let owed = self.connection.recall(self.kernel_sends == 0).map_err(|_| self.corrupt(fd))?;
+            let idle = self.connection.kernel_is_idle();
+            let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
             if owed == 0 {
                 return Ok(());
             }

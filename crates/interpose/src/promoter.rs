@@ -566,7 +566,6 @@ fn adopt(
         worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
-        kernel_sends: 0,
         shown_in_kernel: false,
         armed: true,
         stale: false,

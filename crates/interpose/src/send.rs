@@ -72,14 +72,14 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                 }
             }
             Step::Kernel => {
-                promoted.kernel_sends += 1;
+                promoted.connection.kernel_call_begins();
                 drop(inner);
                 let quiet = if done > 0 { libc::MSG_NOSIGNAL } else { 0 };
                 let sent = kernel::send(fd, from.after(done), flags | quiet);
                 let errno = real::errno();
                 let mut inner = socket.lock();
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
-                    promoted.kernel_sends -= 1;
+                    promoted.connection.kernel_call_ends();
                     if sent <= 0 {
                         promoted.connection.kernel_refused();
                     } else {
@@ -133,7 +133,8 @@ impl Promoted {
                     Err(_) => return Step::Failed(self.corrupt(fd)),
                 }
             }
-            let sent = match self.connection.send(rest.sources(), rest.left, self.kernel_sends == 0) {
+            let idle = self.connection.kernel_is_idle();
+            let sent = match self.connection.send(rest.sources(), rest.left, idle) {
                 Ok(sent) => sent,
                 Err(_) => return Step::Failed(self.corrupt(fd)),
             };

@@ -115,8 +115,6 @@ pub(crate) struct Promoted {
     pub(crate) send_limit: u32,
     /// It was promoted in a process that this one was forked from.
     pub(crate) inherited: bool,
-    /// Sends into the kernel that have not returned.
-    pub(crate) kernel_sends: u32,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.

@@ -485,6 +485,25 @@ impl Machine {
         self.end.sender.about_to_send_over_tcp()
     }
 
+    /// The kernel is being given bytes by a call that is not waited for here: the next one may
+    /// come from another thread, or from another process that has this end.
+    #[inline]
+    pub fn kernel_call_begins(&mut self) {
+        self.end.sender.kernel_call_begins();
+    }
+
+    /// The call ended, and [`Self::kernel_took`] or [`Self::kernel_refused`] were told.
+    #[inline]
+    pub fn kernel_call_ends(&mut self) {
+        self.end.sender.kernel_call_ends();
+    }
+
+    /// Whether no such call is under way.
+    #[inline]
+    pub fn kernel_is_idle(&self) -> bool {
+        self.end.sender.kernel_is_idle()
+    }
+
     /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.
     pub fn sends_no_more(&mut self) {
         self.end.sender.sends_no_more();

@@ -159,7 +159,9 @@ pub(crate) struct Header {
     pub(crate) at_kernel: AtomicU32,
     /// Ring bytes to be sent again since the other end left, and 1; 0: it did not ask.
     pub(crate) owes: AtomicU32,
-    gap_104: Gap<24>,
+    /// Calls of this end's processes that are giving the kernel bytes of a TCP part.
+    pub(crate) sending: AtomicU32,
+    gap_108: Gap<20>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -251,6 +253,7 @@ const _: () = {
     assert!(offset_of!(Header, keeps_tcp) == 92);
     assert!(offset_of!(Header, at_kernel) == 96);
     assert!(offset_of!(Header, owes) == 100);
+    assert!(offset_of!(Header, sending) == 104);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);

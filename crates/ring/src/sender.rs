@@ -164,6 +164,25 @@ impl Sender {
         left
     }
 
+    /// Such a call begins, and what it comes to is told when it ends: until then no ring part may
+    /// be opened. Ordered by the lock, as all that the end's processes leave each other.
+    #[inline]
+    pub fn kernel_call_begins(&self) {
+        self.own.header().sending.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It ended.
+    #[inline]
+    pub fn kernel_call_ends(&self) {
+        self.own.header().sending.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether none is under way, in any process that has this end.
+    #[inline]
+    pub fn kernel_is_idle(&self) -> bool {
+        self.own.header().sending.load(Ordering::Relaxed) == 0
+    }
+
     /// The kernel took nothing of what it was just given.
     #[inline]
     pub fn kernel_refused(&self) {
