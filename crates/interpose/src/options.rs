@@ -10,6 +10,7 @@ use ring::Front;
 
 use crate::kernel::{self, Found};
 use crate::memory::is_memory;
+use crate::promoter;
 use crate::sockets::{Socket, State};
 use crate::stats::{self, Stays};
 
@@ -57,6 +58,7 @@ pub(crate) unsafe fn get(
 /// As setsockopt(2).
 pub(crate) unsafe fn set(
     socket: &Socket,
+    number: u32,
     level: c_int,
     name: c_int,
     value: *const c_void,
@@ -64,7 +66,7 @@ pub(crate) unsafe fn set(
 ) -> Option<c_int> {
     if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
         stats::stays(Stays::Kernel);
-        socket.set_state(State::Kernel);
+        promoter::keep_on_tcp(socket, number);
         return None;
     }
     if !is_memory(value) || (length as usize) < size_of::<c_int>() {
