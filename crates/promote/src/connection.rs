@@ -656,6 +656,15 @@ impl Machine {
         self.end.receiver.nears_next_part()
     }
 
+    /// Bytes that are here, in both lanes; `unread` as for [`Self::front`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn here(&mut self, unread: usize) -> Result<u64, Corrupt> {
+        self.end.receiver.here(unread as u64)
+    }
+
     /// What to deliver next; `unread` as for [`Self::front`].
     ///
     /// # Errors

@@ -553,6 +553,37 @@ impl Receiver {
         self.is_at_end_of_ring().map(|end| !end)
     }
 
+    /// Stream bytes that are here, in both lanes and whatever part they belong to, where
+    /// `kernel` bytes of the TCP lane lie unread. To be asked after the kernel was.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn here(&mut self, kernel: u64) -> Result<u64, Corrupt> {
+        self.refresh()?;
+        let peer = self.peer.header();
+        let end = self.tcp.saturating_add(kernel);
+        let mut here = self.tail.wrapping_sub(self.head);
+        let (mut lane, mut stream) = (self.lane(), self.stream());
+        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
+        for record in 0..parts::unread(peer, self.parts)? {
+            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
+            match next.tcp_start {
+                // The ring's part ends, and with it the bells.
+                Some(start) => (lane, tcp) = (Lane::Tcp, start),
+                None => {
+                    let data = next.start - stream;
+                    here = here.saturating_add(data.min(end.saturating_sub(tcp)));
+                    (lane, tcp) = (Lane::Ring, tcp.saturating_add(data));
+                }
+            }
+            stream = next.start;
+        }
+        if lane == Lane::Tcp {
+            here = here.saturating_add(end.saturating_sub(tcp));
+        }
+        Ok(here)
+    }
+
     /// Lets the other end use its ring. From now on this end looks there, or has armed.
     pub fn mark_aware(&self) {
         // What was armed before is ordered by the fences of `arm` and `wants_bell`.
