@@ -752,6 +752,17 @@ impl Machine {
         self.end.receiver.arm()
     }
 
+    /// After bytes of the kernel were taken by an end that stays armed: true if bytes of the
+    /// ring are here by now, for which no bell may come ([`Self::wants_bell`]). It is not armed
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn look_behind_kernel(&mut self) -> Result<bool, Corrupt> {
+        self.end.receiver.look_behind_tcp()
+    }
+
     /// This end is about to close, and reads no more.
     pub fn reads_no_more(&mut self) {
         self.end.receiver.mark_ended();

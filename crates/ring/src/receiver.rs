@@ -510,6 +510,22 @@ impl Receiver {
         ready.map(|_| true)
     }
 
+    /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
+    /// sender that came back to its ring meanwhile, and whose bell found no room behind these
+    /// bytes, has counted on this look. True: ring bytes are here, and this end is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
+        full_fence();
+        let ready = self.look_again();
+        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
+            return Ok(false);
+        }
+        self.disarm();
+        ready.map(|_| true)
+    }
+
     /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {
