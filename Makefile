@@ -1,11 +1,11 @@
-# Targets: build test test-apps soak loom miri model lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps soak soak-apps loom miri model lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps soak loom miri model lint demo bench install uninstall clean help
+.PHONY: build test test-apps soak soak-apps loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -19,6 +19,9 @@ test-apps: ## Run test suites of others plain and under the preload library; SUI
 
 soak: ## Run COUNT (10000) random sequences against the model on each engine
 	scripts/soak.sh
+
+soak-apps: ## Run Redis, nginx, HAProxy and PostgreSQL for DURATION (600) seconds from SEED on, and kill them all the time
+	tests/apps/soak.sh
 
 loom: ## Check the orderings of what threads and processes share, under the model checker
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg loom' \

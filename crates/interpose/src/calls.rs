@@ -201,7 +201,7 @@ fn sending_pieces(
                 }
                 if flags & libc::MSG_OOB != 0 {
                     stats::stays(Stays::Kernel);
-                    socket.set_state(State::Kernel);
+                    kept_errno(|| promoter::keep_on_tcp(socket, number));
                 }
                 drop(busy);
                 if count > 0 {

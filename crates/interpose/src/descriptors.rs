@@ -123,11 +123,16 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         sets::refresh(set - 1, number, true);
     }
     let mut inner = socket.lock();
-    if let Some(promoted) = inner.promoted.as_deref_mut() {
+    let promoted = inner.promoted.as_deref_mut().map(|promoted| {
         part(promoted, fd);
-        promoter::withdraw(promoted.token);
-    }
+        promoted.token
+    });
     inner.end();
+    match promoted {
+        Some(token) => promoter::withdraw(token),
+        // Another thread may have tried to promote it meanwhile, in vain.
+        None => promoter::forget_offer(socket, number),
+    }
     sockets::remove(number);
 }
 

@@ -5,11 +5,10 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
-use promote::Next;
-use ring::Front;
 
 use crate::kernel::{self, Found};
 use crate::memory::is_memory;
+use crate::promoter;
 use crate::sockets::{Socket, State};
 use crate::stats::{self, Stays};
 
@@ -57,6 +56,7 @@ pub(crate) unsafe fn get(
 /// As setsockopt(2).
 pub(crate) unsafe fn set(
     socket: &Socket,
+    number: u32,
     level: c_int,
     name: c_int,
     value: *const c_void,
@@ -64,7 +64,7 @@ pub(crate) unsafe fn set(
 ) -> Option<c_int> {
     if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
         stats::stays(Stays::Kernel);
-        socket.set_state(State::Kernel);
+        promoter::keep_on_tcp(socket, number);
         return None;
     }
     if !is_memory(value) || (length as usize) < size_of::<c_int>() {
@@ -131,27 +131,21 @@ fn keeps_on_tcp(level: c_int, name: c_int) -> bool {
 
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
-/// FIONREAD of a promoted socket: bytes that a read would get. `None`: it is not promoted.
+/// FIONREAD of a promoted socket: bytes that reads would get at once. Programs that were told
+/// of them by an edge-triggered set stop reading after so many. `None`: it is not promoted.
 pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     if socket.state() != State::Promoted {
         return None;
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
-    // What the last look saw may not be all by now.
-    let _ = promoted.connection.look_again();
-    let in_ring = match promoted.connection.next(0) {
-        Ok(Next::Ring(count)) => count,
-        _ => 0,
-    };
     let in_kernel = match kernel::look(fd) {
-        Found::Bytes(unread) if in_ring == 0 => match promoted.connection.front(unread) {
-            Ok(Front::Data(bytes)) => bytes as usize,
-            _ => 0,
-        },
-        _ => 0,
+        Found::Bytes(unread) => unread,
+        Found::Nothing | Found::End | Found::Failed(_) => 0,
     };
-    Some(c_int::try_from(in_ring + in_kernel).unwrap_or(c_int::MAX))
+    // Of nonsense that the other end wrote, whoever reads is told.
+    let here = promoted.connection.here(in_kernel).unwrap_or(0);
+    Some(c_int::try_from(here).unwrap_or(c_int::MAX))
 }
 
 /// FIONBIO and F_SETFL: what the program asked for.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
@@ -34,6 +34,8 @@ const PATIENT: Duration = Duration::from_millis(5);
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// The most pages of one's own: one comes with each monitor that is met.
 const OWN_PAGES: usize = 8;
+/// Withdrawals that wait for the promoter; those beyond wait themselves.
+const NOTES_MOST: usize = 64;
 
 struct Promoter {
     settings: Settings,
@@ -60,6 +62,10 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
 static HIDDEN: AtomicI32 = AtomicI32::new(-1);
+/// Tokens that were to be withdrawn while another thread had the promoter; 0: none.
+static NOTES: [AtomicU64; NOTES_MOST] = [const { AtomicU64::new(0) }; NOTES_MOST];
+/// There are some.
+static NOTED: AtomicBool = AtomicBool::new(false);
 /// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
@@ -114,11 +120,39 @@ pub(crate) fn leave_number() -> bool {
 
 /// Runs with the promoter, unless another thread has it, or this one: a signal handler.
 fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    let result = alone(run)?;
+    // NOTE-PAIR: the promoter is free before the look; whoever leaves a note tries for it after.
+    fence(Ordering::SeqCst);
+    if NOTED.load(Ordering::Relaxed) {
+        tell_noted();
+    }
+    Some(result)
+}
+
+fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     let mut promoter = PROMOTER.try_lock().ok()?;
     INSIDE.set(true);
     let result = run(&mut promoter);
     INSIDE.set(false);
     Some(result)
+}
+
+/// Tells the monitor what was noted while somebody else had the promoter; who has it now does
+/// so afterwards.
+#[cold]
+fn tell_noted() {
+    let tell = |promoter: &mut Option<Promoter>| {
+        // Notes are left before this is set.
+        NOTED.store(false, Ordering::SeqCst);
+        for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
+            if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
+                client.withdraw(token);
+            }
+        }
+    };
+    while NOTED.load(Ordering::SeqCst) && alone(tell).is_some() {
+        fence(Ordering::SeqCst);
+    }
 }
 
 /// Tells that a sleeper of this process is about to sleep.
@@ -278,30 +312,70 @@ fn take_answers() {
     });
 }
 
-/// A socket that was offered or promoted is gone.
+/// A socket that was offered or promoted is gone. The monitor counts its memory until it is told.
 pub(crate) fn withdraw(token: Token) {
-    with(|promoter| {
-        if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
-            client.withdraw(token);
+    loop {
+        let told = with(|promoter| {
+            if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
+                client.withdraw(token);
+            }
+        });
+        if told.is_some() {
+            return;
         }
-    });
+        let free = |note: &AtomicU64| {
+            note.compare_exchange(0, token.get(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        };
+        if NOTES.iter().any(free) {
+            NOTED.store(true, Ordering::SeqCst);
+            // NOTE-PAIR
+            fence(Ordering::SeqCst);
+            return tell_noted();
+        }
+        if INSIDE.get() {
+            // A signal handler that closes more than can be noted: told when the process ends.
+            return;
+        }
+        std::thread::yield_now();
+    }
 }
 
 /// A socket that was offered is gone, or no longer wants an answer.
 pub(crate) fn forget_offer(socket: &Socket, number: u32) {
-    WAITING.fetch_sub(1, Ordering::Relaxed);
-    if let Some(token) = token(socket, number) {
+    if answered(socket, State::Kernel)
+        && let Some(token) = token(socket, number)
+    {
         withdraw(token);
     }
+}
+
+/// A socket is not to be promoted any more; one that was already stays so.
+pub(crate) fn keep_on_tcp(socket: &Socket, number: u32) {
+    if !socket.change_state(State::Plain, State::Kernel) {
+        forget_offer(socket, number);
+    }
+}
+
+/// No answer is waited for any more. False: another thread has found that out, or the socket is
+/// gone.
+fn answered(socket: &Socket, becomes: State) -> bool {
+    let first = socket.change_state(State::Offered, becomes);
+    if first {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+    first
 }
 
 /// In the child of a fork: the connection to the monitor is the parent's, and so are the
 /// pages.
 pub(crate) fn forked() {
     OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
-    WAITING.store(0, Ordering::Relaxed);
     HIDDEN.store(-1, Ordering::Relaxed);
     no_longer_offered();
+    // Threads of the parent may have been in the middle of it.
+    WAITING.store(0, Ordering::Relaxed);
+    NOTES.iter().for_each(|note| note.store(0, Ordering::Relaxed));
+    NOTED.store(false, Ordering::Relaxed);
     with(|promoter| {
         if let Some(promoter) = promoter {
             // Closes the child's copy of the descriptor.
@@ -376,7 +450,12 @@ impl Promoter {
                 self.ask_at = Instant::now() + self.pause;
                 IMPATIENT.store(true, Ordering::Relaxed);
                 WAITING.fetch_add(1, Ordering::Relaxed);
-                socket.set_state(State::Offered);
+                if !socket.change_state(State::Plain, State::Offered) {
+                    WAITING.fetch_sub(1, Ordering::Relaxed);
+                    if let Some(client) = &mut self.client {
+                        client.withdraw(token);
+                    }
+                }
             }
             None | Some(Err(OfferError::NoMonitor)) => {
                 count(&COUNTERS.without_monitor, 1);
@@ -419,7 +498,6 @@ impl Promoter {
 
     /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.
     fn lost(&mut self) {
-        WAITING.store(0, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
         self.kept.clear();
         no_longer_offered();
@@ -427,14 +505,14 @@ impl Promoter {
 
     fn refused(&mut self, token: Token, reason: Reason) {
         let Some(socket) = offered(token) else { return };
-        WAITING.fetch_sub(1, Ordering::Relaxed);
         if reason == Reason::Rate {
             // Too much was offered at once: later it may be taken.
-            socket.set_state(State::Plain);
-            return look_later(socket);
+            look_later(socket);
+            answered(socket, State::Plain);
+            return;
         }
         stats::refused(reason);
-        socket.set_state(State::Kernel);
+        answered(socket, State::Kernel);
         if reason == Reason::Unmatched {
             // The others do not run with Megapipe: offers to them are for nothing.
             self.unmet = (self.unmet + 1).min(10);
@@ -461,9 +539,12 @@ impl Promoter {
                     other
                 }
                 Err(_) => {
-                    WAITING.fetch_sub(1, Ordering::Relaxed);
                     stats::stays(Stays::NoMemory);
-                    return socket.set_state(State::Kernel);
+                    answered(socket, State::Kernel);
+                    if let Some(client) = &mut self.client {
+                        client.withdraw(token);
+                    }
+                    return;
                 }
             },
         };
@@ -485,10 +566,9 @@ impl Promoter {
             self.kept.push(grant);
             return;
         }
-        WAITING.fetch_sub(1, Ordering::Relaxed);
         if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
             stats::stays(why);
-            socket.set_state(State::Kernel);
+            answered(socket, State::Kernel);
             if let Some(client) = &mut self.client {
                 client.withdraw(token);
             }
@@ -521,12 +601,14 @@ fn adopt(
         return Err(Stays::Kernel);
     }
     let mut inner = socket.lock();
-    if socket.state() != State::Offered || socket.holders.are_several() || inner.interest.several {
+    if socket.holders.are_several() || inner.interest.several {
         return Err(Stays::Shared);
     }
     // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
     // promoted, and wait for the lock.
-    socket.set_state(State::Promoted);
+    if !socket.change_state(State::Offered, State::Promoted) {
+        return Err(Stays::Busy);
+    }
     let mut patience = 64;
     while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
         patience -= 1;
@@ -560,6 +642,7 @@ fn adopt(
         return Err(Stays::NoMemory);
     };
     count(&COUNTERS.promoted, 1);
+    WAITING.fetch_sub(1, Ordering::Relaxed);
     inner.promoted = Some(Box::new(Promoted {
         connection,
         other,
@@ -590,8 +673,8 @@ fn adopt(
 fn no_longer_offered() {
     for (_, socket) in sockets::all() {
         if socket.state() == State::Offered {
-            socket.set_state(State::Plain);
             look_later(socket);
+            answered(socket, State::Plain);
         }
     }
 }

@@ -95,6 +95,8 @@ fn receive_some(
                 && let Break(outcome) = promoted.seen(fd, count as usize, flags)
             {
                 let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+                let list = promoted.wants_list(fd);
+                settle(socket, inner, list);
                 return Some(outcome.map(|count| (count, seam)));
             }
             continue;
@@ -316,8 +318,10 @@ impl Promoted {
             return false;
         }
         if self.will_hear() {
-            // The peer rings when it comes back to the ring.
-            return false;
+            // The peer rings when it comes back to the ring, if there is room for a bell.
+            let here = self.connection.look_behind_kernel().unwrap_or(true);
+            self.armed = !here;
+            return here;
         }
         if self.connection.kernel_has_bytes() {
             self.drop_bells(fd);

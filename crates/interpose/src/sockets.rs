@@ -283,6 +283,13 @@ impl Socket {
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
+    /// From one state to another, unless it is no longer in the first.
+    pub(crate) fn change_state(&self, from: State, to: State) -> bool {
+        // BUSY-PAIR, as for `set_state`.
+        let changed = self.state.compare_exchange(from as u32, to as u32, Ordering::SeqCst, Ordering::SeqCst);
+        changed.is_ok()
+    }
+
     /// Whoever calls the kernel for a plain socket's bytes counts itself, so that nobody
     /// promotes it under the call. `None`: it is promoted.
     #[inline]

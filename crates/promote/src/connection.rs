@@ -656,6 +656,15 @@ impl Machine {
         self.end.receiver.nears_next_part()
     }
 
+    /// Bytes that are here, in both lanes; `unread` as for [`Self::front`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn here(&mut self, unread: usize) -> Result<u64, Corrupt> {
+        self.end.receiver.here(unread as u64)
+    }
+
     /// What to deliver next; `unread` as for [`Self::front`].
     ///
     /// # Errors
@@ -741,6 +750,17 @@ impl Machine {
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.end.tell_counts();
         self.end.receiver.arm()
+    }
+
+    /// After bytes of the kernel were taken by an end that stays armed: true if bytes of the
+    /// ring are here by now, for which no bell may come ([`Self::wants_bell`]). It is not armed
+    /// then.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn look_behind_kernel(&mut self) -> Result<bool, Corrupt> {
+        self.end.receiver.look_behind_tcp()
     }
 
     /// This end is about to close, and reads no more.

@@ -510,6 +510,22 @@ impl Receiver {
         ready.map(|_| true)
     }
 
+    /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
+    /// sender that came back to its ring meanwhile, and whose bell found no room behind these
+    /// bytes, has counted on this look. True: ring bytes are here, and this end is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
+        full_fence();
+        let ready = self.look_again();
+        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
+            return Ok(false);
+        }
+        self.disarm();
+        ready.map(|_| true)
+    }
+
     /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {
@@ -551,6 +567,37 @@ impl Receiver {
     /// The other end's words are nonsense.
     pub fn unread(&mut self) -> Result<bool, Corrupt> {
         self.is_at_end_of_ring().map(|end| !end)
+    }
+
+    /// Stream bytes that are here, in both lanes and whatever part they belong to, where
+    /// `kernel` bytes of the TCP lane lie unread. To be asked after the kernel was.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn here(&mut self, kernel: u64) -> Result<u64, Corrupt> {
+        self.refresh()?;
+        let peer = self.peer.header();
+        let end = self.tcp.saturating_add(kernel);
+        let mut here = self.tail.wrapping_sub(self.head);
+        let (mut lane, mut stream) = (self.lane(), self.stream());
+        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
+        for record in 0..parts::unread(peer, self.parts)? {
+            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
+            match next.tcp_start {
+                // The ring's part ends, and with it the bells.
+                Some(start) => (lane, tcp) = (Lane::Tcp, start),
+                None => {
+                    let data = next.start - stream;
+                    here = here.saturating_add(data.min(end.saturating_sub(tcp)));
+                    (lane, tcp) = (Lane::Ring, tcp.saturating_add(data));
+                }
+            }
+            stream = next.start;
+        }
+        if lane == Lane::Tcp {
+            here = here.saturating_add(end.saturating_sub(tcp));
+        }
+        Ok(here)
     }
 
     /// Lets the other end use its ring. From now on this end looks there, or has armed.

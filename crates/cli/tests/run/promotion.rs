@@ -249,6 +249,35 @@ fn a_monitor_that_comes_anew_is_found() {
     assert!(promoted(&said, 4) >= 1, "{said}");
 }
 
+#[test]
+fn threads_that_close_at_once_leave_nothing_with_the_monitor() {
+    let place = Place::new("closers");
+    let Some(program) = place.compile("closers", include_str!("closers.c"), &["-pthread"]) else {
+        println!("SKIPPED threads_that_close_at_once_leave_nothing_with_the_monitor: no C compiler");
+        return;
+    };
+    let _monitor = place.monitor();
+    let mut command = place.run();
+    command.args(["--promote", "eager"]).arg(program).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Fosterling::start(&mut command);
+    let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
+    assert_eq!(said.next().unwrap().unwrap(), "quiet");
+    let monitor = || {
+        let mut top = clean(PROGRAM);
+        top.args(["top", "--once", "--json", "--interval", "0", "--socket"]).arg(place.file("socket"));
+        let told: serde_json::Value = serde_json::from_slice(&output(&mut top).stdout).unwrap();
+        told["monitors"][0].clone()
+    };
+    assert!(monitor()["granted"].as_u64().unwrap() > 0, "something was promoted");
+    until("the monitor counts nothing any more", || {
+        let told = monitor();
+        let left = |what: &str| told[what].as_u64().unwrap();
+        (left("promoted_ends") + left("waiting_offers") + left("segment_bytes") == 0).then_some(())
+    });
+    child.child().stdin.take().unwrap().write_all(b"go on\n").unwrap();
+    assert!(child.child().wait().unwrap().success());
+}
+
 const PAUSE: &str = r#"
 def many():
     return sum(1 for number in os.listdir("/proc/self/fd") if int(number) > 500 and os.path.exists("/proc/self/fd/" + number))

@@ -219,7 +219,10 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let ours = table::socket(fd).and_then(|socket| options::set(socket, level, name, value, length));
+    let ours = match table::entry(fd) {
+        Entry::Socket(number) => options::set(sockets::at(number), number, level, name, value, length),
+        Entry::Unknown | Entry::Foreign | Entry::Set(_) => None,
+    };
     ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
 }
 

@@ -2,6 +2,7 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 #![allow(unsafe_code)] // epoll_ctl(2)
 
+use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 use libc::epoll_event;
@@ -135,14 +136,18 @@ impl Inner {
                 let inner = &mut *guard;
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     let fd = inner.interest.fd;
-                    if event.events & IN_TOO != 0 && !self.has_news(number, promoted, fd) {
-                        event.events &= !IN_TOO;
+                    let edge = inner.interest.events & EDGE != 0;
+                    if event.events & IN_TOO != 0 {
+                        if self.has_news(number, promoted, fd, edge) {
+                            promoted.reported = promoted.connection.arrived();
+                        } else {
+                            event.events &= !IN_TOO;
+                        }
                     }
                     if promoted.connection.has_error() {
                         // The kernel told us, and no longer tells the program.
                         event.events |= libc::EPOLLERR as u32;
                     }
-                    promoted.reported = promoted.connection.arrived();
                     if inner.interest.events & ONCE != 0 {
                         if event.events == 0 {
                             rearm(epfd, &inner.interest);
@@ -166,10 +171,13 @@ impl Inner {
 
     /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
     /// out, unless the kernel has to keep the socket readable for other threads.
-    fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32) -> bool {
+    fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
         let sleeper = self.sleeper_of(promoted);
-        let ring = |promoted: &mut Promoted| {
-            matches!(promoted.connection.next(0), Ok(Next::Ring(_) | Next::End(_)) | Err(_))
+        let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
+            // What an edge-triggered set told of already is none.
+            Ok(true) => !edge || promoted.reported != promoted.connection.arrived(),
+            Ok(false) => matches!(promoted.connection.next(0), Ok(Next::End(_)) | Err(_)),
+            Err(_) => true,
         };
         if ring(promoted) && sleeper.is_none() {
             return true;
@@ -197,6 +205,7 @@ impl Inner {
     pub(crate) fn go_to_sleep(&mut self) -> bool {
         let here = self.number + 1;
         let mut cooled = false;
+        let mut muted = false;
         for place in 0..self.list.len() {
             let mut guard = sockets::at(self.list[place]).lock();
             let inner = &mut *guard;
@@ -212,9 +221,10 @@ impl Inner {
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
                 // A bell on it would not wake this set, or it only costs.
-                if !wanted {
+                if !wanted || promoted.was_told(inner.interest.events) {
                     promoted.connection.mute();
                     promoted.armed = true;
+                    muted = true;
                 } else if promoted.arm().unwrap_or(true) {
                     return false;
                 }
@@ -229,6 +239,10 @@ impl Inner {
                 let listed = |promoted: &Promoted| promoted.listed_in == here;
                 sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
             });
+        }
+        if muted {
+            // BELL-PAIR: a bell is asked for before the last look.
+            fence(Ordering::SeqCst);
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
             promoter::sleep(sleeper);
@@ -263,6 +277,14 @@ impl Inner {
 }
 
 impl Promoted {
+    /// Whether an edge-triggered set was told of all that is here, and the program left it.
+    fn was_told(&mut self, events: u32) -> bool {
+        // Of nonsense that the other end wrote whoever reads is told.
+        events & EDGE != 0
+            && self.connection.look_again().unwrap_or(true)
+            && self.reported == self.connection.arrived()
+    }
+
     /// Others than its set wait for it: what comes is seen in the kernel from here on.
     pub(crate) fn show_in_kernel(&mut self) {
         if !self.shown_in_kernel {

@@ -1,0 +1,244 @@
+"""The programs of the soak: how each is started, asked whether it serves, and killed."""
+
+import contextlib
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import time
+
+import programs
+from soak_clients import FILES
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROBE_SECONDS = 0.5
+
+
+def free_port(rng):
+    """Below those that the kernel gives to clients, so that it is still there after a restart."""
+    while True:
+        port = rng.randrange(15_000, 30_000)
+        with socket.socket() as place, contextlib.suppress(OSError):
+            place.bind(("127.0.0.1", port))
+            return port
+
+
+class Service:
+    """A server, over all its lives. Whoever uses it depends on `on`, too."""
+
+    needs = ()
+    on = ()
+    # How it may be killed, and how often each way beside the others.
+    deaths = {signal.SIGKILL: 3, signal.SIGTERM: 2}
+    # Signals to one of its children.
+    children_deaths = {}
+    reloads = False
+    # Seconds for which the end of a child disturbs others.
+    unrest = 0.5
+
+    def __init__(self, place, rng):
+        self.place = place / self.name
+        self.place.mkdir()
+        self.port = free_port(rng)
+
+    @classmethod
+    def missing(cls):
+        absent = [name for name in cls.needs if not programs.program(name)]
+        return f"not installed: {', '.join(absent)}" if absent else None
+
+    def prepare(self, environment):
+        """What is done once, before the first start."""
+
+    def options(self):
+        return {}
+
+    def asks(self):
+        """What is sent to ask whether it serves, and how the answer begins."""
+
+    def serves(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), PROBE_SECONDS) as probe:
+                question, answer = self.asks()
+                probe.sendall(question)
+                return probe.recv(100).startswith(answer)
+        except OSError:
+            return False
+
+
+class Redis(Service):
+    name = "redis"
+    needs = ("redis-server",)
+
+    def command(self):
+        return ("redis-server", "--bind", "127.0.0.1", "--port", self.port, "--save", "", "--dir", self.place,
+                "--enable-debug-command", "no")
+
+    def asks(self):
+        return b"PING\r\n", b"+PONG"
+
+
+class Nginx(Service):
+    name = "nginx"
+    needs = ("nginx",)
+    deaths = {signal.SIGTERM: 2, signal.SIGQUIT: 1}
+    children_deaths = {signal.SIGKILL: 3, signal.SIGTERM: 1}
+    reloads = True
+    # A reload lets connections that are in use live on until they are idle.
+    unrest = 3
+
+    def prepare(self, environment):
+        contents = environment.contents
+        (self.place / "www/put").mkdir(parents=True)
+        for name, size in FILES.items():
+            (self.place / "www" / name).write_bytes(contents.of(name, 0, size))
+        user = "root" if os.geteuid() == 0 else "nobody"
+        (self.place / "conf").write_text(f"""
+daemon off; worker_processes 2; pid {self.place}/pid; error_log stderr; user {user};
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; sendfile on; keepalive_requests 1000000; keepalive_timeout 600s; client_max_body_size 100m;
+    client_body_temp_path {self.place}/body; proxy_temp_path {self.place}/proxy;
+    fastcgi_temp_path {self.place}/fastcgi; uwsgi_temp_path {self.place}/uwsgi; scgi_temp_path {self.place}/scgi;
+    server {{
+        listen 127.0.0.1:{self.port}; root {self.place}/www;
+        location /put/ {{ dav_methods PUT; sendfile off; }}
+    }}
+}}
+""")
+
+    def command(self):
+        return "nginx", "-e", "stderr", "-p", self.place, "-c", self.place / "conf"
+
+    def asks(self):
+        return b"GET /f1 HTTP/1.0\r\n\r\n", b"HTTP/1.1 200"
+
+
+class Haproxy(Service):
+    name = "haproxy"
+    needs = ("haproxy", "nginx")
+    on = ("nginx",)
+
+    def prepare(self, environment):
+        # One thread: several move sockets between their epoll sets (docs/run.md, what to know before).
+        (self.place / "conf").write_text(f"""
+global
+    maxconn 1000
+    nbthread 1
+defaults
+    mode http
+    timeout connect 60s
+    timeout client 600s
+    timeout server 600s
+    http-reuse always
+listen front
+    bind 127.0.0.1:{self.port}
+    server behind 127.0.0.1:{environment.services["nginx"].port} pool-purge-delay 1s
+""")
+
+    def command(self):
+        return "haproxy", "-db", "-f", self.place / "conf"
+
+    def asks(self):
+        return b"GET /f1 HTTP/1.0\r\n\r\n", b"HTTP/1.1 200"
+
+
+class Postgres(Service):
+    name = "postgres"
+    needs = ("postgres", "initdb", "psql")
+    deaths = {signal.SIGKILL: 1, signal.SIGINT: 2, signal.SIGQUIT: 1}
+    children_deaths = {signal.SIGKILL: 1, signal.SIGTERM: 5}
+    # The others are told to end, and the database recovers.
+    unrest = 5
+
+    @classmethod
+    def missing(cls):
+        if not (why := super().missing()) and os.geteuid() == 0 and not programs.database_user():
+            return "PostgreSQL does not run as root, and there is no user postgres"
+        return why
+
+    def options(self):
+        user = programs.database_user() if os.geteuid() == 0 else None
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": ()} if user else {}
+
+    def prepare(self, environment):
+        if user := self.options().get("user"):
+            os.chown(self.place, user, -1)
+        data = self.place / "data"
+        with open(environment.place / "initdb.out", "wb") as out:
+            for command, said in (
+                    (("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--no-locale"), b""),
+                    (("postgres", "--single", "-F", "-D", data, "postgres"),
+                     b"CREATE TABLE soak (name text PRIMARY KEY, body text)\n")):
+                subprocess.run([programs.program(command[0]), *command[1:]], input=said, check=True, cwd=self.place,
+                               stdout=out, stderr=subprocess.STDOUT, **self.options())
+
+    def command(self):
+        return ("postgres", "-D", self.place / "data", "-h", "127.0.0.1", "-p", self.port, "-k", "", "-F",
+                "-c", "max_connections=100", "-c", "restart_after_crash=on", "-c", "shared_buffers=64MB")
+
+    def asks(self):
+        words = b"user\0postgres\0database\0postgres\0\0"
+        return struct.pack(">ii", 8 + len(words), 196608) + words, b"R"
+
+
+SERVICES = (Redis, Nginx, Haproxy, Postgres)
+
+# What servers say of bytes that no client sent, or of a child that died of itself.
+COMPLAINTS = {
+    "redis": ("Protocol error", "REDIS BUG REPORT"),
+    "nginx": ("client sent invalid", "client sent plain", "exited on signal 11", "exited on signal 6"),
+    "haproxy": ("panic", "BUG"),
+    "postgres": ("invalid frontend message", "invalid length of", "invalid message", "unsupported frontend protocol",
+                 "signal 11", "signal 6"),
+}
+
+
+class Noise:
+    """Load of the programs' own, whose answers nobody checks."""
+
+    def __init__(self, services, rng):
+        port = {name: service.port for name, service in services.items()}
+        self.commands = []
+        if "redis" in port and programs.program("redis-benchmark"):
+            self.commands += [
+                ("redis-benchmark", "-p", port["redis"], "-q", "-r", 100, "-n", 30_000, "-c", clients, "-P", pipeline,
+                 "-d", size, "-t", "set,get,lpush,lpop,mset")
+                for clients in (1, 20, 100) for pipeline in (1, 16) for size in (3, 3000)]
+        for name in ("nginx", "haproxy"):
+            if name in port and programs.program("wrk"):
+                self.commands += [
+                    ("wrk", "-t", 1, "-c", clients, "-d", 3, *more, f"http://127.0.0.1:{port[name]}/{file}")
+                    for clients in (1, 30) for file in ("f2", "f6") for more in ((), ("-H", "Connection: close"))]
+        if "postgres" in port and programs.program("psql"):
+            self.commands += [
+                ("psql", "-h", "127.0.0.1", "-p", port["postgres"], "-U", "postgres", "-At", "-o", "/dev/null", "-c",
+                 "SELECT md5(i::text) FROM generate_series(1, 100000) i")] * 4
+        self.rng = rng
+
+    def command(self):
+        return self.rng.choice(self.commands) if self.commands else None
+
+
+def children(pid):
+    """Processes that a server keeps to serve."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def serving(service, pid):
+    """Those of them that talk with clients."""
+    found = []
+    for child in children(pid):
+        with contextlib.suppress(OSError):
+            title = pathlib.Path(f"/proc/{child}/cmdline").read_bytes().replace(b"\0", b" ")
+            # PostgreSQL's others are its own: "postgres: checkpointer", but "postgres: postgres postgres 127.0.0.1(1)".
+            if service != "postgres" or b"127.0.0.1(" in title:
+                found.append(child)
+    return found
