@@ -2,6 +2,7 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 #![allow(unsafe_code)] // epoll_ctl(2)
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::epoll_event;
@@ -17,9 +18,9 @@ use crate::spin::KERNEL_EVERY;
 const COOLING: u8 = 16;
 
 impl Inner {
-    /// Whether there is anything to look at.
+    /// Whether there is anything to look at: a ring that is in use.
     pub(crate) fn looks(&self) -> bool {
-        !self.list.is_empty()
+        self.list.iter().any(|number| !sockets::at(*number).hears.load(Ordering::Relaxed))
     }
 
     /// Whether the kernel has to be asked by now.
