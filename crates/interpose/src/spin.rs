@@ -3,8 +3,9 @@
 //! A sleep costs a wake-up of tens of microseconds; looking costs the core. Whether it pays is
 //! found out by trying: a look in vain makes the next tries rarer, one that finds something
 //! makes every wait begin with a look. Both ends have to look for either to gain, so the first
-//! waits of a thread begin with one. It stops where others want the core, which is seen in
-//! how long a yield of it takes.
+//! waits of a thread begin with one. Between looks the core is given to whoever wants it. If it
+//! comes back late, others are at work on it, and giving it away loses a turn: for a while looks
+//! keep it, are shorter, and go on only while they take less time than sleeps would.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,13 +15,19 @@ use crate::stats::{COUNTERS, count};
 
 /// As long as two wake-ups take, so that an answer of an end that slept is still met.
 const BUDGET: Duration = Duration::from_micros(100);
+/// The same where others want the core: one wake-up.
+const KEPT_BUDGET: Duration = Duration::from_micros(30);
 /// Looks in vain that are put up with.
 const VAIN: u32 = 3;
+/// Nanoseconds that a sleep and its wake-up take of both cores.
+const SLEEP: i64 = 10_000;
+/// To be saved where the core is kept, to make up for looks in vain.
+const ENOUGH: i64 = 16 * SLEEP;
 /// After more of them a try comes every 2^this waits at the least.
 const RAREST: u32 = 10;
 /// A yield that takes longer met others at work.
 const CROWDED: Duration = Duration::from_micros(100);
-/// For so many times the time that it took no wait is spun after that: more each time.
+/// For so many times the time that it took none is made after that: more each time.
 const PAUSE: u32 = 4;
 const LONGEST_PAUSE: u32 = 128;
 /// Waits that found something until that begins anew.
@@ -39,13 +46,46 @@ pub(crate) fn fix(spin: Option<Duration>) {
     FIXED.store(value, Ordering::Relaxed);
 }
 
+/// What came of looks of one kind.
 #[derive(Clone, Copy)]
-struct Learned {
-    /// Looks in vain in a row.
+struct Tries {
+    /// Nanoseconds that looks have saved, less those that they took from others.
+    saved: i64,
+    /// Looks in vain since enough was saved.
     vain: u32,
     /// Waits that are not spun.
     skip: u32,
-    /// Until when none is, since others want the core.
+}
+
+impl Tries {
+    const NONE: Tries = Tries { saved: 0, vain: 0, skip: 0 };
+
+    /// Something was found while the core was kept from others for so long.
+    fn found_after(&mut self, took: Duration) {
+        let took = i64::try_from(took.as_nanos()).unwrap_or(i64::MAX);
+        self.saved = self.saved.saturating_add(SLEEP).saturating_sub(took).min(ENOUGH);
+        if self.saved >= ENOUGH {
+            self.vain = 0;
+        } else if self.saved < 0 {
+            // A sleep would have cost less.
+            self.in_vain();
+        }
+    }
+
+    fn in_vain(&mut self) {
+        self.saved = 0;
+        self.vain = (self.vain + 1).min(VAIN + RAREST);
+        self.skip = (1 << self.vain.saturating_sub(VAIN)) - 1;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Learned {
+    /// Of looks between which the core is yielded.
+    yielding: Tries,
+    /// Of those that keep it.
+    keeping: Tries,
+    /// Until when it is kept, since others want it.
     paused: Option<Instant>,
     next_pause: u32,
     /// Waits that found something since.
@@ -55,8 +95,14 @@ struct Learned {
 
 thread_local! {
     static LEARNED: Cell<Learned> = const { Cell::new(Learned {
-        vain: 0, skip: 0, paused: None, next_pause: PAUSE, found: 0, switches: 0,
+        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, found: 0, switches: 0,
     }) };
+}
+
+impl Learned {
+    fn tries(&mut self, keeps: bool) -> &mut Tries {
+        if keeps { &mut self.keeping } else { &mut self.yielding }
+    }
 }
 
 fn learn(change: impl FnOnce(&mut Learned)) {
@@ -72,6 +118,8 @@ pub(crate) struct Wait {
     began: Instant,
     until: Instant,
     looks: u32,
+    /// The core is not yielded meanwhile.
+    keeps: bool,
 }
 
 impl Wait {
@@ -79,24 +127,25 @@ impl Wait {
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
         let began = Instant::now();
         let fixed = FIXED.load(Ordering::Relaxed);
+        let mut keeps = false;
         let budget = if fixed > 0 {
             Duration::from_nanos(fixed - 1)
         } else {
             let mut budget = Duration::ZERO;
             learn(|learned| {
-                if learned.paused.is_some_and(|until| began < until) {
-                    return;
+                keeps = learned.paused.is_some_and(|until| began < until);
+                if !keeps {
+                    learned.paused = None;
                 }
-                learned.paused = None;
-                match learned.skip {
-                    0 => budget = BUDGET,
-                    _ => learned.skip -= 1,
+                match &mut learned.tries(keeps).skip {
+                    0 => budget = if keeps { KEPT_BUDGET } else { BUDGET },
+                    skip => *skip -= 1,
                 }
             });
             budget
         };
         let until = began + budget;
-        Wait { began, until: deadline.map_or(until, |deadline| deadline.min(until)), looks: 0 }
+        Wait { began, until: deadline.map_or(until, |deadline| deadline.min(until)), looks: 0, keeps }
     }
 
     /// Whether to look once more before sleeping. Pauses, or yields the core.
@@ -110,10 +159,13 @@ impl Wait {
         let before = Instant::now();
         if before >= self.until {
             if self.spins() {
-                in_vain();
+                self.in_vain();
                 self.until = self.began;
             }
             return false;
+        }
+        if self.keeps {
+            return true;
         }
         std::thread::yield_now();
         let lost = before.elapsed();
@@ -132,9 +184,18 @@ impl Wait {
     /// What was looked for is here.
     pub(crate) fn found(&self) {
         learn(|learned| {
-            learned.vain = 0;
+            match self.keeps {
+                true => learned.keeping.found_after(self.began.elapsed()),
+                // Who wanted the core had it.
+                false => learned.yielding.vain = 0,
+            }
             learned.found = learned.found.saturating_add(1);
         });
+    }
+
+    fn in_vain(&self) {
+        count(&COUNTERS.vain, 1);
+        learn(|learned| learned.tries(self.keeps).in_vain());
     }
 }
 
@@ -163,18 +224,7 @@ fn rusage() -> i64 {
 
 /// What was learned no longer holds: the next waits begin with a look.
 pub(crate) fn forget() {
-    learn(|learned| {
-        learned.vain = 0;
-        learned.skip = 0;
-    });
-}
-
-fn in_vain() {
-    count(&COUNTERS.vain, 1);
-    learn(|learned| {
-        learned.vain = (learned.vain + 1).min(VAIN + RAREST);
-        learned.skip = (1 << learned.vain.saturating_sub(VAIN)) - 1;
-    });
+    learn(|learned| (learned.yielding, learned.keeping) = (Tries::NONE, Tries::NONE));
 }
 
 fn crowded(lost: Duration) {
@@ -187,4 +237,38 @@ fn crowded(lost: Duration) {
         learned.paused = Some(Instant::now() + lost * learned.next_pause);
         learned.next_pause = (learned.next_pause * 2).min(LONGEST_PAUSE);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const QUICK: Duration = Duration::from_micros(1);
+
+    #[test]
+    fn looks_in_vain_make_tries_rarer() {
+        let mut tries = Tries::NONE;
+        (0..VAIN).for_each(|_| tries.in_vain());
+        assert_eq!(tries.skip, 0);
+        tries.in_vain();
+        assert_eq!(tries.skip, 1);
+        (0..100).for_each(|_| tries.in_vain());
+        assert_eq!(tries.skip, (1 << RAREST) - 1);
+    }
+
+    #[test]
+    fn a_kept_core_is_paid_for() {
+        let mut tries = Tries::NONE;
+        (0..20).for_each(|_| tries.in_vain());
+        // One find by chance is no reason to begin anew; many are.
+        tries.found_after(QUICK);
+        tries.in_vain();
+        assert_eq!(tries.skip, (1 << RAREST) - 1);
+        (0..20).for_each(|_| tries.found_after(QUICK));
+        tries.in_vain();
+        assert_eq!(tries.skip, 0);
+        // What takes longer than a sleep does not pay.
+        (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
+        assert!(tries.skip > 0);
+    }
 }

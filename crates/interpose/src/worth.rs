@@ -1,12 +1,13 @@
-//! Whether a ring pays for what is sent: a message that needs a bell costs more than one that
-//! the kernel carries, and its reader more, too.
+//! Whether a ring pays for what is sent: a message that needs a bell costs a little more than one
+//! that the kernel carries, and its reader too; one that needs none costs next to nothing.
 
 /// Messages after which it is asked.
 const WINDOW: u32 = 64;
-/// Bells among them that are too many.
-const BELLS: u32 = 32;
-/// Messages that go through the kernel then, until the ring is tried again; more each time.
-const REST: u32 = 1 << 10;
+/// Bells among them that the others no longer make up for.
+const BELLS: u32 = 60;
+/// Messages that go through the kernel then, until the ring is tried again; more each time. Few at
+/// first: connections that begin together wake each other, and find their pace later.
+const REST: u32 = 1 << 6;
 const LONGEST_REST: u32 = 1 << 13;
 
 /// One sender's account.
@@ -37,7 +38,7 @@ impl Worth {
         if rests {
             self.rest = self.next_rest;
             self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
-        } else if self.bells <= BELLS / 4 {
+        } else {
             self.next_rest = REST;
         }
         (self.messages, self.bells) = (0, 0);

@@ -18,9 +18,9 @@ use crate::spin::KERNEL_EVERY;
 const COOLING: u8 = 16;
 
 impl Inner {
-    /// Whether there is anything to look at.
+    /// Whether there is anything to look at: a ring that is in use.
     pub(crate) fn looks(&self) -> bool {
-        !self.list.is_empty()
+        self.list.iter().any(|number| !sockets::at(*number).hears.load(Ordering::Relaxed))
     }
 
     /// Whether the kernel has to be asked by now.
