@@ -147,6 +147,16 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (status == 0).then_some(value)
 }
 
+/// Which socket it is, for as long as the system runs; 0: none.
+pub(crate) fn cookie(fd: c_int) -> u64 {
+    let mut value = 0u64;
+    let mut length = size_of::<u64>() as u32;
+    let place = (&raw mut value).cast();
+    // SAFETY: room for the 64 bits of a cookie.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, place, &raw mut length) };
+    value
+}
+
 /// Sets an option; what the kernel says to it does not matter.
 pub(crate) fn set<T>(fd: c_int, level: c_int, name: c_int, value: &T) {
     // SAFETY: a readable value of its size.

@@ -576,6 +576,7 @@ fn adopt(
         quiet: 0,
         from_kernel: true,
         no_delay,
+        cookie: kernel::cookie(raw),
         token,
     }));
     let interest = inner.interest;

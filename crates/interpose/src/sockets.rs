@@ -136,6 +136,8 @@ pub(crate) struct Promoted {
     pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
+    /// SO_COOKIE: which socket it is, whatever its number.
+    pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,
 }
 
