@@ -29,6 +29,7 @@ mod spin;
 mod start;
 mod stats;
 mod table;
+mod uring;
 mod worth;
 
 pub use settings::{Mode, Settings, Stats};

@@ -18,6 +18,7 @@ use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{self, COUNTERS, Stays, count};
+use crate::uring;
 use crate::worth::Worth;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
@@ -368,6 +369,13 @@ impl Promoter {
         if self.leave_out > 0 && !is_eager() {
             self.leave_out -= 1;
             return;
+        }
+        if self.client.is_none() {
+            uring::look();
+        }
+        if uring::is_here() {
+            stats::stays(Stays::IoUring);
+            return socket.set_state(State::Kernel);
         }
         let Some(token) = token(socket, number) else { return };
         match self.client().map(|client| client.offer(token, fd)) {

@@ -142,6 +142,13 @@ pub unsafe fn syscall(
         | libc::SYS_perf_event_open
         | libc::SYS_userfaultfd
         | libc::SYS_bpf => made(real::syscall(number, a, b, c, d, e, f) as c_int),
+        libc::SYS_io_uring_setup => {
+            let ring = made(real::syscall(number, a, b, c, d, e, f) as c_int);
+            if ring >= 0 {
+                kept_errno(crate::uring::was_made);
+            }
+            ring
+        }
         // What it is a copy of is not known here.
         libc::SYS_pidfd_getfd => {
             let new = real::syscall(number, a, b, c, d, e, f) as c_int;
