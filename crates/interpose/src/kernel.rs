@@ -43,6 +43,13 @@ pub(crate) fn look(fd: c_int) -> Found {
     }
 }
 
+/// Whether the connection has an end or an error behind whatever can be read.
+pub(crate) fn has_ended(fd: c_int) -> bool {
+    let mut fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one descriptor.
+    unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+}
+
 /// Waits until something can be read, exactly as a read would: blocking or not, with the
 /// socket's timeout, interrupted by signals, a cancellation point. The error is errno.
 pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {

@@ -14,6 +14,7 @@ mod holders;
 mod kernel;
 mod leaving;
 mod lock;
+mod low_water;
 mod memory;
 mod options;
 mod poll;

@@ -584,6 +584,8 @@ fn adopt(
         quiet: 0,
         from_kernel: true,
         no_delay,
+        low_water: 0,
+        kernel_mark: 0,
         cookie: kernel::cookie(raw),
         token,
     }));

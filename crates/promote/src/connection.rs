@@ -743,6 +743,21 @@ impl Machine {
         self.end.receiver.arm()
     }
 
+    /// As [`Self::arm`], for an end that leaves what is here where it is. True: more came.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+        self.end.tell_counts();
+        self.end.receiver.arm_for_more()
+    }
+
+    /// Bytes of the ring that can be taken, now or behind those of the kernel, as of the last look.
+    pub fn untaken_here(&self) -> usize {
+        self.end.receiver.untaken()
+    }
+
     /// This end is about to close, and reads no more.
     pub fn reads_no_more(&mut self) {
         self.end.receiver.mark_ended();

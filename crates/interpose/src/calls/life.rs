@@ -220,7 +220,7 @@ pub unsafe fn setsockopt(
     value: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let ours = table::socket(fd).and_then(|socket| options::set(socket, level, name, value, length));
+    let ours = table::socket(fd).and_then(|socket| options::set(socket, fd, level, name, value, length));
     ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
 }
 

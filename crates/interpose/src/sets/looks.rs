@@ -53,17 +53,20 @@ impl Inner {
     pub(super) fn share(&mut self) {
         self.crowd = true;
         for number in &self.list {
-            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut()
+            let mut guard = sockets::at(*number).lock();
+            let fd = guard.interest.fd;
+            if let Some(promoted) = guard.promoted.as_deref_mut()
                 && !promoted.armed
             {
-                let _ = promoted.arm();
+                promoted.arm_to_sleep(fd);
             }
         }
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        self.sleeper
-            .filter(|_| !self.crowd && !promoted.shown_in_kernel && !promoted.connection.has_several_users())
+        let alone = !promoted.shown_in_kernel && !promoted.connection.has_several_users();
+        // A word for all of them would wake for bytes that are too few, too.
+        self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for.
@@ -86,12 +89,14 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0 && promoted.connection.look_again().unwrap_or(true) {
+            if interest.events & IN != 0 && has_bytes(promoted, interest.fd) {
                 let arrived = promoted.connection.arrived();
                 if !edge || promoted.reported != arrived {
                     promoted.reported = arrived;
                     promoted.quiet = 0;
                     ready |= interest.events & IN_TOO;
+                    // What reached the mark may be the end.
+                    self.kernel_is_due |= promoted.has_mark();
                 }
             }
             let writable = interest.events & OUT_TOO;
@@ -167,6 +172,13 @@ impl Inner {
     /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
     /// out, unless the kernel has to keep the socket readable for other threads.
     fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32) -> bool {
+        if promoted.has_mark() {
+            if promoted.arm_to_sleep(fd) {
+                self.list(number, promoted);
+                return true;
+            }
+            return false;
+        }
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| {
             matches!(promoted.connection.next(0), Ok(Next::Ring(_) | Next::End(_)) | Err(_))
@@ -212,10 +224,18 @@ impl Inner {
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
                 // A bell on it would not wake this set, or it only costs.
+                let edge = inner.interest.events & EDGE != 0;
                 if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
-                } else if promoted.arm().unwrap_or(true) {
+                } else if edge && promoted.reported == promoted.connection.arrived() {
+                    // What is here was told of; only more is news.
+                    promoted.armed = !promoted.connection.arm_for_more().unwrap_or(true);
+                    promoted.stale = false;
+                    if !promoted.armed {
+                        return false;
+                    }
+                } else if promoted.arm_to_sleep(inner.interest.fd) {
                     return false;
                 }
             }
@@ -256,10 +276,17 @@ impl Inner {
             inner.interest.set == self.number + 1
                 && inner.interest.events & IN != 0
                 && !inner.interest.spent
-                && promoted.connection.look_again().unwrap_or(true)
+                && has_bytes(promoted, inner.interest.fd)
                 && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())
         })
     }
+}
+
+fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
+    if promoted.has_mark() {
+        return promoted.reaches_mark(fd);
+    }
+    promoted.connection.look_again().unwrap_or(true)
 }
 
 impl Promoted {
