@@ -36,10 +36,12 @@ use crate::table::{self, Entry};
 
 mod bytes;
 mod life;
+mod raw;
 mod readiness;
 
 pub use bytes::*;
 pub use life::*;
+pub use raw::*;
 pub use readiness::*;
 
 /// The socket that a call about bytes names, if it is watched.

@@ -43,6 +43,13 @@ pub(crate) fn look(fd: c_int) -> Found {
     }
 }
 
+/// Whether the connection has an end or an error behind whatever can be read.
+pub(crate) fn has_ended(fd: c_int) -> bool {
+    let mut fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one descriptor.
+    unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+}
+
 /// Waits until something can be read, exactly as a read would: blocking or not, with the
 /// socket's timeout, interrupted by signals, a cancellation point. The error is errno.
 pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
@@ -145,6 +152,16 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: room for one int.
     let status = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut length) };
     (status == 0).then_some(value)
+}
+
+/// Which socket it is, for as long as the system runs; 0: none.
+pub(crate) fn cookie(fd: c_int) -> u64 {
+    let mut value = 0u64;
+    let mut length = size_of::<u64>() as u32;
+    let place = (&raw mut value).cast();
+    // SAFETY: room for the 64 bits of a cookie.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE, place, &raw mut length) };
+    value
 }
 
 /// Sets an option; what the kernel says to it does not matter.

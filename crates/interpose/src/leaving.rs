@@ -64,6 +64,9 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
             }
             promoter::withdraw(promoted.token);
             kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
+            if promoted.low_water > 0 {
+                kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &promoted.low_water);
+            }
             let set = inner.interest.set;
             inner.end();
             if set > 0 {

@@ -14,6 +14,7 @@ mod holders;
 mod kernel;
 mod leaving;
 mod lock;
+mod low_water;
 mod memory;
 mod options;
 mod poll;
@@ -29,6 +30,7 @@ mod spin;
 mod start;
 mod stats;
 mod table;
+mod uring;
 mod worth;
 
 pub use settings::{Mode, Settings, Stats};

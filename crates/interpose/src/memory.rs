@@ -6,7 +6,7 @@ use libc::{iovec, msghdr, size_t};
 /// Whether a program may have memory there: the kernel refuses what it may not.
 #[inline(always)]
 pub(crate) fn is_memory<T>(address: *const T) -> bool {
-    address.addr() >= LOWEST
+    address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST
 }
 
 /// Where bytes of one call come from or go to: at most IOV_MAX pieces.
@@ -27,9 +27,10 @@ pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
 
 /// What Linux moves in one call at most (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
-/// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's half.
+/// Nobody maps the first page (vm.mmap_min_addr), nor what lies beyond a program's part of the
+/// addresses, which are of 57 bits at most, half of them the kernel's.
 const LOWEST: usize = 4096;
-const HIGHEST: usize = isize::MAX as usize;
+const HIGHEST: usize = 1 << 56;
 const MOST_PIECES: usize = libc::UIO_MAXIOV as usize;
 /// Pieces that go to the kernel in one call.
 pub(crate) const VECTOR: usize = 16;

@@ -9,7 +9,8 @@ use libc::socklen_t;
 use crate::kernel::{self, Found};
 use crate::memory::is_memory;
 use crate::promoter;
-use crate::sockets::{Socket, State};
+use crate::sets;
+use crate::sockets::{self, Socket, State};
 use crate::stats::{self, Stays};
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
@@ -55,13 +56,14 @@ pub(crate) unsafe fn get(
 ///
 /// As setsockopt(2).
 pub(crate) unsafe fn set(
-    socket: &Socket,
+    fd: c_int,
     number: u32,
     level: c_int,
     name: c_int,
     value: *const c_void,
     length: socklen_t,
 ) -> Option<c_int> {
+    let socket = sockets::at(number);
     if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
         stats::stays(Stays::Kernel);
         promoter::keep_on_tcp(socket, number);
@@ -84,14 +86,33 @@ pub(crate) unsafe fn set(
         return None;
     }
     if name == libc::SO_RCVLOWAT && level == libc::SOL_SOCKET {
-        // The kernel would call no bell readable. socket(7): 0 means 1, and less means most.
-        let mark = if wanted < 0 { c_int::MAX } else { wanted.max(1) };
-        socket.low_water.store(mark, Relaxed);
+        set_mark(socket, fd, wanted)?;
     } else {
         // Bells need it on underneath; what the program asked for is what it is told.
         socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
     }
     Some(0)
+}
+
+/// SO_RCVLOWAT: the kernel says what is too much, makes room for it, and goes on with its own.
+fn set_mark(socket: &'static Socket, fd: c_int, wanted: c_int) -> Option<()> {
+    let set = {
+        let mut inner = socket.lock();
+        let set = inner.interest.set;
+        let promoted = inner.promoted.as_deref_mut()?;
+        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &wanted);
+        promoted.low_water = kernel::option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)?;
+        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1);
+        promoted.kernel_mark = 0;
+        // What is here may be enough now, which is news to an edge-triggered set.
+        promoted.reported = u64::MAX;
+        socket.low_water.store(promoted.low_water, Relaxed);
+        set
+    };
+    if set > 0 {
+        sets::list(set - 1, socket);
+    }
+    Some(())
 }
 
 /// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does

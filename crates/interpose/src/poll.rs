@@ -133,12 +133,15 @@ fn any_in_use(fds: &[pollfd]) -> bool {
     fds.iter().any(|fd| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
 }
 
-fn has_bytes(promoted: &mut Promoted) -> bool {
+fn has_bytes(promoted: &mut Promoted, fd: c_int) -> bool {
+    if promoted.has_mark() {
+        return promoted.reaches_mark(fd);
+    }
     !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
 }
 
 fn any_ready(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
+    fds.iter().any(|fd| with(fd, has_bytes).unwrap_or(false))
 }
 
 fn spin(fds: &[pollfd], wait: &mut Wait) -> bool {
@@ -158,7 +161,7 @@ fn arm_all(fds: &[pollfd]) -> bool {
     for fd in fds {
         // One that its epoll set looks at hears no bells of its own.
         news |=
-            with(fd, |promoted, _| !promoted.will_hear() && promoted.arm().unwrap_or(true)).unwrap_or(false);
+            with(fd, |promoted, raw| !promoted.will_hear() && promoted.arm_to_sleep(raw)).unwrap_or(false);
     }
     news
 }
@@ -169,7 +172,8 @@ fn settle(fds: &mut [pollfd]) -> c_int {
     let mut ready = 0;
     for fd in fds {
         let kernel_says = fd.revents & IN != 0;
-        let news = with(fd, |promoted, raw| has_bytes(promoted) || (kernel_says && has_news(promoted, raw)));
+        let news =
+            with(fd, |promoted, raw| has_bytes(promoted, raw) || (kernel_says && has_news(promoted, raw)));
         match news {
             Some(true) => fd.revents |= fd.events & IN,
             Some(false) => fd.revents &= !IN,
@@ -187,7 +191,8 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 /// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
     let kernel_knows = promoted.connection.reads_from_kernel() && !promoted.connection.peer_left();
-    kernel_knows || promoted.kernel_has_news(fd) || has_bytes(promoted)
+    let told = !promoted.has_mark() && (kernel_knows || promoted.kernel_has_news(fd));
+    told || has_bytes(promoted, fd)
 }
 
 /// # Safety

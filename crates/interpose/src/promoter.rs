@@ -18,6 +18,7 @@ use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{self, COUNTERS, Stays, count};
+use crate::uring;
 use crate::worth::Worth;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
@@ -443,6 +444,13 @@ impl Promoter {
             self.leave_out -= 1;
             return;
         }
+        if self.client.is_none() {
+            uring::look();
+        }
+        if uring::is_here() {
+            stats::stays(Stays::IoUring);
+            return socket.set_state(State::Kernel);
+        }
         let Some(token) = token(socket, number) else { return };
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
@@ -659,6 +667,9 @@ fn adopt(
         quiet: 0,
         from_kernel: true,
         no_delay,
+        low_water: 0,
+        kernel_mark: 0,
+        cookie: kernel::cookie(raw),
         token,
     }));
     let interest = inner.interest;

@@ -95,6 +95,8 @@ functions! {
     sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> ssize_t;
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     splice(input: c_int, input_offset: *mut loff_t, output: c_int, output_offset: *mut loff_t, length: size_t, flags: c_uint) -> ssize_t;
 
@@ -130,4 +132,13 @@ functions! {
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     fclose(stream: *mut libc::FILE) -> c_int;
+
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE;
+    posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    vasprintf(text: *mut *mut c_char, format: *const c_char, arguments: *mut c_void) -> c_int;
+    __vasprintf_chk(text: *mut *mut c_char, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
 }

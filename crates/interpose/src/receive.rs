@@ -66,6 +66,7 @@ fn receive_some(
             if outcome.is_err() && !told {
                 promoted.connection.take_error();
             }
+            promoted.unmark(fd);
             let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
             let list = promoted.wants_list(fd);
             settle(socket, inner, list);
@@ -363,7 +364,7 @@ impl Promoted {
     /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
     /// of itself.
     pub(crate) fn will_hear(&self) -> bool {
-        self.armed && !self.stale && self.connection.reads_from_kernel()
+        self.armed && !self.stale && !self.has_mark() && self.connection.reads_from_kernel()
     }
 
     /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the

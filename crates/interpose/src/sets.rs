@@ -125,7 +125,17 @@ pub(crate) fn remove(number: u32) {
         return;
     }
     let mut inner = at(number).lock();
-    inner.list.clear();
+    for socket in std::mem::take(&mut inner.list) {
+        // Nobody looks at it now, and another set may get the number.
+        if let Some(promoted) = sockets::at(socket).lock().promoted.as_deref_mut()
+            && promoted.listed_in == number + 1
+        {
+            promoted.listed_in = 0;
+            if !promoted.armed {
+                let _ = promoted.arm();
+            }
+        }
+    }
     inner.untold.clear();
     inner.others.clear();
     inner.ambiguous = false;

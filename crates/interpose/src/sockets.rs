@@ -136,6 +136,12 @@ pub(crate) struct Promoted {
     pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
+    /// SO_RCVLOWAT, as [`Socket::low_water`].
+    pub(crate) low_water: i32,
+    /// What the kernel's is set to meanwhile; 0: it was left alone.
+    pub(crate) kernel_mark: i32,
+    /// SO_COOKIE: which socket it is, whatever its number.
+    pub(crate) cookie: u64,
     pub(crate) token: promote::wire::Token,
 }
 

@@ -65,6 +65,11 @@ pub fn before_exec() {
     }
 }
 
+/// Before another program is started beside this one, which inherits what is not closed at exec.
+pub(crate) fn before_spawn() {
+    leaving::before_exec();
+}
+
 /// In the child of a fork.
 pub(crate) fn forked() {
     TOLD.store(false, Ordering::Relaxed);

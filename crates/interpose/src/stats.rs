@@ -65,9 +65,11 @@ pub(crate) enum Stays {
     UnseenIo,
     /// The system gave no memory.
     NoMemory,
+    /// The program has an io_uring, by which it may read and write unseen.
+    IoUring,
 }
 
-const STAYS: [(Stays, &str); 7] = [
+const STAYS: [(Stays, &str); 8] = [
     (Stays::OtherHost, "other-host"),
     (Stays::Ports, "ports"),
     (Stays::Shared, "shared"),
@@ -75,6 +77,7 @@ const STAYS: [(Stays, &str); 7] = [
     (Stays::Kernel, "socket-option"),
     (Stays::UnseenIo, "unseen-io"),
     (Stays::NoMemory, "no-memory-here"),
+    (Stays::IoUring, "io_uring"),
 ];
 
 static STAYED: [AtomicU64; STAYS.len()] = [const { AtomicU64::new(0) }; STAYS.len()];

@@ -15,6 +15,7 @@ use libc::{
 };
 
 mod creators;
+mod variadic;
 
 /// The program's own allocator may be one that calls what stands here: nothing of ours is
 /// allocated there.
@@ -55,7 +56,9 @@ macro_rules! names {
 names! {
     socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     socketpair = socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
+    __socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect = connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    __connect = connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     accept = accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4 = accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
     shutdown = shutdown(fd: c_int, how: c_int) -> c_int;
@@ -77,6 +80,11 @@ names! {
     sendto = sendto(fd: c_int, buffer: *const c_void, length: size_t, flags: c_int, address: *const sockaddr, address_length: socklen_t) -> ssize_t;
     sendmsg = sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg = sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    __sendmmsg = sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    preadv2 = preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    preadv64v2 = preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev2 = pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    pwritev64v2 = pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     sendfile = sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     sendfile64 = sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     splice = splice(input: c_int, input_offset: *mut loff_t, output: c_int, output_offset: *mut loff_t, length: size_t, flags: c_uint) -> ssize_t;
@@ -91,6 +99,7 @@ names! {
     dup3 = dup3(fd: c_int, new: c_int, flags: c_int) -> c_int;
     fcntl = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
     fcntl64 = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
+    __libc_fcntl64 = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
     __fcntl = fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int;
     ioctl = ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int;
     syscall = syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
@@ -110,6 +119,7 @@ names! {
 
     fork = fork() -> pid_t;
     __fork = fork() -> pid_t;
+    __libc_fork = fork() -> pid_t;
     _Fork = _Fork() -> pid_t;
 
     _exit = _exit(status: c_int) -> c_int;
@@ -121,6 +131,14 @@ names! {
     fexecve = fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fdopen = fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     posix_spawn_file_actions_adddup2 = posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
+    fclose = fclose(stream: *mut libc::FILE) -> c_int;
+    vdprintf = vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    __vdprintf_chk = __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
+    system = system(command: *const c_char) -> c_int;
+    popen = popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE;
+    posix_spawn = posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    posix_spawnp = posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
+    daemon = daemon(stays: c_int, keeps: c_int) -> c_int;
     execveat = execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char, flags: c_int) -> c_int;
 }
 

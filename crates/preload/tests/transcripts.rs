@@ -14,6 +14,9 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use monitor::{Listener, Monitor, Options};
+use support::library;
+
+mod support;
 
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -187,28 +190,6 @@ impl Drop for Bench {
         // What is left behind costs room, nothing else.
         let _ = fs::remove_dir_all(&self.room);
     }
-}
-
-/// Builds the library in this test's profile: cargo builds none for the tests of a package
-/// whose library they cannot link.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("the test knows its path");
-    let profile_directory = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-    let profile = match profile_directory.file_name().and_then(OsStr::to_str) {
-        Some("debug") | None => "dev",
-        Some(other) => other,
-    };
-    let built = Command::new(env!("CARGO"))
-        .args(["build", "--quiet", "--locked", "--package", "megapipe-preload", "--profile", profile])
-        .arg("--target-dir")
-        .arg(profile_directory.parent().expect("target"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("cargo runs");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let library = profile_directory.join("libmegapipe_preload.so");
-    assert!(library.exists(), "cargo built no {}", library.display());
-    library
 }
 
 /// Connections that the summaries call promoted, and bytes that they say were sent over memory.

@@ -571,8 +571,9 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         self.end.receiver.leave();
-        // What the kernel is given anyway wakes, too.
-        Ok(kernel_idle && !self.end.sender.peer_ended() && self.end.sender.open_ring()?)
+        // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
+        let asleep = kernel_idle && !self.end.sender.peer_ended() && !self.end.sender.peer_left();
+        Ok(asleep && self.end.sender.open_ring()?)
     }
 
     /// Nobody who has this end sends to the ring from here on.
@@ -761,6 +762,21 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn look_behind_kernel(&mut self) -> Result<bool, Corrupt> {
         self.end.receiver.look_behind_tcp()
+    }
+
+    /// As [`Self::arm`], for an end that leaves what is here where it is. True: more came.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+        self.end.tell_counts();
+        self.end.receiver.arm_for_more()
+    }
+
+    /// Bytes of the ring that can be taken, now or behind those of the kernel, as of the last look.
+    pub fn untaken_here(&self) -> usize {
+        self.end.receiver.untaken()
     }
 
     /// This end is about to close, and reads no more.

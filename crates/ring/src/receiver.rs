@@ -526,6 +526,32 @@ impl Receiver {
         ready.map(|_| true)
     }
 
+    /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
+    /// little. True: more came meanwhile, and this end is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    #[cold]
+    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+        let before = self.tail;
+        self.mute();
+        // BELL-PAIR, as in `arm`.
+        full_fence();
+        self.refresh()?;
+        let more = self.tail != before;
+        if more {
+            self.disarm();
+        }
+        Ok(more)
+    }
+
+    /// Ring bytes that are here, of all parts, as of the last look.
+    #[inline]
+    pub fn untaken(&self) -> usize {
+        // `refresh` keeps `tail` at most a ring's length ahead of `head`.
+        self.tail.wrapping_sub(self.head) as usize
+    }
+
     /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {

@@ -50,6 +50,31 @@ pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     receiving(fd, socket, || vector(iov, count), 0, || real::readv(fd, iov, count))
 }
 
+/// RWF_HIPRI, DSYNC, SYNC, NOWAIT, APPEND and NOAPPEND, of which one means something to sockets.
+const SOCKETS_TAKE: c_int = 0x3f;
+
+fn waits(flags: c_int) -> c_int {
+    if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 }
+}
+
+/// preadv2(2) that names no place is readv(2), which sockets know.
+pub unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    let plain = || real::preadv2(fd, iov, count, offset, flags);
+    match watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0) {
+        Some(socket) => receiving(fd, socket, || vector(iov, count), waits(flags), plain),
+        None => plain(),
+    }
+}
+
+/// As [`preadv2`], of writev(2).
+pub unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    let plain = || real::pwritev2(fd, iov, count, offset, flags);
+    match watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0) {
+        Some(socket) => sends(fd, socket, || vector(iov, count), waits(flags), plain),
+        None => plain(),
+    }
+}
+
 unsafe fn vector(iov: *const iovec, count: c_int) -> Result<Pieces<'static>, i32> {
     Pieces::new(iov, usize::try_from(count).map_err(|_| libc::EINVAL)?)
 }
@@ -129,7 +154,11 @@ pub unsafe fn recvmmsg(
 ) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
     if !promoted || !is_memory(messages) {
-        return real::recvmmsg(fd, messages, count, flags, timeout);
+        let received = real::recvmmsg(fd, messages, count, flags, timeout);
+        for place in 0..usize::try_from(received).unwrap_or(0) {
+            received_descriptors(0, &raw mut (*messages.add(place)).msg_hdr);
+        }
+        return received;
     }
     let until = match epoll::time(timeout.as_ref()) {
         Ok(Limit::Never) => None,
@@ -201,17 +230,27 @@ pub unsafe fn sendto(
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
-        if is_memory(message) && (*message).msg_controllen > 0 {
-            carried(message, leaving::leave);
-        }
+        hands_over(message);
         return real::sendmsg(fd, message, flags);
     };
     sends(fd, socket, || Pieces::of_message(&*message), flags, || real::sendmsg(fd, message, flags))
 }
 
+/// Promoted sockets whose descriptors are sent to somebody leave their rings before.
+unsafe fn hands_over(message: *const msghdr) {
+    if is_memory(message) && (*message).msg_controllen > 0 {
+        carried(message, leaving::leave);
+    }
+}
+
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
     if !promoted || !is_memory(messages) {
+        if is_memory(messages) {
+            for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+                hands_over(&raw const (*messages.add(place as usize)).msg_hdr);
+            }
+        }
         return real::sendmmsg(fd, messages, count, flags);
     }
     let mut done = 0;

@@ -5,6 +5,7 @@
 #![allow(clippy::missing_safety_doc)] // said in the module above
 
 use super::*;
+use crate::start::before_spawn;
 
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(domain, kind, protocol);
@@ -220,45 +221,10 @@ pub unsafe fn setsockopt(
     length: socklen_t,
 ) -> c_int {
     let ours = match table::entry(fd) {
-        Entry::Socket(number) => options::set(sockets::at(number), number, level, name, value, length),
+        Entry::Socket(number) => options::set(fd, number, level, name, value, length),
         Entry::Unknown | Entry::Foreign | Entry::Set(_) => None,
     };
     ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
-}
-
-/// syscall(2), by which some programs close descriptors, and do more.
-pub unsafe fn syscall(
-    number: c_long,
-    a: c_long,
-    b: c_long,
-    c: c_long,
-    d: c_long,
-    e: c_long,
-    f: c_long,
-) -> c_long {
-    let fd = a as c_int;
-    match number {
-        libc::SYS_close => c_long::from(close(fd)),
-        libc::SYS_close_range => c_long::from(close_range(a as c_uint, b as c_uint, c as c_int)),
-        libc::SYS_read => read(fd, b as *mut c_void, c as usize) as c_long,
-        libc::SYS_write => write(fd, b as *const c_void, c as usize) as c_long,
-        libc::SYS_readv => readv(fd, b as *const iovec, c as c_int) as c_long,
-        libc::SYS_writev => writev(fd, b as *const iovec, c as c_int) as c_long,
-        libc::SYS_recvfrom => {
-            recvfrom(fd, b as *mut c_void, c as usize, d as c_int, e as *mut sockaddr, f as *mut socklen_t)
-                as c_long
-        }
-        libc::SYS_sendto => {
-            sendto(fd, b as *const c_void, c as usize, d as c_int, e as *const sockaddr, f as socklen_t)
-                as c_long
-        }
-        libc::SYS_recvmsg => recvmsg(fd, b as *mut msghdr, c as c_int) as c_long,
-        libc::SYS_sendmsg => sendmsg(fd, b as *const msghdr, c as c_int) as c_long,
-        libc::SYS_accept4 => c_long::from(accept4(fd, b as *mut sockaddr, c as *mut socklen_t, d as c_int)),
-        libc::SYS_dup => c_long::from(dup(fd)),
-        libc::SYS_dup3 => c_long::from(dup3(fd, b as c_int, c as c_int)),
-        _ => real::syscall(number, a, b, c, d, e, f),
-    }
 }
 
 pub unsafe fn fork() -> pid_t {
@@ -282,6 +248,53 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
     real::posix_spawn_file_actions_adddup2(actions, fd, new)
 }
 
+/// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
+pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
+    if is_memory(stream) {
+        let before = real::errno();
+        descriptors::closing(libc::fileno(stream));
+        real::set_errno(before);
+    }
+    real::fclose(stream)
+}
+
+/// `arguments` is a va_list, which Linux's 64-bit systems pass by address.
+pub unsafe fn vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    if watched(fd).is_none() {
+        return real::vdprintf(fd, format, arguments);
+    }
+    print(fd, |text| real::vasprintf(text, format, arguments))
+}
+
+#[allow(non_snake_case)] // the C name
+pub unsafe fn __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int {
+    if watched(fd).is_none() {
+        return real::__vdprintf_chk(fd, flag, format, arguments);
+    }
+    print(fd, |text| real::__vasprintf_chk(text, flag, format, arguments))
+}
+
+/// dprintf(3) to a socket: the C library would write by itself.
+unsafe fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -> c_int {
+    let mut text = std::ptr::null_mut();
+    let count = format(&raw mut text);
+    let Ok(length) = usize::try_from(count) else { return -1 };
+    let mut done = 0;
+    while done < length {
+        let sent = write(fd, text.add(done).cast(), length - done);
+        if sent <= 0 {
+            break;
+        }
+        // Not negative.
+        done += sent as usize;
+    }
+    kept_errno(|| {
+        // SAFETY: vasprintf(3) allocated it.
+        unsafe { libc::free(text.cast()) }
+    });
+    if done < length { -1 } else { count }
+}
+
 /// A descriptor of any other kind was made.
 #[inline]
 pub fn made(fd: c_int) -> c_int {
@@ -296,22 +309,38 @@ pub unsafe fn _exit(status: c_int) -> c_int {
     real::_exit(status)
 }
 
+/// Another program is about to take the place of this process, or of the child of a vfork(2),
+/// which inherits what its parent has as well, but may have put other files at the numbers.
+fn before_exec() {
+    crate::before_exec();
+    if !process::borrows_memory() {
+        return;
+    }
+    for fd in 0..table::end() {
+        let Some(socket) = table::socket(fd).filter(|_| kernel::is_inherited(fd)) else { continue };
+        let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);
+        if cookie.is_none_or(|cookie| kept_errno(|| kernel::cookie(fd)) == cookie) {
+            leaving::leave(fd);
+        }
+    }
+}
+
 pub unsafe fn execve(
     path: *const c_char,
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::execve(path, arguments, environment)
 }
 
 pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::execv(path, arguments)
 }
 
 pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::execvp(file, arguments)
 }
 
@@ -320,7 +349,7 @@ pub unsafe fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::execvpe(file, arguments, environment)
 }
 
@@ -329,7 +358,7 @@ pub unsafe fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::fexecve(fd, arguments, environment)
 }
 
@@ -340,6 +369,87 @@ pub unsafe fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    crate::before_exec();
+    before_exec();
     real::execveat(at, path, arguments, environment, flags)
+}
+
+pub unsafe fn system(command: *const c_char) -> c_int {
+    if !command.is_null() {
+        before_spawn();
+    }
+    real::system(command)
+}
+
+pub unsafe fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
+    before_spawn();
+    let stream = real::popen(command, kind);
+    if !stream.is_null() {
+        made(libc::fileno(stream));
+    }
+    stream
+}
+
+pub unsafe fn posix_spawn(
+    process: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    before_spawn();
+    real::posix_spawn(process, path, actions, attributes, arguments, environment)
+}
+
+pub unsafe fn posix_spawnp(
+    process: *mut pid_t,
+    file: *const c_char,
+    actions: *const c_void,
+    attributes: *const c_void,
+    arguments: *const *mut c_char,
+    environment: *const *mut c_char,
+) -> c_int {
+    before_spawn();
+    real::posix_spawnp(process, file, actions, attributes, arguments, environment)
+}
+
+/// daemon(3), as glibc does it, whose own fork nobody sees.
+pub unsafe fn daemon(stays: c_int, keeps: c_int) -> c_int {
+    match fork() {
+        -1 => return -1,
+        0 => {}
+        _ => {
+            _exit(0);
+            return -1;
+        }
+    }
+    if libc::setsid() < 0 {
+        return -1;
+    }
+    if stays == 0 {
+        libc::chdir(c"/".as_ptr());
+    }
+    if keeps != 0 {
+        return 0;
+    }
+    let null = made(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR));
+    if null < 0 {
+        return -1;
+    }
+    let mut status: libc::stat = std::mem::zeroed();
+    let is_device = libc::fstat(null, &raw mut status) == 0
+        && status.st_mode & libc::S_IFMT == libc::S_IFCHR
+        && status.st_rdev == libc::makedev(1, 3);
+    if !is_device {
+        close(null);
+        real::set_errno(libc::ENODEV);
+        return -1;
+    }
+    for fd in 0..=libc::STDERR_FILENO {
+        dup2(null, fd);
+    }
+    if null > libc::STDERR_FILENO {
+        close(null);
+    }
+    0
 }

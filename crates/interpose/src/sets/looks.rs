@@ -2,7 +2,7 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 #![allow(unsafe_code)] // epoll_ctl(2)
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use libc::epoll_event;
@@ -54,17 +54,20 @@ impl Inner {
     pub(super) fn share(&mut self) {
         self.crowd = true;
         for number in &self.list {
-            if let Some(promoted) = sockets::at(*number).lock().promoted.as_deref_mut()
+            let mut guard = sockets::at(*number).lock();
+            let fd = guard.interest.fd;
+            if let Some(promoted) = guard.promoted.as_deref_mut()
                 && !promoted.armed
             {
-                let _ = promoted.arm();
+                promoted.arm_to_sleep(fd);
             }
         }
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        self.sleeper
-            .filter(|_| !self.crowd && !promoted.shown_in_kernel && !promoted.connection.has_several_users())
+        let alone = !promoted.shown_in_kernel && !promoted.connection.has_several_users();
+        // A word for all of them would wake for bytes that are too few, too.
+        self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for.
@@ -87,12 +90,14 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0 && promoted.connection.look_again().unwrap_or(true) {
+            if interest.events & IN != 0 && has_bytes(promoted, interest.fd) {
                 let arrived = promoted.connection.arrived();
                 if !edge || promoted.reported != arrived {
                     promoted.reported = arrived;
                     promoted.quiet = 0;
                     ready |= interest.events & IN_TOO;
+                    // What reached the mark may be the end.
+                    self.kernel_is_due |= promoted.has_mark();
                 }
             }
             let writable = interest.events & OUT_TOO;
@@ -172,6 +177,13 @@ impl Inner {
     /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
     /// out, unless the kernel has to keep the socket readable for other threads.
     fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
+        if promoted.has_mark() {
+            if promoted.arm_to_sleep(fd) {
+                self.list(number, promoted);
+                return true;
+            }
+            return false;
+        }
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
             // What an edge-triggered set told of already is none.
@@ -205,7 +217,6 @@ impl Inner {
     pub(crate) fn go_to_sleep(&mut self) -> bool {
         let here = self.number + 1;
         let mut cooled = false;
-        let mut muted = false;
         for place in 0..self.list.len() {
             let mut guard = sockets::at(self.list[place]).lock();
             let inner = &mut *guard;
@@ -221,11 +232,18 @@ impl Inner {
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
                 // A bell on it would not wake this set, or it only costs.
-                if !wanted || promoted.was_told(inner.interest.events) {
+                let edge = inner.interest.events & EDGE != 0;
+                if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
-                    muted = true;
-                } else if promoted.arm().unwrap_or(true) {
+                } else if edge && promoted.reported == promoted.connection.arrived() {
+                    // What is here was told of; only more is news.
+                    promoted.armed = !promoted.connection.arm_for_more().unwrap_or(true);
+                    promoted.stale = false;
+                    if !promoted.armed {
+                        return false;
+                    }
+                } else if promoted.arm_to_sleep(inner.interest.fd) {
                     return false;
                 }
             }
@@ -239,10 +257,6 @@ impl Inner {
                 let listed = |promoted: &Promoted| promoted.listed_in == here;
                 sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
             });
-        }
-        if muted {
-            // BELL-PAIR: a bell is asked for before the last look.
-            fence(Ordering::SeqCst);
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
             promoter::sleep(sleeper);
@@ -270,21 +284,20 @@ impl Inner {
             inner.interest.set == self.number + 1
                 && inner.interest.events & IN != 0
                 && !inner.interest.spent
-                && promoted.connection.look_again().unwrap_or(true)
+                && has_bytes(promoted, inner.interest.fd)
                 && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())
         })
     }
 }
 
-impl Promoted {
-    /// Whether an edge-triggered set was told of all that is here, and the program left it.
-    fn was_told(&mut self, events: u32) -> bool {
-        // Of nonsense that the other end wrote whoever reads is told.
-        events & EDGE != 0
-            && self.connection.look_again().unwrap_or(true)
-            && self.reported == self.connection.arrived()
+fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
+    if promoted.has_mark() {
+        return promoted.reaches_mark(fd);
     }
+    promoted.connection.look_again().unwrap_or(true)
+}
 
+impl Promoted {
     /// Others than its set wait for it: what comes is seen in the kernel from here on.
     pub(crate) fn show_in_kernel(&mut self) {
         if !self.shown_in_kernel {

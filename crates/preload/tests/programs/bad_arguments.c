@@ -43,6 +43,37 @@ int main(void)
     one.iov_base = bytes;
     SHOW(readv(pair.server, &one, 1));
     SHOW(recvmsg(pair.server, NULL, 0));
+    /* Vectors, messages and addresses that no program can have. */
+    void *const nowhere[] = {low, high, (void *)0x4141414141414141};
+    for (int at = 0; at < 3; at++) {
+        struct msghdr head = {.msg_iov = nowhere[at], .msg_iovlen = 1};
+        struct mmsghdr many = {.msg_hdr = head};
+        struct iovec piece = {nowhere[at], 4};
+        SHOW(readv(pair.server, nowhere[at], 1));
+        SHOW(writev(pair.client, nowhere[at], 1));
+        SHOW(recvmsg(pair.server, nowhere[at], 0));
+        SHOW(sendmsg(pair.client, nowhere[at], 0));
+        SHOW(recvmsg(pair.server, &head, 0));
+        SHOW(sendmsg(pair.client, &head, 0));
+        SHOW(recvmmsg(pair.server, nowhere[at], 1, 0, NULL));
+        SHOW(sendmmsg(pair.client, nowhere[at], 1, 0));
+        SHOW(recvmmsg(pair.server, &many, 1, 0, NULL));
+        SHOW(recv(pair.server, nowhere[at], 4, 0));
+        SHOW(send(pair.client, nowhere[at], 4, 0));
+        SHOW(readv(pair.server, &piece, 1));
+        SHOW(poll(nowhere[at], 1, 0));
+        SHOW(ioctl(pair.server, FIONREAD, nowhere[at]));
+        SHOW(setsockopt(pair.client, IPPROTO_TCP, TCP_NODELAY, nowhere[at], 4));
+        SHOW(getsockopt(pair.client, IPPROTO_TCP, TCP_NODELAY, nowhere[at], nowhere[at]));
+        SHOW(recvfrom(pair.server, bytes, 0, MSG_DONTWAIT, NULL, nowhere[at]) < 0);
+    }
+    int set = NEED(epoll_create1(0));
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    for (int at = 0; at < 3; at++) {
+        SHOW(epoll_wait(set, nowhere[at], 1, 0));
+        SHOW(epoll_ctl(set, EPOLL_CTL_MOD, pair.server, nowhere[at]));
+    }
+    close(set);
     /* Nothing of it was taken. */
     SHOW(recv(pair.server, bytes, 8, 0));
     show_bytes("recv", bytes, 8);

@@ -1,0 +1,229 @@
+//! syscall(2), by which some programs do what libc has functions for.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in section 2 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// What is left of a time is told by these calls themselves, not by their functions in libc.
+struct Clock {
+    began: Instant,
+    limit: Option<Duration>,
+}
+
+impl Clock {
+    unsafe fn new(timeout: *const timespec) -> Clock {
+        let limit = match epoll::time(timeout.as_ref()) {
+            Ok(Limit::After(limit)) => Some(limit),
+            Ok(Limit::Never) | Err(()) => None,
+        };
+        Clock { began: Instant::now(), limit }
+    }
+
+    unsafe fn tell(&self, timeout: *mut timespec) {
+        if let Some(limit) = self.limit {
+            let left = limit.saturating_sub(self.began.elapsed());
+            *timeout = timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        }
+    }
+}
+
+/// The last argument of pselect6(2).
+#[repr(C)]
+struct Mask {
+    mask: *const sigset_t,
+    size: size_t,
+}
+
+pub unsafe fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let fd = a as c_int;
+    let status = match number {
+        libc::SYS_read => return read(fd, b as *mut c_void, c as usize) as c_long,
+        libc::SYS_write => return write(fd, b as *const c_void, c as usize) as c_long,
+        libc::SYS_readv => return readv(fd, b as *const iovec, c as c_int) as c_long,
+        libc::SYS_writev => return writev(fd, b as *const iovec, c as c_int) as c_long,
+        libc::SYS_preadv2 if is_no_place(d, e) => {
+            return preadv2(fd, b as *const iovec, c as c_int, -1, f as c_int) as c_long;
+        }
+        libc::SYS_pwritev2 if is_no_place(d, e) => {
+            return pwritev2(fd, b as *const iovec, c as c_int, -1, f as c_int) as c_long;
+        }
+        libc::SYS_recvfrom => {
+            let (address, length) = (e as *mut sockaddr, f as *mut socklen_t);
+            return recvfrom(fd, b as *mut c_void, c as usize, d as c_int, address, length) as c_long;
+        }
+        libc::SYS_sendto => {
+            let (address, length) = (e as *const sockaddr, f as socklen_t);
+            return sendto(fd, b as *const c_void, c as usize, d as c_int, address, length) as c_long;
+        }
+        libc::SYS_recvmsg => return recvmsg(fd, b as *mut msghdr, c as c_int) as c_long,
+        libc::SYS_sendmsg => return sendmsg(fd, b as *const msghdr, c as c_int) as c_long,
+        libc::SYS_sendfile => return sendfile(fd, b as c_int, c as *mut off_t, d as usize) as c_long,
+        libc::SYS_splice => {
+            let (from, to) = (b as *mut loff_t, d as *mut loff_t);
+            return splice(fd, from, c as c_int, to, e as usize, f as c_uint) as c_long;
+        }
+        libc::SYS_recvmmsg => recvmmsg(fd, b as *mut mmsghdr, c as c_uint, d as c_int, e as *mut timespec),
+        libc::SYS_sendmmsg => sendmmsg(fd, b as *mut mmsghdr, c as c_uint, d as c_int),
+
+        libc::SYS_socket => socket(fd, b as c_int, c as c_int),
+        libc::SYS_socketpair => socketpair(fd, b as c_int, c as c_int, d as *mut c_int),
+        libc::SYS_connect => connect(fd, b as *const sockaddr, c as socklen_t),
+        libc::SYS_accept => accept(fd, b as *mut sockaddr, c as *mut socklen_t),
+        libc::SYS_accept4 => accept4(fd, b as *mut sockaddr, c as *mut socklen_t, d as c_int),
+        libc::SYS_shutdown => shutdown(fd, b as c_int),
+        libc::SYS_getsockopt => getsockopt(fd, b as c_int, c as c_int, d as *mut c_void, e as *mut socklen_t),
+        libc::SYS_setsockopt => setsockopt(fd, b as c_int, c as c_int, d as *const c_void, e as socklen_t),
+        libc::SYS_fcntl => fcntl(fd, b as c_int, c as *mut c_void),
+        libc::SYS_ioctl => ioctl(fd, b as c_ulong, c as *mut c_void),
+
+        libc::SYS_close => close(fd),
+        libc::SYS_close_range => close_range(a as c_uint, b as c_uint, c as c_int),
+        libc::SYS_dup => dup(fd),
+        libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int),
+
+        libc::SYS_epoll_create1 => epoll_create1(fd),
+        libc::SYS_epoll_ctl => epoll_ctl(fd, b as c_int, c as c_int, d as *mut epoll_event),
+        libc::SYS_epoll_pwait => {
+            epoll_pwait(fd, b as *mut epoll_event, c as c_int, d as c_int, e as *const sigset_t)
+        }
+        libc::SYS_epoll_pwait2 => {
+            let (timeout, mask) = (d as *const timespec, e as *const sigset_t);
+            epoll_pwait2(fd, b as *mut epoll_event, c as c_int, timeout, mask)
+        }
+        libc::SYS_ppoll => {
+            let timeout = c as *mut timespec;
+            let clock = Clock::new(timeout);
+            let ready = ppoll(a as *mut pollfd, b as libc::nfds_t, timeout, d as *const sigset_t);
+            clock.tell(timeout);
+            ready
+        }
+        libc::SYS_pselect6 => {
+            let (timeout, mask) = (e as *mut timespec, f as *const Mask);
+            let mask = mask.as_ref().map_or(std::ptr::null(), |mask| mask.mask);
+            let (read, write, except) = (b as *mut fd_set, c as *mut fd_set, d as *mut fd_set);
+            let clock = Clock::new(timeout);
+            let ready = pselect(fd, read, write, except, timeout, mask);
+            clock.tell(timeout);
+            ready
+        }
+
+        libc::SYS_execve => {
+            let arguments = b as *const *const c_char;
+            execve(a as *const c_char, arguments, c as *const *const c_char)
+        }
+        libc::SYS_execveat => {
+            let (arguments, environment) = (c as *const *const c_char, d as *const *const c_char);
+            execveat(fd, b as *const c_char, arguments, environment, e as c_int)
+        }
+        libc::SYS_exit_group => {
+            crate::finish();
+            return real::syscall(number, a, b, c, d, e, f);
+        }
+        libc::SYS_openat
+        | libc::SYS_openat2
+        | libc::SYS_eventfd2
+        | libc::SYS_timerfd_create
+        | libc::SYS_signalfd4
+        | libc::SYS_memfd_create
+        | libc::SYS_inotify_init1
+        | libc::SYS_pidfd_open
+        | libc::SYS_perf_event_open
+        | libc::SYS_userfaultfd
+        | libc::SYS_bpf => made(real::syscall(number, a, b, c, d, e, f) as c_int),
+        libc::SYS_io_uring_setup => {
+            let ring = made(real::syscall(number, a, b, c, d, e, f) as c_int);
+            if ring >= 0 {
+                kept_errno(crate::uring::was_made);
+            }
+            ring
+        }
+        // What it is a copy of is not known here.
+        libc::SYS_pidfd_getfd => {
+            let new = real::syscall(number, a, b, c, d, e, f) as c_int;
+            if new >= 0 {
+                descriptors::unknown(new);
+            }
+            new
+        }
+        libc::SYS_pipe2 => {
+            let status = real::syscall(number, a, b, c, d, e, f) as c_int;
+            if status == 0 {
+                let pair = a as *const c_int;
+                made(*pair);
+                made(*pair.add(1));
+            }
+            status
+        }
+        _ => return older::syscall(number, a, b, c, d, e, f),
+    };
+    c_long::from(status)
+}
+
+/// An offset of -1, in two halves: the calls that take one then do what those without do.
+fn is_no_place(low: c_long, high: c_long) -> bool {
+    // Of 64-bit systems only the first half counts (preadv(2)).
+    low == -1 && (high == 0 || high == -1)
+}
+
+/// Calls that only the processors of old have.
+#[cfg(target_arch = "x86_64")]
+mod older {
+    use super::*;
+
+    pub(super) unsafe fn syscall(
+        number: c_long,
+        a: c_long,
+        b: c_long,
+        c: c_long,
+        d: c_long,
+        e: c_long,
+        f: c_long,
+    ) -> c_long {
+        let fd = a as c_int;
+        let status = match number {
+            libc::SYS_dup2 => dup2(fd, b as c_int),
+            libc::SYS_epoll_create => epoll_create(fd),
+            libc::SYS_epoll_wait => epoll_wait(fd, b as *mut epoll_event, c as c_int, d as c_int),
+            libc::SYS_poll => poll(a as *mut pollfd, b as libc::nfds_t, c as c_int),
+            libc::SYS_select => {
+                let (read, write, except) = (b as *mut fd_set, c as *mut fd_set, d as *mut fd_set);
+                select(fd, read, write, except, e as *mut timeval)
+            }
+            libc::SYS_fork => fork(),
+            libc::SYS_open
+            | libc::SYS_creat
+            | libc::SYS_eventfd
+            | libc::SYS_signalfd
+            | libc::SYS_inotify_init => made(real::syscall(number, a, b, c, d, e, f) as c_int),
+            libc::SYS_pipe => {
+                let status = real::syscall(number, a, b, c, d, e, f) as c_int;
+                if status == 0 {
+                    let pair = a as *const c_int;
+                    made(*pair);
+                    made(*pair.add(1));
+                }
+                status
+            }
+            _ => return real::syscall(number, a, b, c, d, e, f),
+        };
+        c_long::from(status)
+    }
+}
+
+/// Calls that only the processors of old have: this is none.
+#[cfg(not(target_arch = "x86_64"))]
+mod older {
+    pub(super) use crate::real::syscall;
+}

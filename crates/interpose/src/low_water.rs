@@ -1,0 +1,90 @@
+//! SO_RCVLOWAT of a promoted socket: it is readable with so many bytes, wherever they lie.
+//!
+//! The kernel would call no bell readable under the program's mark. While too few bytes are here,
+//! its own mark is one more than it holds, so that whatever comes, data or bell, wakes whoever
+//! sleeps; then they are counted again.
+
+use std::ffi::c_int;
+
+use ring::Front;
+
+use crate::kernel::{self, Found};
+use crate::sockets::Promoted;
+
+impl Promoted {
+    /// Whether the program asked for more than one byte.
+    #[inline]
+    pub(crate) fn has_mark(&self) -> bool {
+        self.low_water > 1
+    }
+
+    /// Whether the program's mark is reached, by bytes of the ring and of the kernel, or there will
+    /// be no more.
+    #[cold]
+    pub(crate) fn reaches_mark(&mut self, fd: c_int) -> bool {
+        // Nonsense of the other end's is met by whoever reads.
+        if self.connection.look_again().is_err() {
+            return true;
+        }
+        let in_ring = self.connection.untaken_here();
+        let wanted = self.low_water.unsigned_abs() as usize;
+        if in_ring >= wanted || self.connection.kernel_has_ended() || kernel::has_ended(fd) {
+            return true;
+        }
+        in_ring + self.in_kernel(fd) >= wanted
+    }
+
+    /// Bytes of the stream that the kernel holds; bells before them are taken out.
+    fn in_kernel(&mut self, fd: c_int) -> usize {
+        for _ in 0..2 {
+            let Found::Bytes(unread) = kernel::look(fd) else { return 0 };
+            match self.connection.front(unread) {
+                Ok(Front::Bells(bells)) => drop(self.drop_bells_of(fd, bells)),
+                Ok(Front::Data(bytes)) => return bytes as usize,
+                Ok(Front::Later) => return unread,
+                Err(_) => return 0,
+            }
+        }
+        0
+    }
+
+    /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
+    pub(crate) fn arm_to_sleep(&mut self, fd: c_int) -> bool {
+        if !self.has_mark() {
+            return self.arm().unwrap_or(true);
+        }
+        // More may come while it is counted.
+        loop {
+            if self.reaches_mark(fd) {
+                return true;
+            }
+            self.stale = false;
+            let Ok(more) = self.connection.arm_for_more() else { return true };
+            self.armed = !more;
+            if !more {
+                break;
+            }
+        }
+        let held = match kernel::look(fd) {
+            Found::Bytes(unread) => unread,
+            Found::Nothing | Found::End | Found::Failed(_) => 0,
+        };
+        self.mark_kernel(fd, c_int::try_from(held + 1).unwrap_or(c_int::MAX));
+        false
+    }
+
+    /// The kernel calls the socket readable with the first byte again.
+    #[inline]
+    pub(crate) fn unmark(&mut self, fd: c_int) {
+        if self.kernel_mark > 1 {
+            self.mark_kernel(fd, 1);
+        }
+    }
+
+    fn mark_kernel(&mut self, fd: c_int, mark: c_int) {
+        if self.kernel_mark.max(1) != mark {
+            self.kernel_mark = mark;
+            kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &mark);
+        }
+    }
+}
