@@ -210,7 +210,8 @@ impl Inner {
                 }
             }
         }
-        news | ring(promoted)
+        // An edge comes once, and what is no bell may have come with it, FIN too.
+        news || ring(promoted) || (edge && promoted.kernel_has_news(fd))
     }
 
     /// Before this thread sleeps in the kernel. False: something is here.
