@@ -127,7 +127,7 @@ class Haproxy(Service):
         (self.place / "conf").write_text(f"""
 global
     maxconn 1000
-    nbthread 1
+    nbthread 2
 defaults
     mode http
     timeout connect 60s

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t, timespec};
 
+use crate::memory::is_memory;
 use crate::promoter;
 use crate::real;
 use crate::sets::{self, Change, Set, Wish};
@@ -177,6 +178,50 @@ pub(crate) unsafe fn wait(
     promoter::answers();
     real::set_errno(if done < 0 { errno } else { before });
     done
+}
+
+/// A wait in a set that has no promoted sockets, which `call` makes; it may get some meanwhile.
+///
+/// # Safety
+///
+/// As for [`wait`].
+pub(crate) unsafe fn wait_unaware(
+    fd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Limit,
+    mask: *const sigset_t,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let Entry::Set(number) = table::entry(fd) else { return call() };
+    if matches!(limit, Limit::After(Duration::ZERO)) || most <= 0 || !is_memory(events) {
+        return call();
+    }
+    let began = Instant::now();
+    let set = sets::at(number);
+    // UNAWARE-PAIR: it is seen by whoever has the set's socket promoted and changes it then.
+    set.unaware.fetch_add(1, Ordering::SeqCst);
+    let late = set.promoted.load(Ordering::SeqCst) > 0;
+    let found = if late { 0 } else { call() };
+    set.unaware.fetch_sub(1, Ordering::SeqCst);
+    let count = usize::try_from(found).unwrap_or(0);
+    if !late && (count == 0 || promoted_set(fd).is_none()) {
+        return found;
+    }
+    let errno = real::errno();
+    // SAFETY: the caller's promise; so many events were written.
+    let room = unsafe { std::slice::from_raw_parts_mut(events, count) };
+    let told = set.lock().filter(fd, room, 0);
+    real::set_errno(errno);
+    if told > 0 {
+        return told as c_int;
+    }
+    let left = match limit {
+        Limit::Never => Limit::Never,
+        Limit::After(limit) => Limit::After(limit.saturating_sub(began.elapsed())),
+    };
+    // SAFETY: the caller's promise.
+    unsafe { wait(fd, set, events, most, left, mask) }
 }
 
 /// # Safety

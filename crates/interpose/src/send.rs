@@ -110,11 +110,8 @@ impl Promoted {
         if let Some(errno) = self.connection.take_error() {
             return Step::Failed(errno);
         }
-        if flags & libc::MSG_OOB != 0
-            || self.connection.peer_reads_no_more()
-            || self.connection.peer_prefers_tcp()
-        {
-            // The kernel knows what this comes to, or is asked for.
+        if flags & libc::MSG_OOB != 0 || self.connection.peer_reads_no_more() {
+            // The kernel knows what this comes to.
             self.connection.kernel_sends();
         }
         if self.connection.peer_left()

@@ -42,6 +42,8 @@ pub(crate) struct Set {
     pub(crate) promoted: AtomicU32,
     /// 1: the kernel has to be told of changes.
     pub(crate) untold: AtomicU32,
+    /// Threads that wait in the kernel since before it had promoted sockets.
+    pub(crate) unaware: AtomicU32,
     inner: UnsafeCell<Inner>,
 }
 
@@ -95,6 +97,7 @@ pub(crate) fn add() -> Option<u32> {
         epfd: AtomicI32::new(-1),
         promoted: AtomicU32::new(0),
         untold: AtomicU32::new(0),
+        unaware: AtomicU32::new(0),
         inner: UnsafeCell::new(Inner {
             number,
             list: Vec::new(),

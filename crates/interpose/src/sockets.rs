@@ -93,6 +93,8 @@ pub(crate) struct Interest {
     pub(crate) registered: Option<Registered>,
     /// It is among those of its set of which the kernel has to be told.
     pub(crate) untold: bool,
+    /// The kernel was told of EPOLLOUT, too, to wake who sleeps in the set.
+    pub(crate) prods: bool,
 }
 
 /// What the kernel knows of a socket's interest in a set.
@@ -115,8 +117,6 @@ pub(crate) struct Promoted {
     pub(crate) send_limit: u32,
     /// It was promoted in a process that this one was forked from.
     pub(crate) inherited: bool,
-    /// Others than its set wait for it, by the kernel's readiness: it is never hot.
-    pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
     /// That bell may have come already.

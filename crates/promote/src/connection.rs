@@ -509,20 +509,7 @@ impl Machine {
         self.end.sender.sends_no_more();
     }
 
-    /// Whether the other end asked to get everything through the kernel
-    /// ([`Self::kernel_sends`]).
-    #[inline]
-    pub fn peer_prefers_tcp(&self) -> bool {
-        self.end.sender.peer_prefers_tcp()
-    }
-
-    /// This end wants its bytes through the kernel from here on: something else than this
-    /// connection's owner is to see them there. What is in the ring still comes first.
-    pub fn prefer_tcp(&mut self) {
-        self.end.receiver.prefer_tcp();
-    }
-
-    /// Whether it takes nothing from the ring any more: somebody else is to see its
+    /// Whether the other end takes nothing from the ring any more: somebody else is to see its
     /// bytes, in the kernel ([`Self::leave`]). Then [`Self::recall`] tells what to do.
     #[inline]
     pub fn peer_left(&self) -> bool {

@@ -36,10 +36,6 @@ pub(crate) const COUNTED_EVERY: u64 = 64;
 pub const SLEEPERS: u32 = 61;
 /// The sleeper of a receiver that is looked at whatever its loop does: never asleep.
 pub const NO_SLEEPER: u32 = u32::MAX;
-/// `prefers_tcp`: what is in the ring still comes first.
-pub(crate) const PREFERS: u32 = 1;
-/// `prefers_tcp`: nothing is taken from the ring any more, and no bell is heard.
-pub(crate) const LEFT: u32 = 2;
 /// `at_kernel`: a bell, or the first bytes of a TCP part, are on their way into the kernel.
 pub(crate) const BUSY: u32 = 1;
 /// `at_kernel`: this end sends nothing more.
@@ -145,8 +141,8 @@ pub(crate) struct Header {
     pub(crate) ended: AtomicU32,
     /// Which sleeper of the loop page looks at this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    /// Whether the other end is to send through the kernel from here on.
-    pub(crate) prefers_tcp: AtomicU32,
+    /// 1: this end takes nothing from the ring any more, and hears no bells.
+    pub(crate) left: AtomicU32,
     /// 1: a process of this end has used it that did not map it at the promotion.
     pub(crate) several: AtomicU32,
     /// The process of this end that used it last.
@@ -246,7 +242,7 @@ const _: () = {
     assert!(offset_of!(Header, armed) == 64);
     assert!(offset_of!(Header, ended) == 68);
     assert!(offset_of!(Header, sleeper) == 72);
-    assert!(offset_of!(Header, prefers_tcp) == 76);
+    assert!(offset_of!(Header, left) == 76);
     assert!(offset_of!(Header, several) == 80);
     assert!(offset_of!(Header, process) == 84);
     assert!(offset_of!(Header, forks) == 88);

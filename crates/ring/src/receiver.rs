@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::next_number;
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, LEFT, PREFERS, TAKEN_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, TAKEN_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
@@ -632,27 +632,19 @@ impl Receiver {
         self.own.header().aware.store(1, Ordering::Release);
     }
 
-    /// Asks the other end to send through the kernel from here on. What it was sending when it
-    /// could not see this yet still comes through the ring.
-    pub fn prefer_tcp(&self) {
-        self.own.header().prefers_tcp.fetch_max(PREFERS, Ordering::Relaxed);
-        // The other end loads it behind the fence of `wants_bell` at the latest.
-        full_fence();
-    }
-
     /// Takes nothing from the ring any more: the other end sends what was not taken again,
     /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
     pub fn leave(&mut self) {
         self.release();
         // LEAVE-PAIR: release the last head.
-        self.own.header().prefers_tcp.store(LEFT, Ordering::Release);
+        self.own.header().left.store(1, Ordering::Release);
         // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
         full_fence();
     }
 
     /// Whether a process of this end has left.
     pub fn has_left(&self) -> bool {
-        self.own.header().prefers_tcp.load(Ordering::Relaxed) == LEFT
+        self.own.header().left.load(Ordering::Relaxed) != 0
     }
 
     /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, LEFT, NO_SLEEPER, RECORDS, SENT_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, NO_SLEEPER, RECORDS, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -127,16 +127,10 @@ impl Sender {
         self.peer.header().ended.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the other end asked for bytes that come through the kernel only.
-    #[inline]
-    pub fn peer_prefers_tcp(&self) -> bool {
-        self.peer.header().prefers_tcp.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether it takes nothing from the ring any more: see [`Sender::recall`].
+    /// Whether the other end takes nothing from the ring any more: see [`Sender::recall`].
     #[inline]
     pub fn peer_left(&self) -> bool {
-        self.peer.header().prefers_tcp.load(Ordering::Relaxed) == LEFT
+        self.peer.header().left.load(Ordering::Relaxed) != 0
     }
 
     /// To be called before bytes of a TCP part are given to the kernel; [`Sender::sent_over_tcp`]
@@ -206,7 +200,7 @@ impl Sender {
     #[cold]
     pub fn recall(&mut self) -> Result<usize, Corrupt> {
         // LEAVE-PAIR: acquire the last head.
-        if self.peer.header().prefers_tcp.load(Ordering::Acquire) != LEFT {
+        if self.peer.header().left.load(Ordering::Acquire) == 0 {
             return Ok(0);
         }
         if let Some(owes) = self.own.header().owes.load(Ordering::Relaxed).checked_sub(1) {

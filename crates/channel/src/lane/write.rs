@@ -45,7 +45,7 @@ impl Core {
         let Some(entry) = self.handles.at_mut(handle) else { return 0 };
         let idle = entry.write_state == WriteState::Idle && entry.writes.head == NO_OP;
         let Some(lane) = entry.lane.as_deref_mut().filter(|lane| !lane.sends_to_kernel()) else { return 0 };
-        if lane.connection.peer_prefers_tcp() {
+        if lane.connection.peer_left() {
             lane.connection.kernel_sends();
             return 0;
         }

@@ -61,7 +61,9 @@ pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, time
         Some(promoted) if most > 0 => {
             unreachable_memory(set, promoted, epoll::milliseconds(timeout), std::ptr::null())
         }
-        _ => real::epoll_wait(set, events, most, timeout),
+        _ => epoll::wait_unaware(set, events, most, epoll::milliseconds(timeout), std::ptr::null(), || {
+            real::epoll_wait(set, events, most, timeout)
+        }),
     }
 }
 
@@ -78,7 +80,9 @@ pub unsafe fn epoll_pwait(
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
         }
         Some(promoted) if most > 0 => unreachable_memory(set, promoted, epoll::milliseconds(timeout), mask),
-        _ => real::epoll_pwait(set, events, most, timeout, mask),
+        _ => epoll::wait_unaware(set, events, most, epoll::milliseconds(timeout), mask, || {
+            real::epoll_pwait(set, events, most, timeout, mask)
+        }),
     }
 }
 
@@ -95,6 +99,9 @@ pub unsafe fn epoll_pwait2(
             epoll::wait(set, promoted, events, most, limit, mask)
         }
         (Some(promoted), Ok(limit)) if most > 0 => unreachable_memory(set, promoted, limit, mask),
+        (_, Ok(limit)) => epoll::wait_unaware(set, events, most, limit, mask, || {
+            real::epoll_pwait2(set, events, most, timeout, mask)
+        }),
         _ => real::epoll_pwait2(set, events, most, timeout, mask),
     }
 }

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{EDGE, Inner, ONCE, OUT_TOO, at};
+use super::{EDGE, IN, Inner, ONCE, OUT_TOO, at};
+use crate::leaving;
 use crate::real;
-use crate::sockets::{self, Interest, Promoted, Registered, Socket};
+use crate::sockets::{self, Interest, Promoted, Registered, Socket, State};
 
 /// What a program asks of a set about one of its sockets.
 #[derive(Clone, Copy)]
@@ -27,18 +28,18 @@ pub(crate) struct Wish {
 
 /// The kernel has made a change.
 pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, change: Change) {
-    let mut inner = at(number).lock();
+    let set = at(number);
+    let mut inner = set.lock();
     let mut socket = sockets::at(socket_number).lock();
     let before = socket.interest;
+    let mut several = false;
     let registered =
         |wish: Wish| Some(Registered { epfd, fd: wish.fd, events: wish.events, data: wish.data });
     let now = match change {
         Change::Add(wish) | Change::Modify(wish) => {
             let elsewhere = before.set != 0 && (before.set != number + 1 || before.fd != wish.fd);
             if elsewhere {
-                if let Some(promoted) = socket.promoted.as_deref_mut() {
-                    promoted.show_in_kernel();
-                }
+                several = true;
                 Interest { several: true, ..before }
             } else {
                 Interest { registered: registered(wish), ..wish.interest(number, before) }
@@ -50,6 +51,15 @@ pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, chang
         Change::Delete => before,
     };
     inner.apply(socket_number, &mut socket, now);
+    if !several && (inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0) {
+        inner.prod(epfd, &mut socket);
+    }
+    drop(socket);
+    drop(inner);
+    if several && sockets::at(socket_number).state() == State::Promoted {
+        // Only the kernel can tell all of them.
+        leaving::leave(fd);
+    }
 }
 
 /// The socket was promoted, or closed (`gone`): what its set has to know.
@@ -99,6 +109,7 @@ pub(crate) fn defer(
         _ if inner.waiting > 0
             || inner.crowd
             || inner.ambiguous
+            || set.unaware.load(Ordering::SeqCst) > 0
             || before.several
             || socket.promoted.is_none() =>
         {
@@ -187,6 +198,7 @@ impl Wish {
             several: before.several,
             registered: before.registered,
             untold: before.untold,
+            prods: false,
         }
     }
 }
@@ -253,7 +265,23 @@ impl Inner {
             }
             Some(_) => {}
         }
-        at(self.number).promoted.store(self.by_data.len() as u32, Ordering::Relaxed);
+        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after.
+        at(self.number).promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
+    }
+
+    /// Somebody sleeps in the set perhaps, and what lies in the socket's ring has no bell: the
+    /// kernel, which can write to it, wakes him.
+    fn prod(&mut self, epfd: i32, socket: &mut sockets::Guard<'_>) {
+        let interest = socket.interest;
+        let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
+        let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
+        if !waits || !socket.promoted.as_deref_mut().is_some_and(here) {
+            return;
+        }
+        let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };
+        // SAFETY: an event to read.
+        let status = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+        socket.interest.prods = status == 0;
     }
 
     fn has_other(&mut self, data: u64, fd: i32) {

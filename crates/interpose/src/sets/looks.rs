@@ -65,7 +65,7 @@ impl Inner {
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        let alone = !promoted.shown_in_kernel && !promoted.connection.has_several_users();
+        let alone = !promoted.connection.has_several_users();
         // A word for all of them would wake for bytes that are too few, too.
         self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
@@ -139,6 +139,11 @@ impl Inner {
             if let Some(number) = self.by_data.get(&data).copied() {
                 let mut guard = sockets::at(number).lock();
                 let inner = &mut *guard;
+                let prodded = std::mem::take(&mut inner.interest.prods);
+                if prodded {
+                    event.events &= !(OUT_TOO & !inner.interest.events);
+                    event.events |= IN;
+                }
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     let fd = inner.interest.fd;
                     let edge = inner.interest.events & EDGE != 0;
@@ -153,12 +158,11 @@ impl Inner {
                         // The kernel told us, and no longer tells the program.
                         event.events |= libc::EPOLLERR as u32;
                     }
-                    if inner.interest.events & ONCE != 0 {
-                        if event.events == 0 {
-                            rearm(epfd, &inner.interest);
-                        } else {
-                            inner.interest.spent = true;
-                        }
+                    let once = inner.interest.events & ONCE != 0;
+                    if once && event.events != 0 {
+                        inner.interest.spent = true;
+                    } else if once || prodded {
+                        rearm(epfd, &inner.interest);
                     }
                 }
                 if let Some(before) = events[..told].iter_mut().find(|before| before.u64 == data) {
@@ -299,21 +303,8 @@ fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
 }
 
 impl Promoted {
-    /// Others than its set wait for it: what comes is seen in the kernel from here on.
-    pub(crate) fn show_in_kernel(&mut self) {
-        if !self.shown_in_kernel {
-            self.shown_in_kernel = true;
-            self.connection.prefer_tcp();
-            // What is here already, and had no bell, is seen by the first set alone.
-            let _ = self.arm();
-        }
-    }
-
     /// From here on the set looks at it by itself while it is awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
-        if self.shown_in_kernel {
-            return;
-        }
         if self.sleeper != sleeper {
             if !self.armed {
                 self.connection.mute();

@@ -1,0 +1,115 @@
+/* Sockets that have something to read already go into an epoll set in which another thread sleeps,
+ * from one set into another, and into a second one beside the first. */
+#include "transcript.h"
+
+static int set;
+
+static void *waits(void *nothing)
+{
+    for (int round = 0; round < 2; round++)
+        show_epoll(round ? "again" : "asleep", set, round ? 0 : 10000);
+    return nothing;
+}
+
+static void leave(struct pair pair)
+{
+    char bytes[16];
+    SHOW(recv(pair.server, bytes, sizeof bytes, 0));
+    close(pair.client);
+    close(pair.server);
+    close(set);
+}
+
+/* `first`: the set has another promoted socket already. */
+static void added(unsigned events, bool first)
+{
+    say("# added %s%s%s", events & EPOLLET ? "edge-triggered " : "", events & EPOLLONESHOT ? "once " : "",
+        first ? "beside another" : "alone");
+    struct pair pair = promoted(), other = {-1, -1};
+    set = NEED(epoll_create1(0));
+    if (first) {
+        other = promoted();
+        NEED(add(set, other.server, EPOLLIN, 2));
+    }
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    pthread_t thread;
+    pthread_create(&thread, NULL, waits, NULL);
+    pause_ms(20);
+    NEED(add(set, pair.server, EPOLLIN | events, 1));
+    pthread_join(thread, NULL);
+    close(other.client);
+    close(other.server);
+    leave(pair);
+}
+
+/* It is no longer asked about while bytes come, and then again. */
+static void modified(void)
+{
+    say("# modified");
+    struct pair pair = promoted();
+    set = NEED(epoll_create1(0));
+    NEED(add(set, pair.server, EPOLLRDHUP, 1));
+    pthread_t thread;
+    pthread_create(&thread, NULL, waits, NULL);
+    pause_ms(20);
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    NEED(modify(set, pair.server, EPOLLIN, 1));
+    pthread_join(thread, NULL);
+    leave(pair);
+}
+
+static void moved(void)
+{
+    say("# moved");
+    struct pair pair = promoted();
+    int before = NEED(epoll_create1(0));
+    set = NEED(epoll_create1(0));
+    NEED(add(before, pair.server, EPOLLIN, 3));
+    show_epoll("before", before, 0);
+    pthread_t thread;
+    pthread_create(&thread, NULL, waits, NULL);
+    pause_ms(20);
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    NEED(epoll_ctl(before, EPOLL_CTL_DEL, pair.server, NULL));
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    pthread_join(thread, NULL);
+    show_epoll("before", before, 0);
+    close(before);
+    leave(pair);
+}
+
+static void in_both(void)
+{
+    say("# in both");
+    struct pair pair = promoted();
+    int first = NEED(epoll_create1(0));
+    set = NEED(epoll_create1(0));
+    NEED(add(first, pair.server, EPOLLIN, 3));
+    show_epoll("first", first, 0);
+    pthread_t thread;
+    pthread_create(&thread, NULL, waits, NULL);
+    pause_ms(20);
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    pthread_join(thread, NULL);
+    show_epoll("first", first, 1000);
+    close(first);
+    leave(pair);
+}
+
+int main(void)
+{
+    for (int first = 0; first < 2; first++) {
+        added(0, first);
+        added(EPOLLET, first);
+        added(EPOLLONESHOT, first);
+    }
+    modified();
+    moved();
+    in_both();
+    return 0;
+}
