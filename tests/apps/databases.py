@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 
-from helpers import free_port, program, run, same, server, some_bytes
+from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
 
 
 def redis(place, step):
@@ -64,7 +64,7 @@ def postgres(place):
     port = free_port()
     env = {**os.environ, "PGUSER": "postgres", "PGHOST": "127.0.0.1", "PGPORT": str(port), "PGDATABASE": "postgres"}
     run(*drop, program("initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-N", "--no-instructions", "--no-locale",
-        "-E", "UTF8", env=env, cwd="/")
+        "-E", "UTF8", env=env, cwd="/", timeout=STEP_LIMIT * 3)
     with server(*drop, program("postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", "", "-F", port=port,
                 env=env, cwd="/") as database:
         deadline = time.monotonic() + 30
