@@ -5,18 +5,17 @@ in the environment of whoever starts it. Usage: programs.py SCENARIO DIRECTORY
 Prints "ok NAME" or "not ok NAME: why" for each step."""
 
 import contextlib
-import hashlib
 import json
 import os
 import pathlib
-import random
-import shutil
-import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
+
+import built
+import databases
+import remote
+from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
 
 NEEDS = {
     "curl": ("curl", "nginx"),
@@ -24,18 +23,25 @@ NEEDS = {
     "socat": ("socat",),
     "openssl": ("openssl",),
     "git": ("git", "git-daemon"),
+    "git-http": ("git", "git-http-backend", "git-remote-http", "apache2"),
+    "git-ssh": ("git", "ssh", "sshd"),
+    "ssh": ("ssh", "sshd", "scp", "sftp", "socat"),
+    "ssh-forking": ("ssh", "sshd", "scp", "sftp", "socat"),
+    "netcat": ("nc.openbsd", "nc.traditional", "ncat"),
+    "ftp": ("vsftpd", "curl"),
+    "apache": ("apache2", "curl"),
     "redis": ("redis-server", "redis-benchmark", "redis-cli"),
     "node": ("node",),
     "haproxy": ("haproxy", "wrk", "nginx"),
     "pgbench": ("pgbench", "postgres", "setpriv"),
+    "sanitisers": ("cc", "valgrind"),
+    "java": ("java", "javac"),
+    "go": ("go", "cc"),
+    "postgres-regress": ("pg_config", "postgres", "psql", "setpriv", "cc"),
 }
-# Distributions keep some programs out of PATH.
-PLACES = ("/usr/sbin", "/usr/lib/git-core", *sorted(map(str, pathlib.Path("/usr/lib/postgresql").glob("*/bin"))))
-STEP_LIMIT = 60
 
 
-def program(name):
-    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(PLACES))
+MODULES = (sys.modules[__name__], remote, databases, built)
 
 
 def missing(scenario):
@@ -43,74 +49,11 @@ def missing(scenario):
     absent = [name for name in NEEDS[scenario] if not program(name)]
     if absent:
         return f"not installed: {', '.join(absent)}"
-    if scenario == "pgbench" and os.geteuid() == 0 and not database_user():
+    if scenario in ("pgbench", "postgres-regress") and os.geteuid() == 0 and not databases.database_user():
         return "PostgreSQL does not run as root, and there is no user postgres"
+    if scenario == "postgres-regress" and not databases.regression_sources().exists():
+        return "no sources of PostgreSQL in MEGAPIPE_TEST_POSTGRES"
     return None
-
-
-def database_user():
-    import pwd
-    try:
-        return pwd.getpwnam("postgres")
-    except KeyError:
-        return None
-
-
-def free_port():
-    with socket.socket() as place:
-        place.bind(("127.0.0.1", 0))
-        return place.getsockname()[1]
-
-
-def run(*command, **options):
-    options = {"check": True, "capture_output": True, "timeout": STEP_LIMIT, **options}
-    return subprocess.run([program(command[0]) or command[0], *map(str, command[1:])], **options)
-
-
-@contextlib.contextmanager
-def server(*command, port, **options):
-    """A server while the block runs; ended by SIGTERM, or SIGKILL if it does not end."""
-    process = subprocess.Popen([program(command[0]) or command[0], *map(str, command[1:])],
-                               **{"stdin": subprocess.DEVNULL, **options})
-    try:
-        listens(port, process)
-        yield process
-    finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
-
-
-def listens(port, process):
-    """Waits until somebody listens, without a connection: some servers serve only one."""
-    wanted = f":{port:04X} "
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-            lines = pathlib.Path(table).read_text().splitlines()[1:]
-            if any(wanted in line.split()[1] + " " and line.split()[3] == "0A" for line in lines):
-                return
-        if process.poll() is not None:
-            break
-        time.sleep(0.02)
-    raise RuntimeError(f"nothing listens on port {port}")
-
-
-def some_bytes(count, seed=1):
-    return random.Random(seed).randbytes(count)
-
-
-def digest(data):
-    return hashlib.sha256(data).hexdigest()
-
-
-def same(got, wanted):
-    if digest(got) != digest(wanted):
-        raise AssertionError(f"{len(got)} bytes of {digest(got)[:12]}, not {len(wanted)} of {digest(wanted)[:12]}")
 
 
 def nginx_configuration(place, port, sendfile):
@@ -216,54 +159,6 @@ def openssl(place, step):
             same(told.partition(b"\r\n\r\n")[2], (place / "large").read_bytes())
 
 
-def git(place, step):
-    author = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-    base = place / "served"
-    origin = base / "origin"
-    run("git", "init", "-q", "-b", "main", origin)
-    for number in range(20):
-        (origin / f"file{number}").write_bytes(some_bytes(100_000, number))
-        run("git", "-C", origin, "add", "-A")
-        run("git", "-C", origin, *author, "commit", "-q", "-m", str(number))
-    run("git", "clone", "-q", "--bare", origin, base / "bare")
-    port = free_port()
-    with server("git", "daemon", f"--base-path={base}", "--export-all", "--enable=receive-pack", "--reuseaddr",
-                "--listen=127.0.0.1", f"--port={port}", port=port):
-        with step("clone"):
-            run("git", "clone", "-q", f"git://127.0.0.1:{port}/origin", place / "clone")
-            run("git", "-C", place / "clone", "fsck", "--full")
-            for number in range(20):
-                same((place / f"clone/file{number}").read_bytes(), some_bytes(100_000, number))
-        with step("push"):
-            run("git", "clone", "-q", f"git://127.0.0.1:{port}/bare", place / "work")
-            (place / "work/more").write_bytes(some_bytes(3_000_000, 99))
-            run("git", "-C", place / "work", "add", "-A")
-            run("git", "-C", place / "work", *author, "commit", "-q", "-m", "more")
-            run("git", "-C", place / "work", "push", "-q", "origin", "main")
-            run("git", "-C", base / "bare", "fsck", "--full")
-
-
-def redis(place, step):
-    port = free_port()
-    with server("redis-server", "--port", port, "--save", "", "--dir", place, port=port, stdout=subprocess.DEVNULL):
-        value = some_bytes(1 << 20).hex()
-        with step("large-value"):
-            run("redis-cli", "-p", port, "-x", "set", "large", input=value.encode())
-            same(run("redis-cli", "-p", port, "--raw", "get", "large").stdout.strip(), value.encode())
-        with step("pipe"):
-            told = run("redis-cli", "-p", port, "--pipe", input=b"".join(
-                f"SET key{number} value{number}\r\n".encode() for number in range(20000))).stdout
-            assert b"errors: 0, replies: 20000" in told, told
-            assert run("redis-cli", "-p", port, "dbsize").stdout.strip() == b"20001"
-        for clients in (1, 50):
-            with step(f"benchmark-{clients}"):
-                run("redis-benchmark", "-p", port, "-q", "-n", 20000, "-c", clients, "-t", "ping,set,get,lpush,mset")
-        with step("background-save"):
-            run("redis-cli", "-p", port, "bgsave")
-            run("redis-benchmark", "-p", port, "-q", "-n", 20000, "-t", "set")
-            assert run("redis-cli", "-p", port, "ping").stdout.strip() == b"PONG"
-
-
 NODE = """
 const http = require('http'), crypto = require('crypto');
 const sum = data => crypto.createHash('sha256').update(data).digest('hex');
@@ -345,45 +240,6 @@ backend back
             load.join()
 
 
-def pgbench(place, step):
-    user = database_user() if os.geteuid() == 0 else None
-    drop = (program("setpriv"), "--reuid", "postgres", "--regid", "postgres", "--clear-groups") if user else ()
-    data = place / "db"
-    data.mkdir()
-    if user:
-        os.chown(data, user.pw_uid, user.pw_gid)
-    port = free_port()
-    home = {**os.environ, "PGUSER": "postgres", "PGHOST": "127.0.0.1", "PGPORT": str(port), "PGDATABASE": "postgres"}
-
-    def as_user(name, *arguments, **options):
-        return run(*drop, program(name), *arguments, env=home, cwd="/", **options)
-
-    as_user("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "--no-instructions")
-    with server(*drop, program("postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", "", "-F", port=port,
-                env=home, cwd="/") as database:
-        deadline = time.monotonic() + 30
-        while run("pg_isready", check=False, env=home).returncode != 0:
-            assert time.monotonic() < deadline and database.poll() is None
-            time.sleep(0.1)
-        with step("initialise"):
-            as_user("pgbench", "-i", "-q", "-s", "1")
-        for name, options in {"simple": (), "extended": ("-M", "extended"), "prepared": ("-M", "prepared"),
-                              "new-connections": ("-C", "-S"), "select-only": ("-S",)}.items():
-            with step(name):
-                told = as_user("pgbench", "-n", "-c", "4", "-j", "1", "-T", "2", *options).stdout.decode()
-                assert "number of failed transactions: 0 " in told and "processed: 0" not in told, told
-        with step("large-result"):
-            told = as_user("psql", "-At", "-c", "select md5(i::text) from generate_series(1, 100000) i").stdout
-            same(told, b"".join(hashlib.md5(str(number).encode()).hexdigest().encode() + b"\n"
-                                for number in range(1, 100001)))
-        with step("copy-in"):
-            rows = b"".join(f"{number}\tvalue {number}\n".encode() for number in range(100000))
-            as_user("psql", "-q", "-c", "create table t (a int, b text)")
-            as_user("psql", "-q", "-c", "copy t from stdin", input=rows)
-            same(as_user("psql", "-At", "-c", "copy (select * from t order by a) to stdout").stdout, rows)
-        database.send_signal(signal.SIGINT)
-
-
 def main():
     scenario, place = sys.argv[1], pathlib.Path(sys.argv[2])
 
@@ -396,7 +252,8 @@ def main():
             told = getattr(error, "stderr", None) or b""
             print(f"not ok {name}: {error} {told.decode(errors='replace')[-500:]}".replace("\n", " "), flush=True)
 
-    globals()[scenario](place, step)
+    name = scenario.replace("-", "_")
+    next(getattr(module, name) for module in MODULES if hasattr(module, name))(place, step)
 
 
 if __name__ == "__main__":

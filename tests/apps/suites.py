@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import installed
 import programs
 
 
@@ -127,9 +128,10 @@ def standard_tests(interpreter):
 class Standard(Suite):
     """A module of CPython's own suite."""
 
-    def __init__(self, module, limit=300, ignore=(), quick=False, promotes=True):
+    def __init__(self, module, limit=300, ignore=(), only=(), quick=False, promotes=True):
         super().__init__(f"cpython-{module}")
-        self.module, self.limit, self.ignore, self.quick, self.promotes = module, limit, ignore, quick, promotes
+        self.module, self.limit, self.ignore, self.only = module, limit, ignore, only
+        self.quick, self.promotes = quick, promotes
 
     @functools.cached_property
     def interpreter(self):
@@ -148,6 +150,8 @@ class Standard(Suite):
         command = [self.interpreter, "-m", "test", "-u", ",".join(resources), "--junit-xml", place / "junit.xml"]
         for pattern in self.ignore:
             command += ["-i", pattern]
+        for pattern in self.only:
+            command += ["-m", pattern]
         return [*command, "-v", self.module]
 
     def environment(self, place):
@@ -291,21 +295,67 @@ class Crate(Suite):
         return tests
 
 
+class Installed(Suite):
+    """Tests that a distribution installs as GNOME does: a file for each program, which prints TAP."""
+
+    limit = 900
+
+    def __init__(self, suite, names, known=None):
+        super().__init__(suite)
+        self.names, self.known = names, known or {}
+
+    def present(self):
+        found = {path.stem for path in (installed.TESTS / self.name).glob("*.test")}
+        return [name for name in self.names if name in found]
+
+    def missing(self):
+        if not self.present():
+            return f"no installed tests of {self.name} (on Debian: {INSTALLED[self.name]})"
+        return None if shutil.which("dbus-run-session") else "not installed: dbus-run-session"
+
+    def environment(self, place):
+        # What they find out of a desktop is none of ours.
+        return {"TMPDIR": str(place), "HOME": str(place), "XDG_RUNTIME_DIR": str(place), "LC_ALL": "C.UTF-8"}
+
+    def command(self, _place):
+        runner = pathlib.Path(__file__).with_name("installed.py")
+        return ["dbus-run-session", "--", os.path.realpath(sys.executable), runner, self.name, *self.present()]
+
+    def results(self, place):
+        tests = {}
+        for part in (place / "log").read_text(errors="replace").split("\nprogram "):
+            name = part.split("\n")[0].split()[-1]
+            for bad, test, skipped in TAP.findall(part):
+                tests[f"{name}:{test}"] = "skipped" if skipped else "failed" if bad else "passed"
+            tests[name] = "passed" if f"\nstatus {name} 0" in part else "failed"
+        return tests
+
+
+TAP = re.compile(r"^(not )?ok \d+ (?:- )?(\S+)( # SKIP)?", re.M)
+
+INSTALLED = {"glib": "libglib2.0-tests", "libsoup-2.4": "libsoup2.4-tests", "libsoup-3.0": "libsoup-3.0-tests"}
+
+
 class Programs(Suite):
     """Programs of the distribution that talk with each other: programs.py."""
-
-    limit = 240
 
     def __init__(self, scenario, quick=False):
         super().__init__(scenario)
         self.quick = quick
-        # Its server hands each connection to another program before it has read the request. On a
-        # connection that is promoted at accept(2), that lies in a ring then.
+        # Its server executes another program while half a request lies in the kernel and half in a ring, if
+        # all are promoted at accept(2): then the connection is reset (docs/promotion.md, Leaving).
         self.eager = "auto" if scenario == "git" else "eager"
-        self.promotes = scenario != "git"
+        # Servers that execute another program for each connection, or forbid themselves most calls,
+        # before much was said on it.
+        # Go makes its system calls itself.
+        self.promotes = scenario not in ("git", "git-ssh", "ftp", "go")
+        self.limit = 1200 if scenario == "postgres-regress" else 300
 
     def missing(self):
         return programs.missing(self.name)
+
+    def environment(self, _place):
+        return {name: os.environ[name] for name in ("MEGAPIPE_TEST_POSTGRES",) if name in os.environ}
 
     def command(self, place):
         return [os.path.realpath(sys.executable), pathlib.Path(__file__).with_name("programs.py"), self.name, place]
@@ -318,8 +368,32 @@ class Programs(Suite):
 STEP = re.compile(r"^(not )?ok ([\w.-]+)", re.M)
 
 
+CONNECTIONS = ("*Connection*", "*Listener*", "*Challenge*", "*Address*", "*Wait*", "*Manager*", "*CloseFds*")
+
+GLIB = (
+    "socket", "socket-address", "socket-listener", "socket-service", "socket-common", "gsocketclient-slow",
+    "pollable", "network-address", "network-monitor", "network-monitor-race", "inet-address", "io-stream",
+    "io-channel-basic", "io-channel", "mainloop", "proxy-test", "simple-proxy", "sleepy-stream", "stream-rw_all",
+    "buffered-input-stream", "async-splice-output-stream", "async-close-output-stream", "contexts", "gdbus-peer",
+    "gdbus-peer-object-manager", "gdbus-auth", "gdbus-server-auth", "gdbus-connection", "gdbus-connection-slow",
+    "gdbus-connection-flush", "gdbus-connection-loss", "gdbus-close-pending", "gdbus-non-socket", "gdbus-overflow",
+    "gdbus-threading", "gdbus-sasl", "unix-fd", "unix-streams", "unix", "gsubprocess", "spawn-test",
+    "spawn-multithreaded", "spawn-singlethread", "tls-interaction", "task", "timeout", "timer", "unix-multithreaded")
+
+LIBSOUP = (
+    "auth-test", "cache-test", "chunk-io-test", "chunk-test", "coding-test", "connection-test", "context-test",
+    "continue-test", "cookies-test", "forms-test", "hsts-test", "http2-body-stream-test", "http2-test", "logger-test",
+    "misc-test", "multipart-test", "multithread-test", "no-ssl-test", "ntlm-test", "proxy-test", "pull-api-test",
+    "range-test", "redirect-test", "request-body-test", "requester-test", "resource-test", "samesite-test",
+    "server-auth-test", "server-test", "session-test", "sniffing-test", "socket-test", "ssl-test", "streaming-test",
+    "timeout-test", "unix-socket-test", "websocket-test")
+
+
 def all_suites():
     return [Programs(name, quick=name in ("socat", "openssl")) for name in programs.NEEDS] + packages() + [
+        Installed("glib", GLIB),
+        Installed("libsoup-2.4", LIBSOUP),
+        Installed("libsoup-3.0", LIBSOUP),
         # VSOCK: the tests hang on machines with a vsock device and no host behind it.
         Standard("test_socket", ignore=("*VSOCK*",)),
         # Half of its tests are about tasks and queues only.
@@ -350,7 +424,9 @@ def all_suites():
         Standard("test_urllib2_localnet", quick=True),
         Standard("test_wsgiref", quick=True, promotes=False),
         Standard("test_multiprocessing_fork", limit=600),
-        Standard("test_multiprocessing_spawn", limit=600),
+        # The rest takes minutes to start interpreters.
+        Standard("test_multiprocessing_spawn", limit=600, only=CONNECTIONS),
+        Standard("test_multiprocessing_forkserver", limit=600, only=CONNECTIONS),
         Standard("test_concurrent_futures", limit=600),
         Standard("test_logging"),
         Standard("test_timeout", promotes=False),

@@ -16,6 +16,7 @@ use libc::{
     socklen_t, ssize_t, timespec, timeval,
 };
 
+use crate::confined;
 use crate::descriptors;
 use crate::epoll::{self, Limit};
 use crate::fork as process;

@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+use crate::confined;
 use crate::fork;
 use crate::kernel;
 use crate::promoter;
@@ -193,7 +194,7 @@ fn audit(socket: &Socket, fd: c_int) {
 /// Finds out what a descriptor is that came on a way that was not seen, at its first use.
 #[cold]
 pub(crate) fn classify(fd: c_int) -> Entry {
-    if fork::borrows_memory() {
+    if fork::borrows_memory() || confined::is_confined() {
         return Entry::Foreign;
     }
     let errno = crate::real::errno();

@@ -45,6 +45,13 @@ pub(crate) fn before_exec() {
     (0..table::end()).filter(inherited).for_each(leave);
 }
 
+/// This process can have no promoted connection any more, nor get one.
+pub(crate) fn leave_all() {
+    for (number, socket) in sockets::all() {
+        bring_back(number, socket, socket.fd.load(Ordering::Relaxed));
+    }
+}
+
 fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
     match socket.state() {
         State::Free | State::Kernel => {}

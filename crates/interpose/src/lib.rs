@@ -7,6 +7,7 @@
 //! over the kernel, is decided in `promote`, whose state machine this drives.
 
 pub mod calls;
+mod confined;
 mod descriptors;
 mod epoll;
 mod fork;

@@ -107,6 +107,12 @@ pub(crate) fn is_hidden(fd: i32) -> bool {
     fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd && !INSIDE.get()
 }
 
+/// Offers nothing from here on, and hears no answers.
+pub(crate) fn stop() {
+    MODE.store(Mode::Off as u32, Ordering::Relaxed);
+    leave_number();
+}
+
 /// Leaves the number of our own descriptor to the program, which takes it. False: another thread
 /// is using it.
 pub(crate) fn leave_number() -> bool {

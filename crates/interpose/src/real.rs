@@ -8,7 +8,7 @@
 #![allow(missing_docs)] // each function is documented under its name in section 2 or 3 of the manual
 #![allow(clippy::missing_safety_doc)] // what the C function of the name asks for
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
@@ -119,6 +119,8 @@ functions! {
     ppoll(fds: *mut pollfd, count: libc::nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
     pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+
+    prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 
     fork() -> pid_t;
     _Fork() -> pid_t;

@@ -93,7 +93,7 @@ fn receive_some(
             let promoted = inner.promoted.as_deref_mut()?;
             if count > 0
                 && promoted.connection.read_of_kernel() == at
-                && let Break(outcome) = promoted.seen(fd, count as usize, flags)
+                && let Break(outcome) = promoted.seen(fd, into, count as usize, flags)
             {
                 let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
                 let list = promoted.wants_list(fd);
@@ -185,7 +185,7 @@ pub(crate) fn take(
             // Copied before it is known what it is, and taken after: a call less.
             let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
             match (seen, crate::real::errno()) {
-                (1.., _) => match promoted.seen(fd, seen as usize, flags) {
+                (1.., _) => match promoted.seen(fd, into, seen as usize, flags) {
                     Break(outcome) => return Break(outcome),
                     Continue(()) => continue,
                 },
@@ -223,13 +223,13 @@ const ROUNDS: u32 = 64;
 
 impl Promoted {
     /// So many bytes of the kernel were copied to where they go, if they are data, and not taken.
-    fn seen(&mut self, fd: c_int, count: usize, flags: c_int) -> ControlFlow<Outcome> {
+    fn seen(&mut self, fd: c_int, into: Pieces<'_>, count: usize, flags: c_int) -> ControlFlow<Outcome> {
         match self.connection.front(count) {
             Ok(Front::Data(bytes)) => {
                 let bytes = count.min(bytes as usize);
                 self.from_kernel = true;
                 if flags & libc::MSG_PEEK == 0 {
-                    let taken = kernel::discard(fd, bytes);
+                    let taken = kernel::discard_seen(fd, into.at_most(bytes));
                     self.connection.took_from_kernel(taken);
                 }
                 Break(Ok(bytes))

@@ -2,12 +2,14 @@
 #![allow(unsafe_code)] // records in memory that is mapped once, for good
 
 use std::cell::UnsafeCell;
-use std::io;
+use std::ffi::CStr;
+use std::io::{self, Write};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use promote::{Connection, OtherLoop};
+use rustix::fs::{Mode, OFlags};
 
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
@@ -353,7 +355,7 @@ impl Guard<'_> {
         let shared = |promoted: &&mut Promoted| promoted.connection.is_shared();
         if let Some(promoted) = self.promoted.as_deref_mut().filter(shared) {
             // What is wrong with the other end's words is found again by whoever uses them.
-            let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience);
+            let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             let left = promoted.connection.has_left();
             self.shares = true;
             if left {
@@ -402,19 +404,45 @@ fn thread() -> u32 {
 }
 
 /// Waits for another process's thread, which has no reason to hold a connection for long.
-struct Patience;
+#[derive(Default)]
+struct Patience {
+    /// Times that the holder was asked for.
+    asked: u32,
+}
 
 impl ring::Wait for Patience {
     fn is_alive(&mut self, thread: u32) -> bool {
+        self.asked += 1;
         // SAFETY: signal 0 is not sent: tkill(2) only tells whether there is such a thread.
         let status = unsafe { libc::syscall(libc::SYS_tkill, thread, 0) };
-        status == 0 || crate::real::errno() != libc::ESRCH
+        let is_there = status == 0 || crate::real::errno() != libc::ESRCH;
+        // The second question takes three calls, and most holders let go before.
+        is_there && (self.asked == 1 || !is_dead(thread))
     }
 
     fn pause(&mut self, _attempt: u32) -> bool {
         std::thread::yield_now();
         true
     }
+}
+
+/// Whether a thread has died, and its parent has not heard of it: that may be the one who waits.
+/// Where there is no proc(5) it counts as alive.
+fn is_dead(thread: u32) -> bool {
+    let (mut path, mut text) = ([0; 32], [0; 64]);
+    let opened = {
+        let _ = write!(&mut path[..], "/proc/{thread}/stat");
+        rustix::fs::open(c_path(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+    };
+    let Ok(count) = opened.and_then(|file| rustix::io::read(file, &mut text)) else { return false };
+    // The name, in parentheses, may hold any byte; it is no longer than 15 of them.
+    let state = text[..count].iter().rposition(|byte| *byte == b')').and_then(|end| text.get(end + 2));
+    matches!(state, Some(b'Z' | b'X'))
+}
+
+/// The text up to the first zero.
+fn c_path(path: &[u8]) -> &CStr {
+    CStr::from_bytes_until_nul(path).unwrap_or_default()
 }
 
 impl std::ops::Deref for Guard<'_> {

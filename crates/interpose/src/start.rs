@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
+use crate::confined;
 use crate::descriptors;
 use crate::fork;
 use crate::holders;
@@ -60,7 +61,14 @@ pub fn finish() {
 /// The same before another program takes this one's place; if that fails, this one goes on.
 pub fn before_exec() {
     leaving::before_exec();
-    if !fork::borrows_memory() {
+    if !fork::borrows_memory() && !confined::is_confined() {
+        tell();
+    }
+}
+
+/// The summary, since it cannot be written at the end.
+pub(crate) fn tell_now() {
+    if !TOLD.swap(true, Ordering::Relaxed) {
         tell();
     }
 }
@@ -72,7 +80,7 @@ pub(crate) fn before_spawn() {
 
 /// In the child of a fork.
 pub(crate) fn forked() {
-    TOLD.store(false, Ordering::Relaxed);
+    TOLD.store(confined::is_confined(), Ordering::Relaxed);
     stats::forked();
 }
 

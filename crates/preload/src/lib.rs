@@ -117,6 +117,8 @@ names! {
     __select = select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
     pselect = pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 
+    prctl = prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
+
     fork = fork() -> pid_t;
     __fork = fork() -> pid_t;
     __libc_fork = fork() -> pid_t;

@@ -558,9 +558,10 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         self.end.receiver.leave();
+        let sender = &mut self.end.sender;
         // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
-        let asleep = kernel_idle && !self.end.sender.peer_ended() && !self.end.sender.peer_left();
-        Ok(asleep && self.end.sender.open_ring()?)
+        let asleep = kernel_idle && !sender.peer_ended() && !sender.peer_left();
+        Ok(asleep && sender.open_ring()? && sender.may_ring())
     }
 
     /// Nobody who has this end sends to the ring from here on.

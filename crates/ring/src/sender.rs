@@ -145,6 +145,13 @@ impl Sender {
         self.goes_to_kernel()
     }
 
+    /// To be called before a bell is given to the kernel that nobody asked for; what follows
+    /// [`Sender::wants_bell`] follows. False: the other end has left, and would take it for data.
+    #[inline]
+    pub fn may_ring(&mut self) -> bool {
+        !self.goes_to_kernel()
+    }
+
     /// True: the other end has left.
     fn goes_to_kernel(&mut self) -> bool {
         let at_kernel = &self.own.header().at_kernel;

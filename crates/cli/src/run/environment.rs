@@ -16,6 +16,8 @@ const LOG: &str = "MEGAPIPE_LOG";
 const ONLY: &str = "MEGAPIPE_ONLY";
 const NOT: &str = "MEGAPIPE_NOT";
 const PRELOAD: &str = "LD_PRELOAD";
+const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
+const LINK_ORDER: &str = "verify_asan_link_order";
 
 /// Variables by name.
 pub(super) struct Environment(BTreeMap<OsString, OsString>);
@@ -76,6 +78,17 @@ impl Environment {
         let mut list = vec![library.as_os_str().as_bytes().to_vec()];
         list.extend(self.other_libraries());
         self.set_libraries(&list);
+        self.let_sanitizers_be();
+    }
+
+    /// A program that was built with gcc's AddressSanitizer ends at once where another library than its own comes first,
+    /// although that one's calls pass through it, too. Programs that a test suite starts may be such ones.
+    fn let_sanitizers_be(&mut self) {
+        let options = self.0.entry(ASAN_OPTIONS.into()).or_default();
+        if !options.as_bytes().windows(LINK_ORDER.len()).any(|part| part == LINK_ORDER.as_bytes()) {
+            let separator = if options.is_empty() { "" } else { ":" };
+            options.push(format!("{separator}{LINK_ORDER}=0"));
+        }
     }
 
     /// For a program that must not get it, or shall not.

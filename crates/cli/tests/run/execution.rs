@@ -121,6 +121,27 @@ fn other_preloaded_libraries_are_kept_behind_it() {
 }
 
 #[test]
+fn a_program_with_address_sanitizer_runs() {
+    let place = Place::new("address");
+    let _monitor = place.monitor();
+    let Some(program) = place
+        .compile("clean", "int main(void) { return 5; }\n", &["-fsanitize=address", "-shared-libasan"])
+        .or_else(|| place.compile("clean", "int main(void) { return 5; }\n", &["-fsanitize=address"]))
+    else {
+        println!("SKIPPED a_program_with_address_sanitizer_runs: no compiler with its library");
+        return;
+    };
+    let ended = output(place.run().arg(&program));
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(5), String::new()));
+    let told = |options: &str| {
+        let ended = output(place.run().args(["printenv", "ASAN_OPTIONS"]).env("ASAN_OPTIONS", options));
+        text(&ended.stdout)
+    };
+    assert_eq!(told("color=never"), "color=never:verify_asan_link_order=0\n");
+    assert_eq!(told("verify_asan_link_order=1"), "verify_asan_link_order=1\n");
+}
+
+#[test]
 fn what_cannot_run_is_told_with_its_remedy() {
     let place = Place::new("errors");
     let _monitor = place.monitor();

@@ -227,6 +227,14 @@ pub unsafe fn setsockopt(
     ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
 }
 
+pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {
+    let is_strict = a == c_ulong::from(libc::SECCOMP_MODE_STRICT);
+    if option == libc::PR_SET_SECCOMP && (is_strict || b != 0) {
+        confined::before();
+    }
+    real::prctl(option, a, b, c, d)
+}
+
 pub unsafe fn fork() -> pid_t {
     process::fork(real::fork)
 }

@@ -91,6 +91,15 @@ pub unsafe fn syscall(
         libc::SYS_close => close(fd),
         libc::SYS_close_range => close_range(a as c_uint, b as c_uint, c as c_int),
         libc::SYS_dup => dup(fd),
+        libc::SYS_prctl => prctl(fd, b as c_ulong, c as c_ulong, d as c_ulong, e as c_ulong),
+        libc::SYS_seccomp => {
+            // Without a filter libraries only ask what there is.
+            let is_filter = a as c_uint == libc::SECCOMP_SET_MODE_FILTER && c != 0;
+            if is_filter || a as c_uint == libc::SECCOMP_SET_MODE_STRICT {
+                confined::before();
+            }
+            return real::syscall(number, a, b, c, d, e, f);
+        }
         libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int),
 
         libc::SYS_epoll_create1 => epoll_create1(fd),

@@ -1,0 +1,76 @@
+"""What scenarios have in common: where programs are, servers for a while, bytes and their checksums."""
+
+import contextlib
+import hashlib
+import os
+import pathlib
+import random
+import shutil
+import socket
+import subprocess
+import time
+
+# Distributions keep some programs out of PATH.
+PLACES = ("/usr/sbin", "/usr/lib/git-core", *sorted(map(str, pathlib.Path("/usr/lib/postgresql").glob("*/bin"))))
+STEP_LIMIT = 60
+
+
+def program(name):
+    return shutil.which(name) or shutil.which(name, path=os.pathsep.join(PLACES))
+
+
+def free_port():
+    with socket.socket() as place:
+        place.bind(("127.0.0.1", 0))
+        return place.getsockname()[1]
+
+
+def run(*command, **options):
+    options = {"check": True, "capture_output": True, "timeout": STEP_LIMIT, **options}
+    return subprocess.run([program(command[0]) or command[0], *map(str, command[1:])], **options)
+
+
+@contextlib.contextmanager
+def server(*command, port, **options):
+    """A server while the block runs; ended by SIGTERM, or SIGKILL if it does not end."""
+    process = subprocess.Popen([program(command[0]) or command[0], *map(str, command[1:])],
+                               **{"stdin": subprocess.DEVNULL, **options})
+    try:
+        listens(port, process)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+def listens(port, process):
+    """Waits until somebody listens, without a connection: some servers serve only one."""
+    wanted = f":{port:04X} "
+    deadline = time.monotonic() + STEP_LIMIT
+    while time.monotonic() < deadline:
+        for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+            lines = pathlib.Path(table).read_text().splitlines()[1:]
+            if any(wanted in line.split()[1] + " " and line.split()[3] == "0A" for line in lines):
+                return
+        if process.poll() is not None:
+            break
+        time.sleep(0.02)
+    raise RuntimeError(f"nothing listens on port {port}")
+
+
+def some_bytes(count, seed=1):
+    return random.Random(seed).randbytes(count)
+
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def same(got, wanted):
+    if digest(got) != digest(wanted):
+        raise AssertionError(f"{len(got)} bytes of {digest(got)[:12]}, not {len(wanted)} of {digest(wanted)[:12]}")
