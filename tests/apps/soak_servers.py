@@ -123,7 +123,7 @@ class Haproxy(Service):
     on = ("nginx",)
 
     def prepare(self, environment):
-        # One thread: several move sockets between their epoll sets (docs/run.md, what to know before).
+        # Several move sockets between their epoll sets.
         (self.place / "conf").write_text(f"""
 global
     maxconn 1000
