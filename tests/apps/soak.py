@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-import programs
+import helpers
 import soak_servers
 import soak_watch
 from run import PR_SET_CHILD_SUBREAPER, ROOT, descendants
@@ -107,7 +107,7 @@ class Soak:
         env = self.environment()
         if plain:
             del env["LD_PRELOAD"]
-        command = [programs.program(command[0]) or command[0], *map(str, command[1:])]
+        command = [helpers.program(command[0]) or command[0], *map(str, command[1:])]
         with open(self.place / f"{name}.out", "ab") as out:
             process = subprocess.Popen(command, env=env, cwd=self.place, stdin=subprocess.DEVNULL, stdout=out,
                                        stderr=subprocess.STDOUT, start_new_session=True, **options)

@@ -11,7 +11,8 @@ import struct
 import subprocess
 import time
 
-import programs
+import databases
+import helpers
 from soak_clients import FILES
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -47,7 +48,7 @@ class Service:
 
     @classmethod
     def missing(cls):
-        absent = [name for name in cls.needs if not programs.program(name)]
+        absent = [name for name in cls.needs if not helpers.program(name)]
         return f"not installed: {', '.join(absent)}" if absent else None
 
     def prepare(self, environment):
@@ -156,12 +157,12 @@ class Postgres(Service):
 
     @classmethod
     def missing(cls):
-        if not (why := super().missing()) and os.geteuid() == 0 and not programs.database_user():
+        if not (why := super().missing()) and os.geteuid() == 0 and not databases.database_user():
             return "PostgreSQL does not run as root, and there is no user postgres"
         return why
 
     def options(self):
-        user = programs.database_user() if os.geteuid() == 0 else None
+        user = databases.database_user() if os.geteuid() == 0 else None
         return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": ()} if user else {}
 
     def prepare(self, environment):
@@ -173,7 +174,7 @@ class Postgres(Service):
                     (("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--no-locale"), b""),
                     (("postgres", "--single", "-F", "-D", data, "postgres"),
                      b"CREATE TABLE soak (name text PRIMARY KEY, body text)\n")):
-                subprocess.run([programs.program(command[0]), *command[1:]], input=said, check=True, cwd=self.place,
+                subprocess.run([helpers.program(command[0]), *command[1:]], input=said, check=True, cwd=self.place,
                                stdout=out, stderr=subprocess.STDOUT, **self.options())
 
     def command(self):
@@ -203,17 +204,17 @@ class Noise:
     def __init__(self, services, rng):
         port = {name: service.port for name, service in services.items()}
         self.commands = []
-        if "redis" in port and programs.program("redis-benchmark"):
+        if "redis" in port and helpers.program("redis-benchmark"):
             self.commands += [
                 ("redis-benchmark", "-p", port["redis"], "-q", "-r", 100, "-n", 30_000, "-c", clients, "-P", pipeline,
                  "-d", size, "-t", "set,get,lpush,lpop,mset")
                 for clients in (1, 20, 100) for pipeline in (1, 16) for size in (3, 3000)]
         for name in ("nginx", "haproxy"):
-            if name in port and programs.program("wrk"):
+            if name in port and helpers.program("wrk"):
                 self.commands += [
                     ("wrk", "-t", 1, "-c", clients, "-d", 3, *more, f"http://127.0.0.1:{port[name]}/{file}")
                     for clients in (1, 30) for file in ("f2", "f6") for more in ((), ("-H", "Connection: close"))]
-        if "postgres" in port and programs.program("psql"):
+        if "postgres" in port and helpers.program("psql"):
             self.commands += [
                 ("psql", "-h", "127.0.0.1", "-p", port["postgres"], "-U", "postgres", "-At", "-o", "/dev/null", "-c",
                  "SELECT md5(i::text) FROM generate_series(1, 100000) i")] * 4

@@ -289,7 +289,14 @@ pub struct Machine {
     demoted: bool,
     /// Stays on TCP until it is told otherwise.
     resting: bool,
+    /// Sends left that wait for the peer to have read what went through the kernel before.
+    patience: u8,
 }
+
+/// Sends through the kernel, once the ring could be used, at the most. Bytes of both lanes that lie unread are what
+/// a peer that leaves may have to reset the connection for, and one that was handed a connection mostly leaves
+/// before it reads much; but a stream may always have some unread.
+const PATIENCE: u8 = 16;
 
 impl Machine {
     /// The end that owns `own`, at a time when the kernel has taken `written` bytes of what
@@ -330,7 +337,14 @@ impl Machine {
         let mut end = End::new(own, peer)?;
         end.sender.sent_before(written);
         end.receiver.took_before(consumed);
-        Ok(Machine { end, kernel_end: None, spilled: false, demoted: false, resting: false })
+        Ok(Machine {
+            end,
+            kernel_end: None,
+            spilled: false,
+            demoted: false,
+            resting: false,
+            patience: PATIENCE,
+        })
     }
 
     /// Sends what goes into the ring; returns how many bytes that were. If any are left
@@ -366,6 +380,15 @@ impl Machine {
     #[cold]
     fn enter_ring(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
         if !kernel_idle || self.demoted || self.resting || (self.spilled && !self.end.sender.drained()?) {
+            return Ok(false);
+        }
+        let sender = &self.end.sender;
+        if self.patience > 0
+            && sender.is_in_first_part()
+            && sender.peer_is_aware()
+            && !sender.kernel_bytes_were_taken()
+        {
+            self.patience -= 1;
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;

@@ -483,6 +483,17 @@ impl Sender {
         Ok(self.tail.wrapping_sub(self.head) as usize)
     }
 
+    /// Whether the other end says that it has taken all that went through the kernel.
+    #[cold]
+    pub fn kernel_bytes_were_taken(&self) -> bool {
+        self.peer.header().taken.data.load(Ordering::Relaxed) == self.data
+    }
+
+    /// Whether no ring part was ever opened.
+    pub fn is_in_first_part(&self) -> bool {
+        self.parts == 0
+    }
+
     /// Whether the other end says that it has taken all that was sent, in both lanes. It may
     /// have taken ring bytes that it does not tell of yet.
     #[cold]
