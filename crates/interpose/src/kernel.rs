@@ -142,6 +142,26 @@ pub(crate) fn ring(fd: c_int) -> Result<bool, i32> {
     }
 }
 
+/// O_NONBLOCK and its like.
+pub(crate) fn flags(fd: c_int) -> c_int {
+    // SAFETY: F_GETFL takes no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFL, null_mut()) }
+}
+
+pub(crate) fn set_flags(fd: c_int, flags: c_int) {
+    // SAFETY: F_SETFL takes a number.
+    unsafe {
+        real::fcntl(fd, libc::F_SETFL, std::ptr::without_provenance_mut(flags.unsigned_abs() as usize))
+    };
+}
+
+/// Closes `fd` and has it name what `other` does.
+pub(crate) fn replace(fd: c_int, other: c_int) {
+    let keep = if is_inherited(fd) { 0 } else { libc::O_CLOEXEC };
+    // SAFETY: dup3(2) takes numbers.
+    unsafe { real::dup3(other, fd, keep) };
+}
+
 /// The next close of this socket's last descriptor sends RST.
 pub(crate) fn reset_at_close(fd: c_int) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };

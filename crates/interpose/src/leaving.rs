@@ -1,6 +1,6 @@
 //! Connections that go to a program, or a part of this one, that knows of no rings: by exec, in
 //! a message, into stdio. They are brought back to TCP before, for good, and nothing is lost:
-//! what lies unread in the ring the other end sends again through the kernel.
+//! what lies unread in the ring the other end sends again through the kernel, or it goes to an heir.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -65,7 +65,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
         State::Promoted => {
             let mut inner = socket.lock();
             let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-            if promoted.leave(fd).is_none() {
+            if promoted.leave(fd).is_none() && promoted.bequeath(fd, number).is_none() {
                 // Wrong bytes would be worse than none.
                 promoted.corrupt(fd);
             }

@@ -11,6 +11,7 @@ mod confined;
 mod descriptors;
 mod epoll;
 mod fork;
+mod heir;
 mod holders;
 mod kernel;
 mod leaving;

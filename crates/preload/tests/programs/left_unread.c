@@ -172,6 +172,31 @@ static void by_both(void)
     close(channel[1]);
 }
 
+/* The other end has closed before. */
+static void by_message_at_the_end(size_t unread, bool nonblocking_too)
+{
+    say("# passed with %zu unread, and the end", unread);
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    struct pair pair = promoted();
+    if (nonblocking_too)
+        nonblocking(pair.server);
+    send_stream(pair.client, unread);
+    SHOW(close(pair.client));
+    give(channel[0], pair.server);
+    SHOW(close(pair.server));
+    int fd = take(channel[1]);
+    unsigned char *bytes = malloc(unread + 1);
+    for (size_t done = 0; done < unread;)
+        done += NEED(recv(fd, bytes + done, unread - done, 0));
+    say("they are %s", same(bytes, 0, unread) ? "right" : "wrong");
+    SHOW(recv(fd, bytes, 1, 0));
+    say("flags: %s", NEED(fcntl(fd, F_GETFL)) & O_NONBLOCK ? "nonblocking" : "none");
+    close(fd);
+    close(channel[0]);
+    close(channel[1]);
+}
+
 static void by_stdio(void)
 {
     say("# stdio");
@@ -225,6 +250,8 @@ int main(int count, char **arguments)
     by_exec(arguments[0], MUCH, 0);
     by_message(LITTLE);
     by_message(MUCH);
+    by_message_at_the_end(LITTLE, false);
+    by_message_at_the_end(MUCH, true);
     by_both();
     by_stdio();
     both_ends(arguments[0]);

@@ -1,0 +1,68 @@
+//! A connection whose other end has closed, and cannot send again what lies unread: whoever is to
+//! have it gets another one in its place, which holds those bytes and ends as it did.
+
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::ControlFlow;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use libc::iovec;
+use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
+
+use crate::kernel;
+use crate::memory::Pieces;
+use crate::receive;
+use crate::sockets::Promoted;
+use crate::table::{self, Entry};
+
+/// Bytes that are taken in one call.
+const PIECE: usize = 16 * 1024;
+
+impl Promoted {
+    /// Puts what is left of the stream under every descriptor of the socket. `None`: the other
+    /// end has not closed, more is to come, or there is no room for so much.
+    pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
+        let mut rest = Vec::new();
+        let mut piece = [0u8; PIECE];
+        loop {
+            let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT) {
+                ControlFlow::Break(Ok(0)) => break,
+                ControlFlow::Break(Ok(count)) => rest.extend_from_slice(&piece[..count]),
+                ControlFlow::Break(Err(_)) | ControlFlow::Continue(()) => return None,
+            }
+        }
+        // It says so before its FIN.
+        if !self.connection.peer_reads_no_more() {
+            return None;
+        }
+        let heir = connection_with(&rest)?;
+        let flags = kernel::flags(fd);
+        kernel::set_flags(heir.as_raw_fd(), flags);
+        (0..table::end())
+            .filter(|name| table::entry(*name) == Entry::Socket(number))
+            .for_each(|name| kernel::replace(name, heir.as_raw_fd()));
+        Some(())
+    }
+}
+
+/// A connection that has so many bytes to read, and then ends.
+fn connection_with(bytes: &[u8]) -> Option<OwnedFd> {
+    let socket =
+        || net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok();
+    let (listener, sender) = (socket()?, socket()?);
+    sockopt::set_socket_recv_buffer_size(&listener, bytes.len()).ok()?;
+    sockopt::set_socket_send_buffer_size(&sender, bytes.len()).ok()?;
+    net::bind(&listener, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0)).ok()?;
+    net::listen(&listener, 1).ok()?;
+    net::connect(&sender, &net::getsockname(&listener).ok()?).ok()?;
+    let heir = net::accept_with(&listener, SocketFlags::CLOEXEC).ok()?;
+    // Somebody else may have been quicker to connect.
+    let ours = net::getpeername(&heir).ok()? == Some(net::getsockname(&sender).ok()?);
+    let mut left = bytes;
+    while ours && !left.is_empty() {
+        let sent = net::send(&sender, left, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).ok()?;
+        left = &left[sent..];
+    }
+    ours.then_some(heir)
+}
