@@ -6,6 +6,7 @@
 //! ours costs that, and the way to libc. What a connection moves over shared memory, and what
 //! over the kernel, is decided in `promote`, whose state machine this drives.
 
+mod adopt;
 pub mod calls;
 mod confined;
 mod descriptors;

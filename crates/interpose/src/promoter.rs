@@ -9,17 +9,14 @@ use std::time::{Duration, Instant};
 
 use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
 use promote::wire::{Reason, Token};
-use promote::{Connection, OtherLoop, OwnLoop};
-use ring::layout::NO_SLEEPER;
+use promote::{OtherLoop, OwnLoop};
 use sys::mapping::SharedMapping;
 
-use crate::kernel;
-use crate::sets;
+use crate::adopt::adopt;
 use crate::settings::{Mode, Settings};
-use crate::sockets::{self, Promoted, Socket, State};
+use crate::sockets::{self, Socket, State};
 use crate::stats::{self, COUNTERS, Stays, count};
 use crate::uring;
-use crate::worth::Worth;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
 /// this many messages save would make short connections slower.
@@ -33,6 +30,8 @@ const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_
 const PATIENT: Duration = Duration::from_millis(5);
 /// How long a new connection waits for its promotion where all are wanted on rings.
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
+/// How long the monitor is listened to after the last offer was taken back before its answer.
+const LISTENS_FOR: Duration = Duration::from_secs(2);
 /// The most pages of one's own: one comes with each monitor that is met.
 const OWN_PAGES: usize = 8;
 /// Withdrawals that wait for the promoter; those beyond wait themselves.
@@ -53,12 +52,17 @@ struct Promoter {
     unmet: u32,
     /// Offers that are left out, because of that.
     leave_out: u32,
+    /// An offer was taken back whose answer may be on its way.
+    listens_until: Instant,
 }
 
 static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
 static MODE: AtomicU32 = AtomicU32::new(0);
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
+/// The monitor may have something to say, or has to be told something, beside that: one that is not
+/// read from reads no more.
+static LISTENS: AtomicBool = AtomicBool::new(false);
 /// An answer is expected at any moment.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
@@ -152,8 +156,8 @@ fn tell_noted() {
         // Notes are left before this is set.
         NOTED.store(false, Ordering::SeqCst);
         for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
-            if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
-                client.withdraw(token);
+            if let Some(promoter) = promoter {
+                promoter.withdraw(token, true);
             }
         }
     };
@@ -305,7 +309,7 @@ pub(crate) fn is_impatient() -> bool {
 /// Takes what the monitor has answered.
 #[inline]
 pub(crate) fn answers() {
-    if WAITING.load(Ordering::Relaxed) > 0 {
+    if WAITING.load(Ordering::Relaxed) > 0 || LISTENS.load(Ordering::Relaxed) {
         take_answers();
     }
 }
@@ -321,10 +325,15 @@ fn take_answers() {
 
 /// A socket that was offered or promoted is gone. The monitor counts its memory until it is told.
 pub(crate) fn withdraw(token: Token) {
+    take_back(token, false);
+}
+
+/// `unanswered`: an answer may be on its way.
+fn take_back(token: Token, unanswered: bool) {
     loop {
         let told = with(|promoter| {
-            if let Some(client) = promoter.as_mut().and_then(|promoter| promoter.client.as_mut()) {
-                client.withdraw(token);
+            if let Some(promoter) = promoter {
+                promoter.withdraw(token, unanswered);
             }
         });
         if told.is_some() {
@@ -352,8 +361,13 @@ pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     if answered(socket, State::Kernel)
         && let Some(token) = token(socket, number)
     {
-        withdraw(token);
+        take_back(token, true);
     }
+}
+
+/// An offered socket was promoted.
+pub(crate) fn answer_came() {
+    WAITING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A socket is not to be promoted any more; one that was already stays so.
@@ -407,6 +421,7 @@ impl Promoter {
             client: None,
             others: Vec::new(),
             kept: Vec::new(),
+            listens_until: Instant::now(),
             ask_at: Instant::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
@@ -466,9 +481,7 @@ impl Promoter {
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 if !socket.change_state(State::Plain, State::Offered) {
                     WAITING.fetch_sub(1, Ordering::Relaxed);
-                    if let Some(client) = &mut self.client {
-                        client.withdraw(token);
-                    }
+                    self.withdraw(token, false);
                 }
             }
             None | Some(Err(OfferError::NoMonitor)) => {
@@ -478,6 +491,17 @@ impl Promoter {
                 self.answers();
             }
             Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
+        }
+    }
+
+    fn withdraw(&mut self, token: Token, unanswered: bool) {
+        let Some(client) = &mut self.client else { return };
+        client.withdraw(token);
+        if unanswered {
+            self.listens_until = Instant::now() + LISTENS_FOR;
+        }
+        if unanswered || client.has_unsent() {
+            LISTENS.store(true, Ordering::Relaxed);
         }
     }
 
@@ -501,7 +525,11 @@ impl Promoter {
                     self.granted(token, own, peer, peer_loop)
                 }
                 Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
-                Ok(None) => return,
+                Ok(None) => {
+                    let unsent = client.has_unsent();
+                    LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
+                    return;
+                }
                 Err(_) => {
                     self.lost();
                     return;
@@ -512,6 +540,7 @@ impl Promoter {
 
     /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.
     fn lost(&mut self) {
+        LISTENS.store(false, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
         self.kept.clear();
         no_longer_offered();
@@ -538,9 +567,7 @@ impl Promoter {
         self.unmet = 0;
         self.leave_out = 0;
         let Some(socket) = offered(token) else {
-            if let Some(client) = &mut self.client {
-                client.withdraw(token);
-            }
+            self.withdraw(token, false);
             return;
         };
         self.others.retain(|other| !other.is_forgotten() || Arc::strong_count(other) > 1);
@@ -555,9 +582,7 @@ impl Promoter {
                 Err(_) => {
                     stats::stays(Stays::NoMemory);
                     answered(socket, State::Kernel);
-                    if let Some(client) = &mut self.client {
-                        client.withdraw(token);
-                    }
+                    self.withdraw(token, false);
                     return;
                 }
             },
@@ -570,9 +595,7 @@ impl Promoter {
         let token = grant.token;
         let Some(socket) = offered(token) else {
             // It was closed meanwhile, and its offer with it.
-            if let Some(client) = &mut self.client {
-                client.withdraw(token);
-            }
+            self.withdraw(token, false);
             return;
         };
         if socket.busy.load(Ordering::SeqCst) > 0 {
@@ -583,9 +606,7 @@ impl Promoter {
         if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
             stats::stays(why);
             answered(socket, State::Kernel);
-            if let Some(client) = &mut self.client {
-                client.withdraw(token);
-            }
+            self.withdraw(token, false);
         }
     }
 }
@@ -596,93 +617,6 @@ struct Grant {
     own: SharedMapping,
     peer: SharedMapping,
     other: Arc<OtherLoop>,
-}
-
-/// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
-/// middle of a call.
-fn adopt(
-    socket: &'static Socket,
-    number: u32,
-    token: Token,
-    own: SharedMapping,
-    peer: SharedMapping,
-    other: Arc<OtherLoop>,
-) -> Result<(), Stays> {
-    let raw = socket.fd.load(Ordering::Relaxed);
-    let Some(fd) = borrow(raw) else { return Err(Stays::Busy) };
-    // An accepted socket has its listener's mark, under which no bell would be readable.
-    if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
-        return Err(Stays::Kernel);
-    }
-    let mut inner = socket.lock();
-    if socket.holders.are_several() || inner.interest.several {
-        return Err(Stays::Shared);
-    }
-    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
-    // promoted, and wait for the lock.
-    if !socket.change_state(State::Offered, State::Promoted) {
-        return Err(Stays::Busy);
-    }
-    let mut patience = 64;
-    while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
-        patience -= 1;
-        std::thread::yield_now();
-    }
-    if socket.busy.load(Ordering::SeqCst) > 0 {
-        socket.set_state(State::Offered);
-        return Err(Stays::Busy);
-    }
-    let agreed = match sys::tcp::positions(fd) {
-        Ok(Some(at)) => {
-            at.written == socket.sent.load(Ordering::Relaxed)
-                && at.consumed == socket.received.load(Ordering::Relaxed)
-        }
-        Ok(None) | Err(_) => {
-            socket.set_state(State::Offered);
-            return Err(Stays::Busy);
-        }
-    };
-    if !agreed {
-        socket.set_state(State::Offered);
-        return Err(Stays::UnseenIo);
-    }
-    let written = socket.sent.load(Ordering::Relaxed);
-    let consumed = socket.received.load(Ordering::Relaxed);
-    // Bells must not wait for acknowledgements.
-    let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
-    kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
-        socket.set_state(State::Offered);
-        return Err(Stays::NoMemory);
-    };
-    count(&COUNTERS.promoted, 1);
-    WAITING.fetch_sub(1, Ordering::Relaxed);
-    inner.promoted = Some(Box::new(Promoted {
-        connection,
-        other,
-        worth: Worth::default(),
-        send_limit: socket.send_limit.load(Ordering::Relaxed),
-        inherited: false,
-        armed: true,
-        stale: false,
-        sleeper: NO_SLEEPER,
-        listed_in: 0,
-        reported: 0,
-        told_writable: false,
-        quiet: 0,
-        from_kernel: true,
-        no_delay,
-        low_water: 0,
-        kernel_mark: 0,
-        cookie: kernel::cookie(raw),
-        token,
-    }));
-    let interest = inner.interest;
-    drop(inner);
-    if interest.set > 0 {
-        sets::refresh(interest.set - 1, number, false);
-    }
-    Ok(())
 }
 
 /// What was offered is on TCP again until it is looked at anew.

@@ -337,6 +337,11 @@ impl Client {
         }
     }
 
+    /// Whether the monitor is to be told something later.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
     /// Tells a new monitor of a connection that an earlier one promoted: its socket's
     /// cookie (SO_COOKIE), and the other end's loop as that monitor numbered it.
     ///

@@ -1,0 +1,103 @@
+//! A connection changes to its rings: the last look at what the kernel and the ledger say.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use promote::wire::Token;
+use promote::{Connection, OtherLoop};
+use ring::layout::NO_SLEEPER;
+use sys::mapping::SharedMapping;
+
+use crate::kernel;
+use crate::promoter;
+use crate::sets;
+use crate::sockets::{Promoted, Socket, State};
+use crate::stats::{COUNTERS, Stays, count};
+use crate::worth::Worth;
+
+/// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
+/// middle of a call.
+pub(crate) fn adopt(
+    socket: &'static Socket,
+    number: u32,
+    token: Token,
+    own: SharedMapping,
+    peer: SharedMapping,
+    other: Arc<OtherLoop>,
+) -> Result<(), Stays> {
+    let raw = socket.fd.load(Ordering::Relaxed);
+    let Some(fd) = promoter::borrow(raw) else { return Err(Stays::Busy) };
+    // An accepted socket has its listener's mark, under which no bell would be readable.
+    if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
+        return Err(Stays::Kernel);
+    }
+    let mut inner = socket.lock();
+    if socket.holders.are_several() || inner.interest.several {
+        return Err(Stays::Shared);
+    }
+    // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
+    // promoted, and wait for the lock.
+    if !socket.change_state(State::Offered, State::Promoted) {
+        return Err(Stays::Busy);
+    }
+    let mut patience = 64;
+    while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
+        patience -= 1;
+        std::thread::yield_now();
+    }
+    if socket.busy.load(Ordering::SeqCst) > 0 {
+        socket.set_state(State::Offered);
+        return Err(Stays::Busy);
+    }
+    let agreed = match sys::tcp::positions(fd) {
+        Ok(Some(at)) => {
+            at.written == socket.sent.load(Ordering::Relaxed)
+                && at.consumed == socket.received.load(Ordering::Relaxed)
+        }
+        Ok(None) | Err(_) => {
+            socket.set_state(State::Offered);
+            return Err(Stays::Busy);
+        }
+    };
+    if !agreed {
+        socket.set_state(State::Offered);
+        return Err(Stays::UnseenIo);
+    }
+    let written = socket.sent.load(Ordering::Relaxed);
+    let consumed = socket.received.load(Ordering::Relaxed);
+    // Bells must not wait for acknowledgements.
+    let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
+    kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
+        socket.set_state(State::Offered);
+        return Err(Stays::NoMemory);
+    };
+    count(&COUNTERS.promoted, 1);
+    promoter::answer_came();
+    inner.promoted = Some(Box::new(Promoted {
+        connection,
+        other,
+        worth: Worth::default(),
+        send_limit: socket.send_limit.load(Ordering::Relaxed),
+        inherited: false,
+        armed: true,
+        stale: false,
+        sleeper: NO_SLEEPER,
+        listed_in: 0,
+        reported: 0,
+        told_writable: false,
+        quiet: 0,
+        from_kernel: true,
+        no_delay,
+        low_water: 0,
+        kernel_mark: 0,
+        cookie: kernel::cookie(raw),
+        token,
+    }));
+    let interest = inner.interest;
+    drop(inner);
+    if interest.set > 0 {
+        sets::refresh(interest.set - 1, number, false);
+    }
+    Ok(())
+}
