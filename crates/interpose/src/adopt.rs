@@ -80,6 +80,7 @@ pub(crate) fn adopt(
         worth: Worth::default(),
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
+        shown_in_kernel: false,
         armed: true,
         stale: false,
         sleeper: NO_SLEEPER,

@@ -34,6 +34,28 @@ pub(crate) fn leave(fd: c_int) {
     }
 }
 
+/// The kernel alone is to tell of the socket of this descriptor, which stays this process's. Where
+/// its bytes cannot be had through the kernel they stay where they are: what is in the way, FIN
+/// or bytes behind them, makes the socket readable for everybody.
+pub(crate) fn leave_if_possible(fd: c_int) {
+    let Entry::Socket(number) = table::entry(fd) else { return };
+    let possible = {
+        let mut inner = sockets::at(number).lock();
+        let Some(promoted) = inner.promoted.as_deref_mut() else { return };
+        let ended = matches!(kernel::look(fd), Found::End | Found::Failed(_));
+        let lost = matches!(promoted.connection.leaving(), Ok(Leaving::Lost) | Err(_));
+        let possible = !(lost || ended && promoted.connection.has_unread());
+        if !possible {
+            promoted.shown_in_kernel = true;
+            let _ = promoted.arm();
+        }
+        possible
+    };
+    if possible {
+        leave(fd);
+    }
+}
+
 /// Another program is about to take this one's place, with all descriptors that are not closed
 /// on exec(2).
 pub(crate) fn before_exec() {

@@ -119,6 +119,8 @@ pub(crate) struct Promoted {
     pub(crate) send_limit: u32,
     /// It was promoted in a process that this one was forked from.
     pub(crate) inherited: bool,
+    /// Others than its set wait for it, by the kernel's readiness: it is never hot.
+    pub(crate) shown_in_kernel: bool,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
     /// That bell may have come already.

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::epoll_event;
 
 use super::{EDGE, IN, Inner, ONCE, OUT_TOO, at};
+use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::real;
 use crate::sockets::{self, Interest, Promoted, Registered, Socket, State};
@@ -58,7 +59,7 @@ pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, chang
     drop(inner);
     if several && sockets::at(socket_number).state() == State::Promoted {
         // Only the kernel can tell all of them.
-        leaving::leave(fd);
+        leaving::leave_if_possible(fd);
     }
 }
 
@@ -275,7 +276,11 @@ impl Inner {
         let interest = socket.interest;
         let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
         let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
-        if !waits || !socket.promoted.as_deref_mut().is_some_and(here) {
+        // What is in the kernel, a bell for one, has woken him already.
+        if !waits
+            || !socket.promoted.as_deref_mut().is_some_and(here)
+            || !matches!(kernel::look(interest.fd), Found::Nothing)
+        {
             return;
         }
         let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };

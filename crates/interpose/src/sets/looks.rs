@@ -65,7 +65,7 @@ impl Inner {
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        let alone = !promoted.connection.has_several_users();
+        let alone = !promoted.shown_in_kernel && !promoted.connection.has_several_users();
         // A word for all of them would wake for bytes that are too few, too.
         self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
@@ -160,7 +160,10 @@ impl Inner {
                     }
                     let once = inner.interest.events & ONCE != 0;
                     if once && event.events != 0 {
-                        inner.interest.spent = true;
+                        match prodded {
+                            true => spend(epfd, &mut inner.interest),
+                            false => inner.interest.spent = true,
+                        }
                     } else if once || prodded {
                         rearm(epfd, &inner.interest);
                     }
@@ -305,6 +308,9 @@ fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
 impl Promoted {
     /// From here on the set looks at it by itself while it is awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
+        if self.shown_in_kernel {
+            return;
+        }
         if self.sleeper != sleeper {
             if !self.armed {
                 self.connection.mute();

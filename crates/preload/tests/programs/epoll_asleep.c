@@ -85,9 +85,9 @@ static void moved(void)
     leave(pair);
 }
 
-static void in_both(void)
+static void in_both(bool ended)
 {
-    say("# in both");
+    say("# in both%s", ended ? ", and at its end" : "");
     struct pair pair = promoted();
     int first = NEED(epoll_create1(0));
     set = NEED(epoll_create1(0));
@@ -98,9 +98,16 @@ static void in_both(void)
     pause_ms(20);
     NEED(send(pair.client, "abc", 3, 0));
     wait_for(pair.server, 3);
+    if (ended)
+        SHOW(shutdown(pair.client, SHUT_WR));
     NEED(add(set, pair.server, EPOLLIN, 1));
     pthread_join(thread, NULL);
     show_epoll("first", first, 1000);
+    char bytes[16];
+    SHOW(recv(pair.server, bytes, 2, 0));
+    show_epoll("first", first, 1000);
+    SHOW(send(pair.server, "answer", 6, 0));
+    SHOW(recv(pair.client, bytes, 6, 0));
     close(first);
     leave(pair);
 }
@@ -114,6 +121,7 @@ int main(void)
     }
     modified();
     moved();
-    in_both();
+    in_both(false);
+    in_both(true);
     return 0;
 }
