@@ -252,10 +252,11 @@ class Wire:
             self.fill()
         return self.take(place + len(mark))[:-len(mark)]
 
-    def expect_end(self):
-        """Nothing but the end of file may come."""
-        if self.buffer or (got := self.attempt(False, self.socket.recv, 4096)):
-            raise Wrong(f"bytes behind the last answer: {bytes(self.buffer[:100] or got[:100])}")
+    def expect_end(self, farewells=()):
+        """Nothing but the end of file may come, or a message with one of these."""
+        got = bytes(self.buffer) or self.attempt(False, self.socket.recv, 4096)
+        if got and not any(farewell in got for farewell in farewells):
+            raise Wrong(f"bytes behind the last answer: {got[:100]}")
 
     def end_writing(self):
         self.attempt(True, self.socket.shutdown, socket.SHUT_WR)
