@@ -11,7 +11,7 @@ use crate::fork;
 use crate::kernel;
 use crate::promoter;
 use crate::sets;
-use crate::sockets::{self, Promoted, Socket, State};
+use crate::sockets::{self, Interest, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
@@ -119,11 +119,16 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         State::Plain if promoter::observes() => audit(socket, fd),
         _ => {}
     }
+    if fd >= 0 {
+        // Once the number is another's, the kernel must not be told of this one.
+        sets::settle(socket);
+    }
     let set = socket.lock().interest.set;
     if set > 0 {
         sets::refresh(set - 1, number, true);
     }
     let mut inner = socket.lock();
+    inner.interest = Interest::default();
     let promoted = inner.promoted.as_deref_mut().map(|promoted| {
         part(promoted, fd);
         promoted.token

@@ -15,6 +15,7 @@ use ring::layout::SLEEPERS;
 
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
+use crate::table;
 
 mod changes;
 mod looks;
@@ -58,6 +59,8 @@ pub(crate) struct Inner {
     by_data: HashMap<u64, u32>,
     /// Everything else in the set, by the same, and its descriptor.
     others: HashMap<u64, i32>,
+    /// Several of either have the same said, and one of them stands there.
+    hides: bool,
     /// The program has the same said about several of them: nothing can be concluded from
     /// what the kernel says.
     ambiguous: bool,
@@ -103,6 +106,7 @@ pub(crate) fn add() -> Option<u32> {
             list: Vec::new(),
             by_data: HashMap::new(),
             others: HashMap::new(),
+            hides: false,
             ambiguous: false,
             untold: Vec::new(),
             sleeper: None,
@@ -140,13 +144,19 @@ pub(crate) fn remove(number: u32) {
         }
     }
     inner.untold.clear();
-    inner.others.clear();
     inner.ambiguous = false;
-    for socket in std::mem::take(&mut inner.by_data).into_values() {
-        let mut socket = sockets::at(socket).lock();
+    let forget = |socket: &sockets::Socket| {
+        let mut socket = socket.lock();
         if socket.interest.set == number + 1 {
             socket.interest = Interest::default();
         }
+    };
+    std::mem::take(&mut inner.by_data).into_values().map(sockets::at).for_each(forget);
+    // One that is promoted later would be taken for a member of the set that gets the number.
+    let others = std::mem::take(&mut inner.others);
+    match std::mem::take(&mut inner.hides) {
+        false => others.into_values().filter_map(table::socket).for_each(forget),
+        true => sockets::all().for_each(|(_, socket)| forget(socket)),
     }
     inner.waiting = 0;
     inner.crowd = false;

@@ -253,6 +253,7 @@ impl Inner {
                 promoted.reported = u64::MAX;
                 promoted.told_writable = false;
                 let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
+                self.hides |= same;
                 if same || self.others.contains_key(&now.data) {
                     self.ambiguous = true;
                 }
@@ -290,7 +291,7 @@ impl Inner {
     }
 
     fn has_other(&mut self, data: u64, fd: i32) {
-        self.others.insert(data, fd);
+        self.hides |= self.others.insert(data, fd).is_some_and(|other| other != fd);
         if self.by_data.contains_key(&data) {
             self.ambiguous = true;
         }
