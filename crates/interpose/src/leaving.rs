@@ -17,9 +17,9 @@ use crate::sockets::{self, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
-/// What a call that the other end is just making takes at the most. One that takes longer was
-/// stopped in the middle of it.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A call that the other end is just making takes a moment, unless it was stopped in the middle
+/// of it. Then it is waited for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at what it came to.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes that are sent again in one call.
@@ -43,8 +43,8 @@ pub(crate) fn leave_if_possible(fd: c_int) {
         let mut inner = sockets::at(number).lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return };
         let ended = matches!(kernel::look(fd), Found::End | Found::Failed(_));
-        let lost = matches!(promoted.connection.leaving(), Ok(Leaving::Lost) | Err(_));
-        let possible = !(lost || ended && promoted.connection.has_unread());
+        let ready = matches!(promoted.connection.leaving(), Ok(Leaving::Bells(_)));
+        let possible = ready && !(ended && promoted.connection.has_unread());
         if !possible {
             promoted.shown_in_kernel = true;
             let _ = promoted.arm();
@@ -137,6 +137,8 @@ impl Promoted {
         let bells = loop {
             match self.connection.leaving().ok()? {
                 Leaving::Bells(bells) => break bells,
+                // One that was killed meanwhile comes to no end of it.
+                Leaving::Wait if matches!(kernel::look(fd), Found::End | Found::Failed(_)) => return None,
                 Leaving::Wait => wait(&mut deadline)?,
                 Leaving::Lost => return None,
             }

@@ -64,6 +64,29 @@ impl Settings {
         }
     }
 
+    /// Variables that mean nothing, each with its remedy: for who has the library loaded without
+    /// `megapipe run`, which refuses them.
+    pub fn complaints() -> Vec<String> {
+        let is_ports =
+            |text: &str| text.split(',').all(|port| port.trim().parse::<u16>().is_ok_and(|port| port > 0));
+        let is_spin = |text: &str| text == "auto" || text.parse::<u32>().is_ok();
+        type Known<'a> = (&'a str, &'a str, &'a dyn Fn(&str) -> bool);
+        let known: [Known<'_>; 5] = [
+            ("MEGAPIPE_PROMOTE", "off, observe, auto or eager", &|text| Mode::parse(text).is_some()),
+            ("MEGAPIPE_SPIN", "auto, or microseconds", &is_spin),
+            ("MEGAPIPE_STATS", "1, or 0 for none", &|text| text.parse::<u32>().is_ok()),
+            ("MEGAPIPE_ONLY", "ports, as in 6379,8080", &is_ports),
+            ("MEGAPIPE_NOT", "ports, as in 6379,8080", &is_ports),
+        ];
+        let wrong = |(name, remedy, means): Known<'_>| {
+            let text = std::env::var_os(name).filter(|text| !text.is_empty())?;
+            let fits = text.to_str().is_some_and(means);
+            let text = text.display();
+            (!fits).then(|| format!("{name}={text} means nothing and is left out; give {remedy}"))
+        };
+        known.into_iter().filter_map(wrong).collect()
+    }
+
     /// Whether a connection between these ports may be promoted.
     pub(crate) fn admits(&self, local: u16, peer: u16) -> bool {
         let among = |ports: &[u16]| ports.contains(&local) || ports.contains(&peer);

@@ -31,6 +31,9 @@ static END: extern "C" fn() = end;
 
 extern "C" fn begin() {
     dlmalloc_after_fork();
+    for complaint in Settings::complaints() {
+        eprintln!("megapipe: {complaint}");
+    }
     interpose::start(Settings::from_environment());
 }
 

@@ -160,10 +160,14 @@ fn provide_monitor() {
     let place = options.socket.clone();
     match promote::ensure_monitor(&options, PATIENCE) {
         Ok(Presence::Found) => {}
-        Ok(Presence::NoPolicy) => warn(
-            "there is no monitor, and root's own shares nothing without a policy, so connections stay on TCP; to let \
-             root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > /etc/megapipe/monitor.toml",
-        ),
+        Ok(Presence::NoPolicy) => {
+            let place = place.map_or(String::new(), |path| format!(" at {}", path.display()));
+            warn(&format!(
+                "no monitor answers{place}, and root's own shares nothing without a policy, so connections stay on \
+                 TCP; to let root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > \
+                 /etc/megapipe/monitor.toml"
+            ));
+        }
         Ok(Presence::Absent) => {
             let place = place.map_or("here".into(), |path| format!("at {}", path.display()));
             warn(&format!(

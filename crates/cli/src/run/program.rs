@@ -89,7 +89,7 @@ impl Program {
             let path = std::env::var_os("PATH").unwrap_or(USUAL_PATH.into());
             format!("it is in no directory of PATH ({}); give its path, or set PATH", path.display())
         };
-        Failure { status: 127, message: format!("{name} is not found: {remedy}") }
+        Failure { status: 127, message: format!("'{name}' is not found: {remedy}") }
     }
 
     /// What execve(2) said.

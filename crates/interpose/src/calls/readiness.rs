@@ -31,7 +31,7 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
     }
     let status = real::epoll_ctl(set, operation, fd, event);
     if status == 0 {
-        epoll::changed(set, operation, fd, wish);
+        kept_errno(|| epoll::changed(set, operation, fd, wish));
     }
     status
 }
