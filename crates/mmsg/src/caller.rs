@@ -114,13 +114,6 @@ impl Caller {
         let mut rooms = mem::take(&mut self.rooms);
         self.planner.receive(eps, msgs.len(), self.turn, &mut rooms);
         self.turn = self.turn.wrapping_add(1);
-        if !self.late.is_empty() {
-            for (ep, room) in eps.iter_mut().zip(&mut rooms).filter(|(_, room)| room.len > 0) {
-                if let Some(errno) = self.late.take(ep.sockfd) {
-                    (ep.num, room.len) = (-errno, 0);
-                }
-            }
-        }
         let mut work = Receive { eps, msgs, rooms: &mut rooms, late: mem::take(&mut self.late), flags };
         self.serve(&mut work);
         self.late = work.late;
@@ -172,6 +165,7 @@ impl Caller {
             self.active.extend(
                 rooms.filter(|&(entry, room)| room.len > 0 && has_rank(entry)).map(|(entry, _)| entry as u32),
             );
+            work.begin(&mut self.active);
             self.serve_distinct(work);
         }
     }
@@ -301,6 +295,8 @@ fn submit(
 trait Work {
     fn eps(&self) -> &[Mmep];
     fn rooms(&self) -> &[Room];
+    /// Takes out the entries that are answered already.
+    fn begin(&mut self, _active: &mut Vec<u32>) {}
     /// Whether another submission for these entries costs less than a call each.
     fn pays_as_submission(&self, active: &[u32], round: usize) -> bool;
     /// The entry's next message; the lower half of the request's data is the entry.
@@ -380,6 +376,19 @@ impl Work for Receive<'_> {
 
     fn rooms(&self) -> &[Room] {
         self.rooms
+    }
+
+    /// An error that was kept is the next result.
+    fn begin(&mut self, active: &mut Vec<u32>) {
+        if self.late.is_empty() {
+            return;
+        }
+        active.retain(|&entry| {
+            let ep = &mut self.eps[entry as usize];
+            let errno = self.late.take(ep.sockfd);
+            ep.num = errno.map_or(ep.num, |errno| -errno);
+            errno.is_none()
+        });
     }
 
     fn pays_as_submission(&self, _active: &[u32], round: usize) -> bool {
