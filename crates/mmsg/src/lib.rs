@@ -8,6 +8,7 @@
 mod batch;
 mod caller;
 mod late;
+pub mod receiver;
 mod repeats;
 mod rooms;
 
@@ -15,6 +16,7 @@ use std::cell::RefCell;
 use std::env;
 
 pub use caller::Caller;
+pub use receiver::Receiver;
 
 /// One socket of a call and its messages: `struct mmep`.
 #[repr(C)]

@@ -105,12 +105,6 @@ impl Pool {
         }
     }
 
-    /// Flags of a message received with the header.
-    pub(crate) fn flags(&self, buffer: u32) -> i32 {
-        // SAFETY: the slot is within the mapping.
-        unsafe { (*self.slot(buffer)).header.msg_hdr.msg_flags }
-    }
-
     /// Length of a message received with others (recvmmsg(2)).
     pub(crate) fn len_of(&self, buffer: u32) -> usize {
         // SAFETY: the slot is within the mapping.

@@ -1,7 +1,7 @@
 //! Which sockets of a receiver have something to read.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use sys::capabilities::Capabilities;
@@ -45,7 +45,11 @@ impl Ready {
     /// io_uring with a file table of `sockets` slots, where that works; epoll elsewhere.
     pub(crate) fn new(uring: bool, sockets: u32) -> io::Result<Ready> {
         let capabilities = Capabilities::get();
-        if uring && capabilities.ring.is_ok() && capabilities.sparse_files && capabilities.direct_descriptors_safe {
+        if uring
+            && capabilities.ring.is_ok()
+            && capabilities.sparse_files
+            && capabilities.direct_descriptors_safe
+        {
             // Each socket has one report at most that was not reaped, and one receive.
             let ring = Ring::new(ENTRIES, (2 * sockets).max(2 * ENTRIES), capabilities)?;
             ring.register_files(sockets)?;
@@ -84,15 +88,18 @@ impl Ready {
         &mut self,
         sleep: Option<Option<Duration>>,
         found: &mut impl FnMut(u32, u32, Found),
+        received: &mut impl FnMut(u64, i32, u32),
     ) -> io::Result<()> {
         match self {
-            Ready::Uring(polls) => polls.look(sleep, found),
+            Ready::Uring(polls) => polls.look(sleep, found, received),
             Ready::Epoll { set, events, calls } => {
                 *calls += 1;
                 let timeout = sleep.unwrap_or(Some(Duration::ZERO));
-                for event in set.wait(events, timeout)? {
+                let count = set.wait(events, timeout)?;
+                for event in &events[..count] {
                     let (slot, generation) = parts(event.data());
-                    found(slot, generation, Found::Some);
+                    // What is not read now is told again.
+                    found(slot, generation, Found::One);
                 }
                 Ok(())
             }
@@ -107,6 +114,11 @@ impl Ready {
             Ready::Uring(polls) => polls.ring.has_completions(),
             Ready::Epoll { .. } => true,
         }
+    }
+
+    /// Whether reports tell one datagram from several.
+    pub(crate) fn tells_one(&self) -> bool {
+        matches!(self, Ready::Uring(polls) if polls.tells_one)
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -144,14 +156,15 @@ impl Polls {
         &mut self,
         sleep: Option<Option<Duration>>,
         found: &mut impl FnMut(u32, u32, Found),
+        received: &mut impl FnMut(u64, i32, u32),
     ) -> io::Result<()> {
         let sleep = match sleep {
+            None | Some(Some(Duration::ZERO)) => Sleep::No,
             Some(timeout) => Sleep::Until { completions: 1, timeout, gather: None },
-            None => Sleep::No,
         };
         self.calls += 1;
         let entered = self.ring.enter(sleep);
-        self.reap(found, &mut |_, _, _| {})?;
+        self.reap(found, received)?;
         entered
     }
 
@@ -204,9 +217,4 @@ impl Drop for Polls {
         // later; nothing is left to do if it refuses.
         let _ = self.ring.unregister_files();
     }
-}
-
-/// The number that the kernel knows a socket by.
-pub(crate) fn number(fd: &impl AsRawFd) -> i32 {
-    fd.as_raw_fd()
 }
