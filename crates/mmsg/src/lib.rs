@@ -8,6 +8,7 @@
 mod batch;
 mod caller;
 mod late;
+pub mod lowat;
 pub mod receiver;
 mod repeats;
 mod rooms;
@@ -16,6 +17,7 @@ use std::cell::RefCell;
 use std::env;
 
 pub use caller::Caller;
+pub use lowat::RcvLowat;
 pub use receiver::Receiver;
 
 /// One socket of a call and its messages: `struct mmep`.

@@ -40,7 +40,7 @@ const QUEUE_MAX: usize = 64;
 
 /// How long a socket of which reports said that it is empty is believed without a look. A kernel
 /// that wakes once for several datagrams would delay them by this, no longer.
-const TRUST: Duration = Duration::from_millis(20);
+const TRUST: Duration = Duration::from_millis(100);
 
 /// Waits between looks at the clock.
 const TURNS: u32 = 256;
@@ -288,6 +288,11 @@ impl Receiver {
         self.calls + self.ready.calls()
     }
 
+    /// Whether there is no room for another socket.
+    pub fn is_full(&self) -> bool {
+        self.sockets.free.is_empty() && self.sockets.entries.len() == self.sockets.most
+    }
+
     /// Registers a socket; `cookie` comes with each of its messages. Nobody else may receive from
     /// it until it is removed. Sending is free, see [`Self::socket`].
     ///
@@ -360,6 +365,8 @@ impl Receiver {
         if !self.fork_mark.is_here() {
             return Err(WaitError::Forked);
         }
+        // Those of a batch that was forgotten.
+        self.recycle();
         if self.pool.available() == 0 {
             return Err(WaitError::NoBuffers);
         }
@@ -438,10 +445,11 @@ impl Receiver {
             if count == 0 {
                 break;
             }
-            if self.backend() == Backend::Uring && count >= SUBMISSION_LEAST && round < ROUNDS {
+            // Sockets that still have messages after some rounds have a queue.
+            let share = if round < ROUNDS { 1 } else { (room / count).clamp(1, QUEUE_MAX) };
+            if share == 1 && self.backend() == Backend::Uring && count >= SUBMISSION_LEAST {
                 self.receive_together(count)?;
             } else {
-                let share = if round == 0 { 1 } else { (room / count).clamp(1, QUEUE_MAX) };
                 for _ in 0..count {
                     self.receive_alone(share);
                 }
@@ -615,6 +623,15 @@ impl Receiver {
         }
     }
 
+    /// Gives the batch's buffers back: backwards, so that the one that was taken first is taken
+    /// first again.
+    fn recycle(&mut self) {
+        for at in (0..self.messages.len()).rev() {
+            self.give_back(self.messages[at].buffer);
+        }
+        self.messages.clear();
+    }
+
     fn give_back(&self, buffer: u32) {
         if buffer != NO_BUFFER {
             self.pool.give_back(buffer);
@@ -775,12 +792,7 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        // Backwards, so that the buffer that was taken first is taken first again.
-        for at in (0..self.receiver.messages.len()).rev() {
-            let buffer = self.receiver.messages[at].buffer;
-            self.receiver.give_back(buffer);
-        }
-        self.receiver.messages.clear();
+        self.receiver.recycle();
     }
 }
 

@@ -93,6 +93,27 @@ pub fn unread(fd: RawFd) -> io::Result<usize> {
     }
 }
 
+/// Bytes that a TCP socket has received in all (TCP_INFO).
+pub fn received(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: the struct is integers, for which zero is a value.
+    let mut info: TcpInfo = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    let room = (&raw mut info).cast();
+    // SAFETY: the kernel writes at most `len` bytes into a live struct.
+    match unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, room, &raw mut len) } {
+        0 if len as usize == mem::size_of_val(&info) => Ok(info.bytes_received),
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The beginning of `struct tcp_info` up to what is read of it.
+#[repr(C)]
+struct TcpInfo {
+    before: [u64; 16],
+    bytes_received: u64,
+}
+
 /// What tells this socket from every other since the system's start (SO_COOKIE).
 pub fn cookie(fd: RawFd) -> io::Result<u64> {
     option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)

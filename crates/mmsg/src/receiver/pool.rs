@@ -10,11 +10,20 @@ use sys::mapping::Mapping;
 /// Bytes of control messages that a buffer has room for: a GRO segment size.
 const CONTROL: usize = 64;
 
+/// From one buffer to the next: small messages at the beginning of buffers whose size is a power
+/// of two would share few lines of the cache.
+const fn stride(size: usize) -> usize {
+    size.next_multiple_of(CACHE_LINE) + CACHE_LINE
+}
+
+const CACHE_LINE: usize = 64;
+
 /// Equal buffers, each with a message header that points into it.
 pub(crate) struct Pool {
-    _memory: Mapping,
+    memory: Mapping,
     slots: Mapping,
     count: usize,
+    size: usize,
     free: RefCell<Vec<u32>>,
 }
 
@@ -36,7 +45,7 @@ pub(crate) struct Wanted {
 
 impl Pool {
     pub(crate) fn new(count: usize, size: usize) -> io::Result<Rc<Pool>> {
-        let bytes = count.checked_mul(size).ok_or(io::ErrorKind::OutOfMemory)?;
+        let bytes = count.checked_mul(stride(size)).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::anonymous(bytes)?;
         let slots = Mapping::anonymous(count * mem::size_of::<Slot>())?;
         for at in 0..count {
@@ -44,7 +53,7 @@ impl Pool {
             // of everything in a slot.
             unsafe {
                 let slot = slots.address().cast::<Slot>().add(at);
-                (*slot).piece.iov_base = memory.address().add(at * size).cast();
+                (*slot).piece.iov_base = memory.address().add(at * stride(size)).cast();
                 (*slot).piece.iov_len = size;
                 (*slot).header.msg_hdr.msg_iov = &raw mut (*slot).piece;
                 (*slot).header.msg_hdr.msg_iovlen = 1;
@@ -52,7 +61,7 @@ impl Pool {
         }
         // The lowest is taken first, and a freed one next: what is used stays in the cache.
         let free = RefCell::new((0..count as u32).rev().collect());
-        Ok(Rc::new(Pool { _memory: memory, slots, count, free }))
+        Ok(Rc::new(Pool { memory, slots, count, size, free }))
     }
 
     pub(crate) fn available(&self) -> usize {
@@ -70,9 +79,9 @@ impl Pool {
     /// Where the data goes, and how much there is room for.
     #[inline]
     pub(crate) fn room(&self, buffer: u32) -> (*mut u8, usize) {
-        // SAFETY: `slot` is within the mapping; the piece is set once, at start.
-        let piece = unsafe { (*self.slot(buffer)).piece };
-        (piece.iov_base.cast(), piece.iov_len)
+        debug_assert!((buffer as usize) < self.count);
+        // SAFETY: buffers are numbered below the count, for which the mapping has room.
+        (unsafe { self.memory.address().add(buffer as usize * stride(self.size)) }, self.size)
     }
 
     /// The header, ready for recvmsg(2).
