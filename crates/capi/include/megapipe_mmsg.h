@@ -70,6 +70,7 @@ typedef struct mp_lowat mp_lowat;
 int mp_lowat_create(uint32_t flags, mp_lowat **lowat);
 int mp_lowat_destroy(mp_lowat *lowat);
 int mp_lowat_set(mp_lowat *lowat, int fd, uint32_t mark, int64_t timeout);
+int mp_lowat_rearm(mp_lowat *lowat, int fd);
 int mp_lowat_clear(mp_lowat *lowat, int fd);
 int mp_lowat_fd(mp_lowat *lowat);
 int mp_lowat_expire(mp_lowat *lowat);

@@ -346,6 +346,12 @@ pub extern "C" fn mp_lowat_clear(lowat: *const LowatSlot, fd: c_int) -> c_int {
     int(with_lowat(lowat, |lowat| if lowat.clear_raw(fd) { Ok(0) } else { Err(Errno(libc::ENOENT)) }))
 }
 
+/// See mp_lowat_rearm(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_lowat_rearm(lowat: *const LowatSlot, fd: c_int) -> c_int {
+    int(with_lowat(lowat, |lowat| if lowat.rearm_raw(fd) { Ok(0) } else { Err(Errno(libc::ENOENT)) }))
+}
+
 /// See mp_lowat_fd(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_lowat_fd(lowat: *const LowatSlot) -> c_int {

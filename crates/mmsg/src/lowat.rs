@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,9 @@ const PERIOD_LEAST: Duration = Duration::from_micros(500);
 
 /// Looks that come within this time are made together.
 const TOGETHER: Duration = Duration::from_micros(250);
+
+/// Sockets that are looked at while nobody else can set a mark.
+const AT_ONCE: usize = 32;
 
 /// TCP sockets that are readable when a number of bytes waits, or when the first of them has
 /// waited for a time. It may be used by all threads.
@@ -50,6 +54,8 @@ pub enum SetError {
 
 struct Shared {
     state: Mutex<State>,
+    /// Sockets that were rearmed while another thread had the state.
+    rearmed: Mutex<Vec<RawFd>>,
     timer: OwnedFd,
     stop: AtomicBool,
 }
@@ -72,6 +78,8 @@ struct Socket {
     timeout: Duration,
     period: Duration,
     lowered: bool,
+    /// To the next look while the mark is down: soon at first, for most programs read at once.
+    patience: Duration,
     looks: VecDeque<Look>,
 }
 
@@ -97,7 +105,12 @@ impl RcvLowat {
         }
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
-        let shared = Shared { state: Mutex::default(), timer, stop: AtomicBool::new(false) };
+        let shared = Shared {
+            state: Mutex::default(),
+            rearmed: Mutex::default(),
+            timer,
+            stop: AtomicBool::new(false),
+        };
         Ok(RcvLowat { shared: Arc::new(shared), thread: None })
     }
 
@@ -148,10 +161,29 @@ impl RcvLowat {
         let period = (timeout / LOOKS).max(PERIOD_LEAST).min(timeout);
         let now = Instant::now();
         let looks = VecDeque::from([Look { at: now, received: 0 }]);
-        let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, looks };
+        let patience = PERIOD_LEAST;
+        let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, patience, looks };
         state.sockets.insert(fd, socket);
         state.due.push(Reverse((now + period, fd, registration)));
         Ok(self.shared.set_timer(&mut state)?)
+    }
+
+    /// The program has read what was reported: the mark holds again from now on, and not only
+    /// from the next look on, half a millisecond later or, for a program that reads late, up to
+    /// an eighth of the timeout. False if the socket is known to have no mark of ours.
+    pub fn rearm(&self, socket: impl AsFd) -> bool {
+        self.rearm_raw(socket.as_fd().as_raw_fd())
+    }
+
+    /// [`Self::rearm`] for a number that may be anything.
+    pub fn rearm_raw(&self, fd: RawFd) -> bool {
+        // Whoever holds the state looks at other sockets, and at this one when that is done.
+        let Ok(mut state) = self.shared.state.try_lock() else {
+            self.shared.rearmed().push(fd);
+            return true;
+        };
+        // What was due stays due: a look too many does no harm.
+        state.sockets.get_mut(&fd).is_some_and(|socket| socket.look(fd, Instant::now()).is_ok())
     }
 
     /// Ends it for a socket, which is readable from its first byte on again. False if it had no
@@ -232,12 +264,27 @@ impl Shared {
         let mut expirations = 0u64;
         // SAFETY: the kernel writes one live integer; nothing to read is no error here.
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        self.lock().timer_at = None;
+        // Some at a time, so that nobody who sets a mark waits for all of them.
+        while self.look_at_some() {}
+        self.set_timer(&mut self.lock())
+    }
+
+    /// Looks at some of the sockets that are due; whether there may be more.
+    fn look_at_some(&self) -> bool {
         let mut state = self.lock();
         let now = Instant::now();
-        state.timer_at = None;
-        while let Some(&Reverse((at, fd, registration))) = state.due.peek()
-            && at <= now + TOGETHER
-        {
+        for fd in mem::take(&mut *self.rearmed()) {
+            if let Some(socket) = state.sockets.get_mut(&fd) {
+                // A socket that is gone is found out when it is due.
+                let _ = socket.look(fd, now);
+            }
+        }
+        for _ in 0..AT_ONCE {
+            let Some(&Reverse((at, fd, registration))) = state.due.peek() else { return false };
+            if at > now + TOGETHER {
+                return false;
+            }
             state.due.pop();
             let Some(socket) = state.sockets.get_mut(&fd) else { continue };
             if socket.registration != registration {
@@ -251,7 +298,7 @@ impl Shared {
                 }
             }
         }
-        self.set_timer(&mut state)
+        true
     }
 
     /// Sets the timer to what is due first, unless it is set so.
@@ -275,6 +322,10 @@ impl Shared {
         }
         state.timer_at = Some(at);
         Ok(())
+    }
+
+    fn rearmed(&self) -> MutexGuard<'_, Vec<RawFd>> {
+        self.rearmed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -303,7 +354,12 @@ impl Socket {
         let deadline = came + self.timeout;
         self.looks.push_back(Look { at: now, received });
         self.lower(fd, now + TOGETHER >= deadline)?;
-        Ok(if self.lowered { next } else { next.min(deadline) })
+        if !self.lowered {
+            return Ok(next.min(deadline));
+        }
+        let next = now + self.patience;
+        self.patience = (2 * self.patience).min(self.period);
+        Ok(next)
     }
 
     fn lower(&mut self, fd: RawFd, lowered: bool) -> io::Result<()> {
@@ -315,6 +371,7 @@ impl Socket {
         }
         message::set_low_water_mark(fd, if lowered { 1 } else { self.mark })?;
         self.lowered = lowered;
+        self.patience = PERIOD_LEAST.min(self.period);
         Ok(())
     }
 }

@@ -43,7 +43,7 @@ fn waiting(edges: u32) -> (RcvLowat, TcpStream, TcpStream, Set) {
 #[test]
 fn epoll_hears_of_the_mark_at_once_and_of_less_in_time() {
     for edges in [0, epoll::EDGES] {
-        let (_lowat, mut socket, mut peer, set) = waiting(edges);
+        let (lowat, mut socket, mut peer, set) = waiting(edges);
         for _ in 0..3 {
             let began = Instant::now();
             peer.write_all(&[1; 10]).unwrap();
@@ -51,9 +51,10 @@ fn epoll_hears_of_the_mark_at_once_and_of_less_in_time() {
             // An eighth of the timeout early, and what the sockets' clocks differ by.
             assert!(began.elapsed() >= TIMEOUT * 3 / 4, "{:?}", began.elapsed());
             assert_eq!(read(&mut socket), 10);
-            // The mark is up again by the next look.
-            std::thread::sleep(TIMEOUT / 4);
             assert!(!is_reported(&set, Duration::ZERO));
+            assert!(lowat.rearm(&socket));
+            // At once, and not by the next look only.
+            assert_eq!(sys::message::low_water_mark(socket.as_raw_fd()).unwrap(), MARK as i32);
         }
         let began = Instant::now();
         peer.write_all(&[1; MARK as usize]).unwrap();
@@ -73,6 +74,20 @@ fn poll_and_blocking_calls_hear_of_it() {
     assert_eq!(unsafe { libc::poll(&raw mut poll, 1, FOREVER.as_millis() as i32) }, 1);
     assert!(began.elapsed() >= TIMEOUT * 3 / 4);
     assert_eq!(read(&mut socket), 10);
+}
+
+/// A program that does not say when it has read has the mark again soon.
+#[test]
+fn the_mark_comes_back_by_itself() {
+    let (_lowat, mut socket, mut peer, set) = waiting(0);
+    peer.write_all(&[1; 10]).unwrap();
+    assert!(is_reported(&set, FOREVER));
+    assert_eq!(read(&mut socket), 10);
+    let began = Instant::now();
+    while sys::message::low_water_mark(socket.as_raw_fd()).unwrap() != MARK as i32 {
+        assert!(began.elapsed() < FOREVER);
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
