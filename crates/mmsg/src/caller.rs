@@ -569,7 +569,7 @@ impl Work for Send<'_> {
 /// the message, and a request does that afterwards.
 #[inline]
 fn as_from_a_call(fd: i32, result: i32) -> i32 {
-    if [-libc::EFAULT, -libc::EMSGSIZE, -libc::EINVAL].contains(&result) {
+    if result < 0 && [-libc::EFAULT, -libc::EMSGSIZE, -libc::EINVAL].contains(&result) {
         if let Some(errno) = message::protocol(fd).err().and_then(|error| error.raw_os_error()) {
             return -errno;
         }

@@ -4,7 +4,7 @@
 //!   kernel (netdev 0x13, 2019), on a stock one. They are to sockets what recvmmsg(2) is to
 //!   messages. [`Inbox`] and [`Outbox`] are the same without raw pointers.
 //! * [`Receiver`]: for sockets that stay the same; they are registered once, no epoll is needed,
-//!   and a message costs two thirds of what it costs with epoll and recvmsg(2).
+//!   and a message costs about three quarters of what it costs with epoll and recvmsg(2).
 //! * [`RcvLowat`]: readable when so many bytes wait, or when the first of them has waited so long.
 //!
 //! They use io_uring where the kernel allows it and system calls elsewhere, with the same results.

@@ -35,6 +35,10 @@ impl Planner {
     /// `turn` decides who goes without where there are fewer places than entries.
     pub(crate) fn receive(&mut self, eps: &mut [Mmep], vlen: usize, turn: usize, rooms: &mut Vec<Room>) {
         rooms.clear();
+        if claim_in_order(eps, vlen, rooms) {
+            return;
+        }
+        rooms.clear();
         rooms.resize(eps.len(), Room::default());
         let sharing = eps.iter().filter(|ep| ep.num == 0).count();
         if sharing < eps.len() {
@@ -94,7 +98,20 @@ impl Planner {
     }
 }
 
+/// The usual call: each entry claims places behind those of the one before it. False if it is
+/// another.
+fn claim_in_order(eps: &[Mmep], vlen: usize, rooms: &mut Vec<Room>) -> bool {
+    let mut end = 0;
+    rooms.extend(eps.iter().map_while(|ep| {
+        let room = asked(ep, vlen).filter(|room| room.len > 0 && room.start >= end)?;
+        end = room.start + room.len;
+        Some(room)
+    }));
+    rooms.len() == eps.len()
+}
+
 /// The messages that an entry names, if they lie in the vector.
+#[inline]
 pub(crate) fn asked(ep: &Mmep, vlen: usize) -> Option<Room> {
     let (start, len) = (u32::try_from(ep.offset).ok()?, u32::try_from(ep.num).ok()?);
     let end = start as usize + len as usize;
