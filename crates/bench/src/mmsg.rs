@@ -297,7 +297,7 @@ enum Load {
     Udp {
         socket: UdpSocket,
         headers: Vec<libc::mmsghdr>,
-        to: Vec<Box<socket2::SockAddr>>,
+        to: Vec<socket2::SockAddr>,
         at: usize,
         _message: Box<(Vec<u8>, libc::iovec)>,
     },
@@ -331,9 +331,7 @@ impl Load {
                 message.1.iov_base = message.0.as_mut_ptr().cast();
                 let to: Vec<_> = ports
                     .iter()
-                    .map(|&port| {
-                        Box::new(socket2::SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
-                    })
+                    .map(|&port| socket2::SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
                     .collect();
                 if to.len() != task.sockets {
                     return Err(short());

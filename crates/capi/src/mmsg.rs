@@ -54,6 +54,8 @@ pub struct ReceiverSlot {
 pub struct LowatSlot(RcvLowat);
 
 thread_local! {
+    // Boxed: C knows them by their addresses.
+    #[allow(clippy::vec_box)]
     static RECEIVERS: RefCell<Vec<Box<ReceiverSlot>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -5,7 +5,7 @@ use std::mem;
 use sys::capabilities::Capabilities;
 use sys::mapping::ForkMark;
 use sys::message;
-use sys::uring::{opcode, squeue, types};
+use sys::uring::squeue;
 
 use crate::batch::{Batch, Stopped};
 use crate::late::Late;
@@ -13,20 +13,15 @@ use crate::repeats::{self, Repeats};
 use crate::rooms::{self, Planner, Room};
 use crate::{Backend, CallError, Mmep};
 
+mod receive;
+mod send;
+
+use receive::Receive;
+use send::Send;
+
 /// With fewer sockets than this a system call each takes so much less CPU time than a submission
 /// (a tenth, at 8; ADR 12) that it does not matter that there are more of them.
 const SUBMISSION_LEAST: usize = 16;
-
-/// Submissions for receiving in one call: a socket that still has messages then has a queue,
-/// which recvmmsg(2) empties cheaper.
-const RECEIVE_ROUNDS: usize = 2;
-
-/// In a request's data: it was recv(2), into so many bytes as the bits between tell.
-const LIGHT: u64 = 1 << 63;
-
-/// A message longer than this is left to recvmsg(2), whose bounds are other than those of a
-/// request (a length of 32 bits).
-const LIGHT_MAX: usize = i32::MAX as usize & !0xffff;
 
 /// What one thread needs for [`recvmmmsg`](Self::recvmmmsg) and [`sendmmmsg`](Self::sendmmmsg),
 /// kept from call to call. The functions [`crate::recvmmmsg`] and [`crate::sendmmmsg`] use one
@@ -293,7 +288,7 @@ fn submit(
 }
 
 /// One direction of a call.
-trait Work {
+pub(crate) trait Work {
     fn eps(&self) -> &[Mmep];
     fn rooms(&self) -> &[Room];
     /// Takes out the entries that are answered already.
@@ -314,267 +309,15 @@ trait Work {
     }
 }
 
-struct Receive<'call> {
-    eps: &'call mut [Mmep],
-    msgs: &'call mut [libc::mmsghdr],
-    rooms: &'call mut [Room],
-    late: Late,
-    flags: i32,
-}
-
-impl Receive<'_> {
-    /// The length of a message for which recv(2) gives all that recvmsg(2) would: it has one
-    /// piece and wants neither address nor control data, and the caller asked for the real
-    /// length, which tells whether it was cut off.
-    #[inline]
-    fn light(&self, header: &libc::msghdr) -> Option<(*mut u8, usize)> {
-        const OTHER: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC;
-        let plain = self.flags & (libc::MSG_TRUNC | OTHER) == libc::MSG_TRUNC;
-        let bare = header.msg_name.is_null() && header.msg_control.is_null() && header.msg_controllen == 0;
-        if !plain
-            || !bare
-            || header.msg_iovlen != 1
-            || header.msg_iov.is_null()
-            || !header.msg_iov.is_aligned()
-        {
-            return None;
-        }
-        // SAFETY: with MSG_TRUNC the caller promises that the vector of pieces is readable.
-        let piece = unsafe { *header.msg_iov };
-        (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
-    }
-
-    /// Keeps what came of the entry's next message; recv(2) with room for `light` bytes wrote
-    /// no header.
-    #[inline]
-    fn keep(&mut self, entry: usize, light: Option<usize>, result: i32) -> bool {
-        let (ep, room) = (&mut self.eps[entry], &mut self.rooms[entry]);
-        if result < 0 {
-            if room.done == 0 {
-                ep.num = result;
-            } else {
-                self.late.keep(ep.sockfd, -result);
-            }
-            return false;
-        }
-        let place = room.next();
-        room.done += 1;
-        ep.num = room.done as i32;
-        let message = &mut self.msgs[place];
-        message.msg_len = result as u32;
-        if let Some(len) = light {
-            let cut = result as usize > len;
-            message.msg_hdr.msg_flags = if cut { libc::MSG_TRUNC } else { 0 };
-        }
-        room.left() > 0
-    }
-}
-
-impl Work for Receive<'_> {
-    fn eps(&self) -> &[Mmep] {
-        self.eps
-    }
-
-    fn rooms(&self) -> &[Room] {
-        self.rooms
-    }
-
-    /// An error that was kept is the next result.
-    fn begin(&mut self, active: &mut Vec<u32>) {
-        if self.late.is_empty() {
-            return;
-        }
-        active.retain(|&entry| {
-            let ep = &mut self.eps[entry as usize];
-            let errno = self.late.take(ep.sockfd);
-            ep.num = errno.map_or(ep.num, |errno| -errno);
-            errno.is_none()
-        });
-    }
-
-    fn pays_as_submission(&self, _active: &[u32], round: usize) -> bool {
-        round < RECEIVE_ROUNDS
-    }
-
-    #[inline]
-    fn request(&mut self, entry: u32) -> squeue::Entry {
-        let (ep, room) = (&self.eps[entry as usize], &self.rooms[entry as usize]);
-        let header = &mut self.msgs[room.next()].msg_hdr as *mut libc::msghdr;
-        let fd = types::Fd(ep.sockfd);
-        // SAFETY: just made of a reference.
-        match self.light(unsafe { &*header }) {
-            Some((room, len)) => opcode::Recv::new(fd, room, len as u32)
-                .flags(self.flags)
-                .build()
-                .user_data(u64::from(entry) | (len as u64) << 32 | LIGHT),
-            None => {
-                opcode::RecvMsg::new(fd, header).flags(self.flags as u32).build().user_data(u64::from(entry))
-            }
-        }
-    }
-
-    #[inline]
-    fn completed(&mut self, data: u64, result: i32) -> bool {
-        let light = (data & LIGHT != 0).then_some((data & !LIGHT) as usize >> 32);
-        let entry = data as u32 as usize;
-        self.keep(entry, light, as_from_a_call(self.eps[entry].sockfd, result))
-    }
-
-    fn call(&mut self, entry: u32) -> u64 {
-        let entry = entry as usize;
-        let fd = self.eps[entry].sockfd;
-        if self.rooms[entry].left() == 1 {
-            let header = &raw mut self.msgs[self.rooms[entry].next()].msg_hdr;
-            // SAFETY: the header is one of ours, and the caller answers for what it points to.
-            let (light, received) = unsafe {
-                match self.light(&*header) {
-                    Some((room, len)) => (Some(len), message::receive(fd, room, len, self.flags)),
-                    None => (None, message::receive_message(fd, header, self.flags)),
-                }
-            };
-            self.keep(entry, light, as_result(received));
-            return 1;
-        }
-        let mut calls = 0;
-        while self.rooms[entry].left() > 0 {
-            let (place, left) = (self.rooms[entry].next(), self.rooms[entry].left());
-            calls += 1;
-            // SAFETY: `left` headers from `place` on are ours; the caller answers for what
-            // they point to.
-            let received =
-                unsafe { message::receive_messages(fd, &raw mut self.msgs[place], left, self.flags) };
-            match received {
-                Ok(count) => {
-                    self.rooms[entry].done += count as u32;
-                    self.eps[entry].num = self.rooms[entry].done as i32;
-                    // Fewer: nothing is left, or there is an error, which the socket keeps.
-                    if count < left.min(message::MESSAGES_MAX) {
-                        break;
-                    }
-                }
-                error => {
-                    self.keep(entry, None, as_result(error));
-                    break;
-                }
-            }
-        }
-        calls
-    }
-}
-
-struct Send<'call> {
-    eps: &'call mut [Mmep],
-    msgs: &'call mut [libc::mmsghdr],
-    rooms: &'call mut [Room],
-    flags: i32,
-}
-
-impl Send<'_> {
-    fn keep(&mut self, entry: usize, result: i32) -> bool {
-        let (ep, room) = (&mut self.eps[entry], &mut self.rooms[entry]);
-        if result < 0 {
-            // As sendmmsg(2): an error after messages that went is told by the next call, if
-            // it lasts.
-            ep.num = if room.done == 0 { result } else { room.done as i32 };
-            return false;
-        }
-        let message = &mut self.msgs[room.next()];
-        message.msg_len = result as u32;
-        room.done += 1;
-        // As sendmmsg(2): nothing follows a message of which a part went.
-        let ended = room.left() == 0 || is_short(&message.msg_hdr, result as usize);
-        ep.num = if ended { room.done as i32 } else { ep.num };
-        !ended
-    }
-}
-
-/// Whether a message that went has more bytes than that.
-fn is_short(header: &libc::msghdr, sent: usize) -> bool {
-    // The field has another type where the C library is musl.
-    #[allow(clippy::unnecessary_cast)]
-    let count = header.msg_iovlen as usize;
-    if count == 0 {
-        return false;
-    }
-    // SAFETY: the kernel has just read this vector, and the caller lends it for the whole call.
-    let pieces = unsafe { std::slice::from_raw_parts(header.msg_iov, count) };
-    sent < pieces.iter().map(|piece| piece.iov_len).sum()
-}
-
-impl Work for Send<'_> {
-    fn eps(&self) -> &[Mmep] {
-        self.eps
-    }
-
-    fn rooms(&self) -> &[Room] {
-        self.rooms
-    }
-
-    /// One call each, or one submission for each message of the longest.
-    fn pays_as_submission(&self, active: &[u32], _round: usize) -> bool {
-        let longest = active.iter().map(|&entry| self.rooms[entry as usize].left()).max();
-        longest.unwrap_or(0) < active.len()
-    }
-
-    fn request(&mut self, entry: u32) -> squeue::Entry {
-        let (ep, room) = (&self.eps[entry as usize], &self.rooms[entry as usize]);
-        let header = &raw const self.msgs[room.next()].msg_hdr;
-        opcode::SendMsg::new(types::Fd(ep.sockfd), header)
-            .flags(self.flags as u32)
-            .build()
-            .user_data(u64::from(entry))
-    }
-
-    fn completed(&mut self, data: u64, result: i32) -> bool {
-        let entry = data as usize;
-        self.keep(entry, as_from_a_call(self.eps[entry].sockfd, result))
-    }
-
-    fn call(&mut self, entry: u32) -> u64 {
-        let entry = entry as usize;
-        let fd = self.eps[entry].sockfd;
-        if self.rooms[entry].left() == 1 {
-            let header = &raw const self.msgs[self.rooms[entry].next()].msg_hdr;
-            // SAFETY: the header is one of ours, and the caller answers for what it points to.
-            let sent = unsafe { message::send_message(fd, header, self.flags) };
-            self.keep(entry, as_result(sent));
-            return 1;
-        }
-        let mut calls = 0;
-        while self.rooms[entry].left() > 0 {
-            let (place, left) = (self.rooms[entry].next(), self.rooms[entry].left());
-            calls += 1;
-            // SAFETY: `left` headers from `place` on are ours; the caller answers for what
-            // they point to.
-            let sent = unsafe { message::send_messages(fd, &raw mut self.msgs[place], left, self.flags) };
-            match sent {
-                Ok(count) if count > 0 => {
-                    self.rooms[entry].done += count as u32;
-                    self.eps[entry].num = self.rooms[entry].done as i32;
-                    if count < left.min(message::MESSAGES_MAX) {
-                        break;
-                    }
-                }
-                sent => {
-                    self.keep(entry, as_result(sent).min(-1));
-                    break;
-                }
-            }
-        }
-        calls
-    }
-}
-
 /// The result that a system call would have had: it looks at the descriptor before it looks at
 /// the message, and a request does that afterwards.
 #[inline]
 fn as_from_a_call(fd: i32, result: i32) -> i32 {
-    if result < 0 && [-libc::EFAULT, -libc::EMSGSIZE, -libc::EINVAL].contains(&result) {
-        if let Some(errno) = message::protocol(fd).err().and_then(|error| error.raw_os_error()) {
-            return -errno;
-        }
+    if result >= 0 || ![-libc::EFAULT, -libc::EMSGSIZE, -libc::EINVAL].contains(&result) {
+        return result;
     }
-    result
+    let bad = message::protocol(fd).err().and_then(|error| error.raw_os_error());
+    bad.map_or(result, |errno| -errno)
 }
 
 /// A count or a negative errno, as a completion has it. A count beyond 31 bits does not occur:

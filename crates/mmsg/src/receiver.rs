@@ -5,16 +5,13 @@
 //! that were told of. A poll also tells whether one datagram came or several ([`ready`]), so that
 //! nobody has to ask a socket that is empty; ADR 12 has the alternatives.
 
-use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
-use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use socket2::SockAddr;
 use sys::mapping::ForkMark;
 use sys::message;
 use sys::socket::{self, Kind};
@@ -22,11 +19,18 @@ use sys::uring::{Sleep, cqueue, opcode, types};
 
 use crate::Backend;
 
+mod batch;
 mod pool;
 mod ready;
+mod sockets;
+
+pub use batch::{Batch, Event, Kept, Message};
+
+use batch::{NO_BUFFER, Raw};
 
 use pool::{Pool, Wanted};
-use ready::{Found, GENERATIONS, Ready};
+use ready::{GENERATIONS, Ready};
+use sockets::{Entry, Sockets};
 
 /// With fewer sockets than this a system call each costs less than a submission.
 const SUBMISSION_LEAST: usize = 3;
@@ -154,93 +158,6 @@ pub struct Receiver {
     calls: u64,
     fork_mark: ForkMark,
     _not_send: PhantomData<*const ()>,
-}
-
-/// The registered sockets, and which of them have something to read.
-struct Sockets {
-    entries: Vec<Option<Entry>>,
-    generations: Vec<u32>,
-    free: Vec<u32>,
-    most: usize,
-    /// Reports are of changes: what is not read is not told of again.
-    tells_changes: bool,
-    /// Each at most once, in the order in which they are served.
-    pending: VecDeque<u32>,
-    /// Sockets that are believed to be empty because a report said so.
-    trusted: Vec<u32>,
-}
-
-struct Entry {
-    fd: OwnedFd,
-    cookie: u64,
-    kind: Kind,
-    is_udp: bool,
-    is_tcp: bool,
-    generation: u32,
-    /// Datagrams that are there for certain.
-    sure: u32,
-    /// Something may be there until a receive says no.
-    drain: bool,
-    is_pending: bool,
-    is_trusted: bool,
-    /// The last result was an error.
-    failed: bool,
-}
-
-/// A message of the batch.
-#[derive(Clone, Copy)]
-struct Raw {
-    id: SocketId,
-    cookie: u64,
-    /// `NO_BUFFER`: an end or an error.
-    buffer: u32,
-    /// Bytes, more than the buffer holds for one that was cut off; or a negative error number.
-    result: i32,
-}
-
-const NO_BUFFER: u32 = u32::MAX;
-
-/// Messages that came. Their buffers return to the pool when it is dropped.
-pub struct Batch<'receiver> {
-    receiver: &'receiver mut Receiver,
-}
-
-/// One message, or what else a socket had to tell.
-#[derive(Debug)]
-pub struct Message<'batch> {
-    /// Where it came.
-    pub socket: SocketId,
-    /// What the socket was registered with.
-    pub cookie: u64,
-    /// What came.
-    pub event: Event<'batch>,
-}
-
-/// What a socket had to tell.
-#[derive(Debug)]
-pub enum Event<'batch> {
-    /// A datagram, or a piece of a stream.
-    Data {
-        /// What was received of it.
-        data: &'batch [u8],
-        /// How long it was: more than `data` if it was cut off.
-        len: usize,
-        /// Who sent it, if addresses are wanted and it has one.
-        from: Option<SockAddr>,
-        /// With GRO, for a train: the length of each datagram in it but the last.
-        segment: Option<usize>,
-    },
-    /// The peer sends no more. Nothing more comes of this socket.
-    End,
-    /// The socket's error, which is thereby told.
-    Error(io::Error),
-}
-
-/// A message that outlives its batch.
-pub struct Kept {
-    pool: Rc<Pool>,
-    buffer: u32,
-    len: usize,
 }
 
 impl Receiver {
@@ -372,7 +289,7 @@ impl Receiver {
         }
         let mut deadline = None;
         self.turns = self.turns.wrapping_add(1);
-        if self.turns % TURNS == 0 && self.swept.elapsed() > TRUST {
+        if self.turns.is_multiple_of(TURNS) && self.swept.elapsed() > TRUST {
             self.sweep();
         }
         loop {
@@ -513,10 +430,12 @@ impl Receiver {
             )?;
         }
         self.in_flight = 0;
-        for (number, result, flags) in mem::take(&mut self.answers) {
+        let mut answers = mem::take(&mut self.answers);
+        for (number, result, flags) in answers.drain(..) {
             let (slot, buffer) = self.asked[number as usize];
             self.settle(slot, buffer, result, Some(cqueue::sock_nonempty(flags)));
         }
+        self.answers = answers;
         Ok(())
     }
 
@@ -655,161 +574,6 @@ impl Wanted {
     #[inline]
     fn headers(self, entry: &Entry) -> bool {
         self.addresses || self.gro && entry.is_udp
-    }
-}
-
-impl Entry {
-    /// Datagrams tell their real length; in a stream the flag would discard bytes.
-    #[inline]
-    fn flags(&self) -> i32 {
-        let real_length = if self.kind == Kind::Stream { 0 } else { libc::MSG_TRUNC };
-        libc::MSG_DONTWAIT | real_length
-    }
-}
-
-impl Sockets {
-    fn new(most: usize, tells_changes: bool) -> Sockets {
-        Sockets {
-            entries: Vec::new(),
-            generations: Vec::new(),
-            free: Vec::new(),
-            most,
-            tells_changes,
-            pending: VecDeque::new(),
-            trusted: Vec::new(),
-        }
-    }
-
-    fn get(&self, slot: u32, generation: u32) -> Option<&Entry> {
-        self.entries.get(slot as usize)?.as_ref().filter(|entry| entry.generation == generation)
-    }
-
-    fn free_slot(&mut self) -> Option<u32> {
-        if let Some(slot) = self.free.pop() {
-            return Some(slot);
-        }
-        if self.entries.len() == self.most {
-            return None;
-        }
-        self.entries.push(None);
-        self.generations.push(1);
-        Some(self.entries.len() as u32 - 1)
-    }
-
-    /// Takes a report; one of a socket that is gone means nothing.
-    #[inline]
-    fn found(&mut self, slot: u32, generation: u32, found: Found) {
-        let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        if entry.generation != generation {
-            return;
-        }
-        match found {
-            // Told again as long as it is not read.
-            Found::One if !self.tells_changes => entry.sure = 1,
-            Found::One if entry.is_udp => entry.sure += 1,
-            _ => entry.drain = true,
-        }
-        self.queue(slot);
-    }
-
-    #[inline]
-    fn queue(&mut self, slot: u32) {
-        if let Some(entry) = self.entries[slot as usize].as_mut()
-            && !entry.is_pending
-        {
-            entry.is_pending = true;
-            self.pending.push_back(slot);
-        }
-    }
-
-    #[inline]
-    fn next(&mut self) -> Option<u32> {
-        let slot = self.pending.pop_front()?;
-        if let Some(entry) = self.entries[slot as usize].as_mut() {
-            entry.is_pending = false;
-        }
-        Some(slot)
-    }
-}
-
-impl Batch<'_> {
-    /// How many messages came.
-    pub fn len(&self) -> usize {
-        self.receiver.messages.len()
-    }
-
-    /// Whether the time was over first.
-    pub fn is_empty(&self) -> bool {
-        self.receiver.messages.is_empty()
-    }
-
-    /// The messages in the order in which they were taken, which is each socket's own.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = Message<'_>> {
-        self.receiver.messages.iter().map(|raw| self.message(raw))
-    }
-
-    /// Keeps the data of a message beyond the batch. None for what is no data. Until it is
-    /// dropped the pool has a buffer less.
-    pub fn keep(&mut self, index: usize) -> Option<Kept> {
-        let len = match self.iter().nth(index)?.event {
-            Event::Data { data, .. } => data.len(),
-            _ => return None,
-        };
-        let raw = &mut self.receiver.messages[index];
-        let buffer = mem::replace(&mut raw.buffer, NO_BUFFER);
-        raw.result = -libc::ENODATA;
-        Some(Kept { pool: Rc::clone(&self.receiver.pool), buffer, len })
-    }
-
-    fn message(&self, raw: &Raw) -> Message<'_> {
-        let receiver = &*self.receiver;
-        let event = match (raw.buffer, raw.result) {
-            (NO_BUFFER, 0) => Event::End,
-            (NO_BUFFER, error) => Event::Error(io::Error::from_raw_os_error(-error)),
-            (buffer, len) => {
-                let (data, size) = receiver.pool.room(buffer);
-                let len = len as usize;
-                let entry = receiver.sockets.get(raw.id.slot, raw.id.generation);
-                let headers = entry.is_some_and(|entry| receiver.wanted.headers(entry));
-                let named = headers && receiver.wanted.addresses;
-                Event::Data {
-                    // SAFETY: the kernel wrote so many bytes into this buffer, which is the
-                    // batch's until the batch is dropped.
-                    data: unsafe { std::slice::from_raw_parts(data, len.min(size)) },
-                    len,
-                    from: if named { socket::address_from_bytes(receiver.pool.name(buffer)) } else { None },
-                    segment: if headers && receiver.wanted.gro {
-                        receiver.pool.segment(buffer)
-                    } else {
-                        None
-                    },
-                }
-            }
-        };
-        Message { socket: raw.id, cookie: raw.cookie, event }
-    }
-}
-
-impl Drop for Batch<'_> {
-    fn drop(&mut self) {
-        self.receiver.recycle();
-    }
-}
-
-impl Deref for Kept {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        let (data, _) = self.pool.room(self.buffer);
-        // SAFETY: the kernel wrote so many bytes, and the buffer is this value's until it is
-        // dropped.
-        unsafe { std::slice::from_raw_parts(data, self.len) }
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        self.pool.give_back(self.buffer);
     }
 }
 

@@ -55,10 +55,9 @@ impl Planner {
         let free = if whole { vlen } else { self.taken.iter().filter(|&&taken| !taken).count() };
         // The place in the vector of the free place `rank`; ranks only grow.
         let mut walked = (0, 0);
-        let mut share = 0;
-        for (ep, room) in eps.iter_mut().zip(rooms).filter(|(ep, _)| ep.num == 0) {
+        let sharers = eps.iter_mut().zip(rooms).filter(|(ep, _)| ep.num == 0);
+        for (share, (ep, room)) in sharers.enumerate() {
             let (first, end) = part(free, sharing, share, turn);
-            share += 1;
             if first == end {
                 ep.num = -libc::ENOBUFS;
                 continue;
