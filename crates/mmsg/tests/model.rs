@@ -266,8 +266,11 @@ fn receive(caller: &mut Caller, call: &Call, world: &World) -> Results {
     eps.iter().map(|ep| (ep.num, places(ep).map(|place| vector.got(place as usize)).collect())).collect()
 }
 
+/// A message and which sender it is of.
+type Sent = (Got, Option<usize>);
+
 /// Without what no two worlds share: ports become senders.
-fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, Vec<(Got, Option<usize>)>)> {
+fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, Vec<Sent>)> {
     let entries = call.entries.iter().zip(results);
     entries
         .map(|(entry, (num, messages))| {
@@ -458,7 +461,7 @@ fn send(kinds: &[Kind], lens: &[usize], bad: Option<usize>, calls: &[Vec<(Target
                 piece.iov_base = ptr::without_provenance_mut(support::NOWHERE);
                 piece.iov_len = 10;
             }
-            let mut messages: Vec<libc::mmsghdr> = pieces.iter_mut().map(|piece| header(piece)).collect();
+            let mut messages: Vec<libc::mmsghdr> = pieces.iter_mut().map(header).collect();
             let mut eps: Vec<_> = call
                 .iter()
                 .map(|&(target, offset, num)| Mmep {
@@ -490,8 +493,8 @@ fn send_each(world: &World, entry: &(Target, usize, usize), data: &[Vec<u8>], ba
         return -libc::EINVAL;
     }
     let mut sent = 0;
-    for at in offset..offset + num {
-        let mut piece = piece(&data[at]);
+    for (at, data) in data.iter().enumerate().skip(offset).take(num) {
+        let mut piece = piece(data);
         if bad == Some(at) {
             piece = libc::iovec { iov_base: ptr::without_provenance_mut(support::NOWHERE), iov_len: 10 };
         }
@@ -504,7 +507,7 @@ fn send_each(world: &World, entry: &(Target, usize, usize), data: &[Vec<u8>], ba
             return if sent == 0 { -errno } else { sent };
         }
         sent += 1;
-        if went < data[at].len() as isize {
+        if went < data.len() as isize {
             break;
         }
     }
