@@ -167,8 +167,9 @@ pub fn run(
 ) -> Result<Outcome, RunError> {
     let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
     rpc::raise_descriptor_limit().map_err(RunError::Prepare)?;
-    cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
+    // Before the load has one CPU alone, which would pass for the machine's number.
     tell(Progress::Record(&Record::Header(header(plan))))?;
+    cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {
         for &traffic in &plan.traffic {

@@ -109,13 +109,20 @@ impl World {
                 let pair = &self.pairs[socket];
                 let data: Vec<u8> = (0..len).map(|at| self.sent.wrapping_mul(31) ^ at as u8).collect();
                 let sender = &pair.senders[sender % pair.senders.len()];
+                let before = held(pair.fd());
                 // Fails after a shutdown, in both worlds.
-                let _ = sender.send_with_flags(&data, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+                if sender.send_with_flags(&data, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+                    && pair.kind.is_inet()
+                    && (len > 0 || pair.kind != Kind::Tcp)
+                {
+                    wait_until(|| held(pair.fd()) > before);
+                }
             }
             Step::Shutdown { socket } => {
                 let pair = &self.pairs[socket];
                 if pair.kind.is_stream() || pair.kind == Kind::SeqPacket {
                     let _ = pair.senders[0].shutdown(std::net::Shutdown::Write);
+                    wait_until(|| is_polled(pair.fd(), libc::POLLRDHUP));
                 }
             }
             Step::Refuse { socket } => {
@@ -129,6 +136,7 @@ impl World {
                     drop(other);
                     // An error that waits already is told here, in both worlds.
                     let _ = pair.socket.send(b"anybody");
+                    wait_until(|| is_polled(pair.fd(), libc::POLLERR));
                     // Reconnecting keeps the error.
                     pair.socket.connect(&peer).unwrap();
                 }
@@ -136,6 +144,31 @@ impl World {
             Step::Receive(_) => unreachable!("receiving is what is compared"),
         }
     }
+}
+
+/// Where a CPU is busy, loopback delivers later: what is sent has to be there in both worlds.
+fn wait_until(arrived: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !arrived() && began.elapsed() < std::time::Duration::from_millis(100) {
+        std::thread::yield_now();
+    }
+}
+
+/// Memory that waits in the socket's receive queue, datagrams without bytes included.
+fn held(fd: RawFd) -> u32 {
+    let mut info = [0u32; 9];
+    let mut len = std::mem::size_of_val(&info) as libc::socklen_t;
+    let room = info.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `len` bytes into a live array.
+    let status = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, room, &raw mut len) };
+    assert_eq!(status, 0);
+    info[0]
+}
+
+fn is_polled(fd: RawFd, event: i16) -> bool {
+    let mut poll = libc::pollfd { fd, events: event, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & event != 0 }
 }
 
 impl Drop for World {

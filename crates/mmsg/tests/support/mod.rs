@@ -26,6 +26,10 @@ impl Kind {
     pub(crate) const ALL: [Kind; 6] =
         [Kind::Udp, Kind::ConnectedUdp, Kind::Tcp, Kind::UnixStream, Kind::UnixDatagram, Kind::SeqPacket];
 
+    pub(crate) fn is_inet(self) -> bool {
+        matches!(self, Kind::Udp | Kind::ConnectedUdp | Kind::Tcp)
+    }
+
     pub(crate) fn is_stream(self) -> bool {
         matches!(self, Kind::Tcp | Kind::UnixStream)
     }
