@@ -2,7 +2,7 @@
 //! message waits whenever the server looks.
 //!
 //! The server is a child process on a CPU of its own; the controller is the load. They take turns
-//! through shared memory ([`gate`]), without a system call: the load sends one message on each of
+//! through shared memory (`gate.rs`), without a system call: the load sends one message on each of
 //! so many sockets, then the server looks and takes them, and its time from the look to the last
 //! message is what is measured. Nothing of the load runs meanwhile, nothing sleeps, and how many
 //! sockets are ready is exact.

@@ -2,7 +2,7 @@
 //! of the library, in batches, and no epoll is needed.
 //!
 //! On io_uring a poll that lasts tells of each socket, and one submission then receives from all
-//! that were told of. A poll also tells whether one datagram came or several ([`ready`]), so that
+//! that were told of. A poll also tells whether one datagram came or several (`ready.rs`), so that
 //! nobody has to ask a socket that is empty; ADR 12 has the alternatives.
 
 use std::io;

@@ -173,8 +173,10 @@ fn players_hear_of_each_other() {
         for player in &players {
             let mut world = [0; 64];
             let heard = (0..100).any(|_| {
-                let len = player.recv(&mut world).unwrap();
-                world[..len] == [0, 0, 7, 1, 1, 7]
+                match player.recv(&mut world) {
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
+                    len => world[..len.unwrap()] == [0, 0, 7, 1, 1, 7],
+                }
             });
             assert!(heard, "{engine}");
         }
