@@ -59,6 +59,16 @@ fi
 record pingpong pingpong --seconds "$PAIR_SECONDS"
 record stream stream --seconds "$PAIR_SECONDS"
 
+# Many sockets with a small message each: to the server, on TCP, and from it.
+mmsg() {
+    printf '\n== %s\n' "$1"
+    local name=$1
+    shift
+    "$MEGAPIPE" bench mmsg --rounds "$ROUNDS" "$@" --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+}
+mmsg mmsg
+mmsg mmsg-others --traffic tcp,udp-send
+
 # Servers of the distribution, unmodified, as far as they are installed. A figure that is missed, or a server that fails,
 # does not end the suite: the table says so.
 record apps apps --seconds "$SECONDS_EACH" || true

@@ -89,7 +89,10 @@ keep_list() {
 }
 
 install_library() {
-    put 644 crates/capi/include/megapipe.h "$PREFIX/include/megapipe.h"
+    local header
+    for header in megapipe.h megapipe_mmsg.h; do
+        put 644 "crates/capi/include/$header" "$PREFIX/include/$header"
+    done
     put 755 "$BUILT/libmegapipe.so" "$LIBDIR/libmegapipe.so.$VERSION"
     link "libmegapipe.so.$VERSION" "$LIBDIR/$SONAME"
     link "$SONAME" "$LIBDIR/libmegapipe.so"
@@ -117,12 +120,12 @@ uninstall_all() {
     local path
     for path in "$DESTDIR$PREFIX/bin/megapipe" \
         "$DESTDIR$PREFIX"/share/man/man1/megapipe{,-*}.1 \
-        "$DESTDIR$PREFIX"/share/man/man[37]/{mp_*,megapipe*}.[37] \
+        "$DESTDIR$PREFIX"/share/man/man[37]/{mp_*,megapipe*,recvmmmsg*,sendmmmsg*}.[37] \
         "$DESTDIR$PREFIX/share/bash-completion/completions/megapipe" \
         "$DESTDIR$PREFIX/share/zsh/site-functions/_megapipe" \
         "$DESTDIR$PREFIX/share/fish/vendor_completions.d/megapipe.fish" \
         "$DESTDIR$UNITS"/megapipe-monitor.{service,socket} \
-        "$DESTDIR$PREFIX/include/megapipe.h" \
+        "$DESTDIR$PREFIX"/include/{megapipe,megapipe_mmsg}.h \
         "$DESTDIR$LIBDIR"/libmegapipe.{a,so} "$DESTDIR$LIBDIR"/libmegapipe.so.* \
         "$DESTDIR$LIBDIR/megapipe/libmegapipe_preload.so" \
         "$DESTDIR$LIBDIR/pkgconfig/megapipe.pc"; do

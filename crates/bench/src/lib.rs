@@ -6,6 +6,7 @@
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
 //! [`promotion`] measures what it costs to move such a connection to shared memory, with a monitor
 //! as a third process.
+//! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
 //! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
@@ -17,6 +18,7 @@ pub mod cpu;
 pub mod engine;
 mod epoll;
 pub mod floor;
+pub mod mmsg;
 pub mod pair;
 pub mod peer;
 pub mod plot;

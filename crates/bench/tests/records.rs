@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use megapipe_bench::record::Record;
-use megapipe_bench::{apps, pair, promotion};
+use megapipe_bench::{apps, mmsg, pair, promotion};
 
 #[test]
 fn published_results_are_still_read() {
@@ -27,6 +27,7 @@ fn published_results_are_still_read() {
             // "megapipe bench rpc ..."
             match header["command"].as_str().unwrap_or_default().split(' ').nth(2) {
                 Some("apps") => drop(read::<apps::record::Record>(&file, &text)),
+                Some("mmsg") => drop(read::<mmsg::record::Record>(&file, &text)),
                 Some("promotion") => drop(read::<promotion::record::Record>(&file, &text)),
                 Some("pingpong" | "stream") => drop(read::<pair::record::Record>(&file, &text)),
                 _ => {

@@ -7,7 +7,8 @@
 //! * [`thread`]: which channels the calling thread has, and the guard around each call;
 //! * [`errno`]: errors as negative numbers;
 //! * [`abi`]: the structs of the header;
-//! * [`lifecycle`], [`handle`], [`transfer`], [`socket`], [`dispatch`]: the calls.
+//! * [`lifecycle`], [`handle`], [`transfer`], [`socket`], [`dispatch`]: the calls;
+//! * [`mod@mmsg`]: those of `include/megapipe_mmsg.h`, which need no channel.
 //!
 //! # Handles are numbers
 //!
@@ -28,6 +29,7 @@ pub mod errno;
 pub mod handle;
 pub mod lifecycle;
 mod log;
+pub mod mmsg;
 pub mod number;
 pub mod socket;
 mod table;

@@ -1,4 +1,4 @@
-//! megapipe.h, the symbols of the library, the version script, the manual pages and the
+//! megapipe.h and megapipe_mmsg.h, the symbols of the library, the version script, the manual pages and the
 //! test programs tell of the same calls.
 
 use std::collections::BTreeSet;
@@ -10,16 +10,23 @@ mod support;
 
 use support::{Library, has_program, root};
 
-/// The calls that the header declares.
+const HEADERS: [&str; 2] = ["megapipe.h", "megapipe_mmsg.h"];
+
+/// The calls that the headers declare.
 fn declared() -> BTreeSet<String> {
-    let header = fs::read_to_string(root().join("crates/capi/include/megapipe.h")).expect("readable");
-    let code = without_comments(&header);
+    let read = |name| fs::read_to_string(root().join("crates/capi/include").join(name)).expect("readable");
+    let code: String = HEADERS.iter().map(|name| without_comments(&read(name))).collect();
     code.match_indices('(')
         .filter_map(|(at, _)| {
             let name = code[..at].rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next()?;
-            name.starts_with("mp_").then(|| name.to_owned())
+            is_ours(name).then(|| name.to_owned())
         })
         .collect()
+}
+
+/// The two calls of the recvmmmsg proposal keep their names.
+fn is_ours(name: &str) -> bool {
+    name.starts_with("mp_") || name.starts_with("recvmmmsg") || name.starts_with("sendmmmsg")
 }
 
 fn without_comments(code: &str) -> String {
@@ -47,7 +54,7 @@ fn the_library_exports_what_the_header_declares() {
         .expect("nm runs");
     let listed = String::from_utf8(listed.stdout).expect("names are text");
     let symbols = listed.lines().filter_map(|line| line.split_whitespace().nth(2));
-    let (calls, others): (Vec<_>, Vec<_>) = symbols.partition(|symbol| symbol.starts_with("mp_"));
+    let (calls, others): (Vec<_>, Vec<_>) = symbols.partition(|symbol| is_ours(symbol));
     assert_eq!(others, ["MEGAPIPE_0.1"], "nothing else is exported");
     let exported: BTreeSet<String> = calls
         .iter()
@@ -62,7 +69,7 @@ fn the_version_script_lists_what_the_header_declares() {
     let listed: BTreeSet<String> = script
         .lines()
         .filter_map(|line| line.trim().strip_suffix(';'))
-        .filter(|name| name.starts_with("mp_"))
+        .filter(|name| is_ours(name))
         .map(str::to_owned)
         .collect();
     assert_eq!(listed, declared());
@@ -123,7 +130,7 @@ fn the_pages_are_well_formed() {
 
 #[test]
 fn the_header_compiles_as_c_and_as_cpp() {
-    let header = root().join("crates/capi/include/megapipe.h");
+    let headers = HEADERS.map(|name| root().join("crates/capi/include").join(name));
     let languages = [
         ("cc", "c", "-std=c99"),
         ("cc", "c", "-std=c11"),
@@ -135,24 +142,26 @@ fn the_header_compiles_as_c_and_as_cpp() {
             println!("SKIPPED the_header_compiles_as_c_and_as_cpp: {compiler} is not installed");
             continue;
         }
-        let compiled = Command::new(compiler)
-            .args([
-                "-fsyntax-only",
-                "-pedantic",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                standard,
-                "-x",
-                language,
-                "-include",
-            ])
-            .arg(&header)
-            .arg("/dev/null")
-            .output()
-            .expect("the compiler runs");
-        let complaints = String::from_utf8_lossy(&compiled.stderr);
-        assert!(compiled.status.success(), "{compiler} {standard}: {complaints}");
+        for header in &headers {
+            let compiled = Command::new(compiler)
+                .args([
+                    "-fsyntax-only",
+                    "-pedantic",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    standard,
+                    "-x",
+                    language,
+                    "-include",
+                ])
+                .arg(header)
+                .arg("/dev/null")
+                .output()
+                .expect("the compiler runs");
+            let complaints = String::from_utf8_lossy(&compiled.stderr);
+            assert!(compiled.status.success(), "{compiler} {standard}: {complaints}");
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 mod apps;
+mod mmsg;
 mod pair;
 mod promotion;
 
@@ -65,6 +66,13 @@ enum Scenario {
     /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the
     /// run and keeps what was measured.
     Apps(apps::Apps),
+    /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
+    ///
+    /// The workload of the recvmmmsg proposal (netdev 0x13, 2019). Load and server take turns, each on a CPU of its own,
+    /// so that exactly --ready sockets have a message whenever the server looks. Prints system calls and server time per
+    /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
+    /// measured.
+    Mmsg(mmsg::Mmsg),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(Peer),
@@ -83,6 +91,9 @@ enum Scenario {
     /// Times calls on descriptors that are no sockets
     #[command(hide = true)]
     AppCalls,
+    /// The server of `mmsg`; takes turns with its controller
+    #[command(hide = true)]
+    MmsgServer(mmsg::Server),
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -170,6 +181,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Scenario::Stream(arguments) => arguments.run(),
         Scenario::Promotion(arguments) => arguments.run(),
         Scenario::Apps(arguments) => arguments.run(),
+        Scenario::Mmsg(arguments) => arguments.run(),
+        Scenario::MmsgServer(arguments) => return arguments.run(),
         Scenario::AppLoad(arguments) => return arguments.run(),
         Scenario::AppCalls => return apps::calls(),
         Scenario::PromotionSide(arguments) => return arguments.run(),
@@ -286,6 +299,10 @@ enum Unusable {
     Cpu { flag: &'static str, cpu: usize, allowed: CpuSet },
     #[error("--cpus: {given} are {} CPUs; give two, or one for both processes", given.len())]
     TooManyCpus { given: CpuSet },
+    #[error("--cpus: {given} are {} CPUs; server and load take turns on two different ones", given.len())]
+    NotTwoCpus { given: CpuSet },
+    #[error("--ready: {ready} sockets cannot be ready, there are {sockets}; give more --sockets")]
+    MoreReadyThanSockets { ready: u32, sockets: u32 },
     #[error(
         "--rate: {rate} promotions per second are more than 10000 in {} s; give a lower --rate, or fewer --seconds",
         seconds.as_secs_f64()

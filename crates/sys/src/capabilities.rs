@@ -105,6 +105,9 @@ capabilities! {
     min_wait: "6.12",
     /// Cancellation of everything on one descriptor (`IORING_ASYNC_CANCEL_FD`).
     async_cancel_fd: "5.19",
+    /// A multishot poll tells one wake-up (POLLRDBAND, which is in the mask that datagrams wake with) from several
+    /// (the socket's state, which lacks it): after one, one datagram is there and no second look is needed.
+    poll_tells_one: "5.17",
 }
 
 impl Capabilities {

@@ -8,6 +8,7 @@ pub mod eventfd;
 pub mod file;
 pub mod mapping;
 pub mod memory_file;
+pub mod message;
 pub mod packet;
 pub mod process;
 pub mod reuseport;

@@ -140,3 +140,45 @@ fn promotion() {
         assert!(text.contains("promoted: 1000 round trips of "), "{engine}: {text}");
     }
 }
+
+/// Two players of a game hear of each other.
+#[test]
+fn players_hear_of_each_other() {
+    for engine in engines() {
+        let program = env!("CARGO_BIN_EXE_game_server");
+        let mut child = Command::new(program)
+            .args(["3", "0"])
+            .env("MEGAPIPE_ENGINE", engine)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let ports: Vec<String> = (0..3)
+            .map(|_| {
+                let mut line = String::new();
+                output.read_line(&mut line).unwrap();
+                line.trim().rsplit(' ').next().unwrap_or_default().to_owned()
+            })
+            .collect();
+        let _server = Server { child, address: String::new(), _output: output };
+        let players: Vec<UdpSocket> = (0..2u8)
+            .map(|player| {
+                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+                socket.connect(&ports[usize::from(player)]).unwrap();
+                socket.send(&[player, 7]).unwrap();
+                socket
+            })
+            .collect();
+        for player in &players {
+            let mut world = [0; 64];
+            let heard = (0..100).any(|_| {
+                match player.recv(&mut world) {
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
+                    len => world[..len.unwrap()] == [0, 0, 7, 1, 1, 7],
+                }
+            });
+            assert!(heard, "{engine}");
+        }
+    }
+}

@@ -52,7 +52,9 @@ impl Library {
             fs::create_dir_all(prefix.join(part)).expect("a directory");
         }
         let capi = root().join("crates/capi");
-        fs::copy(capi.join("include/megapipe.h"), prefix.join("include/megapipe.h")).expect("a copy");
+        for header in ["include/megapipe.h", "include/megapipe_mmsg.h"] {
+            fs::copy(capi.join(header), prefix.join(header)).expect("a copy");
+        }
         let description = fs::read_to_string(capi.join("megapipe.pc.in"))
             .expect("readable")
             .replace("@PREFIX@", &prefix.display().to_string())

@@ -18,6 +18,7 @@ mod apps;
 #[path = "../doctor/confine.rs"]
 #[allow(dead_code)] // the doctor needs more of it
 mod confine;
+mod mmsg;
 mod pair;
 mod promotion;
 mod support;

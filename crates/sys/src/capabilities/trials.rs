@@ -1,6 +1,7 @@
 //! One function for each feature: uses it on private sockets and looks at what the kernel did.
 use std::io::{self, Read, Write};
 use std::mem::size_of;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::ptr;
@@ -67,6 +68,7 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
         found.direct_descriptors_safe = works("direct_descriptors_safe", Probe::direct_descriptors_safe);
         found.fixed_fd_install = works("fixed_fd_install", Probe::fixed_fd_install);
     }
+    found.poll_tells_one = works("poll_tells_one", Probe::poll_tells_one);
     found.registered_ring_fd = works("registered_ring_fd", Probe::registered_ring_fd);
     match shortage {
         Some(errno) => Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled),
@@ -234,6 +236,32 @@ impl Probe {
         let mut bytes = [0; PAYLOAD.len()];
         (&peer).read_exact(&mut bytes)?;
         Ok(bytes == PAYLOAD)
+    }
+
+    /// One datagram, then two, then one again: is the mask of the middle one the different one?
+    fn poll_tells_one(&mut self) -> io::Result<bool> {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        socket.connect(socket.local_addr()?)?;
+        let events = (libc::POLLIN | libc::POLLRDBAND) as u32;
+        let poll = opcode::PollAdd::new(Fd(socket.as_raw_fd()), events).multi(true);
+        let request = self.submit(poll.build())?;
+        let mut told = true;
+        for datagrams in [1, 2, 1] {
+            for _ in 0..datagrams {
+                socket.send(&PAYLOAD)?;
+            }
+            let entry = self.completion(request)?;
+            if !cqueue::more(entry.flags()) {
+                return Ok(false);
+            }
+            let one = value(&entry)? & i32::from(libc::POLLRDBAND) != 0;
+            told &= one == (datagrams == 1);
+            for _ in 0..datagrams {
+                socket.recv(&mut [0; PAYLOAD.len()])?;
+            }
+        }
+        self.cancel(request)?;
+        Ok(told)
     }
 
     fn registered_ring_fd(&mut self) -> io::Result<bool> {

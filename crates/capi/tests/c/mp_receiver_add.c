@@ -1,0 +1,32 @@
+#include "receiver.h"
+
+static void *elsewhere(void *receiver)
+{
+	EQUAL(mp_receiver_add(receiver, 0, NULL), -EBADF);
+	return NULL;
+}
+
+int main(void)
+{
+	struct mp_receiver_config config = { .size = sizeof(config), .sockets = 2 };
+	mp_receiver *receiver = make_receiver(&config);
+	struct sockaddr_in addr;
+	int sender, pipes[2], fd = bound_socket(SOCK_DGRAM, 0, &addr), marker;
+	pthread_t thread;
+
+	EQUAL(pipe(pipes), 0);
+	EQUAL(mp_receiver_add(receiver, -1, NULL), -EBADF);
+	EQUAL(mp_receiver_add(receiver, pipes[0], NULL), -ENOTSOCK);
+	EQUAL(mp_receiver_add(NULL, fd, NULL), -EBADF);
+	EQUAL(pthread_create(&thread, NULL, elsewhere, receiver), 0);
+	EQUAL(pthread_join(thread, NULL), 0);
+
+	udp_of(receiver, &marker, &sender);
+	udp_of(receiver, NULL, &marker);
+	EQUAL(mp_receiver_add(receiver, fd, NULL), -ENOSPC);
+	CHECK(fcntl(fd, F_GETFD) >= 0);
+	EQUAL(send(sender, "x", 1, 0), 1);
+	CHECK(next_message(receiver).cookie == &marker);
+	EQUAL(mp_receiver_destroy(receiver), 0);
+	return 0;
+}

@@ -1,0 +1,95 @@
+#include "test.h"
+
+#include <limits.h>
+#include <megapipe_mmsg.h>
+
+#define SOCKETS 40
+
+static char rooms[2 * SOCKETS][16];
+static struct iovec pieces[2 * SOCKETS];
+static struct mmsghdr msgs[2 * SOCKETS];
+
+int main(void)
+{
+	struct sockaddr_in addr, other;
+	struct mmep eps[SOCKETS + 2];
+	int sockets[SOCKETS], senders[SOCKETS], pipes[2];
+	char wild;
+
+	for (int i = 0; i < 2 * SOCKETS; i++) {
+		pieces[i].iov_base = rooms[i];
+		pieces[i].iov_len = sizeof(rooms[i]);
+		msgs[i].msg_hdr.msg_iov = &pieces[i];
+		msgs[i].msg_hdr.msg_iovlen = 1;
+	}
+	for (int i = 0; i < SOCKETS; i++) {
+		sockets[i] = bound_socket(SOCK_DGRAM, 0, &addr);
+		senders[i] = bound_socket(SOCK_DGRAM, 0, &other);
+		EQUAL(connect(senders[i], (struct sockaddr *)&addr, sizeof(addr)), 0);
+	}
+	EQUAL(recvmmmsg(NULL, 1, msgs, 1, 0), -EFAULT);
+	EQUAL(recvmmmsg(eps, 1, NULL, 1, 0), -EFAULT);
+	EQUAL(recvmmmsg(eps, -1, msgs, 1, 0), -EINVAL);
+	EQUAL(recvmmmsg(eps, 1, msgs, -1, 0), -EINVAL);
+	EQUAL(recvmmmsg(eps, 0, msgs, 1, INT_MIN), -EINVAL); /* MSG_CMSG_COMPAT */
+	EQUAL(recvmmmsg(NULL, 0, NULL, 0, 0), 0);
+
+	/* One message on each even socket; room for two, backwards in the vector. */
+	for (int i = 0; i < SOCKETS; i++) {
+		if (i % 2 == 0)
+			EQUAL(send(senders[i], &i, sizeof(i), 0), sizeof(i));
+		eps[i].sockfd = sockets[i];
+		eps[i].num = 2;
+		eps[i].offset = 2 * (SOCKETS - 1 - i);
+	}
+	EQUAL(recvmmmsg(eps, SOCKETS, msgs, 2 * SOCKETS, 0), SOCKETS / 2);
+	for (int i = 0; i < SOCKETS; i++) {
+		EQUAL(eps[i].num, i % 2 == 0 ? 1 : -EAGAIN);
+		if (i % 2 == 0) {
+			EQUAL(msgs[eps[i].offset].msg_len, sizeof(i));
+			EQUAL(memcmp(rooms[eps[i].offset], &i, sizeof(i)), 0);
+		}
+	}
+
+	/* Bad entries and bad memory are each their own; the others are served. */
+	EQUAL(pipe(pipes), 0);
+	for (int i = 0; i < 6; i++)
+		EQUAL(send(senders[i], "longer than the room", 20, 0), 20);
+	for (int i = 0; i < 6; i++) {
+		eps[i].sockfd = sockets[i];
+		eps[i].num = 1;
+		eps[i].offset = i;
+	}
+	eps[0].sockfd = -1;
+	eps[1].sockfd = pipes[0];
+	eps[2].offset = 2 * SOCKETS;
+	msgs[3].msg_hdr.msg_iov = (struct iovec *)8;
+	EQUAL(recvmmmsg(eps, 6, msgs, 2 * SOCKETS, 0), 2);
+	EQUAL(eps[0].num, -EBADF);
+	EQUAL(eps[1].num, -ENOTSOCK);
+	EQUAL(eps[2].num, -EINVAL);
+	EQUAL(eps[3].num, -EFAULT);
+	EQUAL(eps[4].num, 1);
+	EQUAL(msgs[4].msg_len, 16);
+	CHECK(msgs[5].msg_hdr.msg_flags & MSG_TRUNC);
+	msgs[3].msg_hdr.msg_iov = &pieces[3];
+
+	/* What is left is shared: a flooded socket takes no more than its part. */
+	while (recv(sockets[0], &wild, 1, MSG_DONTWAIT) >= 0)
+		;
+	for (int i = 0; i < 100; i++)
+		EQUAL(send(senders[0], "flood", 5, 0), 5);
+	for (int i = 0; i < 4; i++) {
+		eps[i].sockfd = sockets[10 + i];
+		eps[i].num = eps[i].offset = 0;
+		EQUAL(send(senders[10 + i], "other", 5, 0), 5);
+	}
+	eps[0].sockfd = sockets[0];
+	EQUAL(recvmmmsg(eps, 4, msgs, 8, MSG_TRUNC), 2 + 3);
+	EQUAL(eps[0].num, 2);
+	for (int i = 1; i < 4; i++) {
+		EQUAL(eps[i].num, 1);
+		EQUAL(memcmp(rooms[eps[i].offset], "other", 5), 0);
+	}
+	return 0;
+}

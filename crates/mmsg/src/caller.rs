@@ -1,0 +1,333 @@
+//! The two calls: which entry is served how, and in which order.
+
+use std::mem;
+
+use sys::capabilities::Capabilities;
+use sys::mapping::ForkMark;
+use sys::message;
+use sys::uring::squeue;
+
+use crate::batch::{Batch, Stopped};
+use crate::late::Late;
+use crate::repeats::{self, Repeats};
+use crate::rooms::{self, Planner, Room};
+use crate::{Backend, CallError, Mmep};
+
+mod receive;
+mod send;
+
+use receive::Receive;
+use send::Send;
+
+/// With fewer sockets than this a system call each takes so much less CPU time than a submission
+/// (a tenth, at 8; ADR 12) that it does not matter that there are more of them.
+const SUBMISSION_LEAST: usize = 16;
+
+/// What one thread needs for [`recvmmmsg`](Self::recvmmmsg) and [`sendmmmsg`](Self::sendmmmsg),
+/// kept from call to call. The functions [`crate::recvmmmsg`] and [`crate::sendmmmsg`] use one
+/// that belongs to the thread.
+pub struct Caller {
+    backend: Backend,
+    ring: RingState,
+    fork_mark: Option<ForkMark>,
+    planner: Planner,
+    rooms: Vec<Room>,
+    /// Entries with something left to do, in order.
+    active: Vec<u32>,
+    next_active: Vec<u32>,
+    repeats: Repeats,
+    late: Late,
+    turn: usize,
+    calls: u64,
+}
+
+enum RingState {
+    Untried,
+    Made(Box<Batch>),
+    Unavailable,
+}
+
+impl Caller {
+    /// One that uses io_uring where that works and system calls elsewhere, unless
+    /// `MEGAPIPE_ENGINE=epoll` forbids the former.
+    pub fn new() -> Caller {
+        Caller::with_backend(Backend::chosen())
+    }
+
+    /// One with this backend. [`Backend::Uring`] becomes [`Backend::Syscalls`] where there is
+    /// no io_uring.
+    pub fn with_backend(backend: Backend) -> Caller {
+        Caller {
+            backend,
+            ring: RingState::Untried,
+            fork_mark: None,
+            planner: Planner::default(),
+            rooms: Vec::new(),
+            active: Vec::new(),
+            next_active: Vec::new(),
+            repeats: Repeats::default(),
+            late: Late::default(),
+            turn: 0,
+            calls: 0,
+        }
+    }
+
+    /// The backend in use. Asking makes the ring, if there is to be one.
+    pub fn backend(&mut self) -> Backend {
+        match self.batch() {
+            Some(_) => Backend::Uring,
+            None => Backend::Syscalls,
+        }
+    }
+
+    /// System calls made so far to receive and to send.
+    pub fn system_calls(&self) -> u64 {
+        match &self.ring {
+            RingState::Made(batch) => self.calls + batch.calls,
+            _ => self.calls,
+        }
+    }
+
+    /// Receives what waits in many sockets, as [`crate::recvmmmsg`] says.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub unsafe fn recvmmmsg(
+        &mut self,
+        eps: &mut [Mmep],
+        msgs: &mut [libc::mmsghdr],
+        flags: i32,
+    ) -> Result<usize, CallError> {
+        check(msgs.len(), flags)?;
+        // A stream's short read is what a call that never waits gives anyway.
+        let flags = flags & !(libc::MSG_WAITALL | libc::MSG_WAITFORONE) | libc::MSG_DONTWAIT;
+        self.look_for_fork();
+        let mut rooms = mem::take(&mut self.rooms);
+        self.planner.receive(eps, msgs.len(), self.turn, &mut rooms);
+        self.turn = self.turn.wrapping_add(1);
+        let mut work = Receive { eps, msgs, rooms: &mut rooms, late: mem::take(&mut self.late), flags };
+        self.serve(&mut work);
+        self.late = work.late;
+        let total = rooms.iter().map(|room| room.done as usize).sum();
+        self.rooms = rooms;
+        Ok(total)
+    }
+
+    /// Sends messages down many sockets, as [`crate::sendmmmsg`] says.
+    ///
+    /// # Safety
+    ///
+    /// As there.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub unsafe fn sendmmmsg(
+        &mut self,
+        eps: &mut [Mmep],
+        msgs: &mut [libc::mmsghdr],
+        flags: i32,
+    ) -> Result<usize, CallError> {
+        check(msgs.len(), flags)?;
+        let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        self.look_for_fork();
+        let mut rooms = mem::take(&mut self.rooms);
+        rooms.clear();
+        rooms.extend(eps.iter_mut().map(|ep| {
+            rooms::asked(ep, msgs.len()).unwrap_or_else(|| {
+                ep.num = -libc::EINVAL;
+                Room::default()
+            })
+        }));
+        self.serve(&mut Send { eps, msgs, rooms: &mut rooms, flags });
+        let total = rooms.iter().map(|room| room.done as usize).sum();
+        self.rooms = rooms;
+        Ok(total)
+    }
+
+    /// Serves every entry that has a room: all sockets at once, entries that name a socket
+    /// again one after the other.
+    fn serve(&mut self, work: &mut impl Work) {
+        let ranks = if self.repeats.any(work.eps()) { repeats::ranks(work.eps()) } else { Vec::new() };
+        for rank in 0..=ranks.iter().copied().max().unwrap_or(0) {
+            self.active.clear();
+            let has_rank = |entry: usize| ranks.is_empty() || ranks[entry] == rank;
+            let rooms = work.rooms().iter().enumerate();
+            self.active.extend(
+                rooms.filter(|&(entry, room)| room.len > 0 && has_rank(entry)).map(|(entry, _)| entry as u32),
+            );
+            work.begin(&mut self.active);
+            self.serve_distinct(work);
+        }
+    }
+
+    /// Serves the active entries, no two of which name the same socket.
+    fn serve_distinct(&mut self, work: &mut impl Work) {
+        let mut round = 0;
+        while self.active.len() >= SUBMISSION_LEAST && work.pays_as_submission(&self.active, round) {
+            if self.batch().is_none() {
+                break;
+            }
+            let RingState::Made(batch) = &mut self.ring else { break };
+            self.next_active.clear();
+            let next = &mut self.next_active;
+            if submit(batch, &self.active, work, next).is_err() {
+                // Its queue still has what was not done; the system calls below do that.
+                self.calls += batch.calls;
+                self.ring = RingState::Unavailable;
+                let unfinished = |entry: &&u32| work.is_unfinished(**entry);
+                self.next_active = self.active.iter().filter(unfinished).copied().collect();
+            }
+            mem::swap(&mut self.active, &mut self.next_active);
+            round += 1;
+        }
+        for &entry in &self.active {
+            self.calls += work.call(entry);
+        }
+    }
+
+    /// The ring; none where there is to be none.
+    fn batch(&mut self) -> Option<&mut Batch> {
+        if matches!(self.ring, RingState::Untried) {
+            self.ring = match self.backend {
+                Backend::Uring => self.make_ring(),
+                Backend::Syscalls => RingState::Unavailable,
+            };
+        }
+        match &mut self.ring {
+            RingState::Made(batch) => Some(batch),
+            _ => None,
+        }
+    }
+
+    fn make_ring(&mut self) -> RingState {
+        if Capabilities::get().ring.is_err() {
+            return RingState::Unavailable;
+        }
+        match (Batch::new(), ForkMark::new()) {
+            (Ok(batch), Ok(mark)) => {
+                self.fork_mark = Some(mark);
+                RingState::Made(Box::new(batch))
+            }
+            // Short of memory or descriptors: the system calls need none.
+            _ => RingState::Unavailable,
+        }
+    }
+
+    /// A child has its own ring: the parent's is not mapped here.
+    #[inline]
+    fn look_for_fork(&mut self) {
+        if self.fork_mark.as_ref().is_some_and(|mark| !mark.is_here()) {
+            self.leave_ring();
+            self.ring = RingState::Untried;
+        }
+    }
+
+    /// Gives the parent's ring up without touching where it was mapped there.
+    fn leave_ring(&mut self) {
+        mem::forget(mem::replace(&mut self.ring, RingState::Unavailable));
+        self.fork_mark = None;
+    }
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller::new()
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        if self.fork_mark.as_ref().is_some_and(|mark| !mark.is_here()) {
+            self.leave_ring();
+        }
+    }
+}
+
+fn check(vlen: usize, flags: i32) -> Result<(), CallError> {
+    if flags & MSG_CMSG_COMPAT != 0 {
+        return Err(CallError::Flags);
+    }
+    if vlen > i32::MAX as usize {
+        return Err(CallError::TooLong);
+    }
+    Ok(())
+}
+
+/// Submits the next message of each active entry. Entries that may go on are put into `next`.
+fn submit(
+    batch: &mut Batch,
+    active: &[u32],
+    work: &mut impl Work,
+    next: &mut Vec<u32>,
+) -> Result<(), Stopped> {
+    // Completions come in the order of submission, but `next` must not depend on that.
+    let mut results = 0;
+    for &entry in active {
+        let request = work.request(entry);
+        let mut done = |data, result| {
+            results += 1;
+            next.extend(work.completed(data, result).then_some(data as u32));
+        };
+        // SAFETY: the request never waits (MSG_DONTWAIT), and what it points to is the
+        // caller's, who lends it for the whole call.
+        unsafe { batch.push(&request, &mut done)? };
+    }
+    batch.finish(&mut |data, result| {
+        results += 1;
+        next.extend(work.completed(data, result).then_some(data as u32));
+    })?;
+    debug_assert_eq!(results, active.len());
+    next.sort_unstable();
+    Ok(())
+}
+
+/// One direction of a call.
+pub(crate) trait Work {
+    fn eps(&self) -> &[Mmep];
+    fn rooms(&self) -> &[Room];
+    /// Takes out the entries that are answered already.
+    fn begin(&mut self, _active: &mut Vec<u32>) {}
+    /// Whether another submission for these entries costs less than a call each.
+    fn pays_as_submission(&self, active: &[u32], round: usize) -> bool;
+    /// The entry's next message; the lower half of the request's data is the entry.
+    fn request(&mut self, entry: u32) -> squeue::Entry;
+    /// Takes the result of the request with this data; true if the entry may go on.
+    fn completed(&mut self, data: u64, result: i32) -> bool;
+    /// The rest of the entry, by system calls, which are counted.
+    fn call(&mut self, entry: u32) -> u64;
+
+    /// The entry has neither an error nor all that it may have.
+    fn is_unfinished(&self, entry: u32) -> bool {
+        let entry = entry as usize;
+        self.rooms()[entry].left() > 0 && self.eps()[entry].num >= 0
+    }
+}
+
+/// The result that a system call would have had: it looks at the descriptor before it looks at
+/// the message, and a request does that afterwards.
+#[inline]
+fn as_from_a_call(fd: i32, result: i32) -> i32 {
+    if result >= 0 || ![-libc::EFAULT, -libc::EMSGSIZE, -libc::EINVAL].contains(&result) {
+        return result;
+    }
+    let bad = message::protocol(fd).err().and_then(|error| error.raw_os_error());
+    bad.map_or(result, |errno| -errno)
+}
+
+/// A count or a negative errno, as a completion has it. A count beyond 31 bits does not occur:
+/// the kernel moves less at a time.
+fn as_result(result: std::io::Result<usize>) -> i32 {
+    match result {
+        Ok(count) => count as i32,
+        Err(error) => -error.raw_os_error().unwrap_or(libc::EIO),
+    }
+}
+
+/// `MSG_CMSG_COMPAT`, which the kernel keeps for itself.
+const MSG_CMSG_COMPAT: i32 = i32::MIN;

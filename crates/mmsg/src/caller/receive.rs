@@ -1,0 +1,168 @@
+//! The receiving call: one message of an entry, or the rest of it.
+
+use sys::message;
+use sys::uring::{opcode, squeue, types};
+
+use super::{Work, as_from_a_call, as_result};
+use crate::Mmep;
+use crate::late::Late;
+use crate::rooms::Room;
+
+/// Submissions for receiving in one call: a socket that still has messages then has a queue,
+/// which recvmmsg(2) empties cheaper.
+const RECEIVE_ROUNDS: usize = 2;
+
+/// In a request's data: it was recv(2), into so many bytes as the bits between tell.
+const LIGHT: u64 = 1 << 63;
+
+/// A message longer than this is left to recvmsg(2), whose bounds are other than those of a
+/// request (a length of 32 bits).
+const LIGHT_MAX: usize = i32::MAX as usize & !0xffff;
+
+pub(super) struct Receive<'call> {
+    pub(super) eps: &'call mut [Mmep],
+    pub(super) msgs: &'call mut [libc::mmsghdr],
+    pub(super) rooms: &'call mut [Room],
+    pub(super) late: Late,
+    pub(super) flags: i32,
+}
+
+impl Receive<'_> {
+    /// The length of a message for which recv(2) gives all that recvmsg(2) would: it has one
+    /// piece and wants neither address nor control data, and the caller asked for the real
+    /// length, which tells whether it was cut off.
+    #[inline]
+    fn light(&self, header: &libc::msghdr) -> Option<(*mut u8, usize)> {
+        const OTHER: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC;
+        let plain = self.flags & (libc::MSG_TRUNC | OTHER) == libc::MSG_TRUNC;
+        let bare = header.msg_name.is_null() && header.msg_control.is_null() && header.msg_controllen == 0;
+        if !plain
+            || !bare
+            || header.msg_iovlen != 1
+            || header.msg_iov.is_null()
+            || !header.msg_iov.is_aligned()
+        {
+            return None;
+        }
+        // SAFETY: with MSG_TRUNC the caller promises that the vector of pieces is readable.
+        let piece = unsafe { *header.msg_iov };
+        (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
+    }
+
+    /// Keeps what came of the entry's next message; recv(2) with room for `light` bytes wrote
+    /// no header.
+    #[inline]
+    fn keep(&mut self, entry: usize, light: Option<usize>, result: i32) -> bool {
+        let (ep, room) = (&mut self.eps[entry], &mut self.rooms[entry]);
+        if result < 0 {
+            if room.done == 0 {
+                ep.num = result;
+            } else {
+                self.late.keep(ep.sockfd, -result);
+            }
+            return false;
+        }
+        let place = room.next();
+        room.done += 1;
+        ep.num = room.done as i32;
+        let message = &mut self.msgs[place];
+        message.msg_len = result as u32;
+        if let Some(len) = light {
+            let cut = result as usize > len;
+            message.msg_hdr.msg_flags = if cut { libc::MSG_TRUNC } else { 0 };
+        }
+        room.left() > 0
+    }
+}
+
+impl Work for Receive<'_> {
+    fn eps(&self) -> &[Mmep] {
+        self.eps
+    }
+
+    fn rooms(&self) -> &[Room] {
+        self.rooms
+    }
+
+    /// An error that was kept is the next result.
+    fn begin(&mut self, active: &mut Vec<u32>) {
+        if self.late.is_empty() {
+            return;
+        }
+        active.retain(|&entry| {
+            let ep = &mut self.eps[entry as usize];
+            let errno = self.late.take(ep.sockfd);
+            ep.num = errno.map_or(ep.num, |errno| -errno);
+            errno.is_none()
+        });
+    }
+
+    fn pays_as_submission(&self, _active: &[u32], round: usize) -> bool {
+        round < RECEIVE_ROUNDS
+    }
+
+    #[inline]
+    fn request(&mut self, entry: u32) -> squeue::Entry {
+        let (ep, room) = (&self.eps[entry as usize], &self.rooms[entry as usize]);
+        let header = &mut self.msgs[room.next()].msg_hdr as *mut libc::msghdr;
+        let fd = types::Fd(ep.sockfd);
+        // SAFETY: just made of a reference.
+        match self.light(unsafe { &*header }) {
+            Some((room, len)) => opcode::Recv::new(fd, room, len as u32)
+                .flags(self.flags)
+                .build()
+                .user_data(u64::from(entry) | (len as u64) << 32 | LIGHT),
+            None => {
+                opcode::RecvMsg::new(fd, header).flags(self.flags as u32).build().user_data(u64::from(entry))
+            }
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, data: u64, result: i32) -> bool {
+        let light = (data & LIGHT != 0).then_some((data & !LIGHT) as usize >> 32);
+        let entry = data as u32 as usize;
+        self.keep(entry, light, as_from_a_call(self.eps[entry].sockfd, result))
+    }
+
+    fn call(&mut self, entry: u32) -> u64 {
+        let entry = entry as usize;
+        let fd = self.eps[entry].sockfd;
+        if self.rooms[entry].left() == 1 {
+            let header = &raw mut self.msgs[self.rooms[entry].next()].msg_hdr;
+            // SAFETY: the header is one of ours, and the caller answers for what it points to.
+            let (light, received) = unsafe {
+                match self.light(&*header) {
+                    Some((room, len)) => (Some(len), message::receive(fd, room, len, self.flags)),
+                    None => (None, message::receive_message(fd, header, self.flags)),
+                }
+            };
+            self.keep(entry, light, as_result(received));
+            return 1;
+        }
+        let mut calls = 0;
+        while self.rooms[entry].left() > 0 {
+            let (place, left) = (self.rooms[entry].next(), self.rooms[entry].left());
+            calls += 1;
+            // SAFETY: `left` headers from `place` on are ours; the caller answers for what
+            // they point to.
+            let received =
+                unsafe { message::receive_messages(fd, &raw mut self.msgs[place], left, self.flags) };
+            match received {
+                Ok(count) => {
+                    self.rooms[entry].done += count as u32;
+                    self.eps[entry].num = self.rooms[entry].done as i32;
+                    // Fewer: nothing is left, or there is an error, which the socket keeps.
+                    if count < left.min(message::MESSAGES_MAX) {
+                        break;
+                    }
+                }
+                error => {
+                    self.keep(entry, None, as_result(error));
+                    break;
+                }
+            }
+        }
+        calls
+    }
+}

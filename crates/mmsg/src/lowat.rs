@@ -1,0 +1,377 @@
+//! A low-water mark with a timeout: `SO_RCVLOWAT_TIMEO` of the netdev 0x13 proposal.
+//!
+//! The kernel keeps the mark (SO_RCVLOWAT). Below it nothing tells of bytes, so the sockets are
+//! looked at now and then: what was received by which look tells how long the first unread byte
+//! can have waited. When that is the timeout, the mark goes down to 1, which makes the kernel
+//! report the socket to whoever waits for it, in whatever way; when what was late has been read,
+//! the mark goes up again.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::io;
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use sys::message;
+
+/// How many looks a timeout is divided into: a socket is reported at most this part of its
+/// timeout early.
+const LOOKS: u32 = 8;
+
+/// The shortest time between two looks at a socket.
+const PERIOD_LEAST: Duration = Duration::from_micros(500);
+
+/// Looks that come within this time are made together.
+const TOGETHER: Duration = Duration::from_micros(250);
+
+/// Sockets that are looked at while nobody else can set a mark.
+const AT_ONCE: usize = 32;
+
+/// TCP sockets that are readable when a number of bytes waits, or when the first of them has
+/// waited for a time. It may be used by all threads.
+pub struct RcvLowat {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a mark was not set.
+#[derive(Debug, thiserror::Error)]
+pub enum SetError {
+    /// The kernel heeds the mark for TCP alone.
+    #[error("only TCP sockets have a low-water mark that epoll and poll heed")]
+    NotTcp,
+    /// The mark is 0 or more than 2^31 - 1, or the timeout is 0.
+    #[error("a mark is between 1 and 2147483647 bytes, and a timeout is more than 0")]
+    Argument,
+    /// The kernel refuses.
+    #[error("the mark cannot be set: {0}")]
+    Io(#[from] io::Error),
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Sockets that were rearmed while another thread had the state.
+    rearmed: Mutex<Vec<RawFd>>,
+    timer: OwnedFd,
+    stop: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    sockets: HashMap<RawFd, Socket>,
+    due: BinaryHeap<Reverse<(Instant, RawFd, u64)>>,
+    /// When the timer expires, if it is set.
+    timer_at: Option<Instant>,
+    /// Names registrations, so that what is due of an old one means nothing.
+    registrations: u64,
+}
+
+struct Socket {
+    registration: u64,
+    /// What the socket is, should its number become another's (SO_COOKIE).
+    cookie: u64,
+    mark: i32,
+    timeout: Duration,
+    period: Duration,
+    lowered: bool,
+    /// To the next look while the mark is down: soon at first, for most programs read at once.
+    patience: Duration,
+    looks: VecDeque<Look>,
+}
+
+/// By this time so many bytes had been received in all; all of them had been read, for 0.
+struct Look {
+    at: Instant,
+    received: u64,
+}
+
+impl RcvLowat {
+    /// One that the program's own loop runs: when its descriptor ([`AsFd`]) is readable, call
+    /// [`Self::expire`].
+    ///
+    /// # Errors
+    ///
+    /// timerfd_create(2).
+    pub fn new() -> io::Result<RcvLowat> {
+        let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
+        // SAFETY: the call takes no memory of ours.
+        let fd = unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+        let timer = unsafe { OwnedFd::from_raw_fd(fd) };
+        let shared = Shared {
+            state: Mutex::default(),
+            rearmed: Mutex::default(),
+            timer,
+            stop: AtomicBool::new(false),
+        };
+        Ok(RcvLowat { shared: Arc::new(shared), thread: None })
+    }
+
+    /// One that a thread of its own runs. After a fork the child has no such thread.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::new`], and when no thread can be made.
+    pub fn in_background() -> io::Result<RcvLowat> {
+        let mut lowat = RcvLowat::new()?;
+        let shared = Arc::clone(&lowat.shared);
+        let thread = std::thread::Builder::new().name("mmsg-rcvlowat".to_owned());
+        lowat.thread = Some(thread.spawn(move || shared.run())?);
+        Ok(lowat)
+    }
+
+    /// From now on the socket is readable when `mark` bytes wait, or when the first unread byte
+    /// has waited for `timeout`: then, or up to an eighth of it (or half a millisecond) earlier.
+    /// An end or an error is reported at once, as ever. Setting it again changes both.
+    ///
+    /// The socket stays the caller's, who may close it at any time.
+    ///
+    /// # Errors
+    ///
+    /// See [`SetError`].
+    pub fn set(&self, socket: impl AsFd, mark: u32, timeout: Duration) -> Result<(), SetError> {
+        self.set_raw(socket.as_fd().as_raw_fd(), mark, timeout)
+    }
+
+    /// [`Self::set`] for a number that may be anything.
+    ///
+    /// # Errors
+    ///
+    /// See [`SetError`].
+    pub fn set_raw(&self, fd: RawFd, mark: u32, timeout: Duration) -> Result<(), SetError> {
+        let mark = i32::try_from(mark).ok().filter(|&mark| mark > 0).ok_or(SetError::Argument)?;
+        if timeout.is_zero() {
+            return Err(SetError::Argument);
+        }
+        if message::protocol(fd)? != libc::IPPROTO_TCP {
+            return Err(SetError::NotTcp);
+        }
+        let cookie = message::cookie(fd)?;
+        message::set_low_water_mark(fd, mark)?;
+        let mut state = self.shared.lock();
+        state.registrations += 1;
+        let registration = state.registrations;
+        let period = (timeout / LOOKS).max(PERIOD_LEAST).min(timeout);
+        let now = Instant::now();
+        let looks = VecDeque::from([Look { at: now, received: 0 }]);
+        let patience = PERIOD_LEAST;
+        let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, patience, looks };
+        state.sockets.insert(fd, socket);
+        state.due.push(Reverse((now + period, fd, registration)));
+        Ok(self.shared.set_timer(&mut state)?)
+    }
+
+    /// The program has read what was reported: the mark holds again from now on, and not only
+    /// from the next look on, half a millisecond later or, for a program that reads late, up to
+    /// an eighth of the timeout. False if the socket is known to have no mark of ours.
+    pub fn rearm(&self, socket: impl AsFd) -> bool {
+        self.rearm_raw(socket.as_fd().as_raw_fd())
+    }
+
+    /// [`Self::rearm`] for a number that may be anything.
+    pub fn rearm_raw(&self, fd: RawFd) -> bool {
+        // Whoever holds the state looks at other sockets, and at this one when that is done.
+        let Ok(mut state) = self.shared.state.try_lock() else {
+            self.shared.rearmed().push(fd);
+            return true;
+        };
+        // What was due stays due: a look too many does no harm.
+        state.sockets.get_mut(&fd).is_some_and(|socket| socket.look(fd, Instant::now()).is_ok())
+    }
+
+    /// Ends it for a socket, which is readable from its first byte on again. False if it had no
+    /// mark of ours.
+    pub fn clear(&self, socket: impl AsFd) -> bool {
+        self.clear_raw(socket.as_fd().as_raw_fd())
+    }
+
+    /// [`Self::clear`] for a number that may be anything.
+    pub fn clear_raw(&self, fd: RawFd) -> bool {
+        let Some(socket) = self.shared.lock().sockets.remove(&fd) else { return false };
+        // A number that is another socket's by now had no mark of ours.
+        message::cookie(fd).is_ok_and(|cookie| cookie == socket.cookie)
+            && message::set_low_water_mark(fd, 1).is_ok()
+    }
+
+    /// Does what is due. For the program's own loop; it never waits.
+    ///
+    /// # Errors
+    ///
+    /// timerfd_settime(2).
+    pub fn expire(&self) -> io::Result<()> {
+        self.shared.expire()
+    }
+
+    /// How many sockets have a mark.
+    pub fn len(&self) -> usize {
+        self.shared.lock().sockets.len()
+    }
+
+    /// Whether no socket has a mark.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl AsFd for RcvLowat {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.timer.as_fd()
+    }
+}
+
+impl Drop for RcvLowat {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            self.shared.stop.store(true, Ordering::Release);
+            let mut state = self.shared.lock();
+            let now = Instant::now();
+            state.due.push(Reverse((now, -1, 0)));
+            // If the timer cannot be set, the thread ends with the next thing that is due.
+            let _ = self.shared.set_timer(&mut state);
+            drop(state);
+            // It does not panic; if it did, its panic was printed.
+            let _ = thread.join();
+        }
+        let fds: Vec<RawFd> = self.shared.lock().sockets.keys().copied().collect();
+        fds.into_iter().for_each(|fd| {
+            self.clear_raw(fd);
+        });
+    }
+}
+
+impl Shared {
+    /// The life of the thread.
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            let mut poll = libc::pollfd { fd: self.timer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one live pollfd.
+            unsafe { libc::poll(&raw mut poll, 1, -1) };
+            if self.expire().is_err() {
+                // Without a timer: a coarse one.
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+
+    fn expire(&self) -> io::Result<()> {
+        let mut expirations = 0u64;
+        // SAFETY: the kernel writes one live integer; nothing to read is no error here.
+        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        self.lock().timer_at = None;
+        // Some at a time, so that nobody who sets a mark waits for all of them.
+        while self.look_at_some() {}
+        self.set_timer(&mut self.lock())
+    }
+
+    /// Looks at some of the sockets that are due; whether there may be more.
+    fn look_at_some(&self) -> bool {
+        let mut state = self.lock();
+        let now = Instant::now();
+        for fd in mem::take(&mut *self.rearmed()) {
+            if let Some(socket) = state.sockets.get_mut(&fd) {
+                // A socket that is gone is found out when it is due.
+                let _ = socket.look(fd, now);
+            }
+        }
+        for _ in 0..AT_ONCE {
+            let Some(&Reverse((at, fd, registration))) = state.due.peek() else { return false };
+            if at > now + TOGETHER {
+                return false;
+            }
+            state.due.pop();
+            let Some(socket) = state.sockets.get_mut(&fd) else { continue };
+            if socket.registration != registration {
+                continue;
+            }
+            match socket.look(fd, now) {
+                Ok(next) => state.due.push(Reverse((next, fd, registration))),
+                // Closed, or another socket: nothing is left to do for this one.
+                Err(_) => {
+                    state.sockets.remove(&fd);
+                }
+            }
+        }
+        true
+    }
+
+    /// Sets the timer to what is due first, unless it is set so.
+    fn set_timer(&self, state: &mut State) -> io::Result<()> {
+        let Some(&Reverse((at, ..))) = state.due.peek() else { return Ok(()) };
+        if state.timer_at.is_some_and(|set| set <= at) {
+            return Ok(());
+        }
+        // Zero would disarm it.
+        let delay = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+        let value =
+            libc::timespec { tv_sec: delay.as_secs() as libc::time_t, tv_nsec: delay.subsec_nanos().into() };
+        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let setting = libc::itimerspec { it_interval: never, it_value: value };
+        // SAFETY: the kernel reads one live setting.
+        let set = unsafe {
+            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const setting, std::ptr::null_mut())
+        };
+        if set != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        state.timer_at = Some(at);
+        Ok(())
+    }
+
+    fn rearmed(&self) -> MutexGuard<'_, Vec<RawFd>> {
+        self.rearmed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Socket {
+    /// Looks at the socket, lowers or raises its mark, and tells when to look again.
+    fn look(&mut self, fd: RawFd, now: Instant) -> io::Result<Instant> {
+        let next = now + self.period;
+        if message::unread(fd)? == 0 {
+            self.looks.clear();
+            self.looks.push_back(Look { at: now, received: 0 });
+            self.lower(fd, false)?;
+            return Ok(next);
+        }
+        // In this order: bytes that come between make the first unread one seem older, not younger.
+        let received = message::received(fd)?;
+        let read = received.saturating_sub(message::unread(fd)? as u64);
+        // The first unread byte came after the last look by which everything received is read now.
+        while self.looks.get(1).is_some_and(|look| look.received <= read) {
+            self.looks.pop_front();
+        }
+        let came = self.looks.front().map_or(now, |look| look.at);
+        let deadline = came + self.timeout;
+        self.looks.push_back(Look { at: now, received });
+        self.lower(fd, now + TOGETHER >= deadline)?;
+        if !self.lowered {
+            return Ok(next.min(deadline));
+        }
+        let next = now + self.patience;
+        self.patience = (2 * self.patience).min(self.period);
+        Ok(next)
+    }
+
+    fn lower(&mut self, fd: RawFd, lowered: bool) -> io::Result<()> {
+        if self.lowered == lowered {
+            return Ok(());
+        }
+        if message::cookie(fd)? != self.cookie {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        message::set_low_water_mark(fd, if lowered { 1 } else { self.mark })?;
+        self.lowered = lowered;
+        self.patience = PERIOD_LEAST.min(self.period);
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! What a model does not show: signals, threads, forks, fairness and what is left of errors.
+
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use mmsg::{Backend, Caller, Mmep};
+
+mod support;
+
+use support::{Shape, Vector};
+
+fn udp() -> (UdpSocket, UdpSocket) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let sender = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    sender.connect(socket.local_addr().unwrap()).unwrap();
+    (socket, sender)
+}
+
+fn eps(pairs: &[(UdpSocket, UdpSocket)], num: i32) -> Vec<Mmep> {
+    let entry = |(at, (socket, _)): (usize, &(UdpSocket, UdpSocket))| Mmep {
+        sockfd: socket.as_raw_fd(),
+        num,
+        offset: at as i32 * num,
+    };
+    pairs.iter().enumerate().map(entry).collect()
+}
+
+/// Sends one message on each socket and receives them; whether all came.
+fn exchange(receive: impl FnOnce(&mut [Mmep], &mut [libc::mmsghdr]) -> usize) -> bool {
+    let pairs: Vec<_> = (0..30).map(|_| udp()).collect();
+    pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"message").unwrap(), 7));
+    let mut vector = Vector::new(&vec![Shape::plain(64); 30]);
+    let mut eps = eps(&pairs, 1);
+    receive(&mut eps, &mut vector.messages) == 30
+        && eps.iter().all(|ep| ep.num == 1 && vector.got(ep.offset as usize).data == b"message")
+}
+
+static SIGNALS: AtomicUsize = AtomicUsize::new(0);
+
+extern "C" fn count(_: libc::c_int) {
+    SIGNALS.fetch_add(1, Ordering::Relaxed);
+}
+
+#[test]
+fn signals_that_come_meanwhile_change_nothing() {
+    // SAFETY: the handler counts and does nothing else; it replaces none.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()), 0);
+    }
+    // SAFETY: the thread names itself.
+    let me = unsafe { libc::pthread_self() };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the thread lives as long as the scope.
+                unsafe { libc::pthread_kill(me, libc::SIGUSR1) };
+            }
+        });
+        for mut caller in support::callers() {
+            for _ in 0..30 {
+                // SAFETY: the vector's memory lives.
+                assert!(exchange(|eps, msgs| unsafe { caller.recvmmmsg(eps, msgs, 0).unwrap() }));
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(SIGNALS.load(Ordering::Relaxed) > 0);
+}
+
+#[test]
+fn every_thread_has_its_own() {
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..20 {
+                    // SAFETY: the vector's memory lives.
+                    assert!(exchange(|eps, msgs| unsafe {
+                        mmsg::recvmmmsg(eps, msgs, libc::MSG_TRUNC).unwrap()
+                    }));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_forked_child_gets_a_ring_of_its_own() {
+    let mut caller = Caller::with_backend(Backend::Uring);
+    // SAFETY: the vector's memory lives.
+    assert!(exchange(|eps, msgs| unsafe { caller.recvmmmsg(eps, msgs, 0).unwrap() }));
+    let backend = caller.backend();
+    let pairs: Vec<_> = (0..20).map(|_| udp()).collect();
+    let mut vector = Vector::new(&vec![Shape::plain(64); 20]);
+    let mut eps = eps(&pairs, 1);
+    pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"child").unwrap(), 5));
+    // SAFETY: the child makes a few calls and ends; it allocates, which the C library allows
+    // after a fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: the vector's memory lives in the child, too.
+        let received = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) };
+        let good = received == Ok(20) && caller.backend() == backend;
+        drop(caller);
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 0;
+    // SAFETY: the kernel writes one integer.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    // SAFETY: the vector's memory lives.
+    assert!(exchange(|eps, msgs| unsafe { caller.recvmmmsg(eps, msgs, 0).unwrap() }));
+}
+
+#[test]
+fn a_flooded_socket_starves_nobody() {
+    for mut caller in support::callers() {
+        let pairs: Vec<_> = (0..20).map(|_| udp()).collect();
+        for round in 0..5u8 {
+            (0..60).for_each(|_| assert_eq!(pairs[7].1.send(b"flood").unwrap(), 5));
+            for (at, (_, sender)) in pairs.iter().enumerate().filter(|&(at, _)| at != 7) {
+                sender.send(&[round, at as u8]).unwrap();
+            }
+            let mut vector = Vector::new(&vec![Shape::plain(64); 40]);
+            let mut eps = eps(&pairs, 0);
+            // SAFETY: the vector's memory lives.
+            unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+            for (at, ep) in eps.iter().enumerate().filter(|&(at, _)| at != 7) {
+                assert_eq!((ep.num, vector.got(ep.offset as usize).data), (1, vec![round, at as u8]));
+            }
+            assert_eq!(eps[7].num, 2);
+        }
+    }
+}
+
+/// Who goes without when there are fewer places than sockets has its turn later.
+#[test]
+fn few_places_go_round() {
+    for mut caller in support::callers() {
+        let pairs: Vec<_> = (0..10).map(|_| udp()).collect();
+        pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"one").unwrap(), 3));
+        let mut got = 0;
+        for _ in 0..10 {
+            let mut vector = Vector::new(&vec![Shape::plain(64); 3]);
+            let mut eps = eps(&pairs, 0);
+            // SAFETY: the vector's memory lives.
+            got += unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+            assert_eq!(eps.iter().filter(|ep| ep.num == -libc::ENOBUFS).count(), 7);
+        }
+        assert_eq!(got, 10);
+    }
+}
+
+#[test]
+fn entries_of_one_socket_go_on_where_the_one_before_ended() {
+    for mut caller in support::callers() {
+        let (socket, sender) = udp();
+        (0..5u8).for_each(|number| assert_eq!(sender.send(&[number]).unwrap(), 1));
+        let mut vector = Vector::new(&vec![Shape::plain(8); 7]);
+        let fd = socket.as_raw_fd();
+        let entry = |num, offset| Mmep { sockfd: fd, num, offset };
+        let mut eps = [entry(2, 5), entry(1, 0), entry(4, 1)];
+        // SAFETY: the vector's memory lives.
+        assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }, Ok(5));
+        assert_eq!(eps.map(|ep| ep.num), [2, 1, 2]);
+        let order = [5, 6, 0, 1, 2].map(|place| vector.got(place).data[0]);
+        assert_eq!(order, [0, 1, 2, 3, 4]);
+    }
+}
+
+/// 25 times fewer system calls with 30 sockets ready.
+#[test]
+fn many_sockets_take_few_system_calls() {
+    let mut caller = Caller::with_backend(Backend::Uring);
+    if caller.backend() == Backend::Syscalls {
+        println!("SKIPPED many_sockets_take_few_system_calls: there is no io_uring here");
+        return;
+    }
+    let before = caller.system_calls();
+    for _ in 0..10 {
+        // SAFETY: the vector's memory lives.
+        assert!(exchange(|eps, msgs| unsafe { caller.recvmmmsg(eps, msgs, 0).unwrap() }));
+    }
+    let calls = caller.system_calls() - before;
+    assert!(calls * 25 <= 300, "{calls}");
+}
+
+#[test]
+fn a_call_never_waits() {
+    for mut caller in support::callers() {
+        let pairs: Vec<_> = (0..30).map(|_| udp()).collect();
+        let mut vector = Vector::new(&vec![Shape::plain(8); 60]);
+        let mut eps = eps(&pairs, 2);
+        let began = Instant::now();
+        // SAFETY: the vector's memory lives.
+        assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, libc::MSG_WAITALL) }, Ok(0));
+        assert!(eps.iter().all(|ep| ep.num == -libc::EAGAIN));
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}

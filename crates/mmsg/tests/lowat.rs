@@ -1,0 +1,230 @@
+//! The low-water mark with a timeout, seen by whoever may wait for a socket.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use channel::{Channel, Config, DispatchError, EngineKind, Event as Done, ReadData};
+use mmsg::RcvLowat;
+use mmsg::lowat::SetError;
+use sys::epoll::{self, Event, Set};
+
+const MARK: u32 = 100;
+const TIMEOUT: Duration = Duration::from_millis(80);
+const FOREVER: Duration = Duration::from_secs(20);
+
+fn pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    peer.set_nodelay(true).unwrap();
+    (listener.accept().unwrap().0, peer)
+}
+
+/// Whether epoll reports the socket within the time.
+fn is_reported(set: &Set, within: Duration) -> bool {
+    set.wait(&mut [Event::NONE; 4], Some(within)).unwrap() > 0
+}
+
+fn read(socket: &mut TcpStream) -> usize {
+    socket.read(&mut [0; 4096]).unwrap()
+}
+
+fn waiting(edges: u32) -> (RcvLowat, TcpStream, TcpStream, Set) {
+    let lowat = RcvLowat::in_background().unwrap();
+    let (socket, peer) = pair();
+    let set = Set::new().unwrap();
+    set.add(socket.as_fd(), epoll::IN | edges, 0).unwrap();
+    lowat.set(&socket, MARK, TIMEOUT).unwrap();
+    (lowat, socket, peer, set)
+}
+
+#[test]
+fn epoll_hears_of_the_mark_at_once_and_of_less_in_time() {
+    for edges in [0, epoll::EDGES] {
+        let (lowat, mut socket, mut peer, set) = waiting(edges);
+        for _ in 0..3 {
+            let began = Instant::now();
+            peer.write_all(&[1; 10]).unwrap();
+            assert!(is_reported(&set, FOREVER));
+            // An eighth of the timeout early, and what the sockets' clocks differ by.
+            assert!(began.elapsed() >= TIMEOUT * 3 / 4, "{:?}", began.elapsed());
+            assert_eq!(read(&mut socket), 10);
+            assert!(!is_reported(&set, Duration::ZERO));
+            assert!(lowat.rearm(&socket));
+            // At once, and not by the next look only.
+            assert_eq!(sys::message::low_water_mark(socket.as_raw_fd()).unwrap(), MARK as i32);
+        }
+        let began = Instant::now();
+        peer.write_all(&[1; MARK as usize]).unwrap();
+        assert!(is_reported(&set, FOREVER));
+        assert!(began.elapsed() < FOREVER / 2);
+        assert_eq!(read(&mut socket), MARK as usize);
+    }
+}
+
+#[test]
+fn poll_and_blocking_calls_hear_of_it() {
+    let (_lowat, mut socket, mut peer, _) = waiting(0);
+    let began = Instant::now();
+    peer.write_all(&[1; 10]).unwrap();
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, FOREVER.as_millis() as i32) }, 1);
+    assert!(began.elapsed() >= TIMEOUT * 3 / 4);
+    assert_eq!(read(&mut socket), 10);
+}
+
+/// A program that does not say when it has read has the mark again soon.
+#[test]
+fn the_mark_comes_back_by_itself() {
+    let (_lowat, mut socket, mut peer, set) = waiting(0);
+    peer.write_all(&[1; 10]).unwrap();
+    assert!(is_reported(&set, FOREVER));
+    assert_eq!(read(&mut socket), 10);
+    let began = Instant::now();
+    while sys::message::low_water_mark(socket.as_raw_fd()).unwrap() != MARK as i32 {
+        assert!(began.elapsed() < FOREVER);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_end_is_reported_at_once() {
+    let (_lowat, mut socket, mut peer, set) = waiting(epoll::EDGES);
+    peer.write_all(&[1; 10]).unwrap();
+    drop(peer);
+    let began = Instant::now();
+    assert!(is_reported(&set, FOREVER));
+    assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
+    assert_eq!((read(&mut socket), read(&mut socket)), (10, 0));
+}
+
+/// Bytes that keep coming do not put off the report of the first of them; those that were read
+/// do not hasten that of later ones.
+#[test]
+fn the_first_unread_byte_counts() {
+    let (_lowat, mut socket, mut peer, set) = waiting(0);
+    let began = Instant::now();
+    let mut sent = 0;
+    while !is_reported(&set, TIMEOUT / 10) {
+        peer.write_all(&[1]).unwrap();
+        sent += 1;
+        assert!(sent < 60, "never reported");
+    }
+    assert!(began.elapsed() >= TIMEOUT * 3 / 4 && sent > 1, "{:?} {sent}", began.elapsed());
+    assert!(read(&mut socket) >= sent - 1);
+
+    peer.write_all(&[1; MARK as usize]).unwrap();
+    std::thread::sleep(TIMEOUT * 3 / 4);
+    assert!(read(&mut socket) >= MARK as usize);
+    let began = Instant::now();
+    peer.write_all(&[1; 10]).unwrap();
+    assert!(is_reported(&set, FOREVER));
+    assert!(began.elapsed() >= TIMEOUT / 2, "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_channel_hears_of_it() {
+    for engine in [EngineKind::Uring, EngineKind::Epoll] {
+        let Ok(mut channel) = Channel::new(Config { engine: Some(engine), ..Config::default() }) else {
+            println!("SKIPPED a_channel_hears_of_it: no {engine:?} engine here");
+            continue;
+        };
+        let lowat = RcvLowat::in_background().unwrap();
+        let (socket, mut peer) = pair();
+        lowat.set(&socket, MARK, TIMEOUT).unwrap();
+        let handle = channel.register(OwnedFd::from(socket), 0).unwrap();
+        channel.read_stream(handle).unwrap();
+        // The read has to wait already: one that begins takes what is there.
+        assert!(!matches!(channel.dispatch(Some(Duration::ZERO)), Ok(Some(_))));
+        let began = Instant::now();
+        peer.write_all(&[1; 10]).unwrap();
+        let mut got = 0;
+        while got == 0 {
+            assert!(began.elapsed() < FOREVER);
+            let completion = match channel.dispatch(Some(FOREVER)) {
+                Err(DispatchError::Interrupted) | Ok(None) => continue, // stopped and resumed, say
+                dispatched => dispatched.unwrap().unwrap(),
+            };
+            if let Done::Read { data: ReadData::Buffer(data), .. } = completion.event {
+                got = data.len();
+            }
+        }
+        assert_eq!(got, 10);
+        assert!(began.elapsed() >= TIMEOUT * 3 / 4, "{engine:?} {:?}", began.elapsed());
+    }
+}
+
+/// Without a thread: the loop's own epoll has the timer, too.
+#[test]
+fn a_loop_can_run_it_itself() {
+    let lowat = RcvLowat::new().unwrap();
+    let set = Set::new().unwrap();
+    set.add(lowat.as_fd(), epoll::IN, u64::MAX).unwrap();
+    let mut pairs: Vec<_> = (0..100).map(|_| pair()).collect();
+    for (at, (socket, _)) in pairs.iter().enumerate() {
+        set.add(socket.as_fd(), epoll::IN, at as u64).unwrap();
+        lowat.set(socket, MARK, TIMEOUT).unwrap();
+    }
+    assert_eq!(lowat.len(), 100);
+    let began = Instant::now();
+    pairs.iter_mut().for_each(|(_, peer)| peer.write_all(&[1; 10]).unwrap());
+    let mut reported = [false; 100];
+    let mut events = [Event::NONE; 64];
+    while reported.iter().any(|&reported| !reported) {
+        assert!(began.elapsed() < FOREVER);
+        let count = set.wait(&mut events, Some(FOREVER)).unwrap();
+        for event in &events[..count] {
+            if event.data() == u64::MAX {
+                lowat.expire().unwrap();
+                continue;
+            }
+            let at = event.data() as usize;
+            assert!(began.elapsed() >= TIMEOUT * 3 / 4);
+            assert_eq!(read(&mut pairs[at].0), 10);
+            reported[at] = true;
+        }
+    }
+}
+
+#[test]
+fn what_cannot_have_a_mark_is_refused() {
+    let lowat = RcvLowat::new().unwrap();
+    let (socket, _peer) = pair();
+    let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let (unix, _other) = UnixStream::pair().unwrap();
+    let file = std::fs::File::open("/proc/self/exe").unwrap();
+    assert!(matches!(lowat.set(&udp, MARK, TIMEOUT), Err(SetError::NotTcp)));
+    assert!(matches!(lowat.set(&unix, MARK, TIMEOUT), Err(SetError::NotTcp)));
+    assert!(matches!(lowat.set(&file, MARK, TIMEOUT), Err(SetError::Io(_))));
+    assert!(matches!(lowat.set_raw(-1, MARK, TIMEOUT), Err(SetError::Io(_))));
+    assert!(matches!(lowat.set(&socket, 0, TIMEOUT), Err(SetError::Argument)));
+    assert!(matches!(lowat.set(&socket, u32::MAX, TIMEOUT), Err(SetError::Argument)));
+    assert!(matches!(lowat.set(&socket, MARK, Duration::ZERO), Err(SetError::Argument)));
+    assert!(lowat.is_empty() && !lowat.clear(&socket));
+}
+
+#[test]
+fn a_mark_ends_with_its_socket_and_with_its_owner() {
+    let mark = |socket: &TcpStream| sys::message::low_water_mark(socket.as_raw_fd()).unwrap();
+    let lowat = RcvLowat::in_background().unwrap();
+    let (one, _peer) = pair();
+    let (other, _other_peer) = pair();
+    let (third, _third_peer) = pair();
+    for socket in [&one, &other, &third] {
+        lowat.set(socket, MARK, TIMEOUT).unwrap();
+        assert_eq!(mark(socket), MARK as i32);
+    }
+    assert!(lowat.clear(&one) && !lowat.clear(&one));
+    assert_eq!(mark(&one), 1);
+    drop(other);
+    let began = Instant::now();
+    while lowat.len() > 1 {
+        assert!(began.elapsed() < FOREVER);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(lowat);
+    assert_eq!(mark(&third), 1);
+}

@@ -1,0 +1,595 @@
+//! Random sets of sockets, messages and calls, on both backends, against a loop of recvmsg(2) or
+//! sendmsg(2) (that ends where a part of a message went) on the same sockets of a twin world.
+
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr;
+
+use mmsg::{Backend, Caller, Mmep};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use socket2::Socket;
+
+mod support;
+
+use support::{Fault, Got, Kind, Pair, Shape, Vector};
+
+/// What happens to a world.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Bytes from a sender; the count makes their content.
+    Send {
+        socket: usize,
+        sender: usize,
+        len: usize,
+    },
+    /// The sender of a connection says that no more comes.
+    Shutdown {
+        socket: usize,
+    },
+    /// A datagram to a port that is closed by then: ECONNREFUSED is the socket's next result.
+    Refuse {
+        socket: usize,
+    },
+    Receive(Call),
+}
+
+#[derive(Clone, Debug)]
+struct Call {
+    entries: Vec<Entry>,
+    /// Where rooms begin in the vector: a permutation of the entries' claims, and gaps.
+    order: Vec<usize>,
+    gap: usize,
+    shared_places: usize,
+    shapes: Vec<Shape>,
+    flags: i32,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    target: Target,
+    /// Places; 0 to share what is left.
+    num: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Socket(usize),
+    /// A pipe.
+    NoSocket,
+    /// A number that is no descriptor.
+    Closed,
+    /// Places that the vector does not have.
+    OutOfRange(usize),
+}
+
+struct World {
+    pairs: Vec<Pair>,
+    /// Keeps what a `Refuse` needs apart from the world's own sockets.
+    pipe: [RawFd; 2],
+    sent: u8,
+}
+
+impl World {
+    fn new(kinds: &[Kind], stamped: bool) -> World {
+        let pairs: Vec<_> = kinds.iter().map(|&kind| Pair::new(kind)).collect();
+        if stamped {
+            for pair in &pairs {
+                let on: libc::c_int = 1;
+                // SAFETY: the kernel reads one integer.
+                let set = unsafe {
+                    libc::setsockopt(
+                        pair.fd(),
+                        libc::SOL_SOCKET,
+                        libc::SO_TIMESTAMP,
+                        (&raw const on).cast(),
+                        4,
+                    )
+                };
+                assert_eq!(set, 0);
+            }
+        }
+        let mut pipe = [0; 2];
+        // SAFETY: the kernel writes two descriptors.
+        assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+        World { pairs, pipe, sent: 0 }
+    }
+
+    fn fd(&self, target: Target) -> RawFd {
+        match target {
+            Target::Socket(socket) | Target::OutOfRange(socket) => self.pairs[socket].fd(),
+            Target::NoSocket => self.pipe[0],
+            Target::Closed => i32::MAX,
+        }
+    }
+
+    fn apply(&mut self, step: &Step) {
+        match *step {
+            Step::Send { socket, sender, len } => {
+                self.sent = self.sent.wrapping_add(1);
+                let pair = &self.pairs[socket];
+                let data: Vec<u8> = (0..len).map(|at| self.sent.wrapping_mul(31) ^ at as u8).collect();
+                let sender = &pair.senders[sender % pair.senders.len()];
+                let before = held(pair.fd());
+                // Fails after a shutdown, in both worlds.
+                if sender.send_with_flags(&data, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok()
+                    && pair.kind.is_inet()
+                    && (len > 0 || pair.kind != Kind::Tcp)
+                {
+                    wait_until(|| held(pair.fd()) > before);
+                }
+            }
+            Step::Shutdown { socket } => {
+                let pair = &self.pairs[socket];
+                if pair.kind.is_stream() || pair.kind == Kind::SeqPacket {
+                    let _ = pair.senders[0].shutdown(std::net::Shutdown::Write);
+                    wait_until(|| is_polled(pair.fd(), libc::POLLRDHUP));
+                }
+            }
+            Step::Refuse { socket } => {
+                let pair = &self.pairs[socket];
+                if pair.kind == Kind::ConnectedUdp {
+                    let peer = pair.socket.peer_addr().unwrap();
+                    let other = Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None).unwrap();
+                    let any = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+                    other.bind(&any.into()).unwrap();
+                    pair.socket.connect(&other.local_addr().unwrap()).unwrap();
+                    drop(other);
+                    // An error that waits already is told here, in both worlds.
+                    let _ = pair.socket.send(b"anybody");
+                    wait_until(|| is_polled(pair.fd(), libc::POLLERR));
+                    // Reconnecting keeps the error.
+                    pair.socket.connect(&peer).unwrap();
+                }
+            }
+            Step::Receive(_) => unreachable!("receiving is what is compared"),
+        }
+    }
+}
+
+/// Where a CPU is busy, loopback delivers later: what is sent has to be there in both worlds.
+fn wait_until(arrived: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !arrived() && began.elapsed() < std::time::Duration::from_millis(100) {
+        std::thread::yield_now();
+    }
+}
+
+/// Memory that waits in the socket's receive queue, datagrams without bytes included.
+fn held(fd: RawFd) -> u32 {
+    let mut info = [0u32; 9];
+    let mut len = std::mem::size_of_val(&info) as libc::socklen_t;
+    let room = info.as_mut_ptr().cast();
+    // SAFETY: the kernel writes at most `len` bytes into a live array.
+    let status = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, room, &raw mut len) };
+    assert_eq!(status, 0);
+    info[0]
+}
+
+fn is_polled(fd: RawFd, event: i16) -> bool {
+    let mut poll = libc::pollfd { fd, events: event, revents: 0 };
+    // SAFETY: one live pollfd.
+    unsafe { libc::poll(&raw mut poll, 1, 0) == 1 && poll.revents & event != 0 }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // SAFETY: both are the world's own.
+        self.pipe.iter().for_each(|&end| unsafe { assert_eq!(libc::close(end), 0) });
+    }
+}
+
+impl Call {
+    /// The entries with their offsets, and the length of the vector.
+    fn eps(&self, world: &World) -> (Vec<Mmep>, usize) {
+        let mut offsets = vec![0; self.entries.len()];
+        let mut end = 0;
+        for &at in &self.order {
+            offsets[at] = end;
+            if self.entries[at].num > 0 {
+                end += self.entries[at].num + self.gap;
+            }
+        }
+        let vlen = end + self.shared_places;
+        let eps = self.entries.iter().zip(offsets).map(|(entry, offset)| Mmep {
+            sockfd: world.fd(entry.target),
+            num: entry.num as i32,
+            offset: if let Target::OutOfRange(_) = entry.target { i32::MAX - 3 } else { offset as i32 },
+        });
+        (eps.collect(), vlen)
+    }
+
+    fn vector(&self, vlen: usize) -> Vector {
+        let shapes: Vec<_> = (0..vlen).map(|place| self.shapes[place % self.shapes.len()].clone()).collect();
+        Vector::new(&shapes)
+    }
+
+    fn flags_compared(&self) -> i32 {
+        // Told by recvmsg(2) only, where the caller gives no room for control messages.
+        if self.flags & libc::MSG_TRUNC != 0 { !libc::MSG_CTRUNC } else { !0 }
+    }
+}
+
+/// What each entry gave: a count or a negative error number, and its messages.
+type Results = Vec<(i32, Vec<Got>)>;
+
+/// The calls as a program makes them that has nothing but recvmsg(2).
+#[derive(Default)]
+struct Model {
+    /// Errors that came after messages, by socket: they are told first by the next call.
+    late: Vec<(RawFd, i32)>,
+}
+
+impl Model {
+    fn receive(&mut self, call: &Call, world: &World) -> Results {
+        let (eps, vlen) = call.eps(world);
+        let rooms = rooms(&eps, vlen);
+        let mut vector = call.vector(vlen);
+        let mut results = Vec::new();
+        for (ep, room) in eps.iter().zip(rooms) {
+            let late = self.late.iter().position(|late| late.0 == ep.sockfd).filter(|_| room.is_ok());
+            let room = match (room, late.map(|at| self.late.remove(at).1)) {
+                (Err(errno), _) | (_, Some(errno)) => {
+                    results.push((-errno, Vec::new()));
+                    continue;
+                }
+                (Ok(room), None) => room,
+            };
+            let mut got = Vec::new();
+            let mut num = 0;
+            for place in room {
+                let header = &raw mut vector.messages[place].msg_hdr;
+                let flags = call.flags | libc::MSG_DONTWAIT;
+                // SAFETY: the vector's headers and what they point to live; faults in them are
+                // the kernel's to find.
+                let received = unsafe { libc::recvmsg(ep.sockfd, header, flags) };
+                if received < 0 {
+                    let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
+                    if num == 0 {
+                        num = -errno;
+                    } else if errno != libc::EAGAIN {
+                        self.late.push((ep.sockfd, errno));
+                    }
+                    break;
+                }
+                vector.messages[place].msg_len = received as u32;
+                got.push(vector.got(place));
+                num += 1;
+            }
+            results.push((num, got));
+        }
+        results
+    }
+}
+
+/// The places of each entry, by the words of the manual.
+fn rooms(eps: &[Mmep], vlen: usize) -> Vec<Result<Vec<usize>, i32>> {
+    let mut taken = vec![false; vlen];
+    let mut rooms: Vec<Result<Vec<usize>, i32>> = eps
+        .iter()
+        .map(|ep| {
+            let places: Vec<usize> = (0..ep.num as usize).map(|at| ep.offset as usize + at).collect();
+            if places.iter().any(|&place| place >= vlen || taken[place]) {
+                return Err(libc::EINVAL);
+            }
+            places.iter().for_each(|&place| taken[place] = true);
+            Ok(places)
+        })
+        .collect();
+    let free: Vec<usize> = (0..vlen).filter(|&place| !taken[place]).collect();
+    let sharing: Vec<usize> = (0..eps.len()).filter(|&at| eps[at].num == 0).collect();
+    for (share, &at) in sharing.iter().enumerate() {
+        let part = &free[free.len() * share / sharing.len()..free.len() * (share + 1) / sharing.len()];
+        let side_by_side = part.iter().enumerate().take_while(|&(nth, &place)| place == part[0] + nth);
+        rooms[at] = Ok(side_by_side.map(|(_, &place)| place).collect());
+        if part.is_empty() {
+            rooms[at] = Err(libc::ENOBUFS);
+        }
+    }
+    rooms
+}
+
+fn receive(caller: &mut Caller, call: &Call, world: &World) -> Results {
+    let (mut eps, vlen) = call.eps(world);
+    let mut vector = call.vector(vlen);
+    // SAFETY: the vector's memory is this test's own; faults in it are not in vectors of pieces
+    // where the flags have MSG_TRUNC (see `shape`).
+    let total = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, call.flags) }.unwrap();
+    assert_eq!(total as i32, eps.iter().map(|ep| ep.num.max(0)).sum::<i32>());
+    let places = |ep: &Mmep| ep.offset..ep.offset + ep.num.max(0);
+    eps.iter().map(|ep| (ep.num, places(ep).map(|place| vector.got(place as usize)).collect())).collect()
+}
+
+/// A message and which sender it is of.
+type Sent = (Got, Option<usize>);
+
+/// Without what no two worlds share: ports become senders.
+fn comparable(results: Results, call: &Call, world: &World) -> Vec<(i32, Vec<Sent>)> {
+    let entries = call.entries.iter().zip(results);
+    entries
+        .map(|(entry, (num, messages))| {
+            let messages = messages.into_iter().map(|mut got| {
+                let sender = match entry.target {
+                    Target::Socket(socket) => world.pairs[socket].sender_of(&got.name),
+                    _ => None,
+                };
+                if sender.is_some() {
+                    got.name.clear();
+                }
+                got.flags &= call.flags_compared();
+                (got, sender)
+            });
+            (num, messages.collect())
+        })
+        .collect()
+}
+
+fn run(kinds: &[Kind], stamped: bool, steps: &[Step]) {
+    for mut caller in support::callers() {
+        let (mut world, mut twin) = (World::new(kinds, stamped), World::new(kinds, stamped));
+        let mut model = Model::default();
+        for step in steps {
+            if let Step::Receive(call) = step {
+                let got = comparable(receive(&mut caller, call, &world), call, &world);
+                let expected = comparable(model.receive(call, &twin), call, &twin);
+                assert_eq!(got, expected, "{:?} {call:?}", caller.backend());
+            } else {
+                world.apply(step);
+                twin.apply(step);
+            }
+        }
+    }
+}
+
+/// More than a call serves without a submission.
+const SOCKETS: usize = 24;
+
+/// What is wrong with messages. Where two things are wrong at once, which of them is told is not
+/// said, so a socket that has an error meets no message that has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Faults {
+    None,
+    /// Found when a datagram is copied, which is lost by that; or in the message that comes next.
+    Copying,
+    /// Found in the header, which leaves the socket alone; one message a call.
+    Headers,
+}
+
+fn world_and_steps() -> impl Strategy<Value = (Vec<Kind>, Vec<Step>)> {
+    let faults = prop_oneof![3 => Just(Faults::None), 1 => Just(Faults::Copying), 1 => Just(Faults::Headers)];
+    faults.prop_flat_map(|faults| (kinds(faults), vec(step(faults), 1..100)))
+}
+
+fn step(faults: Faults) -> impl Strategy<Value = Step> {
+    let refusals = u32::from(faults == Faults::None);
+    prop_oneof![
+        30 => (0..SOCKETS, 0..2usize, len()).prop_map(|(socket, sender, len)| Step::Send { socket, sender, len }),
+        1 => (0..SOCKETS).prop_map(|socket| Step::Shutdown { socket }),
+        refusals => (0..SOCKETS).prop_map(|socket| Step::Refuse { socket }),
+        4 => call(faults).prop_map(Step::Receive),
+    ]
+}
+
+fn len() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0), 1..200usize, Just(64), Just(3000)]
+}
+
+fn call(faults: Faults) -> impl Strategy<Value = Call> {
+    let entries = vec((target(), prop_oneof![6 => 1..4usize, 2 => Just(0usize), 1 => Just(20)]), 1..60);
+    (entries, 0..3usize, 0..10usize, flags(), any::<bool>()).prop_flat_map(
+        move |(entries, gap, more, flags, all_share)| {
+            let mut entries: Vec<_> =
+                entries.into_iter().map(|(target, num)| Entry { target, num }).collect();
+            for entry in &mut entries {
+                let out_of_range = matches!(entry.target, Target::OutOfRange(_));
+                entry.num = if faults == Faults::Headers {
+                    1
+                } else if out_of_range {
+                    entry.num.max(1)
+                } else if all_share {
+                    0
+                } else {
+                    entry.num
+                };
+            }
+            let sharing = entries.iter().filter(|entry| entry.num == 0).count();
+            // At least a place for each: who goes without is not for a model to say.
+            let shared_places = if sharing > 0 { sharing + more } else { 0 };
+            let order = Just((0..entries.len()).collect::<Vec<_>>()).prop_shuffle();
+            let shapes = vec(shape(flags, faults), 1..6);
+            (order, shapes).prop_map(move |(order, shapes)| Call {
+                entries: entries.clone(),
+                order,
+                gap,
+                shared_places,
+                shapes,
+                flags,
+            })
+        },
+    )
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    prop_oneof![
+        20 => (0..SOCKETS).prop_map(Target::Socket),
+        1 => Just(Target::NoSocket),
+        1 => Just(Target::Closed),
+        1 => (0..SOCKETS).prop_map(Target::OutOfRange),
+    ]
+}
+
+fn flags() -> impl Strategy<Value = i32> {
+    prop_oneof![
+        4 => Just(0),
+        2 => Just(libc::MSG_PEEK),
+        1 => Just(libc::MSG_WAITALL),
+        4 => Just(libc::MSG_TRUNC),
+        1 => Just(libc::MSG_TRUNC | libc::MSG_PEEK),
+    ]
+}
+
+fn shape(flags: i32, faults: Faults) -> impl Strategy<Value = Shape> {
+    let possible = match faults {
+        Faults::None => vec![],
+        Faults::Copying => vec![Fault::Piece, Fault::Name],
+        // With MSG_TRUNC the vectors are the caller's promise.
+        Faults::Headers if flags & libc::MSG_TRUNC != 0 => vec![Fault::TooManyPieces, Fault::TooLong],
+        Faults::Headers => vec![Fault::Vector, Fault::TooManyPieces, Fault::TooLong],
+    };
+    let fault = prop::sample::select([vec![Fault::None; 8], possible].concat());
+    let pieces = prop_oneof![3 => Just(vec![2048]), 1 => vec(0..100usize, 1..4), 1 => Just(vec![64])];
+    let control = prop_oneof![3 => Just(0usize), 1 => Just(64), 1 => Just(8)];
+    (pieces, any::<bool>(), control, fault).prop_map(|(pieces, wants_name, control, fault)| Shape {
+        pieces,
+        wants_name,
+        control,
+        fault,
+    })
+}
+
+fn kinds(faults: Faults) -> impl Strategy<Value = Vec<Kind>> {
+    let possible = match faults {
+        // A stream gives its data before the error that recvmmsg(2) leaves in the socket.
+        Faults::Copying => vec![Kind::Udp, Kind::ConnectedUdp, Kind::UnixDatagram],
+        Faults::None | Faults::Headers => Kind::ALL.to_vec(),
+    };
+    vec(prop::sample::select(possible), SOCKETS)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn receiving_is_a_loop_of_recvmsg((kinds, steps) in world_and_steps(), stamped in any::<bool>()) {
+        run(&kinds, stamped, &steps);
+    }
+
+    #[test]
+    fn sending_is_a_loop_of_sendmsg(
+        kinds in kinds(Faults::None),
+        lens in vec(len(), 1..12),
+        bad in prop::option::of(0..12usize),
+        calls in vec(vec((target(), 0..12usize, 0..5usize), 1..60), 1..6),
+    ) {
+        send(&kinds, &lens, bad, &calls);
+    }
+}
+
+/// Entries are a target, an offset and a number; both may be too large.
+fn send(kinds: &[Kind], lens: &[usize], bad: Option<usize>, calls: &[Vec<(Target, usize, usize)>]) {
+    for mut caller in support::callers() {
+        let (world, twin) = (World::new(kinds, false), World::new(kinds, false));
+        for world in [&world, &twin] {
+            // Little room, so that some sends find none; when TCP has room again is not for a model
+            // to say.
+            world.pairs.iter().filter(|pair| pair.kind != Kind::Tcp).for_each(|pair| {
+                pair.socket.set_send_buffer_size(1).unwrap();
+                pair.senders.iter().for_each(|peer| peer.set_recv_buffer_size(200_000).unwrap());
+            });
+        }
+        let data: Vec<Vec<u8>> = lens.iter().enumerate().map(|(at, &len)| vec![at as u8 + 1; len]).collect();
+        for call in calls {
+            let expected: Vec<_> = call.iter().map(|entry| send_each(&twin, entry, &data, bad)).collect();
+            let mut pieces: Vec<_> = data.iter().map(|data| piece(data)).collect();
+            if let Some(piece) = bad.and_then(|bad| pieces.get_mut(bad)) {
+                piece.iov_base = ptr::without_provenance_mut(support::NOWHERE);
+                piece.iov_len = 10;
+            }
+            let mut messages: Vec<libc::mmsghdr> = pieces.iter_mut().map(header).collect();
+            let mut eps: Vec<_> = call
+                .iter()
+                .map(|&(target, offset, num)| Mmep {
+                    sockfd: world.fd(target),
+                    num: num as i32,
+                    offset: offset as i32,
+                })
+                .collect();
+            // SAFETY: headers, pieces and data live; the bad one is the kernel's to find.
+            let total = unsafe { caller.sendmmmsg(&mut eps, &mut messages, 0) }.unwrap();
+            let nums: Vec<_> = eps.iter().map(|ep| ep.num).collect();
+            assert_eq!(nums, expected, "{:?} {call:?}", caller.backend());
+            assert_eq!(total as i32, nums.iter().map(|num| num.max(&0)).sum::<i32>());
+        }
+        for (pair, twin) in world.pairs.iter().zip(&twin.pairs) {
+            assert_eq!(
+                drain(&pair.senders[0], pair.kind),
+                drain(&twin.senders[0], pair.kind),
+                "{:?}",
+                pair.kind
+            );
+        }
+    }
+}
+
+fn send_each(world: &World, entry: &(Target, usize, usize), data: &[Vec<u8>], bad: Option<usize>) -> i32 {
+    let &(target, offset, num) = entry;
+    if offset + num > data.len() {
+        return -libc::EINVAL;
+    }
+    let mut sent = 0;
+    for (at, data) in data.iter().enumerate().skip(offset).take(num) {
+        let mut piece = piece(data);
+        if bad == Some(at) {
+            piece = libc::iovec { iov_base: ptr::without_provenance_mut(support::NOWHERE), iov_len: 10 };
+        }
+        let message = header(&mut piece).msg_hdr;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the header and its piece live; the bad one is the kernel's to find.
+        let went = unsafe { libc::sendmsg(world.fd(target), &raw const message, flags) };
+        if went < 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error().unwrap();
+            return if sent == 0 { -errno } else { sent };
+        }
+        sent += 1;
+        if went < data.len() as isize {
+            break;
+        }
+    }
+    sent
+}
+
+fn piece(data: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() }
+}
+
+fn header(piece: &mut libc::iovec) -> libc::mmsghdr {
+    // SAFETY: zero is a value of a header.
+    let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (piece, 1);
+    header
+}
+
+/// What waits; the bytes of a stream in one piece.
+fn drain(socket: &Socket, kind: Kind) -> Vec<Vec<u8>> {
+    let mut messages = Vec::new();
+    loop {
+        let mut room = vec![0u8; 1 << 16];
+        // SAFETY: the room is live and as long as said.
+        let len = unsafe {
+            libc::recv(socket.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT)
+        };
+        if len < 0 || len == 0 && kind.is_stream() {
+            break;
+        }
+        room.truncate(len as usize);
+        messages.push(room);
+    }
+    if kind.is_stream() { vec![messages.concat()] } else { messages }
+}
+
+/// The least of what the model is to agree on, on the backend that has both ways.
+#[test]
+fn a_call_serves_every_kind_of_socket() {
+    let mut caller = Caller::with_backend(Backend::Uring);
+    let kinds = Kind::ALL.iter().cycle().take(SOCKETS);
+    let pairs: Vec<_> = kinds.map(|&kind| Pair::new(kind)).collect();
+    pairs.iter().for_each(|pair| assert_eq!(pair.senders[0].send(b"hello").unwrap(), 5));
+    let mut vector = Vector::new(&vec![Shape::plain(16); 2 * SOCKETS]);
+    let mut eps: Vec<_> = pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: 0, offset: 0 }).collect();
+    // SAFETY: the vector's memory lives.
+    let total = unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+    assert_eq!(total, SOCKETS);
+    assert!(caller.backend() == Backend::Syscalls || caller.system_calls() <= 3);
+    for ep in eps {
+        assert_eq!((ep.num, vector.got(ep.offset as usize).data), (1, b"hello".to_vec()));
+    }
+}

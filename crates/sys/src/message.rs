@@ -1,0 +1,176 @@
+//! Receiving and sending messages by system calls that never wait, and what else tells of a
+//! socket's queue.
+
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::ptr;
+
+/// Most messages that the kernel takes in one recvmmsg(2) or sendmmsg(2) (UIO_MAXIOV).
+pub const MESSAGES_MAX: usize = 1024;
+
+/// recv(2). The descriptor may be anything: a bad one is the kernel's to refuse, as in all
+/// calls here that take a number.
+///
+/// # Safety
+///
+/// `room` is valid for writes of `len` bytes, or the kernel may refuse it (EFAULT).
+#[inline]
+pub unsafe fn receive(fd: RawFd, room: *mut u8, len: usize, flags: i32) -> io::Result<usize> {
+    // SAFETY: the caller answers for the memory.
+    retried(|| unsafe { libc::recv(fd, room.cast(), len, flags | libc::MSG_DONTWAIT) })
+}
+
+/// recvmsg(2).
+///
+/// # Safety
+///
+/// `header` points to a message header; what that points to is valid for writes, or the
+/// kernel may refuse it (EFAULT).
+#[inline]
+pub unsafe fn receive_message(fd: RawFd, header: *mut libc::msghdr, flags: i32) -> io::Result<usize> {
+    // SAFETY: the caller answers for the memory.
+    retried(|| unsafe { libc::recvmsg(fd, header, flags | libc::MSG_DONTWAIT) })
+}
+
+/// recvmmsg(2) without a timeout; at most [`MESSAGES_MAX`].
+///
+/// # Safety
+///
+/// `headers` points to `count` headers; see [`receive_message`] for what they point to.
+pub unsafe fn receive_messages(
+    fd: RawFd,
+    headers: *mut libc::mmsghdr,
+    count: usize,
+    flags: i32,
+) -> io::Result<usize> {
+    let count = count.min(MESSAGES_MAX) as u32;
+    retried(|| {
+        // SAFETY: the caller answers for the memory; no timeout is given. The flags have
+        // another type where the C library is musl.
+        let received =
+            unsafe { libc::recvmmsg(fd, headers, count, (flags | libc::MSG_DONTWAIT) as _, ptr::null_mut()) };
+        received as isize
+    })
+}
+
+/// sendmsg(2), without SIGPIPE.
+///
+/// # Safety
+///
+/// `header` points to a message header; what that points to is valid for reads, or the
+/// kernel may refuse it (EFAULT).
+pub unsafe fn send_message(fd: RawFd, header: *const libc::msghdr, flags: i32) -> io::Result<usize> {
+    // SAFETY: the caller answers for the memory.
+    retried(|| unsafe { libc::sendmsg(fd, header, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) })
+}
+
+/// sendmmsg(2), without SIGPIPE; at most [`MESSAGES_MAX`].
+///
+/// # Safety
+///
+/// `headers` points to `count` headers; see [`send_message`] for what they point to.
+pub unsafe fn send_messages(
+    fd: RawFd,
+    headers: *mut libc::mmsghdr,
+    count: usize,
+    flags: i32,
+) -> io::Result<usize> {
+    let count = count.min(MESSAGES_MAX) as u32;
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the caller answers for the memory. The flags have another type where the C
+    // library is musl.
+    retried(|| unsafe { libc::sendmmsg(fd, headers, count, flags as _) } as isize)
+}
+
+/// Bytes that wait in a stream's queue, or of the datagram that comes next (FIONREAD).
+pub fn unread(fd: RawFd) -> io::Result<usize> {
+    let mut count: libc::c_int = 0;
+    // SAFETY: the kernel writes one live integer.
+    match unsafe { libc::ioctl(fd, libc::FIONREAD, &raw mut count) } {
+        0 => Ok(usize::try_from(count).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Bytes that a TCP socket has received in all (TCP_INFO).
+pub fn received(fd: RawFd) -> io::Result<u64> {
+    // SAFETY: the struct is integers, for which zero is a value.
+    let mut info: TcpInfo = unsafe { mem::zeroed() };
+    let mut len = mem::size_of_val(&info) as libc::socklen_t;
+    let room = (&raw mut info).cast();
+    // SAFETY: the kernel writes at most `len` bytes into a live struct.
+    match unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, room, &raw mut len) } {
+        0 if len as usize == mem::size_of_val(&info) => Ok(info.bytes_received),
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The beginning of `struct tcp_info` up to what is read of it.
+#[repr(C)]
+struct TcpInfo {
+    before: [u64; 16],
+    bytes_received: u64,
+}
+
+/// What tells this socket from every other since the system's start (SO_COOKIE).
+pub fn cookie(fd: RawFd) -> io::Result<u64> {
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// The socket's protocol (SO_PROTOCOL), such as IPPROTO_TCP.
+pub fn protocol(fd: RawFd) -> io::Result<i32> {
+    option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
+}
+
+/// The socket's low-water mark (SO_RCVLOWAT).
+pub fn low_water_mark(fd: RawFd) -> io::Result<i32> {
+    option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)
+}
+
+/// Sets the socket's low-water mark. Lowering it below what waits makes the socket readable:
+/// for polls, for edge-triggered epoll, and for receives that are under way.
+pub fn set_low_water_mark(fd: RawFd, bytes: i32) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Lets trains of datagrams of one flow come as one message (UDP_GRO, udp(7)).
+pub fn set_udp_gro(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_option(fd.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, 1)
+}
+
+fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    let len = mem::size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel reads one live integer.
+    match unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// An option whose value is an integer.
+fn option<T: Default + Copy>(fd: RawFd, level: i32, name: i32) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = mem::size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live integer.
+    match unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A call that counts, again while signals interrupt it.
+#[inline]
+fn retried(call: impl Fn() -> isize) -> io::Result<usize> {
+    loop {
+        let count = call();
+        if count >= 0 {
+            return Ok(count as usize);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! A game server: many players with a UDP port each, small packets. `game_server [PLAYERS] [FIRST_PORT]`, by default
+//! 1000 players from port 7777 on. A player sends where it is (x and y, a byte each) to its port; 20 times a second
+//! everybody hears of everybody who is there, all with the same message.
+
+use std::error::Error;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use mmsg::receiver::{Event, Options, WaitError};
+use mmsg::{Outbox, Receiver};
+
+const TICK: Duration = Duration::from_millis(50);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let players: u16 = arguments.next().map_or(Ok(1000), |players| players.parse())?;
+    let port: u16 = arguments.next().map_or(Ok(7777), |port| port.parse())?;
+    let options = Options { sockets: players.into(), addresses: true, ..Options::default() };
+    let mut receiver = Receiver::new(&options)?;
+    let mut sockets = Vec::new();
+    for player in 0..players {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, if port == 0 { 0 } else { port + player }))?;
+        println!("player {player} at {}", socket.local_addr()?);
+        sockets.push(socket.try_clone()?);
+        receiver.add(socket, player.into())?;
+    }
+    let mut places: Vec<Option<[u8; 2]>> = vec![None; players.into()];
+    let mut next = Instant::now() + TICK;
+    loop {
+        let batch = match receiver.wait(256, Some(next.saturating_duration_since(Instant::now()))) {
+            Err(WaitError::Interrupted) => continue, // stopped and resumed, say
+            batch => batch?,
+        };
+        for message in batch.iter() {
+            let player = message.cookie as usize;
+            if let Event::Data { data: &[x, y], from: Some(from), .. } = message.event {
+                if let (None, Some(from)) = (places[player], from.as_socket()) {
+                    // From now on this port is this player's alone.
+                    sockets[player].connect(from)?;
+                }
+                places[player] = Some([x, y]);
+            }
+        }
+        drop(batch);
+        if Instant::now() >= next {
+            next += TICK;
+            tell(&sockets, &places)?;
+        }
+    }
+}
+
+/// One message down every socket, in a few system calls.
+fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> Result<(), Box<dyn Error>> {
+    let present = || places.iter().enumerate().filter_map(|(player, place)| Some((player, (*place)?)));
+    let world: Vec<u8> = present().flat_map(|(player, [x, y])| [player as u8, x, y]).collect();
+    let mut outbox = Outbox::new();
+    outbox.push(&world[..world.len().min(1200)]);
+    let targets: Vec<_> = present().map(|(player, _)| (sockets[player].as_fd(), 0..1)).collect();
+    // A player that has gone, or does not read, misses this one.
+    outbox.send(&targets)?;
+    Ok(())
+}
