@@ -129,8 +129,12 @@ class Haproxy(Service):
 global
     maxconn 1000
     nbthread 2
+    log stdout format raw daemon
 defaults
     mode http
+    log global
+    option httplog
+    option dontlog-normal
     timeout connect 60s
     timeout client 600s
     timeout server 600s

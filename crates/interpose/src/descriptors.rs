@@ -114,6 +114,7 @@ fn forget(entry: Entry, fd: c_int) {
 
 /// The last descriptor of this process goes.
 fn end(number: u32, socket: &'static Socket, fd: c_int) {
+    let in_flight = socket.state() == State::Offered && !socket.holders.are_several();
     match socket.state() {
         State::Offered => promoter::forget_offer(socket, number),
         State::Plain if promoter::observes() => audit(socket, fd),
@@ -122,6 +123,11 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     if fd >= 0 {
         // Once the number is another's, the kernel must not be told of this one.
         sets::settle(socket);
+        if in_flight {
+            // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
+            sets::take_out(socket);
+            kernel::end(fd);
+        }
     }
     let set = socket.lock().interest.set;
     if set > 0 {

@@ -168,6 +168,12 @@ pub(crate) fn reset_at_close(fd: c_int) {
     set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
+/// FIN for both directions, as a close brings.
+pub(crate) fn end(fd: c_int) {
+    // SAFETY: shutdown(2) takes numbers.
+    unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
+}
+
 /// Ends the connection with RST at once; the descriptor stays.
 pub(crate) fn reset_now(fd: c_int) {
     let nobody = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };

@@ -33,7 +33,7 @@ const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the monitor is listened to after the last offer was taken back before its answer.
 const LISTENS_FOR: Duration = Duration::from_secs(2);
 /// The most pages of one's own: one comes with each monitor that is met.
-const OWN_PAGES: usize = 8;
+const OWN_PAGES: usize = 64;
 /// Withdrawals that wait for the promoter; those beyond wait themselves.
 const NOTES_MOST: usize = 64;
 
@@ -645,6 +645,8 @@ fn keep(page: SharedMapping) {
             return;
         }
     }
+    // Nobody would be told on it that this process sleeps.
+    MODE.store(Mode::Off as u32, Ordering::Relaxed);
 }
 
 /// A number out of the program's way: near the end of what it may have.

@@ -21,7 +21,8 @@ mod changes;
 mod looks;
 
 pub(crate) use changes::{
-    Change, Wish, changed, defer, demoted, list, other_changed, refresh, settle, watched_from_outside,
+    Change, Wish, changed, defer, demoted, list, other_changed, refresh, settle, take_out,
+    watched_from_outside,
 };
 
 /// The most sets of one process that are followed.

@@ -148,6 +148,15 @@ pub(crate) fn settle(socket: &Socket) {
     tell(&mut socket.lock().interest);
 }
 
+/// Takes a socket out of its set in the kernel, which a close will not do.
+pub(crate) fn take_out(socket: &Socket) {
+    if let Some(known) = socket.lock().interest.registered.take() {
+        let mut event = epoll_event { events: 0, u64: 0 };
+        // SAFETY: an event to read.
+        unsafe { real::epoll_ctl(known.epfd, libc::EPOLL_CTL_DEL, known.fd, &raw mut event) };
+    }
+}
+
 /// Tells the kernel what it has not been told of one socket.
 fn tell(interest: &mut Interest) {
     if !interest.untold {
