@@ -125,7 +125,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         sets::settle(socket);
         if in_flight {
             // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
-            sets::take_out(socket);
+            sets::take_out(fd);
             kernel::end(fd);
         }
     }

@@ -10,6 +10,7 @@ use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::real;
 use crate::sockets::{self, Interest, Promoted, Registered, Socket, State};
+use crate::table::{self, Entry};
 
 /// What a program asks of a set about one of its sockets.
 #[derive(Clone, Copy)]
@@ -148,12 +149,12 @@ pub(crate) fn settle(socket: &Socket) {
     tell(&mut socket.lock().interest);
 }
 
-/// Takes a socket out of its set in the kernel, which a close will not do.
-pub(crate) fn take_out(socket: &Socket) {
-    if let Some(known) = socket.lock().interest.registered.take() {
+/// Takes a descriptor out of every set in the kernel, which its close will not do.
+pub(crate) fn take_out(fd: i32) {
+    for set in (0..table::end()).filter(|set| matches!(table::entry(*set), Entry::Set(_))) {
         let mut event = epoll_event { events: 0, u64: 0 };
-        // SAFETY: an event to read.
-        unsafe { real::epoll_ctl(known.epfd, libc::EPOLL_CTL_DEL, known.fd, &raw mut event) };
+        // SAFETY: an event to read. Those that do not have it say so.
+        unsafe { real::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, &raw mut event) };
     }
 }
 
