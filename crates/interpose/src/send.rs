@@ -177,24 +177,29 @@ impl Promoted {
 
     /// Wakes the other end, if it waits for that; tells whether it did.
     fn ring_bell(&mut self, fd: c_int) -> bool {
-        if !self.connection.wants_bell(&self.other) {
+        if !self.connection.asks_for_bell(&self.other) {
             return false;
         }
-        self.ring_now(fd);
+        let taken = self.give_bell(fd);
+        self.connection.rang(&self.other, taken);
         true
     }
 
-    /// Gives the kernel a bell.
+    /// Gives the kernel a bell that counts for this connection alone.
     pub(crate) fn ring_now(&mut self, fd: c_int) {
-        count(&COUNTERS.bells, 1);
-        match kernel::ring(fd) {
-            Ok(true) => self.connection.bell_was_taken(),
-            Ok(false) => self.connection.kernel_refused(),
-            // The connection ended meanwhile: the next send hears it from the kernel.
-            Err(_) => {
-                self.connection.kernel_refused();
-                self.connection.kernel_sends();
-            }
+        match self.give_bell(fd) {
+            true => self.connection.bell_was_taken(),
+            false => self.connection.kernel_refused(),
         }
+    }
+
+    /// Whether the kernel took a bell.
+    fn give_bell(&mut self, fd: c_int) -> bool {
+        count(&COUNTERS.bells, 1);
+        kernel::ring(fd).unwrap_or_else(|_| {
+            // The connection ended meanwhile: the next send hears it from the kernel.
+            self.connection.kernel_sends();
+            false
+        })
     }
 }

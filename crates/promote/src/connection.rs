@@ -201,6 +201,17 @@ impl Connection {
         self.machine.wants_bell(&other.page)
     }
 
+    /// As [`Machine::asks_for_bell`].
+    #[inline]
+    pub fn asks_for_bell(&mut self, other: &OtherLoop) -> bool {
+        self.machine.asks_for_bell(&other.page)
+    }
+
+    /// As [`Machine::rang`].
+    pub fn rang(&mut self, other: &OtherLoop, taken: bool) {
+        self.machine.rang(&other.page, taken);
+    }
+
     /// The process that holds this end is about to fork: from here on each of both comes
     /// first to [`Self::hold`] before it does anything else. To be called while no other
     /// thread has it, in `process`, which is getpid(2).
@@ -487,6 +498,21 @@ impl Machine {
     /// Whether the other end reads no more: a bell would only meet a reset.
     pub fn peer_reads_no_more(&self) -> bool {
         self.end.sender.peer_ended()
+    }
+
+    /// As [`Self::wants_bell`], for who has the kernel send the bell at once and tells
+    /// [`Self::rang`] whether it took it: before that nothing counts as rung.
+    #[inline]
+    pub fn asks_for_bell(&mut self, other: &ring::PeerLoop) -> bool {
+        self.end.sender.wants_bell(other)
+    }
+
+    /// See [`Self::asks_for_bell`].
+    pub fn rang(&mut self, other: &ring::PeerLoop, taken: bool) {
+        match taken {
+            true => self.end.sender.rang(other, true),
+            false => self.end.sender.rang_in_vain(),
+        }
     }
 
     /// The kernel took a bell.

@@ -554,6 +554,17 @@ impl Sender {
         }
     }
 
+    /// The kernel had no room for a bell. The receiver of this connection has unread bytes before
+    /// it, and looks at the ring behind them; but its loop, which may have been told of them long
+    /// ago, wakes for no other connection.
+    pub fn rang_in_vain(&mut self) {
+        if self.seen != 0 {
+            self.rung = self.seen;
+            self.own.header().sent.last.store(u64::from(self.rung), Ordering::Relaxed);
+        }
+        self.kernel_refused();
+    }
+
     /// The kernel took a bell of which [`Sender::rang`] had said before that it was not
     /// taken: for callers that ring in batches, and hear later what became of it. Until
     /// then no TCP part may be opened.
