@@ -87,6 +87,8 @@ static void moved(void)
 
 static void in_both(bool ended)
 {
+    /* For a moment the bytes are on their way from the ring to the kernel. */
+    asks_again = false;
     say("# in both%s", ended ? ", and at its end" : "");
     struct pair pair = promoted();
     int first = NEED(epoll_create1(0));
