@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use promote::client::{Options, SharedMapping};
 use promote::wire::Token;
 use promote::{Answer, Client, Reason};
-use testkit::process::Fosterling;
+use testkit::process::{Fosterling, copy_program};
 
 const WATCHDOG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
@@ -381,7 +381,7 @@ fn only_the_owner_or_root_replaces_a_dead_socket() {
     fs::set_permissions(&place.0, PermissionsExt::from_mode(0o777)).unwrap();
     // The stranger may not be able to reach the program where it was built.
     let program = place.file("program");
-    fs::copy(PROGRAM, &program).unwrap();
+    copy_program(PROGRAM.as_ref(), &program);
     let own = place.file("own");
     drop(sys::packet::listen(&own, 1).unwrap());
     // Even where whoever is asked whether it is alive may answer.

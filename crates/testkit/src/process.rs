@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,14 @@ pub fn isolated(name: &str, body: impl FnOnce()) {
     // What the body had to say, without the runner's frame.
     let said = text.lines().filter(|line| !line.is_empty() && !line.starts_with("running"));
     said.take_while(|line| *line != MARK).for_each(|line| println!("{line}"));
+}
+
+/// Copies a program, by another program: while this one had the copy open for writing, another thread might fork, and
+/// until that child has executed what it is for, nobody could execute the copy (ETXTBSY, execve(2)).
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied =
+        Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("install runs");
+    assert!(copied.success(), "{} is copied to {}", from.display(), to.display());
 }
 
 /// A child process that is ended with the test, whatever becomes of that.

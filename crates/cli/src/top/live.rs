@@ -44,7 +44,7 @@ pub(super) fn run(sources: &mut Sources, interval: Duration) -> Result<(), Strin
     let mut terminal = ratatui::try_init().map_err(failed)?;
     let outcome = view.follow(&mut terminal, sources, interval, &watch);
     match outcome.and(ratatui::try_restore()) {
-        Err(error) if watch::is_hangup(&error) => watch::end_at_once(),
+        Err(_) if watch::hung_up() => watch::end_at_once(),
         outcome => outcome.map_err(failed),
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use ratatui::crossterm::terminal::disable_raw_mode;
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// How long the view may take to end by itself. It cannot while it waits for a monitor that does not answer, for the rest
@@ -72,9 +72,13 @@ fn wait(signals: &UnixStream) -> End {
     }
 }
 
-/// Whether the error says that the terminal is gone (EIO, tty_ioctl(4) and write(2)).
-pub(super) fn is_hangup(error: &io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+/// Whether the terminal is gone. Errors do not say so for sure: asked for the size of a terminal that is gone, the
+/// library goes on to ask other programs, and fails as they do.
+pub(super) fn hung_up() -> bool {
+    let (input, output) = (io::stdin(), io::stdout());
+    let mut polled = [PollFd::new(&input, PollFlags::empty()), PollFd::new(&output, PollFlags::empty())];
+    let now = Timespec::default();
+    matches!(rustix::event::poll(&mut polled, Some(&now)), Ok(ended) if ended > 0)
 }
 
 /// Ends the process whatever its other threads wait for, and leaves the terminal, if there still is one, as it was.

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
-use testkit::process::Fosterling;
+use testkit::process::{Fosterling, copy_program};
 
-use crate::support::{Place, clean, library, output, text, until};
+use crate::support::{PROGRAM, Place, clean, library, output, text, until};
 
 #[test]
 fn exit_status_arguments_and_output_are_the_programs() {
@@ -186,7 +186,7 @@ fn the_library_is_found_where_it_is_installed() {
     let _monitor = place.monitor();
     fs::create_dir(place.file("bin")).unwrap();
     let program = place.file("bin/megapipe");
-    fs::copy(crate::support::PROGRAM, &program).unwrap();
+    copy_program(PROGRAM.as_ref(), &program);
     let run = || {
         let mut command = clean(&program);
         command.args(["run", "printenv", "LD_PRELOAD"]).env("MEGAPIPE_MONITOR", place.file("socket"));
@@ -198,7 +198,7 @@ fn the_library_is_found_where_it_is_installed() {
     assert!(said.contains("make install") && said.contains("MEGAPIPE_PRELOAD"), "{said}");
     fs::create_dir_all(place.file("lib/megapipe")).unwrap();
     let installed = place.file("lib/megapipe/libmegapipe_preload.so");
-    fs::copy(library(), &installed).unwrap();
+    copy_program(library(), &installed);
     let found = text(&run().stdout);
     assert_eq!(fs::canonicalize(found.trim()).unwrap(), installed.canonicalize().unwrap());
     let mut elsewhere = Command::new(&program);

@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use testkit::process::Fosterling;
+use testkit::process::{Fosterling, copy_program};
 
 use crate::support::{PROGRAM, Place, clean, output, python, text, until};
 
@@ -176,8 +176,8 @@ fn a_monitor_of_the_users_own_is_started() {
     need_python!("a_monitor_of_the_users_own_is_started");
     let place = Place::new("demand");
     let copy = place.file("megapipe");
-    fs::copy(crate::support::PROGRAM, &copy).unwrap();
-    fs::copy(crate::support::library(), place.file("libmegapipe_preload.so")).unwrap();
+    copy_program(PROGRAM.as_ref(), &copy);
+    copy_program(crate::support::library(), &place.file("libmegapipe_preload.so"));
     let runtime = place.file("runtime");
     fs::create_dir(&runtime).unwrap();
     let root = rustix::process::getuid().is_root();

@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use testkit::process::Fosterling;
+use testkit::process::{Fosterling, copy_program};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 const WATCHDOG: Duration = Duration::from_secs(60);
@@ -50,9 +50,9 @@ impl Place {
 
     /// A file that can be executed.
     pub(crate) fn script(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.file(name);
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let (written, path) = (self.file(&format!("{name}.text")), self.file(name));
+        fs::write(&written, text).unwrap();
+        copy_program(&written, &path);
         path
     }
 
