@@ -71,9 +71,7 @@ pub(crate) fn same(fd: c_int, new: c_int) {
 pub(crate) fn closing(fd: c_int) {
     let entry = table::entry(fd);
     if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !fork::borrows_memory() {
-        if let Entry::Socket(number) = entry
-            && sockets::at(number).names.load(Ordering::Relaxed) > 1
-        {
+        if let Entry::Socket(number) = entry {
             sets::settle(sockets::at(number));
         }
         forget(table::set(fd, Entry::Unknown), fd);
@@ -120,14 +118,10 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         State::Plain if promoter::observes() => audit(socket, fd),
         _ => {}
     }
-    if fd >= 0 {
-        // Once the number is another's, the kernel must not be told of this one.
-        sets::settle(socket);
-        if in_flight {
-            // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
-            sets::take_out(fd);
-            kernel::end(fd);
-        }
+    if fd >= 0 && in_flight {
+        // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
+        sets::take_out(fd);
+        kernel::end(fd);
     }
     let set = socket.lock().interest.set;
     if set > 0 {

@@ -66,14 +66,7 @@ macro_rules! pipes {
             #[unsafe(no_mangle)]
             pub(crate) unsafe extern "C" fn $name($pair: *mut c_int $(, $argument: $type)*) -> c_int {
                 // SAFETY: the same contract as that of the C function, which fills the pair.
-                unsafe {
-                    let status = next_pipes::$name($pair $(, $argument)*);
-                    if status == 0 {
-                        calls::made(*$pair);
-                        calls::made(*$pair.add(1));
-                    }
-                    status
-                }
+                unsafe { calls::made_pair(next_pipes::$name($pair $(, $argument)*), $pair) }
             }
         )*
     };

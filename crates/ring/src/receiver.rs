@@ -501,13 +501,7 @@ impl Receiver {
         own.arming.store(self.number, Ordering::Relaxed);
         own.armed.store(self.number, Ordering::Relaxed);
         // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
-        full_fence();
-        let ready = self.look_again();
-        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
-            return Ok(false);
-        }
-        self.disarm();
-        ready.map(|_| true)
+        self.look_armed()
     }
 
     /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
@@ -517,6 +511,12 @@ impl Receiver {
     /// # Errors
     /// The other end's words are nonsense.
     pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
+        self.look_armed()
+    }
+
+    /// Looks once more behind what was stored before. True: ring bytes are here, and this end is
+    /// not armed.
+    fn look_armed(&mut self) -> Result<bool, Corrupt> {
         full_fence();
         let ready = self.look_again();
         if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {

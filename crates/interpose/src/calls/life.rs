@@ -23,12 +23,7 @@ pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 }
 
 pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int {
-    let status = real::socketpair(domain, kind, protocol, pair);
-    if status == 0 {
-        descriptors::foreign(*pair);
-        descriptors::foreign(*pair.add(1));
-    }
-    status
+    made_pair(real::socketpair(domain, kind, protocol, pair), pair)
 }
 
 pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
@@ -301,6 +296,19 @@ unsafe fn print(fd: c_int, format: impl FnOnce(*mut *mut c_char) -> c_int) -> c_
         unsafe { libc::free(text.cast()) }
     });
     if done < length { -1 } else { count }
+}
+
+/// Two descriptors of other kinds were made, if `status` is 0; returns it.
+///
+/// # Safety
+///
+/// `pair` holds them then.
+pub unsafe fn made_pair(status: c_int, pair: *const c_int) -> c_int {
+    if status == 0 {
+        made(*pair);
+        made(*pair.add(1));
+    }
+    status
 }
 
 /// A descriptor of any other kind was made.

@@ -166,15 +166,7 @@ pub unsafe fn syscall(
             }
             new
         }
-        libc::SYS_pipe2 => {
-            let status = real::syscall(number, a, b, c, d, e, f) as c_int;
-            if status == 0 {
-                let pair = a as *const c_int;
-                made(*pair);
-                made(*pair.add(1));
-            }
-            status
-        }
+        libc::SYS_pipe2 => made_pair(real::syscall(number, a, b, c, d, e, f) as c_int, a as *const c_int),
         _ => return older::syscall(number, a, b, c, d, e, f),
     };
     c_long::from(status)
@@ -216,15 +208,7 @@ mod older {
             | libc::SYS_eventfd
             | libc::SYS_signalfd
             | libc::SYS_inotify_init => made(real::syscall(number, a, b, c, d, e, f) as c_int),
-            libc::SYS_pipe => {
-                let status = real::syscall(number, a, b, c, d, e, f) as c_int;
-                if status == 0 {
-                    let pair = a as *const c_int;
-                    made(*pair);
-                    made(*pair.add(1));
-                }
-                status
-            }
+            libc::SYS_pipe => made_pair(real::syscall(number, a, b, c, d, e, f) as c_int, a as *const c_int),
             _ => return real::syscall(number, a, b, c, d, e, f),
         };
         c_long::from(status)

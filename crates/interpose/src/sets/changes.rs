@@ -143,8 +143,8 @@ pub(crate) fn defer(
     Some(Ok(()))
 }
 
-/// Before one of a socket's several descriptors is closed: the kernel must know what the
-/// program last asked of it.
+/// Before one of a socket's descriptors is closed: the kernel must know what the program last
+/// asked of it, and must not be told once the number is another's.
 pub(crate) fn settle(socket: &Socket) {
     tell(&mut socket.lock().interest);
 }

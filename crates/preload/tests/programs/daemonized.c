@@ -38,9 +38,7 @@ int main(void)
     }
     close(done[1]);
     close(pair.server);
-    int status;
-    NEED(waitpid(child, &status, 0));
-    say("status %d", status);
+    status_of(child);
     char bytes[16] = {0};
     for (int round = 0; round < 5; round++) {
         SHOW(send(pair.client, "ping", 4, 0));

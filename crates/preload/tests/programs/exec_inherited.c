@@ -43,9 +43,7 @@ static void copies(struct pair pair, bool before)
     }
     SHOW(shutdown(pair.client, SHUT_WR));
     SHOW(recv(pair.client, bytes, sizeof bytes, 0));
-    int status;
-    NEED(waitpid(child, &status, 0));
-    say("status %d", status);
+    status_of(child);
     SHOW(close(pair.client));
 }
 
@@ -79,9 +77,7 @@ int main(int count, char **arguments)
     SHOW(recv(pair.client, bytes, 8, MSG_WAITALL));
     show_bytes("recv", bytes, 8);
     SHOW(send(pair.client, "here", 4, 0));
-    int status;
-    NEED(waitpid(child, &status, 0));
-    say("status %d", status);
+    status_of(child);
     SHOW(recv(pair.client, bytes, 8, 0));
     return 0;
 }

@@ -73,9 +73,7 @@ int main(int count, char **arguments)
         SHOW(recv(pair.client, bytes, 8, MSG_WAITALL));
         show_bytes("recv", bytes, 8);
         SHOW(send(pair.client, "here", 4, 0));
-        int status;
-        NEED(waitpid(child, &status, 0));
-        say("status %d", status);
+        status_of(child);
         SHOW(recv(pair.client, bytes, 8, 0));
         close(pair.client);
     }
@@ -84,12 +82,6 @@ int main(int count, char **arguments)
     SHOW(execl("/nowhere", "nowhere", "at", "all", NULL));
     SHOW(execlp("no-such-program", "no", NULL));
     SHOW(execle("/nowhere", "nowhere", NULL, environ));
-    char bytes[16];
-    for (int round = 0; round < 3; round++) {
-        SHOW(send(pair.client, "used", 4, 0));
-        SHOW(recv(pair.server, bytes, sizeof bytes, 0));
-        SHOW(send(pair.server, "again", 5, 0));
-        SHOW(recv(pair.client, bytes, sizeof bytes, 0));
-    }
+    used(pair);
     return 0;
 }

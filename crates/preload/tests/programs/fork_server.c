@@ -30,9 +30,7 @@ int main(void)
         say("echo: %s", right ? "right" : "wrong");
         SHOW(recv(pair.client, bytes, 3, MSG_WAITALL));
         SHOW(recv(pair.client, bytes, sizeof bytes, 0));
-        int status;
-        NEED(waitpid(child, &status, 0));
-        say("status %d", status);
+        status_of(child);
         SHOW(close(pair.client));
     }
     /* A child that dies leaves the parent's connections as they are. */

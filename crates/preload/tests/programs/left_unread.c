@@ -65,13 +65,6 @@ static void send_stream(int fd, size_t count)
     free(bytes);
 }
 
-static void status_of(pid_t child)
-{
-    int status;
-    NEED(waitpid(child, &status, 0));
-    say("status %d", status);
-}
-
 /* Bytes are sent before the exec, and answered after it. The other end blocks, or waits in
  * poll(2), or in an epoll set. */
 static void by_exec(const char *program, size_t unread, int waiting)
@@ -100,30 +93,6 @@ static void by_exec(const char *program, size_t unread, int waiting)
         close(set);
 }
 
-static void give(int channel, int fd)
-{
-    char control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec one = {"x", 1};
-    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *message = CMSG_FIRSTHDR(&head);
-    message->cmsg_level = SOL_SOCKET;
-    message->cmsg_type = SCM_RIGHTS;
-    message->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(message), &fd, sizeof fd);
-    NEED(sendmsg(channel, &head, 0));
-}
-
-static int take(int channel)
-{
-    int fd;
-    char control[CMSG_SPACE(sizeof fd)] = {0}, byte;
-    struct iovec one = {&byte, 1};
-    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    NEED(recvmsg(channel, &head, 0));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&head)), sizeof fd);
-    return fd;
-}
-
 static void by_message(size_t unread)
 {
     say("# passed with %zu unread", unread);
@@ -131,10 +100,10 @@ static void by_message(size_t unread)
     NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     pid_t child = NEED(fork());
     if (child == 0)
-        _exit(owner(take(channel[1]), unread));
+        _exit(owner(take_fd(channel[1]), unread));
     struct pair pair = promoted();
     send_stream(pair.client, unread);
-    give(channel[0], pair.server);
+    give_fd(channel[0], pair.server);
     SHOW(close(pair.server));
     talk(pair.client);
     status_of(child);
@@ -151,8 +120,8 @@ static void by_both(void)
     int channel[2];
     NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     SHOW(send(pair.client, "one two ", 8, 0));
-    give(channel[0], pair.server);
-    int copy = take(channel[1]);
+    give_fd(channel[0], pair.server);
+    int copy = take_fd(channel[1]);
     char bytes[16] = {0};
     SHOW(recv(pair.server, bytes, 4, MSG_WAITALL));
     show_bytes("here", bytes, 4);
@@ -183,9 +152,9 @@ static void by_message_at_the_end(size_t unread, bool nonblocking_too)
         nonblocking(pair.server);
     send_stream(pair.client, unread);
     SHOW(close(pair.client));
-    give(channel[0], pair.server);
+    give_fd(channel[0], pair.server);
     SHOW(close(pair.server));
-    int fd = take(channel[1]);
+    int fd = take_fd(channel[1]);
     unsigned char *bytes = malloc(unread + 1);
     for (size_t done = 0; done < unread;)
         done += NEED(recv(fd, bytes + done, unread - done, 0));
@@ -222,9 +191,9 @@ static void both_ends(const char *program)
     SHOW(send(pair.client, "hello", 5, 0));
     int channel[2];
     NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
-    give(channel[0], pair.server);
-    give(channel[0], pair.client);
-    int server = take(channel[1]), client = take(channel[1]);
+    give_fd(channel[0], pair.server);
+    give_fd(channel[0], pair.client);
+    int server = take_fd(channel[1]), client = take_fd(channel[1]);
     close(pair.server);
     close(pair.client);
     char bytes[16] = {0};

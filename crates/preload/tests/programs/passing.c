@@ -1,30 +1,6 @@
 /* SCM_RIGHTS: a connection given to another process, that did not inherit it. */
 #include "transcript.h"
 
-static void give(int channel, int fd)
-{
-    char control[CMSG_SPACE(sizeof fd)] = {0};
-    struct iovec one = {"x", 1};
-    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *message = CMSG_FIRSTHDR(&head);
-    message->cmsg_level = SOL_SOCKET;
-    message->cmsg_type = SCM_RIGHTS;
-    message->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(message), &fd, sizeof fd);
-    NEED(sendmsg(channel, &head, 0));
-}
-
-static int take(int channel)
-{
-    int fd;
-    char control[CMSG_SPACE(sizeof fd)] = {0}, byte;
-    struct iovec one = {&byte, 1};
-    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    NEED(recvmsg(channel, &head, 0));
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&head)), sizeof fd);
-    return fd;
-}
-
 int main(void)
 {
     char bytes[16] = {0};
@@ -34,7 +10,7 @@ int main(void)
         NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
         pid_t child = NEED(fork());
         if (child == 0) {
-            int fd = take(channel[1]);
+            int fd = take_fd(channel[1]);
             for (int round = 0; round < 50; round++) {
                 take_all(fd, bytes, 10);
                 send_all(fd, bytes, 10);
@@ -44,7 +20,7 @@ int main(void)
             _exit(0);
         }
         struct pair pair = is_promoted ? promoted() : connected();
-        give(channel[0], pair.server);
+        give_fd(channel[0], pair.server);
         SHOW(close(pair.server));
         bool right = true;
         for (int round = 0; round < 50; round++) {
@@ -55,9 +31,7 @@ int main(void)
             right &= !memcmp(sent, got, 10);
         }
         say("echo: %s", right ? "right" : "wrong");
-        int status;
-        NEED(waitpid(child, &status, 0));
-        say("status %d", status);
+        status_of(child);
         SHOW(recv(pair.client, bytes, sizeof bytes, 0));
         SHOW(close(pair.client));
         close(channel[0]);

@@ -55,9 +55,7 @@ int main(void)
             right &= !memcmp(sent, got, 8);
         }
     say("echo: %s", right ? "right" : "wrong");
-    int status;
-    NEED(waitpid(child, &status, 0));
-    say("status %d", status);
+    status_of(child);
     for (int at = 0; at < 2; at++)
         SHOW(recv(pairs[at].client, bytes[0], 8, 0));
     return 0;

@@ -5,17 +5,6 @@
 
 extern char **environ;
 
-static void used(struct pair pair)
-{
-    char bytes[16];
-    for (int round = 0; round < 3; round++) {
-        SHOW(send(pair.client, "used", 4, 0));
-        SHOW(recv(pair.server, bytes, sizeof bytes, 0));
-        SHOW(send(pair.server, "again", 5, 0));
-        SHOW(recv(pair.client, bytes, sizeof bytes, 0));
-    }
-}
-
 int main(void)
 {
     struct pair pair = promoted();

@@ -60,20 +60,12 @@ int main(void)
         pthread_create(&thread, NULL, answers, &pair);
         pid_t child = spawned(way, pair.server);
         if (child > 0) {
-            int status;
-            NEED(waitpid(child, &status, 0));
-            say("status %d", status);
+            status_of(child);
         }
         void *answer;
         pthread_join(thread, &answer);
         show_bytes("child", answer, 11);
-        char bytes[16];
-        for (int round = 0; round < 3; round++) {
-            SHOW(send(pair.client, "used", 4, 0));
-            SHOW(recv(pair.server, bytes, sizeof bytes, 0));
-            SHOW(send(pair.server, "again", 5, 0));
-            SHOW(recv(pair.client, bytes, sizeof bytes, 0));
-        }
+        used(pair);
         close(pair.server);
         close(pair.client);
     }

@@ -302,4 +302,49 @@ static UNUSED bool same(const unsigned char *bytes, uint64_t from, size_t count)
             return false;
     return true;
 }
+
+/* Gives a descriptor to whoever reads from the channel. */
+static UNUSED void give_fd(int channel, int fd)
+{
+    char control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec one = {"x", 1};
+    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct cmsghdr *message = CMSG_FIRSTHDR(&head);
+    message->cmsg_level = SOL_SOCKET;
+    message->cmsg_type = SCM_RIGHTS;
+    message->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(message), &fd, sizeof fd);
+    NEED(sendmsg(channel, &head, 0));
+}
+
+/* Takes the one that was given. */
+static UNUSED int take_fd(int channel)
+{
+    int fd;
+    char control[CMSG_SPACE(sizeof fd)] = {0}, byte;
+    struct iovec one = {&byte, 1};
+    struct msghdr head = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    NEED(recvmsg(channel, &head, 0));
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&head)), sizeof fd);
+    return fd;
+}
+/* The connection goes on as before. */
+static UNUSED void used(struct pair pair)
+{
+    char bytes[16];
+    for (int round = 0; round < 3; round++) {
+        SHOW(send(pair.client, "used", 4, 0));
+        SHOW(recv(pair.server, bytes, sizeof bytes, 0));
+        SHOW(send(pair.server, "again", 5, 0));
+        SHOW(recv(pair.client, bytes, sizeof bytes, 0));
+    }
+}
+
+/* What became of a child. */
+static UNUSED void status_of(pid_t child)
+{
+    int status;
+    NEED(waitpid(child, &status, 0));
+    say("status %d", status);
+}
 #endif
