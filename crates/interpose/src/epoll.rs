@@ -11,7 +11,7 @@ use crate::memory::is_memory;
 use crate::promoter;
 use crate::real;
 use crate::sets::{self, Change, Set, Wish};
-use crate::sockets::State;
+use crate::sockets::{self, State};
 use crate::spin::Wait;
 use crate::stats::{COUNTERS, count};
 use crate::table::{self, Entry};
@@ -26,16 +26,18 @@ pub(crate) enum Limit {
 
 /// The set and the socket that a change concerns, if both are ours.
 fn concerned(set_fd: c_int, fd: c_int) -> Option<(u32, u32)> {
-    let Entry::Socket(socket) = table::entry(fd) else { return None };
-    match table::entry(set_fd) {
-        Entry::Set(set) => Some((set, socket)),
-        // It was made before we saw, or came from another process.
-        Entry::Unknown | Entry::Foreign => {
-            let set = sets::add()?;
-            table::set(set_fd, Entry::Set(set));
-            Some((set, socket))
-        }
-        Entry::Socket(_) => None,
+    match (table::entry(set_fd), table::entry(fd)) {
+        (Entry::Set(set), Entry::Socket(socket)) => Some((set, socket)),
+        _ => None,
+    }
+}
+
+/// A set that was made before we saw, or came from another process.
+fn get_to_know(set_fd: c_int) {
+    if matches!(table::entry(set_fd), Entry::Unknown | Entry::Foreign)
+        && let Some(set) = sets::add()
+    {
+        table::set(set_fd, Entry::Set(set));
     }
 }
 
@@ -50,34 +52,50 @@ fn change(operation: c_int, fd: c_int, event: Option<epoll_event>) -> Option<Cha
 }
 
 /// epoll_ctl(2) about a promoted socket, if the kernel need not know of it now; the error is
-/// errno. `None`: the kernel is to do it, and [`changed`] to be told.
+/// errno. `None`: it is for [`make`].
 pub(crate) fn deferred(
     set_fd: c_int,
     operation: c_int,
     fd: c_int,
     event: Option<epoll_event>,
 ) -> Option<Result<(), i32>> {
-    let socket = table::socket(fd)?;
-    if socket.state() != State::Promoted {
+    let (set, socket) = concerned(set_fd, fd)?;
+    if sockets::at(socket).state() != State::Promoted {
         return None;
     }
-    let Entry::Set(set) = table::entry(set_fd) else { return None };
-    let (_, number) = concerned(set_fd, fd)?;
-    sets::defer(set, set_fd, number, fd, change(operation, fd, event)?)
+    sets::defer(set, set_fd, socket, fd, change(operation, fd, event)?)
 }
 
-/// epoll_ctl(2), after the kernel has done it.
-pub(crate) fn changed(set_fd: c_int, operation: c_int, fd: c_int, event: Option<epoll_event>) {
-    let ours = concerned(set_fd, fd).zip(change(operation, fd, event));
-    match (ours, table::entry(set_fd), table::entry(fd)) {
-        (Some(((set, socket), change)), ..) => sets::changed(set, set_fd, socket, fd, change),
+/// epoll_ctl(2), which `call` makes; returns what that did.
+pub(crate) fn make(
+    set_fd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let change = change(operation, fd, event);
+    if let Some(((set, socket), change)) = concerned(set_fd, fd).zip(change) {
+        return sets::make(set, set_fd, socket, fd, change, call);
+    }
+    let status = call();
+    if status != 0 {
+        return status;
+    }
+    if let (Entry::Socket(_), Some(_)) = (table::entry(fd), change) {
+        // The kernel took it for a set.
+        get_to_know(set_fd);
+    }
+    match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
+        (Some(((set, socket), change)), ..) => sets::make(set, set_fd, socket, fd, change, || 0),
         (None, Entry::Set(set), other) => {
             if let Entry::Set(inner) = other {
                 sets::watched_from_outside(inner);
             }
-            sets::other_changed(set, fd, change(operation, fd, event));
+            sets::other_changed(set, fd, change);
+            0
         }
-        _ => {}
+        _ => 0,
     }
 }
 

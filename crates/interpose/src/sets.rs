@@ -21,8 +21,7 @@ mod changes;
 mod looks;
 
 pub(crate) use changes::{
-    Change, Wish, changed, defer, demoted, list, other_changed, refresh, settle, take_out,
-    watched_from_outside,
+    Change, Wish, defer, demoted, list, make, other_changed, refresh, settle, take_out, watched_from_outside,
 };
 
 /// The most sets of one process that are followed.

@@ -29,10 +29,13 @@ pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epo
     if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
         return told(outcome.map(|()| 0), before) as c_int;
     }
-    let status = real::epoll_ctl(set, operation, fd, event);
-    if status == 0 {
-        kept_errno(|| epoll::changed(set, operation, fd, wish));
-    }
+    let mut errno = before;
+    let status = epoll::make(set, operation, fd, wish, || {
+        let status = real::epoll_ctl(set, operation, fd, event);
+        errno = real::errno();
+        status
+    });
+    real::set_errno(errno);
     status
 }
 

@@ -28,10 +28,29 @@ pub(crate) struct Wish {
     pub(crate) data: u64,
 }
 
-/// The kernel has made a change.
-pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, change: Change) {
+/// Has the kernel make a change, by `call`, which returns 0 then; returns what that did. Whoever the
+/// kernel wakes for it meanwhile waits until it is known here, too: an event would be taken for
+/// what it was before, and EPOLLONESHOT be told of twice.
+pub(crate) fn make(
+    number: u32,
+    epfd: i32,
+    socket_number: u32,
+    fd: i32,
+    change: Change,
+    call: impl FnOnce() -> i32,
+) -> i32 {
     let set = at(number);
     let mut inner = set.lock();
+    let promoted = sockets::at(socket_number).state() == State::Promoted;
+    if promoted {
+        // UNAWARE-PAIR: who wakes in the set's first wait with a promoted socket looks at this.
+        set.promoted.fetch_max(1, Ordering::SeqCst);
+    }
+    let status = call();
+    if status != 0 {
+        set.promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
+        return status;
+    }
     let mut socket = sockets::at(socket_number).lock();
     let before = socket.interest;
     let mut several = false;
@@ -62,6 +81,7 @@ pub(crate) fn changed(number: u32, epfd: i32, socket_number: u32, fd: i32, chang
         // Only the kernel can tell all of them.
         leaving::leave_if_possible(fd);
     }
+    status
 }
 
 /// The socket was promoted, or closed (`gone`): what its set has to know.
@@ -103,6 +123,11 @@ pub(crate) fn defer(
     let set = at(number);
     let mut inner = set.lock();
     let mut socket = sockets::at(socket_number).lock();
+    let elsewhere = |registered: Registered| registered.epfd != epfd;
+    if socket.interest.set == 0 && socket.interest.registered.is_none_or(elsewhere) {
+        // What another set was not told.
+        tell(&mut socket.interest);
+    }
     let before = socket.interest;
     let present = before.set == number + 1 && before.fd == fd;
     // Edges and single shots begin anew with each change, also in what the kernel has to tell.

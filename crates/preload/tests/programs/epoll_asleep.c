@@ -3,8 +3,7 @@
 #include "transcript.h"
 
 static int set;
-/* Whoever wakes at once may be told of an edge before it is known that it was. */
-static bool asks_again;
+static bool asks_again = true;
 
 static void *waits(void *nothing)
 {
@@ -28,7 +27,6 @@ static void added(unsigned events, bool first)
 {
     say("# added %s%s%s", events & EPOLLET ? "edge-triggered " : "", events & EPOLLONESHOT ? "once " : "",
         first ? "beside another" : "alone");
-    asks_again = !(events & EPOLLET);
     struct pair pair = promoted(), other = {-1, -1};
     set = NEED(epoll_create1(0));
     if (first) {
@@ -87,9 +85,9 @@ static void moved(void)
 
 static void in_both(bool ended)
 {
+    say("# in both%s", ended ? ", and at its end" : "");
     /* For a moment the bytes are on their way from the ring to the kernel. */
     asks_again = false;
-    say("# in both%s", ended ? ", and at its end" : "");
     struct pair pair = promoted();
     int first = NEED(epoll_create1(0));
     set = NEED(epoll_create1(0));
