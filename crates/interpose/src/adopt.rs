@@ -32,7 +32,7 @@ pub(crate) fn adopt(
         return Err(Stays::Kernel);
     }
     let mut inner = socket.lock();
-    if socket.holders.are_several() || inner.interest.several {
+    if socket.holders.are_several() || inner.interest.is_one_of_several() {
         return Err(Stays::Shared);
     }
     // BUSY-PAIR: calls that began before count themselves; calls that begin now find it

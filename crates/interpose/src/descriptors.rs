@@ -123,9 +123,12 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         sets::take_out(fd);
         kernel::end(fd);
     }
-    let set = socket.lock().interest.set;
+    let Interest { set, earlier, .. } = socket.lock().interest;
     if set > 0 {
         sets::refresh(set - 1, number, true);
+    }
+    if let Some(earlier) = earlier {
+        sets::forget(number, earlier);
     }
     let mut inner = socket.lock();
     inner.interest = Interest::default();

@@ -15,13 +15,14 @@ use ring::layout::SLEEPERS;
 
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
-use crate::table;
+use crate::table::{self, Entry};
 
 mod changes;
 mod looks;
 
 pub(crate) use changes::{
-    Change, Wish, defer, demoted, list, make, other_changed, refresh, settle, take_out, watched_from_outside,
+    Change, Wish, defer, demoted, forget, list, make, other_changed, refresh, settle, take_out,
+    watched_from_outside,
 };
 
 /// The most sets of one process that are followed.
@@ -145,18 +146,31 @@ pub(crate) fn remove(number: u32) {
     }
     inner.untold.clear();
     inner.ambiguous = false;
-    let forget = |socket: &sockets::Socket| {
-        let mut socket = socket.lock();
-        if socket.interest.set == number + 1 {
-            socket.interest = Interest::default();
+    let here = number + 1;
+    let mut come_back = Vec::new();
+    let mut forget = |socket_number: u32| {
+        let interest = &mut sockets::at(socket_number).lock().interest;
+        if interest.set == here {
+            let Interest { sets, earlier, .. } = *interest;
+            *interest = Interest { sets: sets.saturating_sub(1), earlier, ..Interest::default() };
+            come_back.push((*interest, socket_number));
+        } else if interest.earlier.is_some_and(|earlier| earlier.set == here) {
+            interest.earlier = None;
+            interest.sets = interest.sets.saturating_sub(1);
         }
     };
-    std::mem::take(&mut inner.by_data).into_values().map(sockets::at).for_each(forget);
+    std::mem::take(&mut inner.by_data).into_values().for_each(&mut forget);
     // One that is promoted later would be taken for a member of the set that gets the number.
     let others = std::mem::take(&mut inner.others);
     match std::mem::take(&mut inner.hides) {
-        false => others.into_values().filter_map(table::socket).for_each(forget),
-        true => sockets::all().for_each(|(_, socket)| forget(socket)),
+        false => {
+            let socket = |fd| match table::entry(fd) {
+                Entry::Socket(number) => Some(number),
+                _ => None,
+            };
+            others.into_values().filter_map(socket).for_each(&mut forget);
+        }
+        true => sockets::all().for_each(|(number, _)| forget(number)),
     }
     inner.waiting = 0;
     inner.crowd = false;
@@ -164,6 +178,9 @@ pub(crate) fn remove(number: u32) {
         TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
     }
     drop(inner);
+    for (left, socket) in come_back {
+        changes::come_back(left, socket);
+    }
     at(number).promoted.store(0, Ordering::Relaxed);
     if let Ok(mut free) = FREE.lock() {
         free.push(number);

@@ -79,7 +79,7 @@ pub(crate) struct Inner {
     pub(crate) interest: Interest,
 }
 
-/// The epoll set that has it, and what the set asks.
+/// The epoll set that has it, the last of several, and what the set asks.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Interest {
     /// Number of the set, and 1; 0: none.
@@ -89,14 +89,27 @@ pub(crate) struct Interest {
     pub(crate) data: u64,
     /// EPOLLONESHOT has been used up.
     pub(crate) spent: bool,
-    /// More than one set has it, or one has it under several numbers.
-    pub(crate) several: bool,
+    /// Sets that have it; one counts for each number that it has it under.
+    pub(crate) sets: u32,
+    /// The set before this one, while both have it: programs that move a socket to another
+    /// thread's set put it in there first.
+    pub(crate) earlier: Option<Membership>,
     /// What the kernel was told last.
     pub(crate) registered: Option<Registered>,
     /// It is among those of its set of which the kernel has to be told.
     pub(crate) untold: bool,
     /// The kernel was told of EPOLLOUT, too, to wake who sleeps in the set.
     pub(crate) prods: bool,
+}
+
+/// What one set asks about a socket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Membership {
+    /// As [`Interest::set`].
+    pub(crate) set: u32,
+    pub(crate) fd: i32,
+    pub(crate) events: u32,
+    pub(crate) data: u64,
 }
 
 /// What the kernel knows of a socket's interest in a set.
@@ -271,6 +284,18 @@ pub(crate) fn inherit() {
         {
             promoted.inherited = true;
         }
+    }
+}
+
+impl Interest {
+    /// More is asked about it than stands here.
+    pub(crate) fn is_one_of_several(&self) -> bool {
+        self.sets > u32::from(self.set != 0)
+    }
+
+    pub(crate) fn membership(&self) -> Option<Membership> {
+        let Interest { set, fd, events, data, .. } = *self;
+        (set != 0).then_some(Membership { set, fd, events, data })
     }
 }
 

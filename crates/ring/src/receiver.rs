@@ -535,8 +535,6 @@ impl Receiver {
     pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
         let before = self.tail;
         self.mute();
-        // BELL-PAIR, as in `arm`.
-        full_fence();
         self.refresh()?;
         let more = self.tail != before;
         if more {
@@ -560,6 +558,8 @@ impl Receiver {
         let own = self.own.header();
         own.arming.store(self.number, Ordering::Relaxed);
         own.armed.store(self.number, Ordering::Relaxed);
+        // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
+        full_fence();
     }
 
     /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.

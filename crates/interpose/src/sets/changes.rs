@@ -9,7 +9,7 @@ use super::{EDGE, IN, Inner, ONCE, OUT_TOO, at};
 use crate::kernel::{self, Found};
 use crate::leaving;
 use crate::real;
-use crate::sockets::{self, Interest, Promoted, Registered, Socket, State};
+use crate::sockets::{self, Interest, Membership, Promoted, Registered, Socket, State};
 use crate::table::{self, Entry};
 
 /// What a program asks of a set about one of its sockets.
@@ -51,37 +51,91 @@ pub(crate) fn make(
         set.promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
         return status;
     }
+    set.epfd.store(epfd, Ordering::Relaxed);
     let mut socket = sockets::at(socket_number).lock();
     let before = socket.interest;
-    let mut several = false;
+    let present = |fd: i32| before.set == number + 1 && before.fd == fd;
+    let earlier = before.earlier.filter(|earlier| earlier.set == number + 1 && earlier.fd == fd);
     let registered =
         |wish: Wish| Some(Registered { epfd, fd: wish.fd, events: wish.events, data: wish.data });
     let now = match change {
-        Change::Add(wish) | Change::Modify(wish) => {
-            let elsewhere = before.set != 0 && (before.set != number + 1 || before.fd != wish.fd);
-            if elsewhere {
-                several = true;
-                Interest { several: true, ..before }
-            } else {
-                Interest { registered: registered(wish), ..wish.interest(number, before) }
-            }
+        Change::Add(wish) if before.set == 0 || present(wish.fd) => Interest {
+            sets: before.sets + u32::from(before.set == 0),
+            registered: registered(wish),
+            ..wish.interest(number, before)
+        },
+        Change::Add(wish) => Interest {
+            sets: before.sets + 1,
+            earlier: before.membership(),
+            registered: registered(wish),
+            ..wish.interest(number, before)
+        },
+        Change::Modify(wish) if before.set == 0 || present(wish.fd) => Interest {
+            sets: before.sets.max(1),
+            registered: registered(wish),
+            ..wish.interest(number, before)
+        },
+        Change::Modify(wish) => {
+            let now = earlier.map(|earlier| Membership { events: wish.events, data: wish.data, ..earlier });
+            Interest { earlier: now.or(before.earlier), ..before }
         }
-        Change::Delete if before.set == number + 1 && before.fd == fd => {
-            Interest { several: before.several, ..Interest::default() }
+        Change::Delete if present(fd) => {
+            let sets = before.sets.saturating_sub(1);
+            Interest { sets, earlier: before.earlier, ..Interest::default() }
         }
-        Change::Delete => before,
+        Change::Delete => {
+            let sets = before.sets.saturating_sub(1);
+            Interest { sets, earlier: before.earlier.filter(|one| Some(*one) != earlier), ..before }
+        }
     };
+    match earlier {
+        Some(earlier) if now.earlier != before.earlier => inner.forget(socket_number, earlier),
+        _ => {}
+    }
     inner.apply(socket_number, &mut socket, now);
-    if !several && (inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0) {
+    if inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0 {
         inner.prod(epfd, &mut socket);
     }
     drop(socket);
     drop(inner);
-    if several && sockets::at(socket_number).state() == State::Promoted {
+    match change {
+        Change::Delete => come_back(now, socket_number),
         // Only the kernel can tell all of them.
-        leaving::leave_if_possible(fd);
+        _ if promoted && now.is_one_of_several() => leaving::leave_if_possible(fd),
+        _ => {}
     }
     status
+}
+
+/// The socket's last set has it no more: the one before is its set again, if that still has it.
+pub(super) fn come_back(left: Interest, socket_number: u32) {
+    let Some(earlier) = left.earlier.filter(|_| left.set == 0) else { return };
+    let set = at(earlier.set - 1);
+    let mut inner = set.lock();
+    let mut socket = sockets::at(socket_number).lock();
+    if socket.interest.set != 0 || socket.interest.earlier != Some(earlier) {
+        return;
+    }
+    let Membership { fd, events, data, .. } = earlier;
+    let epfd = set.epfd.load(Ordering::Relaxed);
+    let now = Interest {
+        set: earlier.set,
+        fd,
+        events,
+        data,
+        sets: socket.interest.sets,
+        registered: Some(Registered { epfd, fd, events, data }),
+        ..Interest::default()
+    };
+    inner.apply(socket_number, &mut socket, now);
+    if inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0 {
+        inner.prod(epfd, &mut socket);
+    }
+}
+
+/// A socket that is closed was in this set, too.
+pub(crate) fn forget(socket_number: u32, earlier: Membership) {
+    at(earlier.set - 1).lock().forget(socket_number, earlier);
 }
 
 /// The socket was promoted, or closed (`gone`): what its set has to know.
@@ -137,13 +191,15 @@ pub(crate) fn defer(
             || inner.crowd
             || inner.ambiguous
             || set.unaware.load(Ordering::SeqCst) > 0
-            || before.several
+            || before.is_one_of_several()
             || socket.promoted.is_none() =>
         {
             None
         }
         Change::Add(_) if present => return Some(Err(libc::EEXIST)),
-        Change::Add(wish) if before.set == 0 && plain(wish.events) => Some(wish.interest(number, before)),
+        Change::Add(wish) if before.set == 0 && plain(wish.events) => {
+            Some(Interest { sets: 1, ..wish.interest(number, before) })
+        }
         Change::Modify(wish) if present && plain(wish.events) && plain(before.events) => {
             Some(wish.interest(number, before))
         }
@@ -231,7 +287,8 @@ impl Wish {
             events: self.events,
             data: self.data,
             spent: false,
-            several: before.several,
+            sets: before.sets,
+            earlier: before.earlier,
             registered: before.registered,
             untold: before.untold,
             prods: false,
@@ -323,6 +380,16 @@ impl Inner {
         // SAFETY: an event to read.
         let status = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
         socket.interest.prods = status == 0;
+    }
+
+    /// A set that has the socket no more, and was not its last.
+    fn forget(&mut self, number: u32, earlier: Membership) {
+        if self.by_data.get(&earlier.data) == Some(&number) {
+            self.by_data.remove(&earlier.data);
+        }
+        if self.others.get(&earlier.data) == Some(&earlier.fd) {
+            self.others.remove(&earlier.data);
+        }
     }
 
     fn has_other(&mut self, data: u64, fd: i32) {

@@ -139,12 +139,13 @@ impl Inner {
             if let Some(number) = self.by_data.get(&data).copied() {
                 let mut guard = sockets::at(number).lock();
                 let inner = &mut *guard;
-                let prodded = std::mem::take(&mut inner.interest.prods);
+                let ours = inner.interest.set == self.number + 1 && inner.interest.data == data;
+                let prodded = ours && std::mem::take(&mut inner.interest.prods);
                 if prodded {
                     event.events &= !(OUT_TOO & !inner.interest.events);
                     event.events |= IN;
                 }
-                if let Some(promoted) = inner.promoted.as_deref_mut() {
+                if let Some(promoted) = inner.promoted.as_deref_mut().filter(|_| ours) {
                     let fd = inner.interest.fd;
                     let edge = inner.interest.events & EDGE != 0;
                     if event.events & IN_TOO != 0 {

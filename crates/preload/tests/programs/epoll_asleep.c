@@ -112,6 +112,73 @@ static void in_both(bool ended)
     leave(pair);
 }
 
+/* As servers do that give a connection to another thread: its set has it before the set of the
+ * first thread, which looked at it until then, has it no more. */
+static void handed_over(bool ended)
+{
+    say("# handed over%s", ended ? ", at its end" : "");
+    struct pair pair = promoted();
+    char bytes[16];
+    int first = NEED(epoll_create1(0));
+    set = NEED(epoll_create1(0));
+    NEED(add(first, pair.server, EPOLLIN, 3));
+    for (int round = 0; round < 3; round++) {
+        NEED(send(pair.client, "before", 6, 0));
+        show_epoll("first", first, 10000);
+        SHOW(recv(pair.server, bytes, sizeof bytes, 0));
+    }
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    if (ended)
+        SHOW(shutdown(pair.client, SHUT_WR));
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    NEED(epoll_ctl(first, EPOLL_CTL_DEL, pair.server, NULL));
+    show_epoll("first", first, 0);
+    show_epoll("second", set, 10000);
+    SHOW(recv(pair.server, bytes, 2, 0));
+    show_epoll("second", set, 10000);
+    SHOW(recv(pair.server, bytes, 2, 0));
+    if (ended) {
+        show_epoll("second", set, 10000);
+    } else {
+        asks_again = false;
+        pthread_t thread;
+        pthread_create(&thread, NULL, waits, NULL);
+        pause_ms(20);
+        NEED(send(pair.client, "abc", 3, 0));
+        pthread_join(thread, NULL);
+    }
+    close(first);
+    leave(pair);
+}
+
+/* The set that got it last is closed, or has it no more, and the first one tells of it again. */
+static void handed_back(bool closed)
+{
+    say("# handed back%s", closed ? " by a close" : "");
+    struct pair pair = promoted();
+    char bytes[16];
+    int first = NEED(epoll_create1(0));
+    set = NEED(epoll_create1(0));
+    NEED(add(first, pair.server, EPOLLIN, 3));
+    NEED(send(pair.client, "abc", 3, 0));
+    wait_for(pair.server, 3);
+    SHOW(shutdown(pair.client, SHUT_WR));
+    NEED(add(set, pair.server, EPOLLIN, 1));
+    show_epoll("second", set, 10000);
+    if (closed)
+        close(set);
+    else
+        NEED(epoll_ctl(set, EPOLL_CTL_DEL, pair.server, NULL));
+    show_epoll("first", first, 10000);
+    SHOW(recv(pair.server, bytes, 2, 0));
+    show_epoll("first", first, 10000);
+    if (closed)
+        set = NEED(epoll_create1(0));
+    close(first);
+    leave(pair);
+}
+
 int main(void)
 {
     for (int first = 0; first < 2; first++) {
@@ -123,5 +190,9 @@ int main(void)
     moved();
     in_both(false);
     in_both(true);
+    handed_over(false);
+    handed_over(true);
+    handed_back(false);
+    handed_back(true);
     return 0;
 }
