@@ -36,11 +36,13 @@ use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
 mod bytes;
+mod forks;
 mod life;
 mod raw;
 mod readiness;
 
 pub use bytes::*;
+pub use forks::*;
 pub use life::*;
 pub use raw::*;
 pub use readiness::*;

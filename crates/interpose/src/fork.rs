@@ -23,11 +23,10 @@ pub(crate) fn borrows_memory() -> bool {
     OWNER.load(Ordering::Relaxed) != std::process::id()
 }
 
-/// fork(2). `call` is the libc function that does it.
-pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
+/// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.
+pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     if borrows_memory() {
-        // SAFETY: fork(2) takes nothing.
-        return unsafe { call() };
+        return call();
     }
     sets::about_to_fork();
     let mut held = Vec::new();
@@ -44,8 +43,7 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
             State::Plain | State::Kernel | State::Offered => socket.holders.fork(),
         }
     }
-    // SAFETY: fork(2) takes nothing.
-    let process = unsafe { call() };
+    let process = call();
     let errno = real::errno();
     if process < 0 {
         let plain = |state| matches!(state, State::Plain | State::Kernel | State::Offered);
@@ -60,13 +58,18 @@ pub(crate) fn fork(call: unsafe fn() -> libc::pid_t) -> libc::pid_t {
     }
     drop(held);
     if process == 0 {
-        remember_process();
-        sockets::reset_locks();
-        sockets::inherit();
-        sets::forked();
-        promoter::forked();
-        start::forked();
+        in_child();
     }
     real::set_errno(errno);
     process
+}
+
+/// In the child of a fork: from here on it is a process of its own.
+pub(crate) fn in_child() {
+    remember_process();
+    sockets::reset_locks();
+    sockets::inherit();
+    sets::forked();
+    promoter::forked();
+    start::forked();
 }

@@ -124,6 +124,9 @@ functions! {
 
     fork() -> pid_t;
     _Fork() -> pid_t;
+    clone(run: Option<extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut pid_t, storage: *mut c_void, child: *mut pid_t) -> c_int;
+    openpty(own: *mut c_int, theirs: *mut c_int, name: *mut c_char, settings: *const libc::termios, size: *const libc::winsize) -> c_int;
+    login_tty(fd: c_int) -> c_int;
     _exit(status: c_int) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;

@@ -230,15 +230,6 @@ pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulon
     real::prctl(option, a, b, c, d)
 }
 
-pub unsafe fn fork() -> pid_t {
-    process::fork(real::fork)
-}
-
-#[allow(non_snake_case)] // the C name
-pub unsafe fn _Fork() -> pid_t {
-    process::fork(real::_Fork)
-}
-
 /// fdopen(3): the C library's own calls read and write from then on.
 pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     leaving::leave(fd);
@@ -427,45 +418,4 @@ pub unsafe fn posix_spawnp(
 ) -> c_int {
     before_spawn();
     real::posix_spawnp(process, file, actions, attributes, arguments, environment)
-}
-
-/// daemon(3), as glibc does it, whose own fork nobody sees.
-pub unsafe fn daemon(stays: c_int, keeps: c_int) -> c_int {
-    match fork() {
-        -1 => return -1,
-        0 => {}
-        _ => {
-            _exit(0);
-            return -1;
-        }
-    }
-    if libc::setsid() < 0 {
-        return -1;
-    }
-    if stays == 0 {
-        libc::chdir(c"/".as_ptr());
-    }
-    if keeps != 0 {
-        return 0;
-    }
-    let null = made(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR));
-    if null < 0 {
-        return -1;
-    }
-    let mut status: libc::stat = std::mem::zeroed();
-    let is_device = libc::fstat(null, &raw mut status) == 0
-        && status.st_mode & libc::S_IFMT == libc::S_IFCHR
-        && status.st_rdev == libc::makedev(1, 3);
-    if !is_device {
-        close(null);
-        real::set_errno(libc::ENODEV);
-        return -1;
-    }
-    for fd in 0..=libc::STDERR_FILENO {
-        dup2(null, fd);
-    }
-    if null > libc::STDERR_FILENO {
-        close(null);
-    }
-    0
 }

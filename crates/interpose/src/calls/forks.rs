@@ -1,0 +1,152 @@
+//! The ways to another process that goes on with this one's memory and descriptors.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in sections 2 and 3 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use super::*;
+
+pub unsafe fn fork() -> pid_t {
+    process::fork(|| real::fork())
+}
+
+#[allow(non_snake_case)] // the C name
+pub unsafe fn _Fork() -> pid_t {
+    process::fork(|| real::_Fork())
+}
+
+/// Where a child of clone(2) begins.
+struct Beginning {
+    run: extern "C" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+extern "C" fn begin(beginning: *mut c_void) -> c_int {
+    // SAFETY: it stands on the stack of who called `clone` below, of which the child has a copy.
+    let Beginning { run, argument } = unsafe { beginning.cast::<Beginning>().read() };
+    process::in_child();
+    run(argument)
+}
+
+/// clone(2), a fork unless the child has this one's memory itself: then it is a thread, or like
+/// the child of a vfork(2).
+pub unsafe fn clone(
+    run: Option<extern "C" fn(*mut c_void) -> c_int>,
+    stack: *mut c_void,
+    flags: c_int,
+    argument: *mut c_void,
+    parent: *mut pid_t,
+    storage: *mut c_void,
+    child: *mut pid_t,
+) -> c_int {
+    match run {
+        Some(run) if flags & libc::CLONE_VM == 0 => {
+            let mut beginning = Beginning { run, argument };
+            let beginning = (&raw mut beginning).cast();
+            process::fork(|| real::clone(Some(begin), stack, flags, beginning, parent, storage, child))
+        }
+        _ => real::clone(run, stack, flags, argument, parent, storage, child),
+    }
+}
+
+/// The arguments of clone3(2), as far as they tell whether it is a fork.
+#[repr(C)]
+struct Clone3 {
+    flags: u64,
+    between: [u64; 4],
+    stack: u64,
+}
+
+/// clone3(2), by syscall(2).
+pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
+    let call = || real::syscall(libc::SYS_clone3, arguments as c_long, size as c_long, 0, 0, 0, 0);
+    let told = is_memory(arguments) && size >= size_of::<Clone3>();
+    match told.then(|| arguments.cast::<Clone3>().read_unaligned()) {
+        Some(Clone3 { flags, stack: 0, .. }) if flags & libc::CLONE_VM as u64 == 0 => {
+            c_long::from(process::fork(|| call() as pid_t))
+        }
+        _ => call(),
+    }
+}
+
+/// forkpty(3), as glibc does it, whose own fork nobody sees.
+pub unsafe fn forkpty(
+    terminal: *mut c_int,
+    name: *mut c_char,
+    settings: *const libc::termios,
+    size: *const libc::winsize,
+) -> pid_t {
+    let mut pair = [-1; 2];
+    let [own, theirs] = &mut pair;
+    if real::openpty(own, theirs, name, settings, size) < 0 {
+        return -1;
+    }
+    made_pair(0, pair.as_ptr());
+    let [own, theirs] = pair;
+    match fork() {
+        -1 => {
+            kept_errno(|| {
+                close(own);
+                close(theirs);
+            });
+            -1
+        }
+        0 => {
+            close(own);
+            if real::login_tty(theirs) != 0 {
+                _exit(1);
+            }
+            // It is closed, and stands for the terminal under the first three numbers.
+            for fd in [theirs, 0, 1, 2] {
+                descriptors::unknown(fd);
+            }
+            0
+        }
+        child => {
+            *terminal = own;
+            close(theirs);
+            child
+        }
+    }
+}
+
+/// daemon(3), as glibc does it, whose own fork nobody sees.
+pub unsafe fn daemon(stays: c_int, keeps: c_int) -> c_int {
+    match fork() {
+        -1 => return -1,
+        0 => {}
+        _ => {
+            _exit(0);
+            return -1;
+        }
+    }
+    if libc::setsid() < 0 {
+        return -1;
+    }
+    if stays == 0 {
+        libc::chdir(c"/".as_ptr());
+    }
+    if keeps != 0 {
+        return 0;
+    }
+    let null = made(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR));
+    if null < 0 {
+        return -1;
+    }
+    let mut status: libc::stat = std::mem::zeroed();
+    let is_device = libc::fstat(null, &raw mut status) == 0
+        && status.st_mode & libc::S_IFMT == libc::S_IFCHR
+        && status.st_rdev == libc::makedev(1, 3);
+    if !is_device {
+        close(null);
+        real::set_errno(libc::ENODEV);
+        return -1;
+    }
+    for fd in 0..=libc::STDERR_FILENO {
+        dup2(null, fd);
+    }
+    if null > libc::STDERR_FILENO {
+        close(null);
+    }
+    0
+}
