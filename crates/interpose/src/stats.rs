@@ -115,7 +115,9 @@ fn get(counter: &AtomicU64) -> u64 {
 /// Writes the summary, in lines: without memory, since a signal handler may end the program.
 pub(crate) fn summary(to: &mut impl Write, name: &str, pid: u32) -> std::fmt::Result {
     let c = &COUNTERS;
-    let (connections, promoted) = (get(&c.connections), get(&c.promoted));
+    let promoted = get(&c.promoted);
+    // One that the parent accepted counts here if it was promoted here.
+    let connections = get(&c.connections).max(promoted);
     write!(to, "megapipe: {name} ({pid}): {connections} connections, {promoted} promoted")?;
     let by_monitor = Reason::ALL.iter().zip(&REFUSED).map(|(reason, counter)| (reason.name(), get(counter)));
     let by_itself = STAYS.iter().zip(&STAYED).map(|((_, name), counter)| (*name, get(counter)));
@@ -126,6 +128,9 @@ pub(crate) fn summary(to: &mut impl Write, name: &str, pid: u32) -> std::fmt::Re
     }
     if left > 0 {
         write!(to, ", {left} not offered")?;
+    }
+    if connections == 0 {
+        write!(to, ", its parent's apart")?;
     }
     match (get(&c.without_monitor), get(&c.corrupt)) {
         (0, 0) => {}

@@ -231,8 +231,17 @@ pub unsafe extern "C" fn __ppoll_chk(
     }
 }
 
-/// Tells `megapipe run` and whoever asks with dlsym(3) that the library is there.
+/// By its section's name `megapipe run` knows the file.
+#[used]
+#[unsafe(link_section = ".megapipe")]
+static VERSION: [u8; ENDED_VERSION.len()] = match ENDED_VERSION.as_bytes().first_chunk() {
+    Some(version) => *version,
+    None => unreachable!(),
+};
+const ENDED_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+
+/// Tells whoever asks with dlsym(3) that the library is there.
 #[unsafe(no_mangle)]
 pub extern "C" fn megapipe_preload_version() -> *const c_char {
-    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+    VERSION.as_ptr().cast()
 }

@@ -22,6 +22,8 @@ pub(super) struct Elf {
     pub(super) loader: Option<PathBuf>,
     /// Go's linker made it.
     pub(super) is_go: bool,
+    /// It is the library that Megapipe puts into programs.
+    pub(super) is_megapipe: bool,
 }
 
 impl Elf {
@@ -57,12 +59,12 @@ fn parse(file: &File, head: &[u8; HEAD]) -> Option<Elf> {
     let kind = Kind { class: head[4], byte_order: head[5], machine: u16_at(head, 18)? };
     let native = if cfg!(target_endian = "little") { 1 } else { 2 };
     if kind.class != CLASS_64 || kind.byte_order != native {
-        return Some(Elf { kind, loader: None, is_go: false });
+        return Some(Elf { kind, loader: None, is_go: false, is_megapipe: false });
     }
-    let is_go = section_names(file, head).is_some_and(|names| {
-        names.split(|byte| *byte == 0).any(|name| name == b".go.buildinfo" || name == b".note.go.buildid")
-    });
-    Some(Elf { kind, loader: loader(file, head), is_go })
+    let names = section_names(file, head).unwrap_or_default();
+    let has = |wanted: &[u8]| names.split(|byte| *byte == 0).any(|name| name == wanted);
+    let is_go = has(b".go.buildinfo") || has(b".note.go.buildid");
+    Some(Elf { kind, loader: loader(file, head), is_go, is_megapipe: has(b".megapipe") })
 }
 
 fn loader(file: &File, head: &[u8]) -> Option<PathBuf> {

@@ -50,8 +50,13 @@ pub(super) fn find() -> Result<Library, Failure> {
         return Err(Failure::own(message));
     }
     match Elf::read(&path) {
-        Ok(Some(elf)) => Ok(Library { path, kind: elf.kind }),
-        Ok(None) => Err(Failure::own(format!("{} is no library; install Megapipe again", path.display()))),
+        Ok(Some(Elf { kind, is_megapipe: true, .. })) => Ok(Library { path, kind }),
+        Ok(_) => {
+            let path = path.display();
+            Err(Failure::own(format!(
+                "{path} is not Megapipe's library {FILE_NAME}; install Megapipe again, or unset MEGAPIPE_PRELOAD"
+            )))
+        }
         Err(cause) => {
             let path = path.display();
             Err(Failure::own(format!("{path} cannot be read: {cause}; let everybody read it (chmod a+r)")))
