@@ -102,7 +102,8 @@ def dump(place, program, socket, pids):
 
 # Words of a segment (docs/promotion.md, section 2).
 WORDS = {"aware": (12, "I"), "armed": (64, "I"), "ended": (68, "I"), "sleeper": (72, "I"), "left": (76, "I"),
-         "at_kernel": (96, "I"), "owes": (100, "I"), "sending": (104, "I"), "parts_published": (128, "I"), "parts_taken": (132, "I"), "bells": (136, "I"), "sent_data": (384, "Q"),
+         "at_kernel": (96, "I"), "owes": (100, "I"), "sending": (104, "I"), "parts_published": (128, "I"),
+         "parts_taken": (132, "I"), "bells": (136, "I"), "sent_data": (384, "Q"),
          "sent_tcp": (392, "Q"), "rung": (400, "Q"), "taken_data": (408, "Q"), "taken_tcp": (416, "Q"),
          "taken_ring": (424, "Q"), "arming": (432, "I"), "tail": (1024, "Q"), "base": (1032, "Q"), "head": (1040, "Q")}
 

@@ -368,7 +368,6 @@ class Programs(Suite):
 STEP = re.compile(r"^(not )?ok ([\w.-]+)", re.M)
 
 
-ENDED = ("*PicklingConnections.test_pickling",)
 CONNECTIONS = ("*Connection*", "*Listener*", "*Challenge*", "*Address*", "*Wait*", "*Manager*", "*CloseFds*")
 
 GLIB = (
@@ -424,12 +423,10 @@ def all_suites():
         Standard("test_docxmlrpc"),
         Standard("test_urllib2_localnet", quick=True),
         Standard("test_wsgiref", quick=True, promotes=False),
-        # test_pickling hands on a connection that ended with bytes unread, if it is promoted at once: that is
-        # reset (docs/promotion.md, Leaving), and the test's processes then wait for ever.
-        Standard("test_multiprocessing_fork", limit=600, ignore=ENDED),
+        Standard("test_multiprocessing_fork", limit=600),
         # The rest takes minutes to start interpreters.
-        Standard("test_multiprocessing_spawn", limit=600, ignore=ENDED, only=CONNECTIONS),
-        Standard("test_multiprocessing_forkserver", limit=600, ignore=ENDED, only=CONNECTIONS),
+        Standard("test_multiprocessing_spawn", limit=600, only=CONNECTIONS),
+        Standard("test_multiprocessing_forkserver", limit=600, only=CONNECTIONS),
         Standard("test_concurrent_futures", limit=600),
         Standard("test_logging"),
         Standard("test_timeout", promotes=False),

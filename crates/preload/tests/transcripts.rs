@@ -2,7 +2,8 @@
 //! watching, and with every connection promoted. The three transcripts are equal.
 //!
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
-//! connections are to stay on TCP. TRANSCRIPT=NAME runs one of them.
+//! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
+//! back to TCP while the ring does not pay. TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -96,20 +97,22 @@ impl Bench {
     }
 
     fn compare(&self, source: &Path) -> Result<(), String> {
-        let stays = fs::read_to_string(source).expect("readable").contains("lane: tcp");
+        let text = fs::read_to_string(source).expect("readable");
+        let stays = text.contains("lane: tcp");
+        let also = text.contains("also: auto").then_some("auto");
         let program = self.build(source)?;
         let plain = self.run(&program, None)?;
         if plain.transcript.is_empty() {
             return Err("it wrote no transcript".into());
         }
-        for mode in ["observe", "eager"] {
+        for mode in ["observe", "eager"].into_iter().chain(also) {
             let run = self.run(&program, Some(mode))?;
             if run.transcript != plain.transcript {
                 let errors = format!("{}{}", run.errors, run.log);
                 return Err(format!("{mode}:\n{}{errors}", difference(&plain.transcript, &run.transcript)));
             }
             let (promoted, bytes) = told(&run.log);
-            let wanted = mode == "eager" && !stays;
+            let wanted = mode != "observe" && !stays;
             if (promoted > 0 && bytes > 0) != wanted {
                 return Err(format!("{mode}: {promoted} promoted, {bytes} bytes over memory\n{}", run.log));
             }

@@ -459,6 +459,12 @@ impl Machine {
         self.end.receiver.is_in_tcp()
     }
 
+    /// Stream bytes that were taken from the kernel, no bells among them.
+    #[inline]
+    pub fn taken_from_kernel(&self) -> u64 {
+        self.end.receiver.taken_from_tcp()
+    }
+
     /// TCP-lane offset of what was read, bells among it.
     #[inline]
     pub fn read_of_kernel(&self) -> u64 {

@@ -188,6 +188,12 @@ impl Receiver {
         peer.tail.load(Ordering::Acquire) == self.head && peer.sent.data.load(Ordering::Relaxed) == self.data
     }
 
+    /// Stream bytes taken from the kernel.
+    #[inline]
+    pub fn taken_from_tcp(&self) -> u64 {
+        self.data
+    }
+
     /// TCP-lane offset: bytes and bells taken from the kernel.
     pub fn tcp_lane(&self) -> u64 {
         self.tcp

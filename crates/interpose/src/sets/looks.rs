@@ -90,15 +90,15 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0 && has_bytes(promoted, interest.fd) {
-                let arrived = promoted.connection.arrived();
-                if !edge || promoted.reported != arrived {
-                    promoted.reported = arrived;
-                    promoted.quiet = 0;
-                    ready |= interest.events & IN_TOO;
-                    // What reached the mark may be the end.
-                    self.kernel_is_due |= promoted.has_mark();
-                }
+            if interest.events & IN != 0
+                && has_bytes(promoted, interest.fd)
+                && (!edge || promoted.reported != promoted.connection.arrived())
+            {
+                promoted.report();
+                promoted.quiet = 0;
+                ready |= interest.events & IN_TOO;
+                // What reached the mark may be the end.
+                self.kernel_is_due |= promoted.has_mark();
             }
             let writable = interest.events & OUT_TOO;
             if writable != 0 {
@@ -150,7 +150,7 @@ impl Inner {
                     let edge = inner.interest.events & EDGE != 0;
                     if event.events & IN_TOO != 0 {
                         if self.has_news(number, promoted, fd, edge) {
-                            promoted.reported = promoted.connection.arrived();
+                            promoted.report();
                         } else {
                             event.events &= !IN_TOO;
                         }
@@ -194,8 +194,13 @@ impl Inner {
         }
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
-            // What an edge-triggered set told of already is none.
-            Ok(true) => !edge || promoted.reported != promoted.connection.arrived(),
+            // What an edge-triggered set told of already is none, unless what the kernel tells of was
+            // taken together with what came before: then what is left in the ring is news.
+            Ok(true) => {
+                !edge
+                    || promoted.reported != promoted.connection.arrived()
+                    || promoted.taken_then != promoted.connection.taken_from_kernel()
+            }
             Ok(false) => matches!(promoted.connection.next(0), Ok(Next::End(_)) | Err(_)),
             Err(_) => true,
         };
@@ -307,6 +312,12 @@ fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
 }
 
 impl Promoted {
+    /// What has arrived is told of now.
+    fn report(&mut self) {
+        self.reported = self.connection.arrived();
+        self.taken_then = self.connection.taken_from_kernel();
+    }
+
     /// From here on the set looks at it by itself while it is awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
         if self.shown_in_kernel {
