@@ -495,6 +495,8 @@ impl Promoter {
     }
 
     fn withdraw(&mut self, token: Token, unanswered: bool) {
+        // The program may make no other call for long.
+        self.kept.retain(|grant| grant.token != token);
         let Some(client) = &mut self.client else { return };
         client.withdraw(token);
         if unanswered {
