@@ -7,6 +7,7 @@ use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
+use crate::layout::NO_SLEEPER;
 use crate::memory::PageMemory;
 use crate::{
     Acquired, Direction, End, Front, Lane, Leaving, Lock, LoopPage, PeerLoop, Ready, Receiver, Segment,
@@ -184,6 +185,35 @@ fn loom_armed_receiver_gets_a_bell() {
         }
         writer.join().unwrap();
         assert_eq!(received, [1, 2]);
+    });
+}
+
+/// BELL-PAIR: who was hot, is muted and looks once more sees the bytes, or is rung for.
+#[test]
+fn loom_muted_receiver_that_looks_gets_a_bell() {
+    check(3, || {
+        let (mut sender, mut receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        receiver.looked_at_by(NO_SLEEPER);
+        receiver.disarm();
+        let writer = thread::spawn({
+            let kernel = kernel.clone();
+            move || {
+                assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if sender.wants_bell(&peer_loop) {
+                    kernel.send(0);
+                    sender.rang(&peer_loop, true);
+                }
+            }
+        });
+        receiver.mute();
+        if !matches!(receiver.look_again().unwrap(), Ready::Ring(_)) {
+            kernel.wait();
+        }
+        let mut byte = [0];
+        assert_eq!((receiver.read(&mut byte).unwrap(), byte), (1, [1]));
+        writer.join().unwrap();
     });
 }
 
