@@ -339,6 +339,9 @@ class Soak:
                 pids += soak_servers.serving(program.service, program.pid)
             for pid in pids:
                 if now := soak_watch.holdings(pid):
+                    if program.name == "monitor" and (told := soak_watch.totals(self.asked.program, self.socket)):
+                        # One to each client, and its page; how many there are is no matter of the monitor.
+                        now.descriptors -= 2 * told["clients"]
                     self.compare(program, pid, now)
 
     def compare(self, program, pid, now):

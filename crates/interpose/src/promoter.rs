@@ -395,6 +395,8 @@ pub(crate) fn forked() {
     no_longer_offered();
     // Threads of the parent may have been in the middle of it.
     WAITING.store(0, Ordering::Relaxed);
+    LISTENS.store(false, Ordering::Relaxed);
+    IMPATIENT.store(false, Ordering::Relaxed);
     NOTES.iter().for_each(|note| note.store(0, Ordering::Relaxed));
     NOTED.store(false, Ordering::Relaxed);
     with(|promoter| {
