@@ -104,7 +104,7 @@ class Runner:
         if mode != "plain":
             env |= {
                 "LD_PRELOAD": str(self.library),
-                "MEGAPIPE_PROMOTE": suite.eager if mode == "eager" else mode,
+                "MEGAPIPE_PROMOTE": mode,
                 "MEGAPIPE_MONITOR": str(self.monitor),
                 "MEGAPIPE_STATS": "1",
                 "MEGAPIPE_LOG": str(summary),

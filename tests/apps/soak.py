@@ -333,11 +333,10 @@ class Soak:
             self.send(noise.pid, signal.SIGTERM)
         self.wait_for("clients that close", self.all_paused)
         self.wait_for("connections that go", self.nothing_promoted)
+        # An end whose other end left maps them until it is used or closed, as a proxy does after a while.
+        self.wait_for("segments that go", self.nothing_mapped)
         for program in self.programs.values():
-            pids = [program.pid]
-            if program.kind == "server":
-                pids += soak_servers.serving(program.service, program.pid)
-            for pid in pids:
+            for pid in self.pids(program):
                 if now := soak_watch.holdings(pid):
                     if program.name == "monitor" and (told := soak_watch.totals(self.asked.program, self.socket)):
                         # One to each client, and its page; how many there are is no matter of the monitor.
@@ -366,6 +365,16 @@ class Soak:
         if told is None:
             return ["an answer of the monitor"]
         return [f"{told[what]} {what}" for what in ("waiting_offers", "promoted_ends", "segment_bytes") if told[what]]
+
+    @staticmethod
+    def pids(program):
+        serving = soak_servers.serving(program.service, program.pid) if program.kind == "server" else []
+        return [program.pid, *serving]
+
+    def nothing_mapped(self):
+        held = ((program, pid, soak_watch.holdings(pid)) for program in self.programs.values()
+                for pid in self.pids(program))
+        return [f"{program.name} {pid} maps {now.segments}" for program, pid, now in held if now and now.segments]
 
     def wait_for(self, what, waits):
         began = time.monotonic()

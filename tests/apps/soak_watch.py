@@ -45,9 +45,7 @@ def holdings(pid):
 
 
 def leaks(kind, first, now):
-    """What a process holds in a quiet moment that it did not in its first one, or may not at all."""
-    if now.segments > 0:
-        yield f"{now.segments} segments are mapped, and nothing is promoted"
+    """What a process holds in a quiet moment that it did not in its first one."""
     if now.descriptors > first.descriptors + MORE_DESCRIPTORS:
         yield f"{now.descriptors} descriptors, {first.descriptors} at first"
     if now.memory > first.memory + MORE_MEMORY.get(kind, MORE_MEMORY_ELSEWHERE):

@@ -15,12 +15,11 @@ import programs
 
 
 class Suite:
-    """One suite. `promotes`: it has connections that eager mode has to promote. `eager`: the
-    library's mode in the eager run. `known`: tests that differ there, and why."""
+    """One suite. `promotes`: it has connections that eager mode has to promote. `known`: tests
+    that differ there, and why."""
 
     quick = False
     promotes = True
-    eager = "eager"
     known = {}
     limit = 300
 
@@ -342,9 +341,6 @@ class Programs(Suite):
     def __init__(self, scenario, quick=False):
         super().__init__(scenario)
         self.quick = quick
-        # Its server executes another program while half a request lies in the kernel and half in a ring, if
-        # all are promoted at accept(2): then the connection is reset (docs/promotion.md, Leaving).
-        self.eager = "auto" if scenario == "git" else "eager"
         # Servers that execute another program for each connection, or forbid themselves most calls,
         # before much was said on it.
         # Go makes its system calls itself.
