@@ -6,8 +6,7 @@ mod write;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use promote::PeerLoop;
-use promote::connection::{Connection, KernelEnd, Next};
+use promote::{Connection, KernelEnd, Next, PeerLoop};
 use ring::{Corrupt, Front};
 
 use crate::buffer::{Buffer, ReadData};

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use promote::connection::OwnLoop;
+use promote::OwnLoop;
 
 use crate::id::Handle;
 

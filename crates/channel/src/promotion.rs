@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use promote::client::{Answer, Client, OfferError, Options};
-use promote::connection::{Connection, OtherLoop, OwnLoop};
 use promote::wire::Token;
-use promote::{PeerLoop, Reason};
+use promote::{Connection, OtherLoop, OwnLoop, PeerLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::channel::Channel;

@@ -4,12 +4,12 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use promote::OtherLoop;
 use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
 use promote::wire::{Reason, Token};
-use promote::{OtherLoop, OwnLoop};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
@@ -17,6 +17,12 @@ use crate::settings::{Mode, Settings};
 use crate::sockets::{self, Socket, State};
 use crate::stats::{self, COUNTERS, Stays, count};
 use crate::uring;
+
+mod pages;
+mod withdrawals;
+
+pub(crate) use pages::{sleep, wake};
+pub(crate) use withdrawals::withdraw;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
 /// this many messages save would make short connections slower.
@@ -32,10 +38,6 @@ const PATIENT: Duration = Duration::from_millis(5);
 const EAGER_PATIENCE: Duration = Duration::from_millis(10);
 /// How long the monitor is listened to after the last offer was taken back before its answer.
 const LISTENS_FOR: Duration = Duration::from_secs(2);
-/// The most pages of one's own: one comes with each monitor that is met.
-const OWN_PAGES: usize = 64;
-/// Withdrawals that wait for the promoter; those beyond wait themselves.
-const NOTES_MOST: usize = 64;
 
 struct Promoter {
     settings: Settings,
@@ -67,12 +69,6 @@ static LISTENS: AtomicBool = AtomicBool::new(false);
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
 static HIDDEN: AtomicI32 = AtomicI32::new(-1);
-/// Tokens that were to be withdrawn while another thread had the promoter; 0: none.
-static NOTES: [AtomicU64; NOTES_MOST] = [const { AtomicU64::new(0) }; NOTES_MOST];
-/// There are some.
-static NOTED: AtomicBool = AtomicBool::new(false);
-/// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
-static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
 thread_local! {
     /// This thread runs with the promoter.
@@ -132,11 +128,7 @@ pub(crate) fn leave_number() -> bool {
 /// Runs with the promoter, unless another thread has it, or this one: a signal handler.
 fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     let result = alone(run)?;
-    // NOTE-PAIR: the promoter is free before the look; whoever leaves a note tries for it after.
-    fence(Ordering::SeqCst);
-    if NOTED.load(Ordering::Relaxed) {
-        tell_noted();
-    }
+    withdrawals::promoter_is_free();
     Some(result)
 }
 
@@ -146,46 +138,6 @@ fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
     let result = run(&mut promoter);
     INSIDE.set(false);
     Some(result)
-}
-
-/// Tells the monitor what was noted while somebody else had the promoter; who has it now does
-/// so afterwards.
-#[cold]
-fn tell_noted() {
-    let tell = |promoter: &mut Option<Promoter>| {
-        // Notes are left before this is set.
-        NOTED.store(false, Ordering::SeqCst);
-        for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
-            if let Some(promoter) = promoter {
-                promoter.withdraw(token, true);
-            }
-        }
-    };
-    while NOTED.load(Ordering::SeqCst) && alone(tell).is_some() {
-        fence(Ordering::SeqCst);
-    }
-}
-
-/// Tells that a sleeper of this process is about to sleep.
-pub(crate) fn sleep(sleeper: u32) {
-    own_pages(|page| page.sleep(sleeper));
-}
-
-/// Tells that it is awake.
-pub(crate) fn wake(sleeper: u32) {
-    own_pages(|page| page.wake(sleeper));
-}
-
-#[allow(unsafe_code)] // leaked pages are shared by address
-fn own_pages(mut run: impl FnMut(&OwnLoop)) {
-    for page in &OWN {
-        let page = page.load(Ordering::Acquire);
-        if page.is_null() {
-            break;
-        }
-        // SAFETY: only leaked boxes are stored there.
-        run(unsafe { &*page });
-    }
 }
 
 /// A message went over a plain socket: is it worth a promotion, or has one been answered?
@@ -323,45 +275,12 @@ fn take_answers() {
     });
 }
 
-/// A socket that was offered or promoted is gone. The monitor counts its memory until it is told.
-pub(crate) fn withdraw(token: Token) {
-    take_back(token, false);
-}
-
-/// `unanswered`: an answer may be on its way.
-fn take_back(token: Token, unanswered: bool) {
-    loop {
-        let told = with(|promoter| {
-            if let Some(promoter) = promoter {
-                promoter.withdraw(token, unanswered);
-            }
-        });
-        if told.is_some() {
-            return;
-        }
-        let free = |note: &AtomicU64| {
-            note.compare_exchange(0, token.get(), Ordering::SeqCst, Ordering::Relaxed).is_ok()
-        };
-        if NOTES.iter().any(free) {
-            NOTED.store(true, Ordering::SeqCst);
-            // NOTE-PAIR
-            fence(Ordering::SeqCst);
-            return tell_noted();
-        }
-        if INSIDE.get() {
-            // A signal handler that closes more than can be noted: told when the process ends.
-            return;
-        }
-        std::thread::yield_now();
-    }
-}
-
 /// A socket that was offered is gone, or no longer wants an answer.
 pub(crate) fn forget_offer(socket: &Socket, number: u32) {
     if answered(socket, State::Kernel)
         && let Some(token) = token(socket, number)
     {
-        take_back(token, true);
+        withdrawals::take_back(token, true);
     }
 }
 
@@ -390,15 +309,14 @@ fn answered(socket: &Socket, becomes: State) -> bool {
 /// In the child of a fork: the connection to the monitor is the parent's, and so are the
 /// pages.
 pub(crate) fn forked() {
-    OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
+    pages::forget();
     HIDDEN.store(-1, Ordering::Relaxed);
     no_longer_offered();
     // Threads of the parent may have been in the middle of it.
     WAITING.store(0, Ordering::Relaxed);
     LISTENS.store(false, Ordering::Relaxed);
     IMPATIENT.store(false, Ordering::Relaxed);
-    NOTES.iter().for_each(|note| note.store(0, Ordering::Relaxed));
-    NOTED.store(false, Ordering::Relaxed);
+    withdrawals::forget();
     with(|promoter| {
         if let Some(promoter) = promoter {
             // Closes the child's copy of the descriptor.
@@ -524,7 +442,12 @@ impl Promoter {
         loop {
             let Some(client) = self.client() else { return };
             match client.receive() {
-                Ok(Some(Answer::Welcome { loop_page, .. })) => keep(loop_page),
+                Ok(Some(Answer::Welcome { loop_page, .. })) => {
+                    if !pages::keep(loop_page) {
+                        // Nobody would be told on it that this process sleeps.
+                        MODE.store(Mode::Off as u32, Ordering::Relaxed);
+                    }
+                }
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
                     self.granted(token, own, peer, peer_loop)
                 }
@@ -638,19 +561,6 @@ fn offered(token: Token) -> Option<&'static Socket> {
     let socket = sockets::at(token.get() as u32);
     let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
     (same && socket.state() == State::Offered).then_some(socket)
-}
-
-/// Keeps a page of our own for good: connections of its monitor's time may outlive that.
-fn keep(page: SharedMapping) {
-    let Ok(page) = OwnLoop::new(page) else { return };
-    let page = Box::into_raw(Box::new(page));
-    for place in &OWN {
-        if place.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return;
-        }
-    }
-    // Nobody would be told on it that this process sleeps.
-    MODE.store(Mode::Off as u32, Ordering::Relaxed);
 }
 
 /// A number out of the program's way: near the end of what it may have.

@@ -3,15 +3,17 @@
 //! client's side of that talk.
 
 pub mod client;
-pub mod connection;
+mod connection;
 mod demand;
+mod machine;
 mod place;
 pub mod viewer;
 pub mod watch;
 pub mod wire;
 
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
-pub use connection::{AdoptError, Connection, KernelEnd, Machine, Next, OtherLoop, OwnLoop};
+pub use connection::{AdoptError, Connection, HoldError, OtherLoop, OwnLoop};
 pub use demand::{Presence, ensure_monitor};
+pub use machine::{KernelEnd, Machine, Next};
 pub use place::{UnsafePlace, default_socket};
 pub use wire::Reason;

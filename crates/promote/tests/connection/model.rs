@@ -5,8 +5,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use promote::PeerLoop;
-use promote::connection::{Connection, KernelEnd, Next, OtherLoop, OwnLoop};
+use promote::{Connection, KernelEnd, Next, OtherLoop, OwnLoop, PeerLoop};
 use ring::Front;
 use sys::mapping::SharedMapping;
 use sys::memory_file::MemoryFile;

@@ -6,7 +6,7 @@ mod steps;
 use std::hash::{Hash, Hasher};
 use std::sync::LazyLock;
 
-use promote::connection::{KernelEnd, Machine};
+use promote::{KernelEnd, Machine};
 use ring::{LoopPage, PeerLoop};
 
 use crate::kernel::{Flag, Queue, Run, Way};

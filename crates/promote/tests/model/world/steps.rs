@@ -1,6 +1,6 @@
 //! What the monitor, the ends and the kernel do, step by step.
 
-use promote::connection::{KernelEnd, Machine, Next};
+use promote::{KernelEnd, Machine, Next};
 use ring::Front;
 
 use super::{Event, Life, Mutation, Reply, Sleep, Stage, Verdict, World, corrupt, must, stream};
