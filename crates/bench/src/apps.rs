@@ -14,10 +14,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::child::Failure;
 use crate::cpu::CpuSet;
 use crate::pair::{BUSY_PER_CPU, Crowd, Placement};
+use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc::Outcome;
 
 mod app;
 mod calls;
@@ -37,7 +38,7 @@ pub use load::{LOAD_VERB, LoadError, Report, Request, Target, Task, run as run_l
 pub use process::find;
 pub use summary::without_promotion;
 
-use process::{Ending, Failure, Folder, Process};
+use process::{Ending, Folder, Process};
 use record::{Absent, Header, Measurement, Overhead, Record};
 use server::{Database, Part, Preload, Server, Site};
 
@@ -66,19 +67,6 @@ pub struct Plan {
     pub window: Duration,
     /// Measurements of each transport in each case.
     pub rounds: u32,
-}
-
-/// What a run tells its caller as it goes.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins.
-    Measuring(Case, Transport),
-    /// What the library costs is next.
-    Overhead,
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or cannot be made.
-    Done,
 }
 
 /// Why a run cannot go on.
@@ -122,12 +110,8 @@ impl Plan {
 
 /// Runs the plan until it is complete or `stop` is set. What it started has ended then, and what it
 /// wrote is removed.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
-) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
     let mut absent = Vec::new();
     for &app in &plan.apps {
         let missing = app.programs().iter().filter(|name| find(name).is_none()).copied().collect::<Vec<_>>();
@@ -152,13 +136,13 @@ pub fn run(
             for turn in 0..transports.len() {
                 let transport = transports[(turn + round as usize - 1) % transports.len()];
                 if installed && !lost.contains(&(case, transport)) {
-                    tell(Progress::Measuring(case, transport))?;
+                    let what = format!("{case}, {}", transport.name());
+                    tell(Progress::Measuring(what.clone()))?;
                     match run.measure(&case, transport, round) {
                         Ok(measurement) => tell(Progress::Record(&Record::App(measurement)))?,
                         Err(Failure::Stopped) => return Ok(Outcome::Stopped),
                         Err(Failure::Because(reason)) => {
                             lost.push((case, transport));
-                            let what = format!("{case}, {}", transport.name());
                             let absent = Absent { app: case.app, case: Some(what), reason };
                             tell(Progress::Record(&Record::Absent(absent)))?;
                         }
@@ -168,7 +152,7 @@ pub fn run(
             }
         }
         for turn in 0..if plan.overhead { 2 } else { 0 } {
-            tell(Progress::Overhead)?;
+            tell(Progress::Measuring("overhead".to_owned()))?;
             let preloaded = (turn + round) % 2 == 0;
             let preload = preloaded.then_some(&run.preload);
             match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), preload, stop) {

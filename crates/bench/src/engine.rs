@@ -64,11 +64,6 @@ impl Engine {
         }
     }
 
-    /// The engine of this name.
-    pub fn from_name(name: &str) -> Option<Engine> {
-        Engine::ALL.iter().copied().find(|engine| engine.name() == name)
-    }
-
     /// Whether all threads accept from one listening socket, rather than each from its own.
     pub fn shares_listener(self) -> bool {
         self == Engine::EpollShared
@@ -88,10 +83,8 @@ mod tests {
     #[test]
     fn records_carry_the_names_that_users_write() {
         for &engine in Engine::ALL {
-            assert_eq!(Engine::from_name(engine.name()), Some(engine));
             let json = serde_json::to_string(&engine).unwrap();
             assert_eq!(json, format!("\"{}\"", engine.name()));
         }
-        assert_eq!(Engine::from_name("select"), None);
     }
 }

@@ -12,6 +12,7 @@
 
 pub mod apps;
 mod buffer_ring;
+mod child;
 pub mod client;
 pub mod clock;
 pub mod cpu;
@@ -22,6 +23,7 @@ pub mod mmsg;
 pub mod pair;
 pub mod peer;
 pub mod plot;
+mod progress;
 pub mod promotion;
 pub mod record;
 mod ring;
@@ -30,6 +32,8 @@ pub mod server;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
+
+pub use progress::{Listener, Outcome, Progress};
 
 /// An error with its causes, in one line; one that quotes its cause says it once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {

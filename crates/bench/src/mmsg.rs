@@ -7,20 +7,21 @@
 //! message is what is measured. Nothing of the load runs meanwhile, nothing sleeps, and how many
 //! sockets are ready is exact.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{ChildStdout, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::Child;
 use crate::cpu::{self, CpuSet};
+use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc::{self, Outcome};
+use crate::rpc;
 
 mod gate;
 pub mod plot;
@@ -65,11 +66,6 @@ impl Call {
             Call::Stateful => "stateful",
         }
     }
-
-    /// The call of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|call| call.name() == name)
-    }
 }
 
 /// What goes over which sockets.
@@ -95,11 +91,6 @@ impl Traffic {
             Traffic::Tcp => "tcp",
             Traffic::UdpSend => "udp-send",
         }
-    }
-
-    /// The traffic of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|traffic| traffic.name() == name)
     }
 }
 
@@ -130,17 +121,6 @@ pub struct Plan {
     pub rounds: u32,
 }
 
-/// What a run tells its caller as it goes.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins.
-    Measuring(Call, Traffic, usize),
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or cannot be made.
-    Done,
-}
-
 /// Why a run cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -160,12 +140,8 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
-) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
     rpc::raise_descriptor_limit().map_err(RunError::Prepare)?;
     // Before the load has one CPU alone, which would pass for the machine's number.
     tell(Progress::Record(&Record::Header(header(plan))))?;
@@ -180,7 +156,8 @@ pub fn run(
                     if stop.load(Ordering::Relaxed) {
                         return Ok(Outcome::Stopped);
                     }
-                    tell(Progress::Measuring(call, traffic, ready))?;
+                    let what = format!("{}, {}, {ready} ready", call.name(), traffic.name());
+                    tell(Progress::Measuring(what))?;
                     let is_absent = absent.contains(&(call, traffic));
                     if !is_absent {
                         match measure(plan, call, traffic, ready, round, stop) {
@@ -389,10 +366,10 @@ fn stride(sockets: usize) -> usize {
     if sockets.is_multiple_of(37) { 1 } else { 37 }
 }
 
-/// The server process; dropping it ends it.
+/// The server process.
 struct Server {
     child: Child,
-    output: BufReader<std::process::ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Server {
@@ -404,12 +381,8 @@ impl Server {
             .args(["--sockets", &task.sockets.to_string(), "--ready", &task.ready.to_string()])
             .args(["--turns", &task.turns.to_string(), "--size", &task.size.to_string()])
             .args(["--cpus", &task.cpus.to_string(), "--gate", &task.gate.to_string()])
-            .args(task.sink.map(|sink| format!("--sink={sink}")))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0); // the terminal's Ctrl-C is for the controller alone
-        let mut child = command.spawn()?;
+            .args(task.sink.map(|sink| format!("--sink={sink}")));
+        let mut child = Child::start(&mut command)?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { child, output: BufReader::new(output) })
     }
@@ -425,18 +398,7 @@ impl Server {
     fn complaint(&mut self) -> Option<String> {
         // A server that complained has ended by itself; the other end is the controller's doing.
         let _ = self.child.kill();
-        let mut words = Vec::new();
-        self.child.stderr.take()?.take(4096).read_to_end(&mut words).ok()?;
-        let words = String::from_utf8_lossy(&words).trim().replace('\n', "; ");
-        (!words.is_empty()).then_some(words)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.child.complaint()
     }
 }
 

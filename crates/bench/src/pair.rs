@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuSet;
+use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc::Outcome;
 
 pub mod plot;
 mod process;
@@ -62,17 +62,15 @@ pub enum Placement {
 }
 
 impl Scenario {
+    /// Both.
+    pub const ALL: &[Scenario] = &[Scenario::Pingpong, Scenario::Stream];
+
     /// The verb, and the name in records.
     pub fn name(self) -> &'static str {
         match self {
             Scenario::Pingpong => "pingpong",
             Scenario::Stream => "stream",
         }
-    }
-
-    /// The scenario of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Scenario::Pingpong, Scenario::Stream].into_iter().find(|scenario| scenario.name() == name)
     }
 }
 
@@ -89,11 +87,6 @@ impl Placement {
             Placement::Oversubscribed => "oversubscribed",
             Placement::Asleep => "asleep",
         }
-    }
-
-    /// The placement of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|placement| placement.name() == name)
     }
 
     /// How many CPUs it takes.
@@ -147,17 +140,6 @@ pub struct Point {
     pub bytes: usize,
 }
 
-/// What a run tells its caller as it goes.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins.
-    Measuring(Transport, Point),
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or cannot be made.
-    Done,
-}
-
 /// Why a run cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -198,12 +180,8 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
-) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
     tell(Progress::Record(&Record::Header(header(plan))))?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {
@@ -216,7 +194,8 @@ pub fn run(
                 }
                 let transport = transports[(turn + round as usize - 1) % transports.len()];
                 if !absent.contains(&(transport, point)) {
-                    tell(Progress::Measuring(transport, point))?;
+                    let what = format!("{transport}, {}, {} B", point.placement.name(), point.bytes);
+                    tell(Progress::Measuring(what))?;
                     match measure(plan, transport, point, stop)? {
                         Measured::Stopped => return Ok(Outcome::Stopped),
                         Measured::Complete(figures) => {

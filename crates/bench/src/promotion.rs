@@ -12,9 +12,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::child::Failure;
 use crate::cpu::CpuSet;
+use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc::{self, Outcome};
+use crate::rpc;
 
 mod process;
 pub mod record;
@@ -23,7 +25,7 @@ pub mod table;
 
 pub use side::{SideError, Task, run as run_side};
 
-use process::{Failure, Purpose, Trio};
+use process::{Purpose, Trio};
 use record::{Absent, Bytes, Cost, Header, Idle, Load, Memory, Record};
 use side::{Course, Order, Report};
 
@@ -57,11 +59,6 @@ impl Figure {
             Figure::Memory => "memory",
         }
     }
-
-    /// The figure of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|figure| figure.name() == name)
-    }
 }
 
 /// What to measure.
@@ -87,17 +84,6 @@ pub struct Plan {
     pub rounds: u32,
 }
 
-/// What a run tells its caller as it goes.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins.
-    Measuring(Figure),
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or cannot be made.
-    Done,
-}
-
 /// Why a run cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
@@ -117,12 +103,8 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
-) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
     let descriptors = rpc::raise_descriptor_limit().map_err(RunError::Descriptors)?;
     tell(Progress::Record(&Record::Header(header(plan))))?;
     let mut absent = Vec::new();
@@ -132,7 +114,7 @@ pub fn run(
                 return Ok(Outcome::Stopped);
             }
             if !absent.contains(&figure) {
-                tell(Progress::Measuring(figure))?;
+                tell(Progress::Measuring(figure.name().to_owned()))?;
                 match (Stage { plan, round, stop, descriptors }).measure(figure) {
                     Ok(record) => tell(Progress::Record(&record))?,
                     Err(Failure::Stopped) => return Ok(Outcome::Stopped),

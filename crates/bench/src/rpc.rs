@@ -18,6 +18,7 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
+use crate::progress::{Listener, Outcome, Progress};
 use crate::record::{Absent, Header, Limit, Measurement, Origin, Record};
 use crate::server::{Server, StartError};
 use crate::syscalls::Counter;
@@ -73,26 +74,6 @@ pub struct Point {
     pub connections: usize,
     /// CPUs of the server.
     pub server_cpus: CpuSet,
-}
-
-/// What a run tells its caller as it goes.
-#[derive(Debug)]
-pub enum Progress<'run> {
-    /// The next measurement begins.
-    Measuring(Engine, &'run Point),
-    /// Something to keep.
-    Record(&'run Record),
-    /// A measurement is done, or was skipped because its engine is absent.
-    Done,
-}
-
-/// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
-    /// Everything was measured.
-    Complete,
-    /// The caller asked it to stop; what was measured before has been handed out.
-    Stopped,
 }
 
 /// Why a run cannot go on.
@@ -165,11 +146,7 @@ impl Plan {
 /// Runs the plan until it is complete or `stop` is set.
 ///
 /// The calling thread moves to the client's CPUs, out of the servers' way.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut dyn FnMut(Progress<'_>) -> io::Result<()>,
-) -> Result<Outcome, RunError> {
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
     let mut run = Run { plan, stop, report, absent: Vec::new() };
     run.report(Progress::Record(&Record::Header(header(plan))))?;
     cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
@@ -210,7 +187,7 @@ pub fn run(
 struct Run<'run> {
     plan: &'run Plan,
     stop: &'run AtomicBool,
-    report: &'run mut dyn FnMut(Progress<'_>) -> io::Result<()>,
+    report: &'run mut Listener<'run, Record>,
     absent: Vec<Engine>,
 }
 
@@ -223,7 +200,7 @@ struct Turn<'run> {
 }
 
 impl Run<'_> {
-    fn report(&mut self, progress: Progress<'_>) -> Result<(), RunError> {
+    fn report(&mut self, progress: Progress<'_, Record>) -> Result<(), RunError> {
         (self.report)(progress).map_err(RunError::Report)
     }
 
@@ -250,7 +227,9 @@ impl Run<'_> {
         }
         let mut measured = Measured::Absent(String::new());
         if !self.absent.contains(&turn.engine) {
-            self.report(Progress::Measuring(turn.engine, turn.point))?;
+            let Turn { engine, point, .. } = turn;
+            let what = format!("{}, {} per connection, {} B", engine.name(), point.transactions, point.size);
+            self.report(Progress::Measuring(what))?;
             measured = attempt(self.plan, turn, self.stop)?;
             match &measured {
                 Measured::Stopped => return Ok(measured),

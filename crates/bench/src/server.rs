@@ -1,11 +1,11 @@
 //! A server process as its controller sees it.
 
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
+use crate::child::Child;
 use crate::cpu::CpuSet;
 use crate::engine::Engine;
 
@@ -39,19 +39,15 @@ impl Server {
         connections: usize,
         cpus: &CpuSet,
     ) -> Result<Self, StartError> {
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(PEER_VERB)
             .env_remove("MEGAPIPE_ENGINE") // the engine's name says which one to measure
             .args(["--engine", engine.name(), "--listen", "127.0.0.1:0"])
             .args(["--size", &size.to_string()])
             .args(["--connections", &connections.to_string()])
-            .args(["--cpus", &cpus.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0) // the terminal's Ctrl-C is for the controller alone
-            .spawn()
-            .map_err(StartError::Spawn)?;
+            .args(["--cpus", &cpus.to_string()]);
+        let mut child = Child::start(&mut command).map_err(StartError::Spawn)?;
         match announced_port(&mut child) {
             Some(port) => Ok(Self { child, address: (Ipv4Addr::LOCALHOST, port).into() }),
             None => Err(StartError::Refused(last_words(child))),
@@ -69,14 +65,6 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn announced_port(child: &mut Child) -> Option<u16> {
     let mut line = String::new();
     BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
@@ -86,14 +74,9 @@ fn announced_port(child: &mut Child) -> Option<u16> {
 /// What a server that gives up printed, in one line.
 fn last_words(mut child: Child) -> String {
     drop(child.stdin.take());
-    let mut words = String::new();
-    if let Some(stderr) = child.stderr.take() {
-        // A diagnostic that is not text, or broken off, is shown as far as it goes.
-        let _ = stderr.take(4096).read_to_string(&mut words);
-    }
-    let status = child.wait();
-    match (words.trim(), status) {
-        ("", Ok(status)) => format!("the server ended at once: {status}"),
-        (words, _) => words.lines().collect::<Vec<_>>().join("; "),
+    let words = child.complaint();
+    match (words, child.wait()) {
+        (None, Ok(status)) => format!("the server ended at once: {status}"),
+        (words, _) => words.unwrap_or_default(),
     }
 }

@@ -80,11 +80,6 @@ impl App {
         }
     }
 
-    /// The server of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|app| app.name() == name)
-    }
-
     /// What its clients can do.
     pub fn operations(self) -> &'static [Operation] {
         match self {
@@ -146,11 +141,6 @@ impl Operation {
             Operation::Short => "short",
             Operation::Idle => "idle",
         }
-    }
-
-    /// The operation of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|operation| operation.name() == name)
     }
 
     /// The number of connections that is part of the operation, if one is.

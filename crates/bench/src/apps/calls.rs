@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{Ending, Failure, Process};
+use super::process::{Ending, Process};
 use super::record::Cost;
 use super::server::{Preload, dress, plain, undress};
+use crate::child::Failure;
 use crate::cpu::CpuSet;
 use crate::summary::Spread;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use super::app::{App, Case, Operation, Transport};
 use super::load::{LOAD_VERB, Report, Request, Target};
 use super::output::{self, Load};
-use super::process::{Ending, Failure, Process, cpu_of_ended_children};
+use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT, dress, undress};
+use crate::child::Failure;
 
 /// What a client and its server did.
 pub(super) struct Measured {

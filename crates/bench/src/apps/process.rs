@@ -12,28 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::child::Failure;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
-
-/// Why there are no figures.
-#[derive(Debug)]
-pub(super) enum Failure {
-    Stopped,
-    /// In the words of the program that failed, or in ours.
-    Because(String),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Because(error.to_string())
-    }
-}
-
-impl From<String> for Failure {
-    fn from(reason: String) -> Self {
-        Failure::Because(reason)
-    }
-}
 
 /// Whom a program runs as, if not as ourselves.
 #[derive(Debug, Clone, Copy)]

@@ -13,7 +13,8 @@ use std::time::Duration;
 
 use super::app::{App, Operation, Transport};
 use super::load::Target;
-use super::process::{Ending, Failure, Process, User, find};
+use super::process::{Ending, Process, User, find};
+use crate::child::Failure;
 use crate::cpu::CpuSet;
 
 /// The library and the monitor that programs find when they have it.

@@ -1,14 +1,14 @@
 //! The processes of a pair, and those that only keep CPUs busy, as their controller sees them.
 
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use super::side::Task;
 use super::transport::Side;
+use crate::child::{self, Child};
 use crate::cpu::CpuSet;
 
 /// The hidden verb under which the program is one process of a pair.
@@ -40,7 +40,7 @@ impl Worker {
         for descriptor in &descriptors {
             inherit(descriptor)?;
         }
-        Self::start(command)
+        Child::start(&mut command).map(Self)
     }
 
     /// Starts a process that uses a CPU for a time.
@@ -50,17 +50,7 @@ impl Worker {
             .args(BUSY_VERB)
             .args(["--cpu", &cpu.to_string()])
             .args(["--seconds", &time.as_secs().to_string()]);
-        Self::start(command)
-    }
-
-    fn start(mut command: Command) -> io::Result<Self> {
-        command
-            .stdin(Stdio::piped()) // closes with this process
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0) // the terminal's Ctrl-C is for the controller alone
-            .spawn()
-            .map(Self)
+        Child::start(&mut command).map(Self)
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -74,22 +64,12 @@ impl Worker {
 
     /// What an ended process has printed.
     pub(super) fn output(&mut self) -> String {
-        self.0.stdout.take().map(text).unwrap_or_default()
+        self.0.stdout.take().map(child::text).unwrap_or_default()
     }
 
     /// What an ended process has complained of, in one line.
     pub(super) fn complaint(&mut self) -> Option<String> {
-        let words = self.0.stderr.take().map(text).unwrap_or_default();
-        let words = words.trim().lines().collect::<Vec<_>>().join("; ");
-        (!words.is_empty()).then_some(words)
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        self.0.complaint()
     }
 }
 
@@ -105,13 +85,6 @@ impl Crowd {
         let workers = cpus.map(|cpu| Worker::busy(program, cpu, time)).collect::<io::Result<_>>()?;
         Ok(Self { _workers: workers })
     }
-}
-
-/// What is short and may not be text, as far as it goes.
-fn text(stream: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = stream.take(4096).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Lets the next program that is started have this descriptor.

@@ -1,10 +1,9 @@
 //! The monitor and the two sides, as their controller sees them.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
@@ -15,21 +14,9 @@ use tempfile::TempDir;
 use super::SIDE_VERB;
 use super::record::Bytes;
 use super::side::{Order, PATIENCE, Report};
+use crate::child::{Child, Failure};
 use crate::clock;
 use crate::cpu::CpuSet;
-
-/// Why a stage gives nothing.
-pub(super) enum Failure {
-    Stopped,
-    /// In the words of the process that failed.
-    Because(String),
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Because(error.to_string())
-    }
-}
 
 /// A monitor and two sides; dropping it ends them.
 pub(super) struct Trio<'run> {
@@ -164,7 +151,7 @@ fn proportional_bytes(pid: u32) -> io::Result<f64> {
     Ok(bytes("Pss_Anon:").ok_or_else(missing)? + bytes("Pss_Shmem:").ok_or_else(missing)?)
 }
 
-/// A running process; dropping it ends it. It ends by itself soon after its controller.
+/// A running process, which ends by itself soon after its controller.
 pub(super) struct Process {
     child: Child,
     orders: Option<ChildStdin>,
@@ -174,12 +161,7 @@ pub(super) struct Process {
 
 impl Process {
     fn start(mut command: Command, name: &'static str) -> io::Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped()) // closes with this process
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0) // the terminal's Ctrl-C is for the controller alone
-            .spawn()?;
+        let mut child = Child::start(&mut command)?;
         let (sender, reports) = mpsc::channel();
         let orders = child.stdin.take();
         if let Some(output) = child.stdout.take() {
@@ -229,22 +211,8 @@ impl Process {
     /// Ends it, for what it has complained of.
     fn failure(&mut self) -> Failure {
         let _ = self.child.kill();
-        let mut words = Vec::new();
-        if let Some(errors) = self.child.stderr.take() {
-            let _ = errors.take(4096).read_to_end(&mut words);
-        }
-        let words = String::from_utf8_lossy(&words);
-        let words = words.trim().lines().collect::<Vec<_>>().join("; ");
-        let words = if words.is_empty() { "ended without a word" } else { &words };
-        Failure::Because(format!("{}: {words}", self.name))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let words = self.child.complaint();
+        Failure::Because(format!("{}: {}", self.name, words.as_deref().unwrap_or("ended without a word")))
     }
 }
 

@@ -7,31 +7,30 @@ use std::time::Duration;
 
 use ::bench::apps::record::Record;
 use ::bench::apps::{
-    self, App, LIBRARY, Operation, Plan, Progress, Request, Target, Task, run_load, time_calls,
-    without_promotion,
+    self, App, Operation, Plan, Request, Target, Task, plot, run_load, table, time_calls, without_promotion,
 };
 use ::bench::cpu::CpuSet;
 use ::bench::pair::Placement;
-use ::bench::rpc::Outcome;
-use ::bench::{plot, with_causes};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
 
-use super::{
-    INTERRUPTED, JsonLines, check_cpus, json_file, print, progress_bar, seconds, stop_on_signal, svg_file,
-    whole,
+use super::flags::{
+    PROGRAM, Unusable, command_line, json_file, one_of, or_all, placements, seconds, svg_file,
+    up_to_two_cpus, whole,
 };
+use super::part_ended;
+use super::report::{Report, View};
 
 #[derive(Args)]
 pub(super) struct Apps {
     /// What to measure: redis, memcached, nginx, haproxy, postgres, and overhead, which is what the
     /// library costs programs that it does nothing for [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = subject_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(&subjects(), Subject::name))]
     apps: Vec<Subject>,
     /// What the clients do: get and set (redis, memcached), keep-alive and file (nginx; haproxy has
     /// the first), select (postgres), short (one request on each of 50 connections at a time), idle
     /// (500 connections, on ten of which a request is under way) [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = operation_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Operation::ALL, Operation::name))]
     operations: Vec<Operation>,
     /// Concurrent connections, up to 500
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,50,500")]
@@ -39,7 +38,7 @@ pub(super) struct Apps {
     connections: Vec<u32>,
     /// Where server and client run: two-cores (a CPU each), one-core, oversubscribed (four busy
     /// processes per CPU beside them) [default: all, or one-core with one CPU]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = placement_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(PLACEMENTS, Placement::name))]
     placements: Vec<Placement>,
     /// The two CPUs, such as 0,1: the server takes the first, the client the last [default: the first
     /// and the last CPU]
@@ -85,69 +84,12 @@ enum Subject {
     Overhead,
 }
 
-/// A flag that is well-formed, yet says nothing beside the others or on this machine.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    #[error(transparent)]
-    Cpu(#[from] super::Unusable),
-    #[error("--placements: {} takes two CPUs, and there is CPU {given} alone; give two --cpus, or one-core", placement.name())]
-    TooFewCpus { placement: Placement, given: CpuSet },
-    #[error("nothing to measure: none of the --apps does any of the --operations")]
-    Nothing,
-    #[error(
-        "the preload library {LIBRARY} is neither beside this program nor in ../lib/megapipe; build it (cargo build \
-         --release -p megapipe-preload), or name it in MEGAPIPE_PRELOAD"
-    )]
-    NoLibrary,
-}
-
 impl Apps {
-    pub(super) fn run(self) -> Result<ExitCode, Box<dyn Error>> {
-        let plan = match self.plan(&CpuSet::allowed()?) {
-            Ok(plan) => plan,
-            Err(unusable) => {
-                eprintln!("megapipe bench: {unusable}");
-                return Ok(ExitCode::from(2));
-            }
-        };
-        if let Some(file) = &self.plot {
-            plot::check(file)?;
-        }
-        let mut json = self.json.map(JsonLines::create).transpose()?;
-        let stop = stop_on_signal()?;
-        let bar = progress_bar(plan.measurements());
-        let mut records = Vec::new();
-        let ended = apps::run(&plan, &stop, &mut |progress| {
-            match progress {
-                Progress::Measuring(case, transport) => {
-                    bar.set_message(format!("{case}, {}", transport.name()))
-                }
-                Progress::Overhead => bar.set_message("overhead"),
-                Progress::Done => bar.inc(1),
-                Progress::Record(record) => {
-                    records.push(record.clone());
-                    if let Some(json) = &mut json {
-                        json.write(record)?;
-                    }
-                }
-            }
-            Ok(())
-        });
-        bar.finish_and_clear();
-        let printed = print(&apps::table::render(&records));
-        let outcome = ended?;
-        printed?;
-        let of_app = records.iter().filter(|record| matches!(record, Record::App(_))).count();
-        let of_library = records.iter().filter(|record| matches!(record, Record::Overhead(_))).count();
-        if let Some(file) = &self.plot
-            && of_app > 0
-        {
-            apps::plot::draw(&records, file)?;
-        }
-        if outcome == Outcome::Stopped {
-            eprintln!("stopped: {of_app} of {} measurements kept", plan.measurements());
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
+    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        let plan = self.plan(&CpuSet::allowed()?)?;
+        let mut report = Report::begin(plan.measurements(), self.json, self.plot)?;
+        let ended = apps::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
+        let records = report.end(ended, &VIEW)?;
         let plain = without_promotion(&records);
         for case in &plain {
             eprintln!(
@@ -155,47 +97,28 @@ impl Apps {
                  MEGAPIPE_ONLY and MEGAPIPE_NOT may forbid it, and `megapipe doctor` says what the system lacks"
             );
         }
-        // The table has said why something is absent: what is not installed is no failure, all else is.
+        let measured = |record: &Record| matches!(record, Record::App(_) | Record::Overhead(_));
+        // What is not installed is no failure, all else that is absent is.
         let failed = records.iter().any(|record| matches!(record, Record::Absent(one) if one.case.is_some()));
-        match of_app + of_library == 0 || failed || !plain.is_empty() {
-            true => Ok(ExitCode::FAILURE),
-            false => Ok(ExitCode::SUCCESS),
-        }
+        Ok(records.iter().any(measured) && !failed && plain.is_empty())
     }
 
     fn plan(&self, allowed: &CpuSet) -> Result<Plan, Unusable> {
-        let cpus = match &self.cpus {
-            Some(given) if given.len() > 2 => {
-                return Err(super::Unusable::TooManyCpus { given: given.clone() }.into());
-            }
-            Some(given) => given.clone(),
-            None => allowed.ends(),
-        };
-        check_cpus("--cpus", &cpus, allowed)?;
-        let placements = match self.placements.as_slice() {
-            [] => PLACEMENTS.iter().copied().filter(|placement| placement.cpus() <= cpus.len()).collect(),
-            named => named.to_vec(),
-        };
-        if let Some(&placement) = placements.iter().find(|placement| placement.cpus() > cpus.len()) {
-            return Err(Unusable::TooFewCpus { placement, given: cpus });
-        }
-        let subjects = if self.apps.is_empty() { subjects() } else { self.apps.clone() };
+        let cpus = up_to_two_cpus(self.cpus.as_ref(), allowed, "both processes")?;
+        let placements = placements(&self.placements, PLACEMENTS, &cpus)?;
+        let subjects = or_all(&self.apps, &subjects());
         let apps = subjects.iter().filter_map(|subject| match subject {
             Subject::App(app) => Some(*app),
             Subject::Overhead => None,
         });
-        let operations = match self.operations.as_slice() {
-            [] => Operation::ALL.to_vec(),
-            named => named.to_vec(),
-        };
         let program = std::env::current_exe().unwrap_or_default();
         let plan = Plan {
-            program: PathBuf::from("/proc/self/exe"),
+            program: PROGRAM.into(),
             library: apps::library(&program).ok_or(Unusable::NoLibrary)?,
-            command: std::env::args().collect::<Vec<_>>().join(" "),
+            command: command_line(),
             apps: apps.collect(),
             overhead: subjects.contains(&Subject::Overhead),
-            operations,
+            operations: or_all(&self.operations, Operation::ALL),
             connections: self.connections.clone(),
             placements,
             cpus,
@@ -203,7 +126,7 @@ impl Apps {
             rounds: self.rounds,
         };
         match plan.measurements() {
-            0 => Err(Unusable::Nothing),
+            0 => Err(Unusable::NoOperation),
             _ => Ok(plan),
         }
     }
@@ -233,19 +156,19 @@ pub(super) fn calls() -> ExitCode {
 }
 
 /// Prints what the controller waits for.
-fn told<Report: serde::Serialize, Failed: Error>(result: Result<Report, Failed>) -> ExitCode {
-    match result.map(|report| serde_json::to_string(&report)) {
-        Ok(Ok(text)) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Ok(Err(error)) => {
-            eprintln!("{error}");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            eprintln!("{}", with_causes(&error)); // the controller says whose words these are
-            ExitCode::FAILURE
+fn told<Report: Serialize, Failed: Error + 'static>(result: Result<Report, Failed>) -> ExitCode {
+    let print = |report| {
+        println!("{}", serde_json::to_string(&report)?);
+        Ok(())
+    };
+    part_ended(result.map_err(Box::<dyn Error>::from).and_then(print))
+}
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Subject::App(app) => app.name(),
+            Subject::Overhead => "overhead",
         }
     }
 }
@@ -254,23 +177,14 @@ fn subjects() -> Vec<Subject> {
     App::ALL.iter().copied().map(Subject::App).chain([Subject::Overhead]).collect()
 }
 
-fn subject_parser() -> impl TypedValueParser<Value = Subject> {
-    let names = App::ALL.iter().map(|app| app.name()).chain(["overhead"]);
-    PossibleValuesParser::new(names).map(|name| App::from_name(&name).map_or(Subject::Overhead, Subject::App))
-}
-
-fn operation_parser() -> impl TypedValueParser<Value = Operation> {
-    PossibleValuesParser::new(Operation::ALL.iter().map(|operation| operation.name()))
-        .map(|name| Operation::from_name(&name).expect("the parser admits operation names only"))
-}
-
-fn placement_parser() -> impl TypedValueParser<Value = Placement> {
-    PossibleValuesParser::new(PLACEMENTS.iter().map(|placement| placement.name()))
-        .map(|name| Placement::from_name(&name).expect("the parser admits placement names only"))
-}
-
 fn request(name: &str) -> Result<Request, &'static str> {
     Request::from_name(name).ok_or("no such request")
 }
+
+const VIEW: View<Record> = View {
+    table: table::render,
+    plot: Some(plot::draw),
+    is_measurement: |record| matches!(record, Record::App(_)),
+};
 
 const PLACEMENTS: &[Placement] = &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed];

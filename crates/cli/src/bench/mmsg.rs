@@ -8,24 +8,20 @@ use std::time::Duration;
 
 use ::bench::cpu::CpuSet;
 use ::bench::mmsg::record::Record;
-use ::bench::mmsg::{self, Call, Plan, Progress, Task, Traffic, plot, table};
-use ::bench::rpc::Outcome;
-use ::bench::with_causes;
+use ::bench::mmsg::{self, Call, Plan, Task, Traffic, plot, table};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::{
-    INTERRUPTED, JsonLines, Unusable, check_cpus, json_file, print, progress_bar, stop_on_signal, svg_file,
-    whole,
-};
+use super::flags::{PROGRAM, Unusable, check_cpus, command_line, json_file, one_of, or_all, svg_file, whole};
+use super::part_ended;
+use super::report::{Report, View};
 
 #[derive(Args)]
 pub(super) struct Mmsg {
     /// Calls to compare [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = call_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Call::ALL, Call::name))]
     calls: Vec<Call>,
     /// What goes over the sockets: udp, tcp, udp-send (the server sends) [default: udp]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = traffic_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Traffic::ALL, Traffic::name))]
     traffic: Vec<Traffic>,
     /// Sockets of the server, up to 10000
     #[arg(long, value_name = "COUNT", default_value = "512", value_parser = whole(1..=10_000))]
@@ -60,9 +56,9 @@ pub(super) struct Mmsg {
 /// The server, as its controller starts it.
 #[derive(Args)]
 pub(super) struct Server {
-    #[arg(long, value_parser = call_parser())]
+    #[arg(long, value_parser = one_of(Call::ALL, Call::name))]
     call: Call,
-    #[arg(long, value_parser = traffic_parser())]
+    #[arg(long, value_parser = one_of(Traffic::ALL, Traffic::name))]
     traffic: Traffic,
     #[arg(long)]
     sockets: usize,
@@ -83,63 +79,17 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn run(self) -> ExitCode {
         let Server { call, traffic, sockets, ready, turns, size, cpus, gate, sink } = self;
-        match mmsg::serve(&Task { call, traffic, sockets, ready, turns, size, cpus, gate, sink }) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{}", with_causes(&error)); // the controller says whose words these are
-                ExitCode::FAILURE
-            }
-        }
+        part_ended(mmsg::serve(&Task { call, traffic, sockets, ready, turns, size, cpus, gate, sink }))
     }
 }
 
 impl Mmsg {
-    pub(super) fn run(self) -> Result<ExitCode, Box<dyn Error>> {
-        let plan = match self.plan(&CpuSet::allowed()?) {
-            Ok(plan) => plan,
-            Err(unusable) => {
-                eprintln!("megapipe bench: {unusable}");
-                return Ok(ExitCode::from(2));
-            }
-        };
-        if let Some(file) = &self.plot {
-            ::bench::plot::check(file)?;
-        }
-        let mut json = self.json.map(JsonLines::create).transpose()?;
-        let stop = stop_on_signal()?;
-        let bar = progress_bar(plan.measurements());
-        let mut records = Vec::new();
-        let ended = mmsg::run(&plan, &stop, &mut |progress| {
-            match progress {
-                Progress::Measuring(call, traffic, ready) => {
-                    bar.set_message(format!("{}, {}, {ready} ready", call.name(), traffic.name()));
-                }
-                Progress::Done => bar.inc(1),
-                Progress::Record(record) => {
-                    records.push(record.clone());
-                    if let Some(json) = &mut json {
-                        json.write(record)?;
-                    }
-                }
-            }
-            Ok(())
-        });
-        bar.finish_and_clear();
-        let printed = print(&table::render(&records));
-        let outcome = ended?;
-        printed?;
-        let measured = records.iter().filter(|record| matches!(record, Record::Measurement(_))).count();
-        if let Some(file) = &self.plot
-            && measured > 0
-        {
-            plot::draw(&records, file)?;
-        }
-        if outcome == Outcome::Stopped {
-            eprintln!("stopped: {measured} of {} measurements kept", plan.measurements());
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        // The table has said why a call is absent.
-        Ok(if measured > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        let plan = self.plan(&CpuSet::allowed()?)?;
+        let mut report = Report::begin(plan.measurements(), self.json, self.plot)?;
+        let ended = mmsg::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
+        let records = report.end(ended, &VIEW)?;
+        Ok(records.iter().any(VIEW.is_measurement))
     }
 
     fn plan(&self, allowed: &CpuSet) -> Result<Plan, Unusable> {
@@ -152,12 +102,11 @@ impl Mmsg {
         if let Some(&ready) = self.ready.iter().find(|&&ready| ready > self.sockets) {
             return Err(Unusable::MoreReadyThanSockets { ready, sockets: self.sockets });
         }
-        let or_all = |calls: &[Call]| if calls.is_empty() { Call::ALL.to_vec() } else { calls.to_vec() };
         Ok(Plan {
-            program: PathBuf::from("/proc/self/exe"),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            calls: or_all(&self.calls),
-            traffic: if self.traffic.is_empty() { vec![Traffic::Udp] } else { self.traffic.clone() },
+            program: PROGRAM.into(),
+            command: command_line(),
+            calls: or_all(&self.calls, Call::ALL),
+            traffic: or_all(&self.traffic, &[Traffic::Udp]),
             sockets: self.sockets as usize,
             messages: u64::from(self.messages),
             ready: self.ready.iter().map(|&ready| ready as usize).collect(),
@@ -169,12 +118,8 @@ impl Mmsg {
     }
 }
 
-fn call_parser() -> impl TypedValueParser<Value = Call> {
-    PossibleValuesParser::new(Call::ALL.iter().map(|call| call.name()))
-        .map(|name| Call::from_name(&name).expect("the parser admits names of calls only"))
-}
-
-fn traffic_parser() -> impl TypedValueParser<Value = Traffic> {
-    PossibleValuesParser::new(Traffic::ALL.iter().map(|traffic| traffic.name()))
-        .map(|name| Traffic::from_name(&name).expect("the parser admits names of traffic only"))
-}
+const VIEW: View<Record> = View {
+    table: table::render,
+    plot: Some(plot::draw),
+    is_measurement: |record| matches!(record, Record::Measurement(_)),
+};

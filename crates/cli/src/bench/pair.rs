@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use ::bench::cpu::CpuSet;
 use ::bench::pair::record::Record;
-use ::bench::pair::{self, CACHELINE_PAYLOAD, Placement, Plan, Progress, Scenario, Task, Transport};
-use ::bench::rpc::Outcome;
-use ::bench::{plot, with_causes};
+use ::bench::pair::{self, Placement, Plan, Scenario, Task, Transport, plot, table};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::{Extent, INTERRUPTED, JsonLines, check_cpus, print, progress_bar, stop_on_signal, whole};
+use super::flags::{Extent, PROGRAM, Unusable, command_line, one_of, placements, up_to_two_cpus, whole};
+use super::part_ended;
+use super::report::{Report, View};
 
 #[derive(Args)]
 pub(super) struct Pingpong {
@@ -42,7 +42,7 @@ struct Common {
     sizes: Vec<u32>,
     /// Where the processes run: two-cores, one-core, oversubscribed (four busy processes per CPU
     /// beside them), asleep (one message a millisecond) [default: all, or one-core with one CPU]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = placement_parser())]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Placement::ALL, Placement::name))]
     placements: Vec<Placement>,
     /// The two CPUs, such as 0,1; one-core takes the first of them [default: the first and the last
     /// CPU]
@@ -67,8 +67,8 @@ struct Common {
 /// One process of a pair, as its controller starts it.
 #[derive(Args)]
 pub(super) struct Side {
-    #[arg(long, value_parser = PossibleValuesParser::new(["pingpong", "stream"]))]
-    scenario: String,
+    #[arg(long, value_parser = one_of(Scenario::ALL, Scenario::name))]
+    scenario: Scenario,
     #[arg(long, value_parser = transport_parser())]
     transport: Transport,
     #[arg(long, value_parser = whole(1..=1 << 20))]
@@ -100,46 +100,22 @@ pub(super) struct Busy {
     seconds: u64,
 }
 
-/// A flag that is well-formed, yet says nothing in this scenario or on this machine.
-#[derive(Debug, thiserror::Error)]
-enum Unusable {
-    #[error(transparent)]
-    Cpu(#[from] super::Unusable),
-    #[error("--cpus: {given} are {} CPUs; give two, or one for --placements one-core", given.len())]
-    TooManyCpus { given: CpuSet },
-    #[error(
-        "--placements: {} takes two CPUs, and there is CPU {given} alone; give two --cpus, or one-core",
-        placement.name()
-    )]
-    TooFewCpus { placement: Placement, given: CpuSet },
-    #[error(
-        "--transports: {transport} is no part of {}: cacheline is for pingpong, memcpy for stream",
-        scenario.name()
-    )]
-    Scenario { transport: Transport, scenario: Scenario },
-    #[error(
-        "nothing to measure: cacheline takes messages up to {CACHELINE_PAYLOAD} B, cacheline and memcpy are limits of \
-         two-cores, and tcp-spin is never asleep; add to --transports, --sizes or --placements"
-    )]
-    Nothing,
-}
-
 impl Pingpong {
-    pub(super) fn run(self) -> Result<ExitCode, Box<dyn Error>> {
-        run(&self.common, Scenario::Pingpong, LEAST_RING_BYTES)
+    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        run(self.common, Scenario::Pingpong, LEAST_RING_BYTES)
     }
 }
 
 impl Stream {
-    pub(super) fn run(self) -> Result<ExitCode, Box<dyn Error>> {
-        run(&self.common, Scenario::Stream, self.ring_bytes)
+    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        run(self.common, Scenario::Stream, self.ring_bytes)
     }
 }
 
 impl Side {
     pub(super) fn run(self) -> ExitCode {
         let task = Task {
-            scenario: Scenario::from_name(&self.scenario).expect("the parser admits scenarios only"),
+            scenario: self.scenario,
             transport: self.transport,
             side: if self.second { pair::Side::Second } else { pair::Side::First },
             bytes: self.bytes as usize,
@@ -150,78 +126,30 @@ impl Side {
             verify: self.verify,
             peer: self.peer,
         };
-        ended(pair::run_side(&task, &self.descriptors))
+        part_ended(pair::run_side(&task, &self.descriptors))
     }
 }
 
 impl Busy {
     pub(super) fn run(self) -> ExitCode {
-        ended(pair::keep_busy(self.cpu, Duration::from_secs(self.seconds)))
+        part_ended(pair::keep_busy(self.cpu, Duration::from_secs(self.seconds)))
     }
 }
 
-fn ended(result: Result<(), pair::SideError>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("{}", with_causes(&error)); // the controller says whose words these are
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(arguments: &Common, scenario: Scenario, ring_bytes: usize) -> Result<ExitCode, Box<dyn Error>> {
-    let plan = match plan(arguments, scenario, ring_bytes, &CpuSet::allowed()?) {
-        Ok(plan) => plan,
-        Err(unusable) => {
-            eprintln!("megapipe bench: {unusable}");
-            return Ok(ExitCode::from(2));
-        }
-    };
-    if let Some(file) = &arguments.plot {
-        plot::check(file)?;
-    }
-    let mut json = arguments.json.clone().map(JsonLines::create).transpose()?;
-    let stop = stop_on_signal()?;
-    let bar = progress_bar(plan.measurements());
-    let mut records = Vec::new();
-    let ended = pair::run(&plan, &stop, &mut |progress| {
-        match progress {
-            Progress::Measuring(transport, point) => {
-                bar.set_message(format!("{transport}, {}, {} B", point.placement.name(), point.bytes));
-            }
-            Progress::Done => bar.inc(1),
-            Progress::Record(record) => {
-                records.push(record.clone());
-                if let Some(json) = &mut json {
-                    json.write(record)?;
-                }
-            }
-        }
-        Ok(())
-    });
-    bar.finish_and_clear();
-    let printed = print(&pair::table::render(&records));
-    let outcome = ended?;
-    printed?;
-    let measurement = |record: &&Record| matches!(record, Record::Pingpong(_) | Record::Stream(_));
-    let measured = records.iter().filter(measurement).count();
-    if let Some(file) = &arguments.plot
-        && measured > 0
-    {
-        pair::plot::draw(&records, file)?;
-    }
-    if outcome == Outcome::Stopped {
-        eprintln!("stopped: {measured} of {} measurements kept", plan.measurements());
-        return Ok(ExitCode::from(INTERRUPTED));
-    }
-    // The table has said why each transport is absent.
+fn run(arguments: Common, scenario: Scenario, ring_bytes: usize) -> Result<bool, Box<dyn Error>> {
+    let plan = plan(&arguments, scenario, ring_bytes, &CpuSet::allowed()?)?;
+    let mut report = Report::begin(plan.measurements(), arguments.json, arguments.plot)?;
+    let ended = pair::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
+    let records = report.end(ended, &VIEW)?;
     let absent = records.iter().any(|record| matches!(record, Record::Absent(_)));
-    match measured == 0 || (plan.verify && absent) || failed_midway(&records) {
-        true => Ok(ExitCode::FAILURE),
-        false => Ok(ExitCode::SUCCESS),
-    }
+    Ok(records.iter().any(VIEW.is_measurement) && !(plan.verify && absent) && !failed_midway(&records))
 }
+
+const VIEW: View<Record> = View {
+    table: table::render,
+    plot: Some(plot::draw),
+    is_measurement: |record| matches!(record, Record::Pingpong(_) | Record::Stream(_)),
+};
 
 /// Whether a transport could be measured, but not always: it did not just lack what it needs.
 fn failed_midway(records: &[Record]) -> bool {
@@ -241,19 +169,8 @@ fn plan(
     ring_bytes: usize,
     allowed: &CpuSet,
 ) -> Result<Plan, Unusable> {
-    let cpus = match &arguments.cpus {
-        Some(given) if given.len() > 2 => return Err(Unusable::TooManyCpus { given: given.clone() }),
-        Some(given) => given.clone(),
-        None => allowed.ends(),
-    };
-    check_cpus("--cpus", &cpus, allowed)?;
-    let placements = match arguments.placements.as_slice() {
-        [] => Placement::ALL.iter().copied().filter(|placement| placement.cpus() <= cpus.len()).collect(),
-        named => named.to_vec(),
-    };
-    if let Some(&placement) = placements.iter().find(|placement| placement.cpus() > cpus.len()) {
-        return Err(Unusable::TooFewCpus { placement, given: cpus });
-    }
+    let cpus = up_to_two_cpus(arguments.cpus.as_ref(), allowed, "--placements one-core")?;
+    let placements = placements(&arguments.placements, Placement::ALL, &cpus)?;
     let transports = match arguments.transports.as_slice() {
         [] => Transport::ALL.iter().copied().filter(|one| one.takes_part_in(scenario)).collect(),
         named => named.to_vec(),
@@ -262,8 +179,8 @@ fn plan(
         return Err(Unusable::Scenario { transport, scenario });
     }
     let plan = Plan {
-        program: PathBuf::from("/proc/self/exe"),
-        command: std::env::args().collect::<Vec<_>>().join(" "),
+        program: PROGRAM.into(),
+        command: command_line(),
         scenario,
         transports,
         sizes: arguments.sizes.iter().map(|&size| size as usize).collect(),
@@ -275,7 +192,7 @@ fn plan(
         verify: arguments.verify,
     };
     match plan.measurements() {
-        0 => Err(Unusable::Nothing),
+        0 => Err(Unusable::NoTransport),
         _ => Ok(plan),
     }
 }
@@ -284,11 +201,6 @@ fn transport_parser() -> impl TypedValueParser<Value = Transport> {
     let value = |transport: &Transport| PossibleValue::new(transport.name()).help(transport.about());
     PossibleValuesParser::new(Transport::ALL.iter().map(value))
         .map(|name| Transport::from_name(&name).expect("the parser admits transport names only"))
-}
-
-fn placement_parser() -> impl TypedValueParser<Value = Placement> {
-    PossibleValuesParser::new(Placement::ALL.iter().map(|placement| placement.name()))
-        .map(|name| Placement::from_name(&name).expect("the parser admits placement names only"))
 }
 
 fn ring_bytes(text: &str) -> Result<usize, String> {

@@ -1,0 +1,26 @@
+//! What the run of a benchmark tells its caller, and how it ends.
+
+use std::io;
+
+/// What a run tells its caller as it goes.
+#[derive(Debug)]
+pub enum Progress<'run, Record> {
+    /// The next measurement begins: this one.
+    Measuring(String),
+    /// Something to keep.
+    Record(&'run Record),
+    /// A measurement is done, or cannot be made.
+    Done,
+}
+
+/// Hears of a run; that it cannot take a record ends the run.
+pub type Listener<'run, Record> = dyn FnMut(Progress<'_, Record>) -> io::Result<()> + 'run;
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything was measured.
+    Complete,
+    /// The caller asked it to stop; what was measured before has been handed out.
+    Stopped,
+}
