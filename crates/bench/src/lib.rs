@@ -29,6 +29,7 @@ pub mod record;
 mod ring;
 pub mod rpc;
 pub mod server;
+mod sheet;
 pub mod summary;
 pub mod syscalls;
 pub mod table;

@@ -5,14 +5,13 @@
 //! and the 99th percentile of the latency take their places.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::engine::Engine;
 use crate::record::Record;
+use crate::sheet::{Area, Drawn, Sheet, colour, extent, line};
 use crate::summary::{self, Group, Row};
 
 /// Why there is no picture.
@@ -56,43 +55,18 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
         return Err(PlotError::Empty);
     }
     let engines = engines(&groups);
-    let width = PANEL_WIDTH * panels.len() as u32;
-    let columns = (width / LEGEND_WIDTH) as usize;
-    let legend_height = LEGEND_HEIGHT * (engines.len().div_ceil(columns) as u32 + 1);
-    let size = (width, legend_height + PANEL_HEIGHT * 2);
-    let root = SVGBackend::new(file, size).into_drawing_area();
-    let failed = |error: &dyn std::fmt::Display| PlotError::Draw {
-        file: file.display().to_string(),
-        reason: error.to_string(),
-    };
-    root.fill(&WHITE).map_err(|error| failed(&error))?;
-    let (legend, figures) = root.split_vertically(legend_height);
-    for (index, &engine) in engines.iter().enumerate() {
-        let x = (index % columns) as i32 * LEGEND_WIDTH as i32 + 20;
-        let y = (index / columns + 1) as i32 * LEGEND_HEIGHT as i32;
-        let line = PathElement::new([(x, y), (x + 20, y)], colour(engine).stroke_width(3));
-        let name = Text::new(engine.name(), (x + 28, y - 6), ("sans-serif", 13));
-        legend.draw(&line).and_then(|()| legend.draw(&name)).map_err(|error| failed(&error))?;
-    }
-    let (upper, lower) = figures.split_vertically(PANEL_HEIGHT);
-    for (half, value) in [upper, lower].into_iter().zip(values) {
-        for (area, panel) in half.split_evenly((1, panels.len())).iter().zip(&panels) {
-            panel.draw(area, &value).map_err(|error| failed(&error))?;
-        }
-    }
-    root.present().map_err(|error| failed(&error))
+    let legend =
+        engines.iter().map(|engine| (engine.name(), colour(Engine::ALL, engine))).collect::<Vec<_>>();
+    let sheet =
+        Sheet { columns: panels.len(), lines: 2, panel_width: 560, panel_height: 420, entry_width: 135 };
+    let both = values.iter().flat_map(|value| panels.iter().map(move |panel| (panel, value)));
+    sheet.draw(file, &legend, both, |area, (panel, value)| panel.draw(area, value))
 }
 
 /// Those that were measured, in the order of [`Engine::ALL`].
 fn engines(groups: &[Group]) -> Vec<Engine> {
     let measured = |engine: &&Engine| groups.iter().any(|group| group.row(**engine).is_some());
     Engine::ALL.iter().filter(measured).copied().collect()
-}
-
-/// The same in every plot.
-fn colour(engine: Engine) -> RGBAColor {
-    let place = Engine::ALL.iter().position(|&other| other == engine);
-    Palette99::pick(place.unwrap_or_default()).to_rgba()
 }
 
 /// One axis of the plan, with everything else held fast.
@@ -169,11 +143,7 @@ impl<'run> Panel<'run> {
         Some(Self { axis, fixed: fixed.collect::<Vec<_>>().join(", "), groups })
     }
 
-    fn draw<'area>(
-        &self,
-        area: &DrawingArea<SVGBackend<'area>, Shift>,
-        value: &Value,
-    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'area> as DrawingBackend>::ErrorType>> {
+    fn draw<'file>(&self, area: &Area<'file>, value: &Value) -> Drawn<'file> {
         let area = area.titled(self.axis.caption, ("sans-serif", 18))?;
         let area = area.titled(&self.fixed, ("sans-serif", 11))?;
         let mut chart = ChartBuilder::on(&area)
@@ -181,7 +151,7 @@ impl<'run> Panel<'run> {
             .x_label_area_size(40)
             .y_label_area_size(60)
             .build_cartesian_2d(
-                self.extent().log_scale().with_key_points(self.ticks()),
+                extent(self.places(), 0.9, 1.1).log_scale().with_key_points(self.ticks()),
                 0.0..self.top(value),
             )?;
         chart
@@ -192,10 +162,7 @@ impl<'run> Panel<'run> {
             .x_label_formatter(&|x| format!("{x}"))
             .draw()?;
         for &engine in Engine::ALL {
-            let points = self.points(engine, value);
-            let colour = colour(engine);
-            chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+            line(&mut chart, self.points(engine, value), colour(Engine::ALL, &engine))?;
         }
         Ok(())
     }
@@ -205,17 +172,15 @@ impl<'run> Panel<'run> {
         self.groups.iter().filter_map(point).collect()
     }
 
-    /// The values that were measured.
-    fn ticks(&self) -> Vec<f64> {
-        let mut ticks = self.groups.iter().map(|group| (self.axis.of)(group)).collect::<Vec<_>>();
-        ticks.dedup();
-        ticks
+    /// The values that were measured, in their order.
+    fn places(&self) -> impl Iterator<Item = f64> {
+        self.groups.iter().map(|group| (self.axis.of)(group))
     }
 
-    fn extent(&self) -> Range<f64> {
-        let ends = [self.groups.first(), self.groups.last()];
-        let [first, last] = ends.map(|group| group.map_or(1.0, |group| (self.axis.of)(group)));
-        first * 0.9..last * 1.1
+    fn ticks(&self) -> Vec<f64> {
+        let mut ticks = self.places().collect::<Vec<_>>();
+        ticks.dedup();
+        ticks
     }
 
     fn top(&self, value: &Value) -> f64 {
@@ -223,11 +188,6 @@ impl<'run> Panel<'run> {
         rows.map(value.of).fold(0.0, f64::max) * 1.15
     }
 }
-
-const PANEL_WIDTH: u32 = 560;
-const PANEL_HEIGHT: u32 = 420;
-const LEGEND_WIDTH: u32 = 135;
-const LEGEND_HEIGHT: u32 = 22;
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,8 @@
 //! The figures of a run as a picture: one panel per placement, the round trip or the rate over the
 //! size of messages, both on logarithmic axes.
 
-use std::ops::Range;
 use std::path::Path;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::record::Record;
@@ -12,6 +10,7 @@ use super::summary::{self, Row};
 use super::transport::Transport;
 use super::{Placement, Scenario};
 use crate::plot::PlotError;
+use crate::sheet::{Area, Drawn, Sheet, colour, extent, line};
 
 /// Draws the plot into an SVG file.
 pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
@@ -25,31 +24,11 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
     if panels.is_empty() {
         return Err(PlotError::Empty);
     }
-    let size = (PANEL_WIDTH * panels.len() as u32, LEGEND_HEIGHT + PANEL_HEIGHT);
-    let root = SVGBackend::new(file, size).into_drawing_area();
-    let failed = |error: &dyn std::fmt::Display| PlotError::Draw {
-        file: file.display().to_string(),
-        reason: error.to_string(),
-    };
-    root.fill(&WHITE).map_err(|error| failed(&error))?;
-    let (legend, figures) = root.split_vertically(LEGEND_HEIGHT);
     let drawn = Transport::ALL.iter().filter(|&&one| rows.iter().any(|row| row.transport == one));
-    for (index, &transport) in drawn.enumerate() {
-        let (x, y) = (index as i32 * LEGEND_STEP + 20, 20);
-        let line = PathElement::new([(x, y), (x + 20, y)], colour(transport).stroke_width(3));
-        let name = Text::new(transport.name(), (x + 26, y - 6), ("sans-serif", 13));
-        legend.draw(&line).and_then(|()| legend.draw(&name)).map_err(|error| failed(&error))?;
-    }
-    for (area, panel) in figures.split_evenly((1, panels.len())).iter().zip(&panels) {
-        panel.draw(area).map_err(|error| failed(&error))?;
-    }
-    root.present().map_err(|error| failed(&error))
-}
-
-/// The same in every plot.
-fn colour(transport: Transport) -> RGBAColor {
-    let place = Transport::ALL.iter().position(|&other| other == transport);
-    Palette99::pick(place.unwrap_or_default()).to_rgba()
+    let legend = drawn.map(|one| (one.name(), colour(Transport::ALL, one))).collect::<Vec<_>>();
+    let columns = panels.len();
+    let sheet = Sheet { columns, lines: 1, panel_width: 560, panel_height: 480, entry_width: 90 };
+    sheet.draw(file, &legend, &panels, |area, panel| panel.draw(area))
 }
 
 /// One placement.
@@ -60,10 +39,7 @@ struct Panel<'run> {
 }
 
 impl Panel<'_> {
-    fn draw<'area>(
-        &self,
-        area: &DrawingArea<SVGBackend<'area>, Shift>,
-    ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'area> as DrawingBackend>::ErrorType>> {
+    fn draw<'file>(&self, area: &Area<'file>) -> Drawn<'file> {
         let area = area.titled(self.placement.name(), ("sans-serif", 18))?;
         let label = match self.scenario {
             Scenario::Pingpong => "median round trip, us",
@@ -76,8 +52,10 @@ impl Panel<'_> {
             .x_label_area_size(40)
             .y_label_area_size(70)
             .build_cartesian_2d(
-                extent(self.rows.iter().map(|row| row.bytes as f64)).log_scale().with_key_points(sizes),
-                extent(self.rows.iter().map(|row| self.value(row))).log_scale(),
+                extent(self.rows.iter().map(|row| row.bytes as f64), 0.8, 1.25)
+                    .log_scale()
+                    .with_key_points(sizes),
+                extent(self.rows.iter().map(|row| self.value(row)), 0.8, 1.25).log_scale(),
             )?;
         chart
             .configure_mesh()
@@ -87,12 +65,10 @@ impl Panel<'_> {
             .x_label_formatter(&|x| format!("{x:.0}"))
             .y_label_formatter(&|y| format!("{y}"))
             .draw()?;
-        for &transport in Transport::ALL {
-            let rows = self.rows.iter().filter(|row| row.transport == transport);
+        for transport in Transport::ALL {
+            let rows = self.rows.iter().filter(|row| row.transport == *transport);
             let points = rows.map(|row| (row.bytes as f64, self.value(row))).collect::<Vec<_>>();
-            let colour = colour(transport);
-            chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
-            chart.draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour.filled())))?;
+            line(&mut chart, points, colour(Transport::ALL, transport))?;
         }
         Ok(())
     }
@@ -105,18 +81,6 @@ impl Panel<'_> {
         }
     }
 }
-
-/// From a little below the least to a little above the most of some values above 0.
-fn extent(values: impl Iterator<Item = f64>) -> Range<f64> {
-    let (least, most) =
-        values.fold((f64::INFINITY, 0.0), |(least, most): (f64, f64), one| (least.min(one), most.max(one)));
-    least * 0.8..most * 1.25
-}
-
-const PANEL_WIDTH: u32 = 560;
-const PANEL_HEIGHT: u32 = 480;
-const LEGEND_HEIGHT: u32 = 36;
-const LEGEND_STEP: i32 = 90;
 
 #[cfg(test)]
 mod tests {
