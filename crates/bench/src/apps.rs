@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -302,19 +302,6 @@ fn version(name: &str, flag: &str) -> Option<String> {
     let words = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&words).lines().next().map(|line| line.trim().to_owned())
 }
-
-/// The library, by MEGAPIPE_PRELOAD, beside the program, or where `make install` puts it.
-pub fn library(program: &Path) -> Option<PathBuf> {
-    if let Some(named) = std::env::var_os("MEGAPIPE_PRELOAD").filter(|path| !path.is_empty()) {
-        return Path::new(&named).canonicalize().ok();
-    }
-    let folder = program.parent()?;
-    let places = [folder.join(LIBRARY), folder.join("../lib/megapipe").join(LIBRARY)];
-    places.iter().find_map(|place| place.canonicalize().ok())
-}
-
-/// The file name of the library.
-pub const LIBRARY: &str = "libmegapipe_preload.so";
 
 /// Nothing but what is measured shall bound the promotions.
 const POLICY: &str = "same_user = true\n[limits]\noffers_per_second = 1000000\noffers_burst = 1000000\n";

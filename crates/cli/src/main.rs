@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod doctor;
 mod documentation;
+mod library;
 mod monitor;
 mod run;
 mod serve;

@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 use promote::client::{Options, SharedMapping};
 use promote::wire::Token;
 use promote::{Answer, Client, Reason};
-use testkit::process::{Fosterling, copy_program};
+use testkit::process::{Fosterling, PATIENCE, copy_program, until};
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 /// A directory of one test.
@@ -102,18 +101,6 @@ fn token(number: u64) -> Token {
     Token::new(number).unwrap()
 }
 
-/// What `look` finds, waited for.
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < WATCHDOG, "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 fn receive(client: &mut Client) -> Answer {
     until("an answer", || client.receive().unwrap())
 }
@@ -151,7 +138,7 @@ fn segments(answers: [Answer; 2]) -> [(SharedMapping, SharedMapping); 2] {
 
 fn metrics(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
-    stream.set_read_timeout(Some(WATCHDOG)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();

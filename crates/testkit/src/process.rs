@@ -3,11 +3,15 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use crate::driver::WATCHDOG;
+
+/// Nothing that other processes do takes nearly as long, however slow the machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names the part that a child process plays in a test.
 const ROLE: &str = "MEGAPIPE_TEST_ROLE";
@@ -58,6 +62,34 @@ pub fn copy_program(from: &Path, to: &Path) {
     let copied =
         Command::new("install").args(["-m", "755"]).arg(from).arg(to).status().expect("install runs");
     assert!(copied.success(), "{} is copied to {}", from.display(), to.display());
+}
+
+/// The library that is loaded into programs, built where `program` was: cargo builds no library for the tests of
+/// another package.
+pub fn preload_library(program: &Path) -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = program.parent().expect("a program lies in a directory");
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "--quiet", "--package", "megapipe-preload"]);
+        build.args(directory.ends_with("release").then_some("--release"));
+        build.arg("--target-dir").arg(directory.parent().expect("target"));
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(build.status().expect("cargo runs").success(), "the library is built");
+        directory.join("libmegapipe_preload.so")
+    })
+}
+
+/// What `look` finds, waited for.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "{what}: waited in vain");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A child process that is ended with the test, whatever becomes of that.

@@ -20,6 +20,7 @@ use super::flags::{
 };
 use super::part_ended;
 use super::report::{Report, View};
+use crate::library;
 
 #[derive(Args)]
 pub(super) struct Apps {
@@ -111,10 +112,9 @@ impl Apps {
             Subject::App(app) => Some(*app),
             Subject::Overhead => None,
         });
-        let program = std::env::current_exe().unwrap_or_default();
         let plan = Plan {
             program: PROGRAM.into(),
-            library: apps::library(&program).ok_or(Unusable::NoLibrary)?,
+            library: library::find()?,
             command: command_line(),
             apps: apps.collect(),
             overhead: subjects.contains(&Subject::Overhead),

@@ -4,11 +4,12 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::bench::apps::LIBRARY;
 use ::bench::cpu::CpuSet;
 use ::bench::pair::{CACHELINE_PAYLOAD, Placement, Scenario, Transport};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+
+use crate::library::NotFound;
 
 /// How much is measured, in every scenario.
 #[derive(Args)]
@@ -64,11 +65,8 @@ pub(super) enum Unusable {
     NoTransport,
     #[error("nothing to measure: none of the --apps does any of the --operations")]
     NoOperation,
-    #[error(
-        "the preload library {LIBRARY} is neither beside this program nor in ../lib/megapipe; build it (cargo build \
-         --release -p megapipe-preload), or name it in MEGAPIPE_PRELOAD"
-    )]
-    NoLibrary,
+    #[error(transparent)]
+    NoLibrary(#[from] NotFound),
 }
 
 pub(super) fn check_cpus(flag: &'static str, set: &CpuSet, allowed: &CpuSet) -> Result<(), Unusable> {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use clap::ValueEnum;
 
-use super::library::FILE_NAME;
 use super::{Arguments, Failure, When};
+use crate::library::FILE_NAME;
 
 const PROMOTE: &str = "MEGAPIPE_PROMOTE";
 const SPIN: &str = "MEGAPIPE_SPIN";

@@ -1,46 +1,20 @@
-//! The library that is loaded into programs: where it lies, and whether a program's loader takes it.
+//! The library that is loaded into programs: whether ld.so, and a program's own loader, can take it.
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Failure;
 use super::elf::{Elf, Kind};
-
-pub(super) const FILE_NAME: &str = "libmegapipe_preload.so";
-/// LIBDIR of `make build`, where a distribution has its own place for libraries.
-const LIBDIR: Option<&str> = option_env!("MEGAPIPE_LIBDIR");
+use crate::library::{self, FILE_NAME};
 
 pub(super) struct Library {
-    /// Absolute: programs change their directory.
     pub(super) path: PathBuf,
     pub(super) kind: Kind,
 }
 
-/// Looks where MEGAPIPE_PRELOAD says, else beside this program and where `make install` puts it.
+/// Finds it, and reads what it is for.
 pub(super) fn find() -> Result<Library, Failure> {
-    let path = match std::env::var_os("MEGAPIPE_PRELOAD").filter(|value| !value.is_empty()) {
-        Some(chosen) => {
-            let path = std::path::absolute(&chosen).unwrap_or_else(|_| chosen.into());
-            if !path.is_file() {
-                let path = path.display();
-                let message = format!(
-                    "MEGAPIPE_PRELOAD names {path}, which is no file; set it to {FILE_NAME}, or unset it"
-                );
-                return Err(Failure::own(message));
-            }
-            path
-        }
-        None => {
-            let places = places();
-            let found = places.iter().map(|place| place.join(FILE_NAME)).find(|path| path.is_file());
-            found.ok_or_else(|| {
-                let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-                Failure::own(format!(
-                    "{FILE_NAME} is in none of {}; run `make install`, or set MEGAPIPE_PRELOAD to its path",
-                    places.join(", ")
-                ))
-            })?
-        }
-    };
+    let path = library::find().map_err(|error| Failure::own(error.to_string()))?;
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| matches!(byte, b' ' | b':' | b'$')) {
         let path = path.display();
         let message = format!(
@@ -62,18 +36,6 @@ pub(super) fn find() -> Result<Library, Failure> {
             Err(Failure::own(format!("{path} cannot be read: {cause}; let everybody read it (chmod a+r)")))
         }
     }
-}
-
-fn places() -> Vec<PathBuf> {
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.parent().unwrap_or(Path::new("/"));
-    let mut places = vec![beside.to_owned()];
-    if let Some(prefix) = beside.parent() {
-        places.push(prefix.join("lib/megapipe"));
-    }
-    places.extend(LIBDIR.map(|libdir| Path::new(libdir).join("megapipe")));
-    places.dedup();
-    places
 }
 
 impl Library {

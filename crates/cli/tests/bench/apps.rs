@@ -9,14 +9,15 @@ use bench::apps::record::Record;
 use bench::apps::{self, App};
 use bench::cpu::CpuSet;
 use serde_json::Value;
+use testkit::process::preload_library;
 
-use crate::support::{Files, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
+use crate::support::{
+    Files, PROGRAM, bench, children, command, of_kind, records, refused, signal, table, until, wait,
+};
 
 /// What these tests take, or why there is none of it here.
 fn is_missing(app: App) -> Option<String> {
-    if apps::library(Path::new(PROGRAM)).is_none() {
-        return Some("the preload library is not built: cargo build -p megapipe-preload".to_owned());
-    }
+    preload_library(PROGRAM.as_ref());
     let missing =
         app.programs().iter().filter(|name| apps::find(name).is_none()).copied().collect::<Vec<_>>();
     (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
@@ -30,13 +31,10 @@ fn measures(app: App, operation: &str) {
         return;
     }
     let files = Files::new(&format!("apps-{}-{operation}", app.name()));
-    let output = bench("apps")
+    let output = files
+        .bench_and_plot("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
         .args(["--placements", "one-core", "--seconds", "0.2", "--rounds", "1"])
-        .arg("--json")
-        .arg(&files.json)
-        .arg("--plot")
-        .arg(&files.plot)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -67,7 +65,7 @@ fn measures(app: App, operation: &str) {
     assert_eq!(transports, expected);
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains(app.name()) && table.contains("one-core"), "{table}");
-    assert!(fs::read_to_string(&files.plot).unwrap().contains("requests per second"));
+    assert!(files.svg().contains("requests per second"));
 }
 
 #[test]
@@ -97,10 +95,7 @@ fn postgres_is_measured() {
 
 #[test]
 fn what_is_not_installed_is_named_and_left_out() {
-    if apps::library(Path::new(PROGRAM)).is_none() {
-        println!("SKIPPED what_is_not_installed_is_named_and_left_out: the preload library is not built");
-        return;
-    }
+    preload_library(PROGRAM.as_ref());
     if apps::find("memcached").is_some_and(|place| place.ends_with("sbin/memcached")) {
         println!("SKIPPED what_is_not_installed_is_named_and_left_out: memcached is found without PATH");
         return;
@@ -134,15 +129,9 @@ fn a_run_in_which_nothing_is_promoted_fails_and_says_so() {
 
 #[test]
 fn what_the_library_costs_is_measured_beside() {
-    if apps::library(Path::new(PROGRAM)).is_none() {
-        println!("SKIPPED what_the_library_costs_is_measured_beside: the preload library is not built");
-        return;
-    }
+    preload_library(PROGRAM.as_ref());
     let files = Files::new("apps-overhead");
-    let output =
-        bench("apps").args(["--apps", "overhead", "--rounds", "1", "--json"]).arg(&files.json).output();
-    let output = output.unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let table = table(files.bench("apps").args(["--apps", "overhead", "--rounds", "1"]));
     let records = records::<Record>(&files.json);
     let seen = of_kind(&records, "overhead");
     let seen = seen.iter().map(|record| (record["cost"].as_str().unwrap(), record["preloaded"] == true));
@@ -152,7 +141,6 @@ fn what_the_library_costs_is_measured_beside() {
     let mut seen = seen.collect::<Vec<_>>();
     seen.sort_by_key(|(_, preloaded)| *preloaded);
     assert_eq!(seen, expected);
-    let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("read of another descriptor"), "{table}");
 }
 
@@ -167,14 +155,12 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
         (&["--connections", "501"], "from 1 to 500"),
         (&["--json", "-"], "name a file"),
     ] {
-        let output = bench("apps").args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("apps", arguments);
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
     let output = bench("apps").env("MEGAPIPE_PRELOAD", "/nonexistent/library.so").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8(output.stderr).unwrap().contains("cargo build --release -p megapipe-preload"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/library.so, which is no file"));
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -13,6 +12,7 @@ use bench::cpu::CpuSet;
 use bench::engine::Engine;
 use bench::record::Record;
 use serde_json::Value;
+use testkit::process::PATIENCE;
 
 mod apps;
 #[path = "../doctor/confine.rs"]
@@ -23,7 +23,9 @@ mod pair;
 mod promotion;
 mod support;
 
-use support::{Files, PATIENCE, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
+use support::{
+    Files, PROGRAM, bench, command, of_kind, orphans, records, refused, table, until, wait, with_file_size,
+};
 
 #[test]
 fn every_engine_answers_whole_messages_only() {
@@ -89,17 +91,11 @@ fn every_engine_survives_resets_and_closes_with_its_client() {
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     let files = Files::new("schema");
-    let output = bench("rpc")
-        .args(["--engines", "epoll-shared,epoll-reuseport"])
+    let mut run = files.bench_and_plot("rpc");
+    run.args(["--engines", "epoll-shared,epoll-reuseport"])
         .args(["--transactions", "1,10", "--connections", "8"])
-        .args(["--seconds", "0.05", "--rounds", "2"])
-        .arg("--json")
-        .arg(&files.json)
-        .arg("--plot")
-        .arg(&files.plot)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+        .args(["--seconds", "0.05", "--rounds", "2"]);
+    let table = table(&mut run);
 
     let records = records::<Record>(&files.json);
     let header = &records[0];
@@ -142,9 +138,8 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     assert_eq!(seen, expected.map(|(engine, transactions, round)| (engine.to_owned(), transactions, round)));
     assert_eq!(of_kind(&records, "floor").len(), 2);
 
-    let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("epoll-reuseport") && table.contains("floor:"), "{table}");
-    let svg = fs::read_to_string(&files.plot).unwrap();
+    let svg = files.svg();
     assert!(svg.contains("transactions per connection"), "{svg}");
 }
 
@@ -152,12 +147,11 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
 fn both_clients_measure() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(client);
-        let output = bench("rpc")
+        let output = files
+            .bench("rpc")
             .args(["--engines", "epoll-shared", "--client", client])
             .args(["--transactions", "3", "--sizes", "1,16384", "--connections", "20"])
             .args(["--seconds", "0.05", "--rounds", "1"])
-            .arg("--json")
-            .arg(&files.json)
             .output()
             .unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -173,55 +167,26 @@ fn both_clients_measure() {
 #[test]
 fn ctrl_c_keeps_what_was_measured() {
     let files = Files::new("interrupt");
-    let mut run = bench("rpc")
-        .args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"])
-        .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"])
-        .arg("--json")
-        .arg(&files.json)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    until(|| {
-        let text = fs::read_to_string(&files.json).unwrap_or_default();
-        text.matches(r#""record":"measurement""#).count() >= 2
-    });
-    signal(&run, libc::SIGINT);
-    let status = wait(&mut run);
-    assert_eq!(status.code(), Some(130));
-    let mut output = String::new();
-    run.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    assert!(output.contains("epoll-shared"), "{output}");
-    let mut notes = String::new();
-    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records::<Record>(&files.json), "measurement").len();
-    assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
+    let mut run = files.bench("rpc");
+    run.args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"]);
+    run.args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"]);
+    let (table, _) = files.interrupted::<Record>(&mut run, "measurement", 200_000);
+    assert!(table.contains("epoll-shared"), "{table}");
 }
 
 #[test]
 fn servers_end_with_their_controller() {
-    let mut run = bench("rpc")
-        .args(["--engines", "epoll-shared", "--connections", "4"])
-        .args(["--transactions", "10", "--seconds", "600"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut servers = Vec::new();
-    until(|| {
-        servers = children(run.id());
-        servers.iter().any(|&server| command(server).contains("epoll-shared"))
-    });
-    signal(&run, libc::SIGKILL);
-    wait(&mut run);
+    let mut run = bench("rpc");
+    run.args(["--engines", "epoll-shared", "--connections", "4"]);
+    run.args(["--transactions", "10", "--seconds", "600"]);
+    let is_server = |&server: &u32| command(server).contains("epoll-shared");
+    let servers = orphans(&mut run, |children| children.iter().any(is_server));
     until(|| servers.iter().all(|&server| command(server).is_empty()));
 }
 
 #[test]
 fn an_unknown_engine_is_refused_with_the_names_of_all() {
-    let output = bench("rpc").args(["--engines", "epoll-shared,select"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stderr = refused("rpc", &["--engines", "epoll-shared,select"]);
     assert!(stderr.contains("'select'"), "{stderr}");
     for engine in Engine::ALL {
         assert!(stderr.contains(engine.name()), "{engine} in {stderr}");
@@ -231,9 +196,7 @@ fn an_unknown_engine_is_refused_with_the_names_of_all() {
 #[test]
 fn a_cpu_out_of_reach_is_refused() {
     for flag in ["--server-cpus", "--client-cpus"] {
-        let output = bench("rpc").args([flag, "1023"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2));
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("rpc", &[flag, "1023"]);
         assert!(stderr.contains(flag) && stderr.contains("CPU 1023"), "{stderr}");
     }
 }
@@ -265,9 +228,7 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let picture = folder.join("plot.png");
     for (flag, file, remedy) in [("--plot", picture.to_str().unwrap(), ".svg"), ("--json", "-", "./-")] {
-        let output = bench("rpc").args([flag, file]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flag} {file}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("rpc", &[flag, file]);
         assert!(stderr.contains(flag) && stderr.contains(remedy), "{stderr}");
     }
     assert!(!picture.exists());
@@ -277,14 +238,11 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(&format!("rate-{client}"));
-        let output = bench("rpc")
+        let output = files
+            .bench_and_plot("rpc")
             .args(["--engines", "epoll-shared,megapipe-epoll", "--client", client])
             .args(["--transactions", "1,10", "--connections", "8"])
             .args(["--seconds", "0.1", "--rounds", "1", "--rate", "2000"])
-            .arg("--json")
-            .arg(&files.json)
-            .arg("--plot")
-            .arg(&files.plot)
             .output()
             .unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
@@ -305,21 +263,17 @@ fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
         }
         let table = String::from_utf8(output.stdout).unwrap();
         assert!(table.contains("1 server core, 2000 requests/s"), "{table}");
-        assert!(fs::read_to_string(&files.plot).unwrap().contains("99th percentile of latency"));
+        assert!(files.svg().contains("99th percentile of latency"));
     }
 }
 
 #[test]
 fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
     let files = Files::new("half");
-    let output = bench("rpc")
-        .args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"])
-        .args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"])
-        .arg("--json")
-        .arg(&files.json)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench("rpc");
+    run.args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"]);
+    run.args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"]);
+    table(&mut run);
     let records = records::<Record>(&files.json);
     let measurements = of_kind(&records, "measurement");
     let (closed, paced) = measurements.split_at(2);
@@ -349,9 +303,7 @@ fn values_out_of_bounds_are_refused_with_the_bounds() {
         ("--rate", "0", "or half"),
         ("--rate", "most", "or half"),
     ] {
-        let output = bench("rpc").args([flag, value]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{flag} {value}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("rpc", &[flag, value]);
         assert!(stderr.contains(flag) && stderr.contains(bounds), "{stderr}");
     }
 }
@@ -362,9 +314,7 @@ fn a_rate_that_says_nothing_is_refused() {
         (["--rate", "half", "--engines", "tokio"], "add epoll-reuseport to --engines"),
         (["--rate", "10", "--seconds", "1"], "give a higher --rate"),
     ] {
-        let output = bench("rpc").args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("rpc", &arguments);
         assert!(stderr.contains("--rate") && stderr.contains(remedy), "{stderr}");
     }
 }
@@ -379,22 +329,10 @@ fn a_full_disk_is_named_and_what_was_measured_is_shown() {
 
     // A file that can take the header and little more.
     let files = Files::new("full");
-    let mut command = bench("rpc");
-    command
-        .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
-        .args(["--seconds", "0.05", "--rounds", "1000", "--json"])
-        .arg(&files.json);
-    let limit = libc::rlimit { rlim_cur: 8192, rlim_max: 8192 };
-    // SAFETY: between fork and exec only signal and setrlimit are called, both async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-            match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
-                0 => Ok(()),
-                _ => Err(io::Error::last_os_error()),
-            }
-        });
-    }
+    let mut command = files.bench("rpc");
+    command.args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"]);
+    command.args(["--seconds", "0.05", "--rounds", "1000"]);
+    with_file_size(&mut command, 8192);
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let stderr = String::from_utf8(output.stderr).unwrap();

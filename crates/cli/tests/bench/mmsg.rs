@@ -1,10 +1,8 @@
 //! `megapipe bench mmsg`: real servers, and messages that really go.
 
-use std::fs;
-
 use bench::mmsg::record::Record;
 
-use crate::support::{Files, bench, of_kind, records};
+use crate::support::{Files, of_kind, records, refused, table};
 
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
@@ -13,17 +11,10 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
         return;
     }
     let files = Files::new("mmsg");
-    let plot = files.json.with_extension("svg");
-    let output = bench("mmsg")
-        .args(["--sockets", "32", "--messages", "20", "--ready", "1,20", "--rounds", "2", "--gap", "0"])
-        .args(["--traffic", "udp,tcp,udp-send"])
-        .arg("--json")
-        .arg(&files.json)
-        .arg("--plot")
-        .arg(&plot)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench_and_plot("mmsg");
+    run.args(["--sockets", "32", "--messages", "20", "--ready", "1,20", "--rounds", "2", "--gap", "0"])
+        .args(["--traffic", "udp,tcp,udp-send"]);
+    let table = table(&mut run);
     let records = records::<Record>(&files.json);
     assert_eq!(records[0]["scenario"], "mmsg");
     let measured = of_kind(&records, "measurement");
@@ -39,12 +30,10 @@ fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
             _ => assert!(calls > 0, "{record}"),
         }
     }
-    let table = String::from_utf8(output.stdout).unwrap();
     for words in ["stateful", "sendmmmsg", "a receiver does not send", "paper"] {
         assert!(table.contains(words), "{table}");
     }
-    let svg = fs::read_to_string(&plot).unwrap();
-    fs::remove_file(&plot).unwrap();
+    let svg = files.svg();
     assert!(svg.contains("udp-send"), "{svg}");
 }
 
@@ -53,7 +42,6 @@ fn what_cannot_be_measured_is_refused() {
     for arguments in
         [&["--sockets", "8", "--ready", "9"][..], &["--cpus", "0"], &["--ready", "0"], &["--calls", "poll"]]
     {
-        let output = bench("mmsg").args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+        refused("mmsg", arguments);
     }
 }

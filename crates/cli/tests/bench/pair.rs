@@ -4,7 +4,6 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -13,7 +12,10 @@ use bench::pair::record::Record;
 use bench::pair::{Placement, Transport};
 use serde_json::Value;
 
-use crate::support::{Files, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
+use crate::support::{
+    Files, PROGRAM, bench, children, command, of_kind, orphans, records, refused, signal, table, until, wait,
+    with_file_size,
+};
 
 #[test]
 fn every_transport_of_round_trips_carries_every_byte() {
@@ -28,14 +30,10 @@ fn every_transport_of_streams_carries_every_byte() {
 /// All transports, in all placements that this machine has, with sizes at and about every bound.
 fn carries_every_byte(scenario: &str, figure: &str) {
     let files = Files::new(&format!("verify-{scenario}"));
-    let output = bench(scenario)
-        .args(["--verify", "--sizes", "1,8,56,4097,65536,1048576", "--seconds", "0.05", "--rounds", "1"])
-        .args(if scenario == "stream" { &["--ring-bytes", "8192"][..] } else { &[] })
-        .arg("--json")
-        .arg(&files.json)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench(scenario);
+    run.args(["--verify", "--sizes", "1,8,56,4097,65536,1048576", "--seconds", "0.05", "--rounds", "1"])
+        .args(if scenario == "stream" { &["--ring-bytes", "8192"][..] } else { &[] });
+    table(&mut run);
     let records = records::<Record>(&files.json);
     assert!(of_kind(&records, "absent").is_empty(), "{records:?}");
     let measured = of_kind(&records, scenario);
@@ -89,16 +87,10 @@ fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
 #[test]
 fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
     let files = Files::new("pingpong");
-    let output = bench("pingpong")
-        .args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"])
-        .args(["--seconds", "0.1", "--rounds", "2"])
-        .arg("--json")
-        .arg(&files.json)
-        .arg("--plot")
-        .arg(&files.plot)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench_and_plot("pingpong");
+    run.args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"]);
+    run.args(["--seconds", "0.1", "--rounds", "2"]);
+    let table = table(&mut run);
     let records = records::<Record>(&files.json);
     let header = &records[0];
     assert_eq!(header["scenario"], "pingpong");
@@ -124,25 +116,18 @@ fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
         ("tcp", 512, 2),
     ];
     assert_eq!(seen, expected.map(|(transport, bytes, round)| (transport.to_owned(), bytes, round)));
-    let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("one-core") && table.contains("1.00"), "{table}");
     assert!(!table.contains("quoted"), "of two cores only: {table}");
-    assert!(fs::read_to_string(&files.plot).unwrap().contains("median round trip"));
+    assert!(files.svg().contains("median round trip"));
 }
 
 #[test]
 fn a_stream_is_told_in_messages_and_in_bytes() {
     let files = Files::new("stream");
-    let output = bench("stream")
-        .args(["--transports", "tcp,pipe", "--sizes", "64", "--placements", "one-core"])
-        .args(["--seconds", "0.1", "--rounds", "1"])
-        .arg("--json")
-        .arg(&files.json)
-        .arg("--plot")
-        .arg(&files.plot)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench_and_plot("stream");
+    run.args(["--transports", "tcp,pipe", "--sizes", "64", "--placements", "one-core"]);
+    run.args(["--seconds", "0.1", "--rounds", "1"]);
+    let table = table(&mut run);
     let records = records::<Record>(&files.json);
     let measured = of_kind(&records, "stream");
     assert_eq!(measured.len(), 2);
@@ -152,8 +137,8 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
         assert!((figure("bytes_per_s") / bytes_per_s - 1.0).abs() < 1e-9 && bytes_per_s > 0.0, "{record}");
         assert!(figure("cpu_ns_per_message") > 0.0, "{record}");
     }
-    assert!(String::from_utf8(output.stdout).unwrap().contains("msg/s"));
-    assert!(fs::read_to_string(&files.plot).unwrap().contains("bytes per second"));
+    assert!(table.contains("msg/s"), "{table}");
+    assert!(files.svg().contains("bytes per second"));
 }
 
 #[test]
@@ -190,9 +175,7 @@ fn flags_that_say_nothing_are_refused_with_a_remedy() {
         ("stream", &["--rounds", "0"], "from 1 to 1000000"),
         ("stream", &["--seconds", "0"], "from 0.05 to 3600"),
     ] {
-        let output = bench(scenario).args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused(scenario, arguments);
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");
     }
     let output = bench("stream").args(["--json", "/nonexistent/records"]).output().unwrap();
@@ -212,17 +195,7 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
             .args(["--transports", "cacheline,unix", "--sizes", "8", "--placements", "two-cores"])
             .args(["--seconds", "0.05", "--rounds", "2"])
             .args(verify);
-        let limit = libc::rlimit { rlim_cur: 1024, rlim_max: 1024 }; // of files, shared memory included
-        // SAFETY: between fork and exec only signal and setrlimit are called, both async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-                match libc::setrlimit(libc::RLIMIT_FSIZE, &limit) {
-                    0 => Ok(()),
-                    _ => Err(std::io::Error::last_os_error()),
-                }
-            });
-        }
+        with_file_size(&mut command, 1024); // of shared memory, too
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         let table = String::from_utf8(output.stdout).unwrap();
@@ -235,11 +208,10 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
 #[test]
 fn a_transport_that_fails_midway_fails_the_run() {
     let files = Files::new("pair-midway");
-    let mut run = bench("pingpong")
+    let mut run = files
+        .bench("pingpong")
         .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
         .args(["--seconds", "0.2", "--rounds", "10"])
-        .arg("--json")
-        .arg(&files.json)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -284,11 +256,10 @@ fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
     }
     for signal_number in [libc::SIGINT, libc::SIGTERM].into_iter().cycle().take(6) {
         let files = Files::new("pair-promoted-interrupt");
-        let mut run = bench("pingpong")
+        let mut run = files
+            .bench("pingpong")
             .args(["--transports", "promoted", "--sizes", "8", "--placements", "one-core"])
             .args(["--seconds", "0.05", "--rounds", "100000"])
-            .arg("--json")
-            .arg(&files.json)
             .env("TMPDIR", &folder)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -309,30 +280,11 @@ fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
 #[test]
 fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
     let files = Files::new("pair-interrupt");
-    let mut run = bench("pingpong")
-        .args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"])
-        .args(["--seconds", "0.05", "--rounds", "100000"])
-        .arg("--json")
-        .arg(&files.json)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut seen = Vec::new();
-    until(|| {
-        seen.extend(children(run.id()));
-        let text = fs::read_to_string(&files.json).unwrap_or_default();
-        text.matches(r#""record":"pingpong""#).count() >= 2
-    });
-    signal(&run, libc::SIGINT);
-    assert_eq!(wait(&mut run).code(), Some(130));
-    let mut output = String::new();
-    run.stdout.take().unwrap().read_to_string(&mut output).unwrap();
-    assert!(output.contains("unix"), "{output}");
-    let mut notes = String::new();
-    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records::<Record>(&files.json), "pingpong").len();
-    assert!(notes.contains(&format!("stopped: {kept} of 200000")), "{notes}");
+    let mut run = files.bench("pingpong");
+    run.args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"]);
+    run.args(["--seconds", "0.05", "--rounds", "100000"]);
+    let (table, seen) = files.interrupted::<Record>(&mut run, "pingpong", 200_000);
+    assert!(table.contains("unix"), "{table}");
     assert!(seen.iter().all(|&process| !command(process).contains("--scenario")), "{seen:?}");
 }
 
@@ -342,21 +294,10 @@ fn all_processes_end_with_their_controller() {
         1 => ("one-core", 2),
         _ => ("oversubscribed", 10), // with four busy ones on each of two CPUs
     };
-    let mut run = bench("stream")
-        .args(["--transports", "unix", "--sizes", "8", "--placements", placement])
-        .args(["--seconds", "600"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut processes = Vec::new();
-    until(|| {
-        processes = children(run.id());
-        let told = |&process: &u32| command(process).contains("bench\0");
-        processes.iter().filter(|process| told(process)).count() == expected
-    });
-    signal(&run, libc::SIGKILL);
-    wait(&mut run);
+    let mut run = bench("stream");
+    run.args(["--transports", "unix", "--sizes", "8", "--placements", placement]).args(["--seconds", "600"]);
+    let told = |process: &&u32| command(**process).contains("bench\0");
+    let processes = orphans(&mut run, |children| children.iter().filter(told).count() == expected);
     until(|| processes.iter().all(|&process| command(process).is_empty()));
 }
 

@@ -1,24 +1,18 @@
 //! `megapipe bench promotion`: a real monitor, real processes, and connections that really move.
 
-use std::fs;
-use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use bench::promotion::record::Record;
 
-use crate::support::{Files, PROGRAM, bench, children, command, of_kind, records, signal, until, wait};
+use crate::support::{Files, PROGRAM, bench, command, of_kind, orphans, records, refused, table, until};
 
 #[test]
 fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
     let files = Files::new("promotion");
-    let output = bench("promotion")
-        .args(["--promotions", "20", "--rate", "100", "--connections", "20"])
-        .args(["--seconds", "0.1", "--rounds", "2"])
-        .arg("--json")
-        .arg(&files.json)
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
+    let mut run = files.bench("promotion");
+    run.args(["--promotions", "20", "--rate", "100", "--connections", "20"]);
+    run.args(["--seconds", "0.1", "--rounds", "2"]);
+    let table = table(&mut run);
     let records = records::<Record>(&files.json);
     let header = &records[0];
     assert_eq!(header["scenario"], "promotion");
@@ -37,7 +31,6 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
             }
         }
     }
-    let table = String::from_utf8(output.stdout).unwrap();
     for figure in ["promotion, monitor", "beside / alone", "beside idle / alone", "idle, all"] {
         assert!(table.contains(figure), "{table}");
     }
@@ -46,46 +39,20 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
 #[test]
 fn ctrl_c_keeps_what_was_measured_and_ends_all_processes() {
     let files = Files::new("promotion-interrupt");
-    let mut run = bench("promotion")
-        .args(["--figures", "load", "--rate", "100", "--seconds", "0.5", "--rounds", "100000"])
-        .arg("--json")
-        .arg(&files.json)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut seen = Vec::new();
-    until(|| {
-        seen.extend(children(run.id()));
-        let text = fs::read_to_string(&files.json).unwrap_or_default();
-        text.matches(r#""record":"load""#).count() >= 2
-    });
-    signal(&run, libc::SIGINT);
-    assert_eq!(wait(&mut run).code(), Some(130));
-    let mut notes = String::new();
-    run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-    let kept = of_kind(&records::<Record>(&files.json), "load").len();
-    assert!(notes.contains(&format!("stopped: {kept} of 100000")), "{notes}");
+    let mut run = files.bench("promotion");
+    run.args(["--figures", "load", "--rate", "100", "--seconds", "0.5", "--rounds", "100000"]);
+    let (_, seen) = files.interrupted::<Record>(&mut run, "load", 100_000);
     assert!(!seen.is_empty());
     assert!(seen.iter().all(|&process| !is_ours(process)), "{seen:?}");
 }
 
 #[test]
 fn all_processes_end_with_their_controller() {
-    let mut run = bench("promotion")
-        .args(["--figures", "idle", "--connections", "5", "--seconds", "600"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut processes = Vec::new();
-    until(|| {
-        processes = children(run.id());
-        processes.iter().filter(|&&process| is_ours(process)).count() == 3
-    });
-    signal(&run, libc::SIGKILL);
-    wait(&mut run);
-    until(|| !processes.iter().any(|&process| is_ours(process)));
+    let mut run = bench("promotion");
+    run.args(["--figures", "idle", "--connections", "5", "--seconds", "600"]);
+    let ours = |children: &[u32]| children.iter().filter(|&&process| is_ours(process)).count();
+    let processes = orphans(&mut run, |children| ours(children) == 3);
+    until(|| ours(&processes) == 0);
 }
 
 #[test]
@@ -98,9 +65,7 @@ fn what_cannot_be_measured_is_refused_with_the_remedy() {
         (&["--cpus", "0,1,2"], "give two, or one"),
         (&["--cpus", "1023"], "CPU 1023"),
     ] {
-        let output = bench("promotion").args(arguments).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
-        let stderr = String::from_utf8(output.stderr).unwrap();
+        let stderr = refused("promotion", arguments);
         assert!(stderr.contains(remedy), "{stderr}");
     }
 }

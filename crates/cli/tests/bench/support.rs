@@ -1,18 +1,20 @@
 //! What the tests of all scenarios share: how a benchmark is started, watched and read.
 
 use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use testkit::process::PATIENCE;
+
+use crate::confine;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
-
-/// Nothing here takes nearly as long, however slow the machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Files of one test.
 pub(crate) struct Files {
@@ -32,6 +34,54 @@ impl Files {
         }
         files
     }
+
+    /// The benchmark of a scenario, which leaves its records here.
+    pub(crate) fn bench(&self, scenario: &str) -> Command {
+        let mut command = bench(scenario);
+        command.arg("--json").arg(&self.json);
+        command
+    }
+
+    /// The same, and its plot.
+    pub(crate) fn bench_and_plot(&self, scenario: &str) -> Command {
+        let mut command = self.bench(scenario);
+        command.arg("--plot").arg(&self.plot);
+        command
+    }
+
+    /// The plot that was left.
+    pub(crate) fn svg(&self) -> String {
+        fs::read_to_string(&self.plot).unwrap()
+    }
+
+    fn has(&self, kind: &str, count: usize) -> bool {
+        let text = fs::read_to_string(&self.json).unwrap_or_default();
+        text.matches(&format!(r#""record":"{kind}""#)).count() >= count
+    }
+
+    /// Ctrl-C, once there are two records of a kind: as many are kept, and told, as there are. Gives the table and the
+    /// processes that were seen at work.
+    pub(crate) fn interrupted<Record: DeserializeOwned>(
+        &self,
+        command: &mut Command,
+        kind: &str,
+        measurements: usize,
+    ) -> (String, Vec<u32>) {
+        let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut seen = Vec::new();
+        until(|| {
+            seen.extend(children(run.id()));
+            self.has(kind, 2)
+        });
+        signal(&run, libc::SIGINT);
+        assert_eq!(wait(&mut run).code(), Some(130));
+        let (mut table, mut notes) = (String::new(), String::new());
+        run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
+        run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+        let kept = of_kind(&records::<Record>(&self.json), kind).len();
+        assert!(notes.contains(&format!("stopped: {kept} of {measurements}")), "{notes}");
+        (table, seen)
+    }
 }
 
 /// The benchmark of a scenario.
@@ -39,6 +89,45 @@ pub(crate) fn bench(scenario: &str) -> Command {
     let mut command = Command::new(PROGRAM);
     command.args(["bench", scenario]);
     command
+}
+
+/// The table of a run that ends well.
+pub(crate) fn table(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command line is refused with.
+pub(crate) fn refused(scenario: &str, arguments: &[&str]) -> String {
+    let output = bench(scenario).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The processes of a run whose controller was killed once they were `complete`.
+pub(crate) fn orphans(command: &mut Command, complete: impl Fn(&[u32]) -> bool) -> Vec<u32> {
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut processes = Vec::new();
+    until(|| {
+        processes = children(run.id());
+        complete(&processes)
+    });
+    signal(&run, libc::SIGKILL);
+    wait(&mut run);
+    processes
+}
+
+/// RLIMIT_FSIZE of so many bytes, past which writes fail.
+pub(crate) fn with_file_size(command: &mut Command, bytes: u64) -> &mut Command {
+    // SAFETY: between fork and exec only signal is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    confine::with_limit(command, libc::RLIMIT_FSIZE, bytes)
 }
 
 /// All lines, each of which is also a record by its type; the first tells of the run.

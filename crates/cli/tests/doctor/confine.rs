@@ -37,7 +37,11 @@ pub(crate) fn with_open_files(command: &mut Command, descriptors: u64) -> &mut C
     with_limit(command, libc::RLIMIT_NOFILE, descriptors)
 }
 
-fn with_limit(command: &mut Command, resource: libc::__rlimit_resource_t, value: u64) -> &mut Command {
+pub(crate) fn with_limit(
+    command: &mut Command,
+    resource: libc::__rlimit_resource_t,
+    value: u64,
+) -> &mut Command {
     let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
     // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe.
     unsafe {

@@ -5,9 +5,9 @@ use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
 
-use testkit::process::{Fosterling, copy_program};
+use testkit::process::{Fosterling, copy_program, until};
 
-use crate::support::{PROGRAM, Place, clean, library, output, text, until};
+use crate::support::{PROGRAM, Place, clean, library, output, text};
 
 #[test]
 fn exit_status_arguments_and_output_are_the_programs() {

@@ -7,9 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use testkit::process::{Fosterling, copy_program};
+use testkit::process::{Fosterling, copy_program, until};
 
-use crate::support::{PROGRAM, Place, clean, output, python, text, until};
+use crate::support::{PROGRAM, Place, clean, output, python, text};
 
 /// A server in a thread and a client: round trips with pauses, in which the monitor gets round to its answers; then the
 /// process ends as its argument says.

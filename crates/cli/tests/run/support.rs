@@ -5,28 +5,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use testkit::process::{Fosterling, copy_program};
+use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
-const WATCHDOG: Duration = Duration::from_secs(60);
 
-/// The library, built as `megapipe` was: cargo builds no library for the tests of another package.
 pub(crate) fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = Path::new(PROGRAM).parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--locked", "--quiet", "--package", "megapipe-preload", "--target-dir"]);
-        build.arg(directory.parent().unwrap()).current_dir(env!("CARGO_MANIFEST_DIR"));
-        if directory.ends_with("release") {
-            build.arg("--release");
-        }
-        assert!(build.status().expect("cargo runs").success(), "the library is built");
-        directory.join("libmegapipe_preload.so")
-    })
+    preload_library(PROGRAM.as_ref())
 }
 
 /// A directory of one test.
@@ -134,7 +120,7 @@ pub(crate) fn output(command: &mut Command) -> Output {
         if let Some(status) = child.child().try_wait().unwrap() {
             break status;
         }
-        assert!(start.elapsed() < WATCHDOG, "{command:?} hangs");
+        assert!(start.elapsed() < PATIENCE, "{command:?} hangs");
         std::thread::sleep(Duration::from_millis(1));
     };
     Output { status, stdout: stdout.join().unwrap().unwrap(), stderr: stderr.join().unwrap().unwrap() }
@@ -142,18 +128,6 @@ pub(crate) fn output(command: &mut Command) -> Output {
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// What `look` finds, waited for.
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < WATCHDOG, "{what}: waited in vain");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// A real interpreter: a shim would be a shell script.
