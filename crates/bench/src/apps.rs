@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::child::Failure;
+use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
 use crate::pair::{BUSY_PER_CPU, Crowd, Placement};
 use crate::progress::{Listener, Outcome, Progress};
@@ -193,7 +193,7 @@ impl<'plan> Run<'plan> {
             .and_then(|_| fs::set_permissions(&library, fs::Permissions::from_mode(0o755)))
             .map_err(|error| format!("cannot copy {}: {error}", plan.library.display()))?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
-        fs::write(&policy, POLICY)?;
+        fs::write(&policy, MONITOR_POLICY)?;
         let mut command = Command::new(&plan.program);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
@@ -302,6 +302,3 @@ fn version(name: &str, flag: &str) -> Option<String> {
     let words = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&words).lines().next().map(|line| line.trim().to_owned())
 }
-
-/// Nothing but what is measured shall bound the promotions.
-const POLICY: &str = "same_user = true\n[limits]\noffers_per_second = 1000000\noffers_burst = 1000000\n";

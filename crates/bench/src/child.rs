@@ -77,3 +77,7 @@ pub(crate) fn text(stream: impl Read) -> String {
     let _ = stream.take(4096).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// Of a monitor that is part of a measurement: nothing but what is measured shall bound the promotions.
+pub(crate) const MONITOR_POLICY: &str =
+    "same_user = true\n[limits]\noffers_per_second = 1000000\noffers_burst = 1000000\n";

@@ -63,8 +63,7 @@ fn heading(group: &Group) -> String {
 fn paced(group: &Group) -> Table {
     let quantiles: [fn(&Row) -> f64; 3] =
         [|row| row.p50_us.median, |row| row.p99_us.median, |row| row.p999_us.median];
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
+    let mut table = with_columns([
         "engine",
         "p50 us",
         "ratio",
@@ -100,7 +99,7 @@ fn paced(group: &Group) -> Table {
         ]);
         table.add_row(cells);
     }
-    align(&mut table);
+    align(&mut table, &[0]);
     table
 }
 
@@ -130,8 +129,7 @@ fn limits(group: &Group) -> String {
 
 fn body(group: &Group) -> Table {
     let floor = group.floor.as_ref().map(|floor| floor.without_entries(group.transactions));
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
+    let mut table = with_columns([
         "engine",
         "CPU ns/tx",
         "min..max",
@@ -163,7 +161,7 @@ fn body(group: &Group) -> Table {
             row.failures.to_string(),
         ]);
     }
-    align(&mut table);
+    align(&mut table, &[0]);
     table
 }
 
@@ -172,10 +170,19 @@ fn ratio(group: &Group, row: &Row) -> String {
     row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.3}{mark}"))
 }
 
-/// Names to the left, figures to the right.
-fn align(table: &mut Table) {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+/// A table with these columns.
+pub(crate) fn with_columns<const COLUMNS: usize>(names: [&str; COLUMNS]) -> Table {
+    let mut table = Table::new();
+    table.load_style(NOTHING).set_header(names);
+    table
+}
+
+/// Names, which are in these columns, to the left; figures to the right.
+pub(crate) fn align(table: &mut Table, names: &[usize]) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        if !names.contains(&index) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
 }
 
@@ -209,7 +216,7 @@ fn floor(group: &Group) -> Option<String> {
 }
 
 /// Share of waiting from which on figures are not to be trusted.
-const DISTURBED: f64 = 0.05;
+pub(crate) const DISTURBED: f64 = 0.05;
 
 const LEGEND: &str = "\
 Medians over the rounds. CPU ns/tx: CPU time of the server per transaction, and its smallest and largest value;

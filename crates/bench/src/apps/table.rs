@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 
 use super::app::Transport;
 use super::record::Record;
 use super::summary::{self, OverheadRow, Row};
 use crate::pair::Placement;
 use crate::summary::Spread;
+use crate::table::{align, with_columns};
 
 /// One table per placement: medians over the rounds, by case and transport; then what the library costs.
 pub fn render(records: &[Record]) -> String {
@@ -40,8 +40,7 @@ pub fn render(records: &[Record]) -> String {
 }
 
 fn cases(rows: &[&Row]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
+    let mut table = with_columns([
         "server",
         "operation",
         "conns",
@@ -61,7 +60,7 @@ fn cases(rows: &[&Row]) -> Table {
     for row in rows {
         table.add_row(cells(row));
     }
-    right(&mut table, &[0, 1, 3]);
+    align(&mut table, &[0, 1, 3]);
     table
 }
 
@@ -103,16 +102,7 @@ fn compared(ratio: Option<f64>, asked: Option<f64>) -> [String; 2] {
 }
 
 fn costs(rows: &[OverheadRow]) -> Table {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
-        "",
-        "plain ns",
-        "min..max",
-        "with it ns",
-        "min..max",
-        "more",
-        "asked",
-    ]);
+    let mut table = with_columns(["", "plain ns", "min..max", "with it ns", "min..max", "more", "asked"]);
     for row in rows {
         let of = |spread: Spread| {
             let Spread { median, minimum, maximum } = spread;
@@ -127,16 +117,8 @@ fn costs(rows: &[OverheadRow]) -> Table {
         cells.extend([format!("{more:.1}{mark}"), format!("{asked}")]);
         table.add_row(cells);
     }
-    right(&mut table, &[0]);
+    align(&mut table, &[0]);
     table
-}
-
-fn right(table: &mut Table, except: &[usize]) {
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if !except.contains(&index) {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
 }
 
 fn described(placement: Placement) -> &'static str {

@@ -33,7 +33,7 @@ fn panel<'file>(area: &Area<'file>, rows: &[Row]) -> Drawn<'file> {
     let mut chart =
         ChartBuilder::on(&area).margin(10).x_label_area_size(40).y_label_area_size(60).build_cartesian_2d(
             extent(ready.iter().copied(), 0.7, 1.4).log_scale().with_key_points(ready),
-            0.0..rows.iter().map(|row| row.cpu_ns[2]).fold(0.0, f64::max) * 1.1,
+            0.0..rows.iter().map(|row| row.cpu_ns.maximum).fold(0.0, f64::max) * 1.1,
         )?;
     chart
         .configure_mesh()
@@ -44,19 +44,19 @@ fn panel<'file>(area: &Area<'file>, rows: &[Row]) -> Drawn<'file> {
         .draw()?;
     for call in Call::ALL {
         let of_call = rows.iter().filter(|row| row.call == *call);
-        let points: Vec<_> = of_call.clone().map(|row| (row.ready as f64, row.cpu_ns[0])).collect();
+        let points: Vec<_> = of_call.clone().map(|row| (row.ready as f64, row.cpu_ns.median)).collect();
         let colour = colour(Call::ALL, call);
         line(&mut chart, points, colour)?;
         chart.draw_series(of_call.map(|row| {
-            let [_, least, most] = row.cpu_ns;
-            PathElement::new([(row.ready as f64, least), (row.ready as f64, most)], colour)
+            let place = |value| (row.ready as f64, value);
+            PathElement::new([place(row.cpu_ns.minimum), place(row.cpu_ns.maximum)], colour)
         }))?;
     }
     let baseline = |ready| rows.iter().find(|row| row.call == Call::Recvmsg && row.ready == ready);
     let paper: Vec<_> = PAPER_RATIOS
         .iter()
         .filter(|_| *traffic == Traffic::Udp)
-        .filter_map(|&(ready, ratio)| Some((ready as f64, baseline(ready)?.cpu_ns[0] * ratio)))
+        .filter_map(|&(ready, ratio)| Some((ready as f64, baseline(ready)?.cpu_ns.median * ratio)))
         .collect();
     chart.draw_series(DashedLineSeries::new(paper, 6, 4, PAPER.stroke_width(2)))?;
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::record::{Measurement, Record};
 use super::{Call, Traffic};
+use crate::summary::Spread;
 
 /// One call at one number of ready sockets: medians over the rounds.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,8 +19,8 @@ pub struct Row {
     pub fewer_calls: Option<f64>,
     /// System calls to wait, for each message.
     pub waits_per_packet: f64,
-    /// Server time for each message, nanoseconds: median, least and most.
-    pub cpu_ns: [f64; 3],
+    /// Server time for each message, nanoseconds.
+    pub cpu_ns: Spread,
     /// Median of the ratios, round by round, to the better of recvmsg and recvmmsg.
     pub ratio: Option<f64>,
     /// Messages lost in all rounds.
@@ -42,43 +43,31 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
         let of = |call: Call| {
             measured.iter().filter(move |one| (one.traffic, one.ready, one.call) == (traffic, ready, call))
         };
-        let over = |value: fn(&Measurement) -> f64| spread(of(call).map(|one| value(one)).collect());
-        let calls_per_packet = over(|one| one.receive_calls as f64 / one.packets as f64)[0];
-        let plain: Vec<f64> =
-            of(Call::Recvmsg).map(|one| one.receive_calls as f64 / one.packets as f64).collect();
-        let ratios: Vec<f64> = of(call)
-            .filter_map(|one| {
-                let baseline = [Call::Recvmsg, Call::Recvmmsg]
-                    .into_iter()
-                    .flat_map(of)
-                    .filter(|other| other.round == one.round)
-                    .map(|other| other.cpu_ns_per_packet);
-                Some(one.cpu_ns_per_packet / baseline.min_by(f64::total_cmp)?)
-            })
-            .collect();
-        Row {
+        let over = |value: fn(&Measurement) -> f64| Spread::of(of(call).map(|one| value(one)));
+        let calls = |call| Spread::of(of(call).map(|one| one.receive_calls as f64 / one.packets as f64));
+        let calls_per_packet = calls(call)?.median;
+        let ratios = of(call).filter_map(|one| {
+            let baseline = [Call::Recvmsg, Call::Recvmmsg]
+                .into_iter()
+                .flat_map(of)
+                .filter(|other| other.round == one.round)
+                .map(|other| other.cpu_ns_per_packet);
+            Some(one.cpu_ns_per_packet / baseline.min_by(f64::total_cmp)?)
+        });
+        Some(Row {
             traffic,
             ready,
             call,
             calls_per_packet,
-            fewer_calls: (!plain.is_empty()).then(|| spread(plain)[0] / calls_per_packet),
-            waits_per_packet: over(|one| one.wait_calls as f64 / one.packets as f64)[0],
-            cpu_ns: over(|one| one.cpu_ns_per_packet),
-            ratio: (!ratios.is_empty()).then(|| spread(ratios)[0]),
+            fewer_calls: calls(Call::Recvmsg).map(|plain| plain.median / calls_per_packet),
+            waits_per_packet: over(|one| one.wait_calls as f64 / one.packets as f64)?.median,
+            cpu_ns: over(|one| one.cpu_ns_per_packet)?,
+            ratio: Spread::of(ratios).map(|ratios| ratios.median),
             lost: of(call).map(|one| one.lost).sum(),
-            delay_us: [over(|one| one.p50_us)[0], over(|one| one.p99_us)[0]],
-        }
+            delay_us: [over(|one| one.p50_us)?.median, over(|one| one.p99_us)?.median],
+        })
     };
-    points.into_iter().map(row).collect()
-}
-
-/// Median, least and most of some values, of which there is one at least.
-fn spread(mut values: Vec<f64>) -> [f64; 3] {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let median =
-        if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 };
-    [median, values[0], values[values.len() - 1]]
+    points.into_iter().filter_map(row).collect()
 }
 
 #[cfg(test)]
@@ -115,6 +104,6 @@ pub(super) mod tests {
         assert_eq!(rows.iter().map(|row| row.call).collect::<Vec<_>>(), Call::ALL[..3]);
         assert_eq!(rows[2].ratio, Some(0.9));
         assert_eq!(rows[2].fewer_calls, Some(30.0));
-        assert_eq!(rows[0].cpu_ns, [900.0, 600.0, 1200.0]);
+        assert_eq!(rows[0].cpu_ns, Spread { median: 900.0, minimum: 600.0, maximum: 1200.0 });
     }
 }

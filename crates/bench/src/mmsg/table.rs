@@ -2,18 +2,16 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-
 use super::record::Record;
 use super::summary;
 use super::{Call, Traffic};
+use crate::summary::Spread;
+use crate::table::{align, with_columns};
 
 /// One row for each call and number of ready sockets.
 pub fn render(records: &[Record]) -> String {
     let mut text = String::new();
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header([
+    let mut table = with_columns([
         "traffic",
         "ready",
         "call",
@@ -32,7 +30,8 @@ pub fn render(records: &[Record]) -> String {
     ]);
     let rows = summary::rows(records);
     for row in &rows {
-        let [median, least, most] = row.cpu_ns.map(|value| format!("{value:.0}"));
+        let Spread { median, minimum, maximum } = row.cpu_ns;
+        let [median, least, most] = [median, minimum, maximum].map(|value| format!("{value:.0}"));
         let asked = asked(row.traffic, row.ready, row.call);
         table.add_row([
             row.traffic.name().to_owned(),
@@ -52,9 +51,7 @@ pub fn render(records: &[Record]) -> String {
             format!("{:.1}", row.delay_us[1]),
         ]);
     }
-    for column in table.column_iter_mut().enumerate().filter(|&(at, _)| at != 0 && at != 2) {
-        column.1.set_cell_alignment(CellAlignment::Right);
-    }
+    align(&mut table, &[0, 2]);
     if !rows.is_empty() {
         // Writing to a String cannot fail; so for all below.
         let _ = writeln!(text, "{LEGEND}\n{table}");

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
+use comfy_table::Table;
 
 use super::record::Record;
 use super::summary::{self, Row, faster};
 use super::{Placement, Scenario, quoted};
+use crate::table::{DISTURBED, align, with_columns};
 
 /// One table per placement: medians over the rounds, by size and transport.
 pub fn render(records: &[Record]) -> String {
@@ -56,8 +56,7 @@ pub fn render(records: &[Record]) -> String {
 
 /// The table, and whether it quotes.
 fn table(scenario: Scenario, placement: Placement, rows: &[&Row]) -> (Table, bool) {
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(match scenario {
+    let mut table = with_columns(match scenario {
         Scenario::Pingpong => [
             "bytes",
             "transport",
@@ -85,11 +84,7 @@ fn table(scenario: Scenario, placement: Placement, rows: &[&Row]) -> (Table, boo
             quotes = true;
         }
     }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        if index != 1 {
-            column.set_cell_alignment(CellAlignment::Right);
-        }
-    }
+    align(&mut table, &[1]);
     (table, quotes)
 }
 
@@ -164,9 +159,6 @@ fn described(placement: Placement) -> &'static str {
         Placement::Asleep => "asleep: a CPU for each process, one message a millisecond",
     }
 }
-
-/// Share of waiting from which on figures are not to be trusted.
-const DISTURBED: f64 = 0.05;
 
 const ROUND_TRIP_LEGEND: &str = "\
 Medians over the rounds. p50: median round trip, without the reading of the clock in it, and its smallest and largest

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::SIDE_VERB;
 use super::record::Bytes;
 use super::side::{Order, PATIENCE, Report};
-use crate::child::{Child, Failure};
+use crate::child::{Child, Failure, MONITOR_POLICY};
 use crate::clock;
 use crate::cpu::CpuSet;
 
@@ -46,7 +46,7 @@ impl<'run> Trio<'run> {
         let folder = tempfile::Builder::new().prefix("megapipe-bench-").tempdir()?;
         let socket = folder.path().join("monitor.sock");
         let policy = folder.path().join("policy.toml");
-        fs::write(&policy, POLICY)?;
+        fs::write(&policy, MONITOR_POLICY)?;
         let monitor = match purpose.promotes {
             true => Some(start_monitor(program, &socket, &policy, stop)?),
             false => None,
@@ -215,9 +215,6 @@ impl Process {
         Failure::Because(format!("{}: {}", self.name, words.as_deref().unwrap_or("ended without a word")))
     }
 }
-
-/// Nothing but what is measured shall bound the promotions.
-const POLICY: &str = "same_user = true\n[limits]\noffers_per_second = 1000000\noffers_burst = 1000000\n";
 
 /// Seconds after which a monitor ends whose controller was killed.
 const LINGER: &str = "3";

@@ -2,29 +2,23 @@
 
 use std::fmt::Write;
 
-use comfy_table::presets::NOTHING;
-use comfy_table::{CellAlignment, Table};
-
 use super::record::{Bytes, Record};
+use crate::summary::Spread;
+use crate::table::{align, with_columns};
 
 /// One row for each figure: median, least and most over the rounds, and what is asked for.
 pub fn render(records: &[Record]) -> String {
     let mut text = String::new();
-    let mut table = Table::new();
-    table.load_style(NOTHING).set_header(["figure", "unit", "median", "least", "most", "asked"]);
+    let mut table = with_columns(["figure", "unit", "median", "least", "most", "asked"]);
     let mut any = false;
     for line in LINES {
-        let mut values = records.iter().filter_map(line.value).collect::<Vec<_>>();
-        values.sort_by(f64::total_cmp);
-        let (Some(least), Some(most)) = (values.first(), values.last()) else { continue };
+        let Some(spread) = Spread::of(records.iter().filter_map(line.value)) else { continue };
         any = true;
         let shown = |value: f64| format!("{value:.*}", line.digits);
-        let (median, least, most) = (shown(median(&values)), shown(*least), shown(*most));
+        let [median, least, most] = [spread.median, spread.minimum, spread.maximum].map(shown);
         table.add_row([line.name, line.unit, &median, &least, &most, line.asked]);
     }
-    for column in table.column_iter_mut().skip(2).take(3) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
+    align(&mut table, &[0, 1, 5]);
     if any {
         // Writing to a String cannot fail; so for all below.
         let _ = writeln!(text, "{LEGEND}\n{table}");
@@ -35,12 +29,6 @@ pub fn render(records: &[Record]) -> String {
         }
     }
     text
-}
-
-/// Of sorted values, of which there is one at least.
-fn median(values: &[f64]) -> f64 {
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { (values[middle - 1] + values[middle]) / 2.0 }
 }
 
 struct Line {
