@@ -10,11 +10,12 @@ use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::child::Child;
 use crate::clock;
 use crate::cpu;
 use crate::record::Floor;
@@ -121,12 +122,9 @@ struct Server {
 
 impl Server {
     fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
-        let mut child = Command::new(program)
-            .args(FLOOR_VERB)
-            .args(["--cpu", &cpu.to_string(), "--size", &size.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+        let mut command = Command::new(program);
+        command.args(FLOOR_VERB).args(["--cpu", &cpu.to_string(), "--size", &size.to_string()]);
+        let mut child = Child::start(&mut command)?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };
@@ -148,18 +146,13 @@ impl Server {
 
     fn answer<const N: usize>(&mut self) -> io::Result<[f64; N]> {
         let mut line = String::new();
-        self.answers.read_line(&mut line)?;
+        if self.answers.read_line(&mut line)? == 0 {
+            let words = self.child.complaint();
+            return Err(io::Error::other(words.unwrap_or_else(|| "the server has gone".to_owned())));
+        }
         let numbers = line.split_whitespace().map(parse::<f64>);
         let numbers = numbers.collect::<io::Result<Vec<_>>>()?;
         numbers.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

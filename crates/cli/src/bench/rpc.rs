@@ -155,9 +155,8 @@ impl Peer {
 }
 
 impl Floor {
-    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
-        floor::serve(self.cpu, self.size)?;
-        Ok(true)
+    pub(super) fn run(self) -> ExitCode {
+        part_ended(floor::serve(self.cpu, self.size))
     }
 }
 

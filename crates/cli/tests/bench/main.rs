@@ -147,19 +147,12 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
 fn both_clients_measure() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(client);
-        let output = files
-            .bench("rpc")
-            .args(["--engines", "epoll-shared", "--client", client])
-            .args(["--transactions", "3", "--sizes", "1,16384", "--connections", "20"])
-            .args(["--seconds", "0.05", "--rounds", "1"])
-            .output()
-            .unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
-            println!("SKIPPED the io_uring client: {stderr}");
+        let mut run = files.bench("rpc");
+        run.args(["--engines", "epoll-shared", "--transactions", "3", "--sizes", "1,16384"]);
+        run.args(["--connections", "20", "--seconds", "0.05", "--rounds", "1"]);
+        if with_client(client, &mut run).is_none() {
             continue;
         }
-        assert!(output.status.success(), "{output:?}");
         assert_eq!(of_kind(&records::<Record>(&files.json), "measurement").len(), 2);
     }
 }
@@ -238,19 +231,10 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(&format!("rate-{client}"));
-        let output = files
-            .bench_and_plot("rpc")
-            .args(["--engines", "epoll-shared,megapipe-epoll", "--client", client])
-            .args(["--transactions", "1,10", "--connections", "8"])
-            .args(["--seconds", "0.1", "--rounds", "1", "--rate", "2000"])
-            .output()
-            .unwrap();
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
-            println!("SKIPPED the io_uring client: {stderr}");
-            continue;
-        }
-        assert!(output.status.success(), "{output:?}");
+        let mut run = files.bench_and_plot("rpc");
+        run.args(["--engines", "epoll-shared,megapipe-epoll", "--transactions", "1,10"]);
+        run.args(["--connections", "8", "--seconds", "0.1", "--rounds", "1", "--rate", "2000"]);
+        let Some(table) = with_client(client, &mut run) else { continue };
         let records = records::<Record>(&files.json);
         let measurements = of_kind(&records, "measurement");
         assert_eq!(measurements.len(), 4);
@@ -261,7 +245,6 @@ fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
             assert!([Value::Null, "client".into(), "server".into()].contains(limit), "{record}");
             assert!(record["p50_us"].as_f64() <= record["p99_us"].as_f64(), "{record}");
         }
-        let table = String::from_utf8(output.stdout).unwrap();
         assert!(table.contains("1 server core, 2000 requests/s"), "{table}");
         assert!(files.svg().contains("99th percentile of latency"));
     }
@@ -390,6 +373,18 @@ fn a_run_in_which_nothing_could_be_measured_fails() {
     assert_eq!(output.status.code(), Some(1));
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("megapipe-uring is absent: "), "{table}");
+}
+
+/// The table of a run with this client; none where io_uring is forbidden.
+fn with_client(client: &str, run: &mut Command) -> Option<String> {
+    let output = run.args(["--client", client]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
+        println!("SKIPPED the io_uring client: {stderr}");
+        return None;
+    }
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).unwrap())
 }
 
 /// A server process of this test; dropping it ends it, by the end of its standard input.
