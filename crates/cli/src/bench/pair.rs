@@ -12,7 +12,9 @@ use ::bench::pair::{self, Placement, Plan, Scenario, Task, Transport, plot, tabl
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::flags::{Extent, PROGRAM, Unusable, command_line, one_of, placements, up_to_two_cpus, whole};
+use super::flags::{
+    Extent, PROGRAM, Unusable, command_line, json_file, one_of, placements, svg_file, up_to_two_cpus, whole,
+};
 use super::part_ended;
 use super::report::{Report, View};
 
@@ -57,10 +59,10 @@ struct Common {
     /// Write one JSON object per line: a header, then a record per transport, point and round. Times
     /// are nanoseconds; cpu_ns_per_message is the CPU time of both processes together over the
     /// messages, two of which are a round trip
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = json_file)]
     json: Option<PathBuf>,
     /// Draw the medians
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
 }
 

@@ -9,7 +9,9 @@ use ::bench::promotion::record::Record;
 use ::bench::promotion::{self, Figure, Plan, Task, table};
 use clap::Args;
 
-use super::flags::{Extent, PROGRAM, Unusable, command_line, one_of, or_all, up_to_two_cpus, whole};
+use super::flags::{
+    Extent, PROGRAM, Unusable, command_line, json_file, one_of, or_all, up_to_two_cpus, whole,
+};
 use super::part_ended;
 use super::report::{Report, View};
 
@@ -35,7 +37,7 @@ pub(super) struct Promotion {
     #[command(flatten)]
     extent: Extent,
     /// Write one JSON object per line: a header, then a record per figure and round
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = json_file)]
     json: Option<PathBuf>,
 }
 

@@ -153,7 +153,6 @@ fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
         (&["--placements", "asleep"], "two-cores, one-core, oversubscribed"),
         (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
         (&["--connections", "501"], "from 1 to 500"),
-        (&["--json", "-"], "name a file"),
     ] {
         let stderr = refused("apps", arguments);
         assert!(stderr.contains(words), "{arguments:?}: {stderr}");

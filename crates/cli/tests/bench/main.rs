@@ -220,11 +220,15 @@ fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
 fn files_that_would_mislead_are_refused_with_the_remedy() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let picture = folder.join("plot.png");
-    for (flag, file, remedy) in [("--plot", picture.to_str().unwrap(), ".svg"), ("--json", "-", "./-")] {
-        let stderr = refused("rpc", &[flag, file]);
-        assert!(stderr.contains(flag) && stderr.contains(remedy), "{stderr}");
+    for scenario in ["rpc", "pingpong", "stream", "apps", "mmsg"] {
+        let stderr = refused(scenario, &["--plot", picture.to_str().unwrap()]);
+        assert!(stderr.contains("--plot") && stderr.contains(".svg"), "{stderr}");
+        assert!(!picture.exists());
     }
-    assert!(!picture.exists());
+    for scenario in ["rpc", "pingpong", "stream", "promotion", "apps", "mmsg"] {
+        let stderr = refused(scenario, &["--json", "-"]);
+        assert!(stderr.contains("--json") && stderr.contains("./-"), "{stderr}");
+    }
 }
 
 #[test]
