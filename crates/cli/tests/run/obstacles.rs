@@ -100,7 +100,9 @@ fn a_library_that_the_loader_refuses_is_left_out() {
     let _monitor = place.monitor();
     place.compile("libgone.so", "int gone(void) { return 1; }\n", &["-shared", "-fPIC"]).unwrap();
     let directory = format!("-L{}", place.path().display());
-    let source = "int gone(void); int here(void) { return gone(); }\n";
+    // Ours, by its section.
+    let source = "int gone(void); int here(void) { return gone(); }\n\
+                  __attribute__((section(\".megapipe\"), used)) static const char mark = 1;\n";
     let library = place.compile("broken.so", source, &["-shared", "-fPIC", &directory, "-lgone"]).unwrap();
     fs::remove_file(place.file("libgone.so")).unwrap();
     let program = place.compile("hello", HELLO, &[]).unwrap();
