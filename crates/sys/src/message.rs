@@ -6,6 +6,8 @@ use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 
+use crate::socket::option;
+
 /// Most messages that the kernel takes in one recvmmsg(2) or sendmmsg(2) (UIO_MAXIOV).
 pub const MESSAGES_MAX: usize = 1024;
 
@@ -145,17 +147,6 @@ fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     // SAFETY: the kernel reads one live integer.
     match unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) } {
         0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// An option whose value is an integer.
-fn option<T: Default + Copy>(fd: RawFd, level: i32, name: i32) -> io::Result<T> {
-    let mut value = T::default();
-    let mut len = mem::size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into a live integer.
-    match unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) } {
-        0 => Ok(value),
         _ => Err(io::Error::last_os_error()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use socket2::SockAddr;
@@ -22,27 +22,13 @@ pub enum Kind {
 
 /// The kind of a socket, `None` for a file that is no socket.
 pub fn kind(fd: BorrowedFd<'_>) -> io::Result<Option<Kind>> {
-    let mut value: libc::c_int = 0;
-    let mut len = mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into a live integer.
-    let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_TYPE,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
-    };
-    if status == 0 {
-        return Ok(Some(match value {
-            libc::SOCK_STREAM => Kind::Stream,
-            libc::SOCK_SEQPACKET => Kind::Packets,
-            _ => Kind::Message,
-        }));
+    match option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TYPE) {
+        Ok(libc::SOCK_STREAM) => Ok(Some(Kind::Stream)),
+        Ok(libc::SOCK_SEQPACKET) => Ok(Some(Kind::Packets)),
+        Ok(_) => Ok(Some(Kind::Message)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => Ok(None),
+        Err(error) => Err(error),
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ENOTSOCK) { Ok(None) } else { Err(error) }
 }
 
 /// The address that the kernel wrote as these bytes; `None` for an empty or absurd one.
@@ -65,23 +51,10 @@ pub fn address_from_bytes(bytes: &[u8]) -> Option<SockAddr> {
 /// What the kernel calls the socket's network namespace (SO_NETNS_COOKIE, since 5.14);
 /// 0 on kernels that do not say, which is right while the process has one namespace.
 pub fn namespace_cookie(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    let mut value: u64 = 0;
-    let mut len = mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into a live integer.
-    let status = unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_NETNS_COOKIE,
-            (&raw mut value).cast(),
-            &raw mut len,
-        )
-    };
-    if status == 0 {
-        return Ok(value);
+    match option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(0),
+        cookie => cookie,
     }
-    let error = io::Error::last_os_error();
-    if error.raw_os_error() == Some(libc::ENOPROTOOPT) { Ok(0) } else { Err(error) }
 }
 
 /// What a receive told besides the bytes.
@@ -197,4 +170,15 @@ pub fn connect_now(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
     let outcome = connect(fd, address);
     crate::file::set_nonblocking(fd, false)?;
     outcome
+}
+
+/// A socket option whose value is an integer or some; a kernel that tells more is asked for the first bytes only.
+pub(crate) fn option<T: Default + Copy>(fd: RawFd, level: i32, name: i32) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = mem::size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into a live value, of integers as the callers ask for.
+    match unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) } {
+        0 => Ok(value),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

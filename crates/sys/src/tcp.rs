@@ -1,11 +1,12 @@
 //! What the kernel says of a TCP socket.
 
 use std::io;
-use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::net::{SocketType, ipproto, sockopt};
+
+use crate::socket::option;
 
 /// TCP_ESTABLISHED of the kernel's `enum` of states.
 pub const ESTABLISHED: u8 = 1;
@@ -55,8 +56,9 @@ pub fn end(fd: BorrowedFd<'_>) -> Result<End, NotAnEnd> {
     let untold = |errno: rustix::io::Errno| NotAnEnd::Untold(errno.into());
     let cookie = sockopt::socket_cookie(fd).map_err(untold)?;
     let namespace = crate::socket::namespace_cookie(fd).map_err(NotAnEnd::Untold)?;
-    let state: u8 = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map_err(NotAnEnd::Untold)?;
-    let interface: u32 = option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map_err(NotAnEnd::Untold)?;
+    let state: u8 = option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO).map_err(NotAnEnd::Untold)?;
+    let interface: u32 =
+        option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map_err(NotAnEnd::Untold)?;
     let local = rustix::net::getsockname(fd).map_err(untold)?;
     let local = SocketAddr::try_from(local).map_err(|_| NotAnEnd::NotTcp)?;
     let peer = rustix::net::getpeername(fd).map_err(|_| NotAnEnd::NotConnected)?;
@@ -113,7 +115,7 @@ pub fn positions(fd: BorrowedFd<'_>) -> io::Result<Option<Positions>> {
     // Bytes that come between two questions would be counted in one answer only. Nobody reads:
     // if as many are unread behind the larger question as before it, none came.
     for _ in 0..POSITION_TRIES {
-        let info: [u64; BYTES_RESENT + 1] = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+        let info: [u64; BYTES_RESENT + 1] = option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
         if info[0].to_ne_bytes()[0] != ESTABLISHED {
             return Ok(None);
         }
@@ -148,16 +150,6 @@ pub fn is_local(address: IpAddr) -> bool {
             // Link-local addresses need an interface to bind; they are not decided here.
             Err(error) => error.kind() != io::ErrorKind::AddrNotAvailable,
         }
-}
-
-/// One socket option; a kernel that tells more than fits is asked for the first bytes only.
-fn option<T: Copy + Default>(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
-    let mut value = T::default();
-    let mut len = mem::size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into a live integer.
-    let status =
-        unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len) };
-    if status == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]
