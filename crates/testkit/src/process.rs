@@ -1,7 +1,7 @@
 //! What concerns a whole process: limits, filters, forks, deaths. Tests of these run in
 //! a process of their own, which is this test program again with one test chosen.
 
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -119,6 +119,24 @@ impl Drop for Fosterling {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A monitor, which listens at `socket` and lets programs of one user share, root's too; its policy lies beside that.
+pub fn start_monitor(program: &Path, socket: &Path) -> Fosterling {
+    let policy = socket.with_file_name("policy.toml");
+    std::fs::write(&policy, "same_user = true\n").expect("the directory can be written to");
+    let mut command = Command::new(program);
+    command.arg("monitor").arg("--socket").arg(socket).arg("--config").arg(policy);
+    let mut monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::piped()));
+    let mut log = BufReader::new(monitor.child().stderr.take().expect("it is piped"));
+    let mut line = String::new();
+    while !line.contains("the monitor listens") {
+        line.clear();
+        assert!(log.read_line(&mut line).expect("it is text") > 0, "the monitor ended");
+    }
+    // Whatever it says later must not fill the pipe.
+    std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
+    monitor
 }
 
 /// Sets a variable of this process's environment; only in a process of the test's own.

@@ -1,13 +1,13 @@
 //! A directory of one test, its monitor, and programs under `megapipe run`.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library};
+use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
@@ -52,22 +52,9 @@ impl Place {
         output.status.success().then_some(path)
     }
 
-    /// A monitor that lets programs of one user share, root's too.
-    pub(crate) fn monitor(&self) -> Monitor {
-        fs::write(self.file("policy.toml"), "same_user = true\n").unwrap();
-        let mut command = Command::new(PROGRAM);
-        command.args(["monitor", "--log-format", "json", "--socket"]).arg(self.file("socket"));
-        command
-            .arg("--config")
-            .arg(self.file("policy.toml"))
-            .env_remove("MEGAPIPE_LOG")
-            .stderr(Stdio::piped());
-        let mut child = Fosterling::start(&mut command);
-        let mut log = BufReader::new(child.child().stderr.take().unwrap());
-        let mut line = String::new();
-        log.read_line(&mut line).unwrap();
-        assert!(line.contains("the monitor listens"), "{line}");
-        Monitor { _child: child, _log: log }
+    /// A monitor for the programs that run here.
+    pub(crate) fn monitor(&self) -> Fosterling {
+        start_monitor(PROGRAM.as_ref(), &self.file("socket"))
     }
 
     /// `megapipe run` with this directory's monitor, whether there is one or not, and with nothing of the caller's
@@ -84,12 +71,6 @@ impl Drop for Place {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
-}
-
-/// Ended when dropped; its log has a reader until then.
-pub(crate) struct Monitor {
-    _child: Fosterling,
-    _log: BufReader<std::process::ChildStderr>,
 }
 
 /// A command without what the tests themselves may have been started with.

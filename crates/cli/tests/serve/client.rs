@@ -2,7 +2,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-use crate::server::PATIENCE;
+use testkit::process::PATIENCE;
 
 /// A connection whose reads and writes fail when they take too long.
 pub(crate) struct Client {

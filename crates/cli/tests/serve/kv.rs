@@ -1,9 +1,11 @@
 //! `megapipe serve kv` over time and under load: what a transcript does not show.
 use std::time::{Duration, Instant};
 
+use testkit::process::PATIENCE;
+
 use crate::client::Client;
 use crate::on_both_engines;
-use crate::server::{PATIENCE, Server, Verdict};
+use crate::server::{Server, Verdict};
 
 on_both_engines!(
     items_expire,

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use testkit::process::PATIENCE;
 
 use crate::client::transcript;
 use crate::on_both_engines;
-use crate::server::{PATIENCE, Server, Skipped, Verdict};
+use crate::server::{Server, Skipped, Verdict};
 
 on_both_engines!(
     answers_are_memcached_s,

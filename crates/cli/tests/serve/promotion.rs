@@ -1,16 +1,15 @@
 //! `megapipe serve --promotion`: connections to another program move to shared memory.
-use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use megapipe::{Channel, Config, Event, Promotion, ReadData};
 use serde_json::Value;
-use testkit::process::Fosterling;
+use testkit::process::{PATIENCE, start_monitor};
 
 use crate::on_both_engines;
-use crate::server::{PATIENCE, Server, Verdict, serve};
+use crate::server::{Server, Verdict, serve};
 
 on_both_engines!(a_cache_is_promoted, an_echo_is_promoted_at_once, without_promotion_it_stays_on_tcp);
 
@@ -27,7 +26,7 @@ fn an_echo_is_promoted_at_once(engine: &'static str) -> Verdict {
 fn without_promotion_it_stays_on_tcp(engine: &'static str) -> Verdict {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let socket = folder.path().join("monitor.sock");
-    let _monitor = monitor(folder.path(), &socket);
+    let _monitor = start_monitor(PROGRAM.as_ref(), &socket);
     let server = Server::start(engine, "echo", &["--promotion", "off", "--monitor", text(&socket)])?;
     let mut client = Client::connect(&server, &socket);
     for _ in 0..200 {
@@ -53,7 +52,7 @@ fn is_promoted(
 ) -> Verdict {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let socket = folder.path().join("monitor.sock");
-    let _monitor = monitor(folder.path(), &socket);
+    let _monitor = start_monitor(PROGRAM.as_ref(), &socket);
     let server = Server::start(engine, service, &["--promotion", promotion, "--monitor", text(&socket)])?;
     let mut client = Client::connect(&server, &socket);
     let start = Instant::now();
@@ -112,24 +111,6 @@ impl Client {
 
 fn text(path: &Path) -> &str {
     path.to_str().expect("the folder's name is text")
-}
-
-/// A monitor that listens.
-fn monitor(folder: &Path, socket: &Path) -> Fosterling {
-    let policy = folder.join("policy.toml");
-    std::fs::write(&policy, "same_user = true\n").expect("the folder can be written to");
-    let mut command = Command::new(PROGRAM);
-    command.arg("monitor").arg("--socket").arg(socket).arg("--config").arg(policy);
-    let mut monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::piped()));
-    let mut log = BufReader::new(monitor.child().stderr.take().expect("stderr is piped"));
-    let mut line = String::new();
-    while !line.contains("the monitor listens") {
-        line.clear();
-        assert!(log.read_line(&mut line).expect("stderr can be read") > 0, "the monitor ended");
-    }
-    // Whatever it says later must not fill the pipe.
-    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-    monitor
 }
 
 fn top(socket: &Path) -> Value {

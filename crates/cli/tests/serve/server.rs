@@ -5,9 +5,7 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
-
-/// Longest wait for anything that happens at once on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+use testkit::process::PATIENCE;
 
 /// What a test came to that did not fail.
 pub(crate) type Verdict = Result<(), Skipped>;

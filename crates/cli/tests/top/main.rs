@@ -13,11 +13,10 @@ use promote::client::Options;
 use promote::wire::Token;
 use promote::{Answer, Client};
 use serde_json::Value;
-use testkit::process::{Fosterling, role, this_test_as};
+use testkit::process::{Fosterling, PATIENCE, role, start_monitor, this_test_as};
 
 mod terminal;
 
-const WATCHDOG: Duration = Duration::from_secs(60);
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 /// Messages of each connection, and bytes of each of them.
 const TRAFFIC: [(usize, usize); 2] = [(10, 100), (333, 1000)];
@@ -29,7 +28,6 @@ impl Place {
     fn new(name: &str) -> Place {
         let path = std::env::temp_dir().join(format!("megapipe-top-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
-        fs::write(path.join("policy.toml"), "same_user = true\n").unwrap();
         Place(path)
     }
 
@@ -39,19 +37,7 @@ impl Place {
 
     /// A monitor, which listens.
     fn monitor(&self) -> Fosterling {
-        let mut command = Command::new(PROGRAM);
-        command.arg("monitor").arg("--socket").arg(self.socket());
-        command.arg("--config").arg(self.0.join("policy.toml")).env_remove("MEGAPIPE_LOG");
-        let mut monitor = Fosterling::start(command.stderr(Stdio::piped()));
-        let mut log = BufReader::new(monitor.child().stderr.take().unwrap());
-        let mut line = String::new();
-        while !line.contains("the monitor listens") {
-            line.clear();
-            assert!(log.read_line(&mut line).unwrap() > 0, "the monitor ended");
-        }
-        // Whatever it says later must not fill the pipe.
-        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-        monitor
+        start_monitor(PROGRAM.as_ref(), &self.socket())
     }
 
     fn top(&self, arguments: &[&str]) -> Output {
@@ -123,7 +109,7 @@ fn serve(
 ) {
     let start = Instant::now();
     while !done(channel) {
-        assert!(start.elapsed() < WATCHDOG, "{:?}", channel.stats());
+        assert!(start.elapsed() < PATIENCE, "{:?}", channel.stats());
         let completion = channel.dispatch(Some(Duration::from_millis(5))).unwrap();
         let Some(Completion { handle, cookie, event, .. }) = completion else { continue };
         match event {
@@ -191,7 +177,7 @@ fn play_client() {
 fn until(what: &str, mut look: impl FnMut() -> Result<(), Value>) {
     let start = Instant::now();
     while let Err(seen) = look() {
-        assert!(start.elapsed() < WATCHDOG, "{what}: {seen:#}");
+        assert!(start.elapsed() < PATIENCE, "{what}: {seen:#}");
     }
 }
 
@@ -349,7 +335,7 @@ fn accept(listener: &OwnedFd) -> OwnedFd {
             Ok(socket) => return socket,
             Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock),
         }
-        assert!(start.elapsed() < WATCHDOG);
+        assert!(start.elapsed() < PATIENCE);
     }
 }
 
@@ -407,7 +393,7 @@ fn an_answer_without_an_end_is_nonsense() {
         let start = Instant::now();
         let mut bytes = [0; MOST_BYTES];
         while top.child().try_wait().unwrap().is_none() {
-            assert!(start.elapsed() < WATCHDOG, "it asks for ever");
+            assert!(start.elapsed() < PATIENCE, "it asks for ever");
             let Ok(received) = sys::packet::receive(socket.as_fd(), &mut bytes) else { continue };
             if let Ok(ClientMessage::Query { .. }) = ClientMessage::decode(&bytes[..received.len]) {
                 let _ = say(Record::Totals(NOTHING).encode().as_bytes())
@@ -438,7 +424,7 @@ fn hostile_memory_is_shown_within_bounds() {
             if let Some(answer) = client.receive().unwrap() {
                 return answer;
             }
-            assert!(start.elapsed() < WATCHDOG);
+            assert!(start.elapsed() < PATIENCE);
         }
     };
     let Answer::Welcome { loop_page, .. } = receive(&mut client) else { panic!() };

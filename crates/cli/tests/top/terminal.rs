@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
-use testkit::process::Fosterling;
+use testkit::process::{Fosterling, PATIENCE};
 
-use crate::{PROGRAM, Place, WATCHDOG};
+use crate::{PROGRAM, Place};
 
 #[test]
 fn a_live_view_needs_a_terminal() {
@@ -98,7 +98,7 @@ impl Live {
     fn read_to(&mut self, what: &str) {
         let mut bytes = [0; 4096];
         while !self.drawn.windows(what.len()).any(|part| part == what.as_bytes()) {
-            let limit = Timespec { tv_sec: WATCHDOG.as_secs() as i64, tv_nsec: 0 };
+            let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
             let mut polled = [PollFd::new(&self.own, PollFlags::IN)];
             assert_eq!(rustix::event::poll(&mut polled, Some(&limit)), Ok(1), "no {what:?} comes");
             let count = self.own.read(&mut bytes).unwrap();
@@ -117,7 +117,7 @@ fn ends(top: &mut Fosterling) -> ExitStatus {
         if let Some(status) = top.child().try_wait().unwrap() {
             return status;
         }
-        assert!(start.elapsed() < WATCHDOG, "it does not end");
+        assert!(start.elapsed() < PATIENCE, "it does not end");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
