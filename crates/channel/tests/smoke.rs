@@ -1,4 +1,5 @@
 //! The shortest way through a channel, on whichever engine is here.
+
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;

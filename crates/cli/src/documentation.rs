@@ -1,5 +1,6 @@
 //! `megapipe generate-docs`: man pages and shell completions, made from the definitions that parse the command line,
 //! so that they cannot differ from it. Used by `make install`.
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

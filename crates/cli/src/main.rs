@@ -1,4 +1,5 @@
 //! The `megapipe` command: one binary, a verb for each thing Megapipe does.
+
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};

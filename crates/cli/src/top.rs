@@ -1,4 +1,5 @@
 //! `megapipe top`: who shares memory with whom, and how much goes through it.
+
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;

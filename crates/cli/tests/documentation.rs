@@ -1,4 +1,5 @@
 //! `megapipe generate-docs`: what `make install` puts beside the binary.
+
 use std::fs;
 use std::process::Command;
 

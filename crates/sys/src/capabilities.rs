@@ -3,6 +3,7 @@
 //! A version number says little: distributions port features back, stable kernels break them, containers forbid
 //! them. So each feature is used once, for real, on sockets that nobody else sees, and counts as present when the
 //! kernel did what Megapipe will rely on. What no engine uses is not tried.
+
 use std::env;
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};

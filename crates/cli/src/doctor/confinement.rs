@@ -1,4 +1,5 @@
 //! What stands around this process: seccomp, a container, a control group.
+
 use std::env;
 
 use sys::capabilities::Capabilities;

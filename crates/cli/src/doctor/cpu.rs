@@ -1,4 +1,5 @@
 //! The processors that this process may use.
+
 use super::finding::Finding;
 use super::system::{System, format_list, parse_list};
 

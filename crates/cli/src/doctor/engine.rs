@@ -1,5 +1,6 @@
 //! Which engine Megapipe takes on this system, and whether any can run: a channel is made and
 //! listens, as every server does.
+
 use std::env;
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};

@@ -1,4 +1,5 @@
 //! One thing that was looked at.
+
 use serde::Serialize;
 
 /// How well a thing serves Megapipe.

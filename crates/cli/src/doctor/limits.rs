@@ -1,4 +1,5 @@
 //! The limits of this process.
+
 use super::finding::Finding;
 use super::system::{System, parse_list};
 

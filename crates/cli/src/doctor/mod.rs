@@ -1,5 +1,6 @@
 //! `megapipe doctor`: what this kernel, container and network card offer, what Megapipe uses instead of what is
 //! missing, and the command that would mend it. It only reads.
+
 use std::io::{self, Write};
 use std::process::ExitCode;
 

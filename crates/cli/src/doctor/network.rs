@@ -1,6 +1,7 @@
 //! The network cards: their queues, who is interrupted for them, and how the kernel spreads packets from there. A
 //! partitioned listener steers a connection to the channel of the CPU that handled its SYN, so packets have to
 //! arrive on the CPUs that serve.
+
 use super::finding::Finding;
 use super::system::{System, format_list, parse_list, parse_mask};
 

@@ -1,4 +1,5 @@
 //! The findings as text for people and as JSON for programs.
+
 use serde::Serialize;
 
 use super::engine::Choice;

@@ -1,4 +1,5 @@
 //! The io_uring features: what each is good for, and what takes its place.
+
 use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable, unknown_disabled};
 
 use super::finding::Finding;

@@ -1,4 +1,5 @@
 //! Settings of the kernel.
+
 use super::finding::Finding;
 use super::system::System;
 

@@ -1,4 +1,5 @@
 //! Reading `/proc` and `/sys`, below a root that tests can choose.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

@@ -1,5 +1,6 @@
 //! What the head of an ELF file tells (elf(5)). The file may be anybody's: every number is checked against a bound, and
 //! whatever does not hold together reads as absent.
+
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,5 @@
 //! The environment that the program gets.
+
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

@@ -1,5 +1,6 @@
 //! `megapipe run`: a program as it is, with the library in front of its libc. This process becomes the program, so
 //! its pid, descriptors, signals and exit status are the program's own.
+
 use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

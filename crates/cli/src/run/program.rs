@@ -1,4 +1,5 @@
 //! The program that is to run: its file, and what stands in the way of loading a library into it.
+
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;

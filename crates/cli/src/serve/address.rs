@@ -1,4 +1,5 @@
 //! The address a server listens on: reading it, taking it, and what to say when that fails.
+
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 

@@ -4,6 +4,7 @@
 //! completes, all before it have been taken too. Until then nothing more is answered, and soon
 //! nothing more is read, so that a client which does not read makes the server hold a bounded
 //! amount: one round's output, and [`HELD_MAX`] of input.
+
 use megapipe::{Buffer, Channel, Handle, OpId, Rejected, WriteData};
 
 use super::output::{Output, Segment};

@@ -1,4 +1,5 @@
 //! `megapipe serve echo`: sends back what it receives.
+
 use std::error::Error;
 
 use super::output::Output;

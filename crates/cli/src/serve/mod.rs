@@ -1,4 +1,5 @@
 //! `megapipe serve`: ready-made servers on channels.
+
 mod address;
 mod connection;
 mod echo;

@@ -1,4 +1,5 @@
 //! Answers on their way out: small parts copied one after the other, large values shared.
+
 use std::io::Write as _;
 
 use bytes::Bytes;

@@ -1,4 +1,5 @@
 //! What a server of so many threads takes from the system, looked at before anything is started.
+
 use std::thread;
 
 use megapipe::Config;

@@ -1,4 +1,5 @@
 //! A server as a whole: its address, its threads, and its end.
+
 use std::io;
 use std::io::Write as _;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
 //! What a server is made of besides its connections.
+
 use super::output::Output;
 
 /// A protocol, and what its connections share. One value serves all threads.

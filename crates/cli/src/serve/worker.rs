@@ -1,4 +1,5 @@
 //! One thread of a server: its channel, its listener, and the loop that serves its connections.
+
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 

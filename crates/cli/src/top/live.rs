@@ -1,4 +1,5 @@
 //! The live view: the busiest connections first, until q.
+
 use std::io;
 use std::time::{Duration, Instant};
 

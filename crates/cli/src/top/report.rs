@@ -1,4 +1,5 @@
 //! What is shown, as numbers: the JSON document, from which the table and the live view are made too.
+
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! The monitors that are asked, and what each said before: rates follow from two looks.
+
 use std::io;
 use std::path::{Path, PathBuf};
 

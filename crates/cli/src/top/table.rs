@@ -1,4 +1,5 @@
 //! The table: the same lines that the live view shows.
+
 use super::report::{Connection, End, Flow, MonitorReport, Process, Report};
 
 /// Titles of the columns of processes.

@@ -1,4 +1,5 @@
 //! What ends the live view from outside: a signal, or the end of its terminal.
+
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;

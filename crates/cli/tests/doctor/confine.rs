@@ -1,5 +1,6 @@
 //! Starting a program with less than the system has: without some system calls, with little lockable memory or few
 //! descriptors.
+
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -1,4 +1,5 @@
 //! `megapipe doctor` as people and programs meet it: the real binary, also where the system gives it less.
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;

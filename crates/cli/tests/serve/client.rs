@@ -1,4 +1,5 @@
 //! A client that knows no protocol, only bytes.
+
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 

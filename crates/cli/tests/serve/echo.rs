@@ -1,4 +1,5 @@
 //! `megapipe serve echo`.
+
 use crate::client::{Client, transcript};
 use crate::on_both_engines;
 use crate::server::{Server, Verdict};

@@ -1,4 +1,5 @@
 //! Clients that send nonsense, too much, too little, or do not read: the server goes on.
+
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! `megapipe serve kv` over time and under load: what a transcript does not show.
+
 use std::time::{Duration, Instant};
 
 use testkit::process::PATIENCE;

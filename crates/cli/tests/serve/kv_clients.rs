@@ -1,4 +1,5 @@
 //! Clients that other people wrote: libmemcached's tools, and pymemcache.
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -1,4 +1,5 @@
 //! The same input to memcached and to `megapipe serve kv`: the same bytes come back.
+
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;

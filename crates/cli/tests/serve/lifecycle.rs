@@ -1,4 +1,5 @@
 //! How a server starts and ends.
+
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 

@@ -1,5 +1,6 @@
 //! `megapipe serve` as its users meet it: a process, real sockets, real clients. Each test is run
 //! on both engines.
+
 mod client;
 mod echo;
 mod hostile;

@@ -1,4 +1,5 @@
 //! `megapipe serve --promotion`: connections to another program move to shared memory.
+
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;

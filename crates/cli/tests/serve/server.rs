@@ -1,4 +1,5 @@
 //! Servers as child processes, and the tests that cannot be run.
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};

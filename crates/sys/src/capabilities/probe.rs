@@ -1,5 +1,6 @@
 //! The instrument of the trials: a small ring, memory that the kernel may write to, and requests whose ends are kept
 //! track of, so that nothing is in flight when the memory goes.
+
 use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, OwnedFd};

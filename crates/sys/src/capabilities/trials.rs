@@ -1,4 +1,5 @@
 //! One function for each feature: uses it on private sockets and looks at what the kernel did.
+
 use std::io::{self, Read, Write};
 use std::mem::size_of;
 use std::net::{Ipv4Addr, UdpSocket};

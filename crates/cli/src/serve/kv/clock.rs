@@ -1,4 +1,5 @@
 //! Time as the store counts it.
+
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::command::Exptime;

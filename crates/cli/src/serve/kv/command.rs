@@ -4,6 +4,7 @@
 //! Stricter than memcached in two places: flags that do not fit 32 bits are refused rather than
 //! cut, and so are keys with a NUL. Other control characters, which `protocol.txt` forbids, are
 //! taken as memcached takes them: its own load generator uses them.
+
 use thiserror::Error;
 
 /// The longest key, in bytes.

@@ -1,4 +1,5 @@
 //! `megapipe serve kv`: a cache that speaks the memcached text protocol.
+
 mod clock;
 mod command;
 mod session;

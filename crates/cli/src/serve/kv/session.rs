@@ -2,6 +2,7 @@
 //!
 //! Input may be cut anywhere. A command is carried out when its last byte is there, or, where only
 //! its line is needed, with the line; the answers do not depend on how the input came in pieces.
+
 use std::mem;
 
 use super::super::output::Output;

@@ -1,4 +1,5 @@
 //! What a server counts, and the `stats` command that tells it.
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 

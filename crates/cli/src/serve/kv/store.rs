@@ -3,6 +3,7 @@
 //! Readers touch only the cache. Writers of one key also take that key's lock, of a fixed set of
 //! locks, so that what they read of the old item still holds when they put the new one; the cache
 //! evicts, and it counts the room that items take.
+
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
