@@ -17,11 +17,10 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::child::Child;
+use crate::child::{self, Child};
 use crate::cpu::{self, CpuSet};
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc;
 
 mod gate;
 pub mod plot;
@@ -142,7 +141,7 @@ impl Plan {
 /// Runs the plan until it is complete or `stop` is set.
 pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
     let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
-    rpc::raise_descriptor_limit().map_err(RunError::Prepare)?;
+    child::raise_descriptor_limit().map_err(RunError::Prepare)?;
     // Before the load has one CPU alone, which would pass for the machine's number.
     tell(Progress::Record(&Record::Header(header(plan))))?;
     cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;

@@ -12,11 +12,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::child::Failure;
+use crate::child::{self, Failure};
 use crate::cpu::CpuSet;
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
-use crate::rpc;
 
 mod process;
 pub mod record;
@@ -105,7 +104,7 @@ impl Plan {
 /// Runs the plan until it is complete or `stop` is set.
 pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
     let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
-    let descriptors = rpc::raise_descriptor_limit().map_err(RunError::Descriptors)?;
+    let descriptors = child::raise_descriptor_limit().map_err(RunError::Descriptors)?;
     tell(Progress::Record(&Record::Header(header(plan))))?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::child;
 use crate::client::{self, Load, LoadError, Sample};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
@@ -150,7 +151,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
     let mut run = Run { plan, stop, report, absent: Vec::new() };
     run.report(Progress::Record(&Record::Header(header(plan))))?;
     cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
-    raise_descriptor_limit().map_err(RunError::Control)?;
+    child::raise_descriptor_limit().map_err(RunError::Control)?;
     let points = plan.points();
     let mut halves = Vec::with_capacity(points.len());
     for round in 1..=plan.rounds {
@@ -441,22 +442,6 @@ fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
             return Waited::InFull;
         }
         thread::sleep(left.min(Duration::from_millis(50)));
-    }
-}
-
-/// Takes all descriptors that the hard limit allows, for this process and for its children; how many.
-pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for the write and for the read.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        limit.rlim_cur = limit.rlim_max;
-        match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-            0 => Ok(limit.rlim_cur),
-            _ => Err(io::Error::last_os_error()),
-        }
     }
 }
 

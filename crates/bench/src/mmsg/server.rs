@@ -63,7 +63,7 @@ pub(super) struct Report {
 /// Runs a server to its end: tells its ports, takes its turns, tells what they cost.
 pub fn serve(task: &Task) -> Result<(), ServerError> {
     cpu::pin(task.cpus.as_slice())?;
-    crate::rpc::raise_descriptor_limit()?;
+    crate::child::raise_descriptor_limit()?;
     let gate = Gate::of(task.gate)?;
     let sockets = open(task)?;
     let mut way = Way::new(task, sockets)?;
