@@ -335,6 +335,9 @@ class Soak:
         self.wait_for("connections that go", self.nothing_promoted)
         # An end whose other end left maps them until it is used or closed, as a proxy does after a while.
         self.wait_for("segments that go", self.nothing_mapped)
+        for name, service in self.services.items():
+            if name in self.programs and (told := service.tidy_up()):
+                print(f"{time.monotonic():.3f} says {name}: {told}", file=self.events, flush=True)
         for program in self.programs.values():
             for pid in self.pids(program):
                 if now := soak_watch.holdings(pid):
