@@ -5,6 +5,8 @@ use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use mmsg::{Backend, Caller};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -87,10 +89,43 @@ impl Pair {
     }
 }
 
-fn udp() -> Socket {
+pub(crate) fn udp() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
     socket.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();
     socket
+}
+
+/// Has the socket's messages come with the time of their arrival.
+pub(crate) fn stamp(socket: &Socket) {
+    let on: libc::c_int = 1;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_TIMESTAMP);
+    // SAFETY: the kernel reads one integer.
+    let set = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), 4) };
+    assert_eq!(set, 0);
+}
+
+/// Returns when the kernel stamps what arrives: it begins some time after the first socket asks for
+/// it, and TCP has no time for what came before. From then on one socket asks as long as this
+/// process lives.
+pub(crate) fn stamping() {
+    static ASKS: OnceLock<Pair> = OnceLock::new();
+    ASKS.get_or_init(|| {
+        let pair = Pair::new(Kind::Tcp);
+        stamp(&pair.socket);
+        let shape = Shape { control: 64, ..Shape::plain(1) };
+        let began = Instant::now();
+        loop {
+            assert!(began.elapsed() < Duration::from_secs(20), "nothing is stamped");
+            assert_eq!(pair.senders[0].send(b"x").unwrap(), 1);
+            let mut vector = Vector::new(std::slice::from_ref(&shape));
+            // SAFETY: the header and all it points to live.
+            let received = unsafe { libc::recvmsg(pair.fd(), &raw mut vector.messages[0].msg_hdr, 0) };
+            if received == 1 && !vector.got(0).control.is_empty() {
+                return pair;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
 }
 
 fn unix(kind: Type) -> (Socket, Vec<Socket>) {
