@@ -9,7 +9,6 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
-use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,7 +27,7 @@ const PERIOD_LEAST: Duration = Duration::from_micros(500);
 /// Looks that come within this time are made together.
 const TOGETHER: Duration = Duration::from_micros(250);
 
-/// Sockets that are looked at while nobody else can set a mark.
+/// Sockets that are taken from the list while nobody else can set a mark.
 const AT_ONCE: usize = 32;
 
 /// TCP sockets that are readable when a number of bytes waits, or when the first of them has
@@ -53,16 +52,15 @@ pub enum SetError {
 }
 
 struct Shared {
+    /// Held for moments only, and before a socket where both are: looks are made without it.
     state: Mutex<State>,
-    /// Sockets that were rearmed while another thread had the state.
-    rearmed: Mutex<Vec<RawFd>>,
     timer: OwnedFd,
     stop: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    sockets: HashMap<RawFd, Socket>,
+    sockets: HashMap<RawFd, Arc<Mutex<Socket>>>,
     due: BinaryHeap<Reverse<(Instant, RawFd, u64)>>,
     /// When the timer expires, if it is set.
     timer_at: Option<Instant>,
@@ -71,6 +69,7 @@ struct State {
 }
 
 struct Socket {
+    /// 0: it has ended, and nobody moves the mark any more.
     registration: u64,
     /// What the socket is, should its number become another's (SO_COOKIE).
     cookie: u64,
@@ -81,6 +80,13 @@ struct Socket {
     /// To the next look while the mark is down: soon at first, for most programs read at once.
     patience: Duration,
     looks: VecDeque<Look>,
+}
+
+/// A socket that is to be looked at.
+struct Due {
+    fd: RawFd,
+    registration: u64,
+    socket: Arc<Mutex<Socket>>,
 }
 
 /// By this time so many bytes had been received in all; all of them had been read, for 0.
@@ -105,12 +111,7 @@ impl RcvLowat {
         }
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
-        let shared = Shared {
-            state: Mutex::default(),
-            rearmed: Mutex::default(),
-            timer,
-            stop: AtomicBool::new(false),
-        };
+        let shared = Shared { state: Mutex::default(), timer, stop: AtomicBool::new(false) };
         Ok(RcvLowat { shared: Arc::new(shared), thread: None })
     }
 
@@ -154,8 +155,11 @@ impl RcvLowat {
             return Err(SetError::NotTcp);
         }
         let cookie = message::cookie(fd)?;
-        message::set_low_water_mark(fd, mark)?;
         let mut state = self.shared.lock();
+        if let Some(before) = state.sockets.remove(&fd) {
+            lock(&before).registration = 0;
+        }
+        message::set_low_water_mark(fd, mark)?;
         state.registrations += 1;
         let registration = state.registrations;
         let period = (timeout / LOOKS).max(PERIOD_LEAST).min(timeout);
@@ -163,27 +167,25 @@ impl RcvLowat {
         let looks = VecDeque::from([Look { at: now, received: 0 }]);
         let patience = PERIOD_LEAST;
         let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, patience, looks };
-        state.sockets.insert(fd, socket);
+        state.sockets.insert(fd, Arc::new(Mutex::new(socket)));
         state.due.push(Reverse((now + period, fd, registration)));
         Ok(self.shared.set_timer(&mut state)?)
     }
 
-    /// The program has read what was reported: the mark holds again from now on, and not only
+    /// The program has read what was reported: when this returns the mark holds again, and not only
     /// from the next look on, half a millisecond later or, for a program that reads late, up to
-    /// an eighth of the timeout. False if the socket is known to have no mark of ours.
+    /// an eighth of the timeout. A look that saw the bytes before they were read does not lower it
+    /// any more. False if the socket has no mark of ours.
     pub fn rearm(&self, socket: impl AsFd) -> bool {
         self.rearm_raw(socket.as_fd().as_raw_fd())
     }
 
     /// [`Self::rearm`] for a number that may be anything.
     pub fn rearm_raw(&self, fd: RawFd) -> bool {
-        // Whoever holds the state looks at other sockets, and at this one when that is done.
-        let Ok(mut state) = self.shared.state.try_lock() else {
-            self.shared.rearmed().push(fd);
-            return true;
-        };
+        let Some(socket) = self.shared.lock().sockets.get(&fd).cloned() else { return false };
+        let mut socket = lock(&socket);
         // What was due stays due: a look too many does no harm.
-        state.sockets.get_mut(&fd).is_some_and(|socket| socket.look(fd, Instant::now()).is_ok())
+        socket.registration != 0 && socket.look(fd, Instant::now()).is_ok()
     }
 
     /// Ends it for a socket, which is readable from its first byte on again. False if it had no
@@ -195,6 +197,8 @@ impl RcvLowat {
     /// [`Self::clear`] for a number that may be anything.
     pub fn clear_raw(&self, fd: RawFd) -> bool {
         let Some(socket) = self.shared.lock().sockets.remove(&fd) else { return false };
+        let mut socket = lock(&socket);
+        socket.registration = 0;
         // A number that is another socket's by now had no mark of ours.
         message::cookie(fd).is_ok_and(|cookie| cookie == socket.cookie)
             && message::set_low_water_mark(fd, 1).is_ok()
@@ -265,40 +269,32 @@ impl Shared {
         // SAFETY: the kernel writes one live integer; nothing to read is no error here.
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
         self.lock().timer_at = None;
-        // Some at a time, so that nobody who sets a mark waits for all of them.
-        while self.look_at_some() {}
-        self.set_timer(&mut self.lock())
-    }
-
-    /// Looks at some of the sockets that are due; whether there may be more.
-    fn look_at_some(&self) -> bool {
-        let mut state = self.lock();
-        let now = Instant::now();
-        for fd in mem::take(&mut *self.rearmed()) {
-            if let Some(socket) = state.sockets.get_mut(&fd) {
-                // A socket that is gone is found out when it is due.
-                let _ = socket.look(fd, now);
+        let mut taken = Vec::with_capacity(AT_ONCE);
+        let mut looked: Vec<(Due, io::Result<Instant>)> = Vec::with_capacity(AT_ONCE);
+        loop {
+            let mut state = self.lock();
+            for (due, next) in looked.drain(..) {
+                match next {
+                    Ok(next) => state.due.push(Reverse((next, due.fd, due.registration))),
+                    // Closed, or another socket: nothing is left to do for this one.
+                    Err(_) => state.remove(&due),
+                }
             }
-        }
-        for _ in 0..AT_ONCE {
-            let Some(&Reverse((at, fd, registration))) = state.due.peek() else { return false };
-            if at > now + TOGETHER {
-                return false;
+            let now = Instant::now();
+            state.take_due(now, &mut taken);
+            if taken.is_empty() {
+                return self.set_timer(&mut state);
             }
-            state.due.pop();
-            let Some(socket) = state.sockets.get_mut(&fd) else { continue };
-            if socket.registration != registration {
-                continue;
-            }
-            match socket.look(fd, now) {
-                Ok(next) => state.due.push(Reverse((next, fd, registration))),
-                // Closed, or another socket: nothing is left to do for this one.
-                Err(_) => {
-                    state.sockets.remove(&fd);
+            drop(state);
+            for due in taken.drain(..) {
+                let mut socket = lock(&due.socket);
+                if socket.registration == due.registration {
+                    let next = socket.look(due.fd, now);
+                    drop(socket);
+                    looked.push((due, next));
                 }
             }
         }
-        true
     }
 
     /// Sets the timer to what is due first, unless it is set so.
@@ -324,13 +320,35 @@ impl Shared {
         Ok(())
     }
 
-    fn rearmed(&self) -> MutexGuard<'_, Vec<RawFd>> {
-        self.rearmed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl State {
+    /// Takes some of what is due, the oldest first.
+    fn take_due(&mut self, now: Instant, taken: &mut Vec<Due>) {
+        while taken.len() < AT_ONCE
+            && let Some(&Reverse((at, fd, registration))) = self.due.peek()
+            && at <= now + TOGETHER
+        {
+            self.due.pop();
+            if let Some(socket) = self.sockets.get(&fd) {
+                taken.push(Due { fd, registration, socket: Arc::clone(socket) });
+            }
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Forgets a socket, unless its number has another mark by now.
+    fn remove(&mut self, due: &Due) {
+        if self.sockets.get(&due.fd).is_some_and(|socket| Arc::ptr_eq(socket, &due.socket)) {
+            self.sockets.remove(&due.fd);
+        }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Socket {

@@ -90,6 +90,36 @@ fn the_mark_comes_back_by_itself() {
     }
 }
 
+/// Also where the thread looks at this and other sockets all the time.
+#[test]
+fn the_mark_is_back_when_rearm_returns() {
+    let lowat = RcvLowat::in_background().unwrap();
+    let mut pairs: Vec<_> = (0..100).map(|_| pair()).collect();
+    for (socket, peer) in &mut pairs {
+        socket.set_nonblocking(true).unwrap();
+        lowat.set(&*socket, MARK, Duration::from_millis(1)).unwrap();
+        // Looked at twice as long as an empty one.
+        peer.write_all(&[1]).unwrap();
+    }
+    let (mut socket, mut peer) = pairs.pop().unwrap();
+    let mark = |socket: &TcpStream| sys::message::low_water_mark(socket.as_raw_fd()).unwrap();
+    for round in 0..2000 {
+        peer.write_all(&[1; 10]).unwrap();
+        let began = Instant::now();
+        // Half of the time it goes down first; then the thread looks at others just now.
+        while round % 2 == 0 && mark(&socket) != 1 {
+            assert!(began.elapsed() < FOREVER);
+        }
+        let mut left = if round == 0 { 11 } else { 10 };
+        while left > 0 {
+            assert!(began.elapsed() < FOREVER);
+            left -= socket.read(&mut [0; 64]).unwrap_or(0);
+        }
+        assert!(lowat.rearm(&socket));
+        assert_eq!(mark(&socket), MARK as i32, "{round}");
+    }
+}
+
 #[test]
 fn the_end_is_reported_at_once() {
     let (_lowat, mut socket, mut peer, set) = waiting(epoll::EDGES);
