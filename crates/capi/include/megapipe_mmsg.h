@@ -16,8 +16,9 @@
 extern "C" {
 #endif
 
-/* struct mmsghdr is the system's: define _GNU_SOURCE before the first #include. */
+/* These are the system's; for the first one define _GNU_SOURCE before the first #include. */
 struct mmsghdr;
+struct msghdr;
 
 /* One socket of a call and its messages. */
 struct mmep {
@@ -28,6 +29,11 @@ struct mmep {
 
 int recvmmmsg(struct mmep *eps, int neps, struct mmsghdr *msgs, int vlen, int flags);
 int sendmmmsg(struct mmep *eps, int neps, struct mmsghdr *msgs, int vlen, int flags);
+
+/* A train of datagrams as one message (UDP_SEGMENT); room for it, aligned as a struct cmsghdr. */
+#define MP_GSO_ROOM 32
+
+int mp_gso_set(struct msghdr *msg, void *room, size_t size, uint16_t segment);
 
 /* Sockets that are registered once, and whose messages come in batches. */
 typedef struct mp_receiver mp_receiver;
@@ -44,7 +50,7 @@ struct mp_receiver_config {
 #define MP_RECEIVER_ADDRESSES 1u /* tell who sent each message */
 #define MP_RECEIVER_GRO 2u /* take trains of datagrams as one message (UDP_GRO) */
 
-/* What a socket had to tell; valid until the next mp_receiver_wait. */
+/* What a socket had to tell; valid until the next mp_receiver_wait. See mp_receiver_keep. */
 struct mp_message {
 	int64_t socket; /* what mp_receiver_add returned */
 	void *cookie; /* what the socket was registered with */
@@ -61,6 +67,8 @@ int mp_receiver_destroy(mp_receiver *receiver);
 int64_t mp_receiver_add(mp_receiver *receiver, int fd, void *cookie);
 int mp_receiver_remove(mp_receiver *receiver, int64_t socket);
 int mp_receiver_wait(mp_receiver *receiver, struct mp_message *msgs, int most, int64_t timeout);
+int mp_receiver_keep(mp_receiver *receiver, int index);
+int mp_receiver_release(mp_receiver *receiver, const void *buf);
 
 /* Low-water marks with a timeout. */
 typedef struct mp_lowat mp_lowat;

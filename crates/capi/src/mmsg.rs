@@ -4,7 +4,7 @@
 //! is none of them is refused and never followed.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use channel::SockAddr;
 use mmsg::lowat::SetError;
-use mmsg::receiver::{AddError, CreateError, Event, Options, SocketId, WaitError};
+use mmsg::receiver::{AddError, CreateError, Event, Kept, Options, SocketId, WaitError};
 use mmsg::{CallError, Mmep, RcvLowat, Receiver};
 
 use crate::errno::{BROKEN, BUSY, Errno, FORKED, HANDLES, INVALID, OPERATIONS, STALE, int, long};
@@ -48,6 +48,8 @@ pub struct ReceiverSlot {
     receiver: Receiver,
     /// Senders of the messages that were handed out last.
     senders: Vec<SockAddr>,
+    /// What the program keeps, by the address of the data.
+    kept: HashMap<usize, Kept>,
 }
 
 /// What `mp_lowat *` points to.
@@ -131,6 +133,31 @@ unsafe fn vector<'call, T>(first: *mut T, count: c_int) -> Result<&'call mut [T]
     Ok(unsafe { std::slice::from_raw_parts_mut(first, count) })
 }
 
+/// See mp_gso_set(3).
+///
+/// # Safety
+///
+/// `message` is null or valid for writes, `room` is null or valid for writes of `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_gso_set(
+    message: *mut libc::msghdr,
+    room: *mut c_void,
+    size: usize,
+    segment: u16,
+) -> c_int {
+    let space = mmsg::GSO_SPACE;
+    let room = room.cast::<u8>();
+    if message.is_null() || room.is_null() || size < space || segment == 0 {
+        return int(Err(INVALID));
+    }
+    if !room.cast::<libc::cmsghdr>().is_aligned() || !message.is_aligned() {
+        return int(Err(Errno(libc::EFAULT)));
+    }
+    // SAFETY: neither is null, both are aligned, and the caller promises the rest.
+    unsafe { mmsg::set_segment(&mut *message, room, segment) };
+    0
+}
+
 /// See mp_receiver_create(3).
 ///
 /// # Safety
@@ -149,7 +176,7 @@ pub unsafe extern "C" fn mp_receiver_create(
         // SAFETY: as the caller promises.
         let options = unsafe { options(config)? };
         let made = Receiver::new(&options)?;
-        let slot = Box::new(ReceiverSlot { receiver: made, senders: Vec::new() });
+        let slot = Box::new(ReceiverSlot { receiver: made, senders: Vec::new(), kept: HashMap::new() });
         let address: *const ReceiverSlot = &raw const *slot;
         RECEIVERS
             .try_with(|receivers| receivers.try_borrow_mut().map(|mut receivers| receivers.push(slot)))
@@ -281,6 +308,27 @@ pub unsafe extern "C" fn mp_receiver_wait(
         std::mem::forget(batch);
         Ok(count as c_int)
     }))
+}
+
+/// See mp_receiver_keep(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_receiver_keep(receiver: *const ReceiverSlot, index: c_int) -> c_int {
+    int(with_receiver(receiver, |slot| {
+        let index = usize::try_from(index).map_err(|_| INVALID)?;
+        let mut batch = slot.receiver.forgotten();
+        let kept = batch.keep(index);
+        // The others stay until the next wait.
+        std::mem::forget(batch);
+        let kept = kept.ok_or(INVALID)?;
+        slot.kept.insert(kept.as_ptr() as usize, kept);
+        Ok(0)
+    }))
+}
+
+/// See mp_receiver_release(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_receiver_release(receiver: *const ReceiverSlot, buf: *const c_void) -> c_int {
+    int(with_receiver(receiver, |slot| slot.kept.remove(&(buf as usize)).map(|_kept| 0).ok_or(INVALID)))
 }
 
 /// A call on a receiver of the calling thread.

@@ -24,7 +24,7 @@ use std::env;
 
 pub use caller::Caller;
 pub use lowat::RcvLowat;
-pub use messages::{Inbox, Outbox, Received};
+pub use messages::{GSO_SPACE, Inbox, Outbox, Received, set_segment};
 pub use receiver::Receiver;
 
 /// One socket of a call and its messages: `struct mmep`.

@@ -135,14 +135,15 @@ impl<'data> Outbox<'data> {
             .iter()
             .map(|(data, _)| libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() })
             .collect();
-        let mut controls: Vec<[u64; 4]> = self.data.iter().map(|_| [0; 4]).collect();
+        let mut controls: Vec<_> = self.data.iter().map(|_| [0u64; GSO_SPACE.div_ceil(8)]).collect();
         let mut headers = Vec::with_capacity(self.data.len());
         for ((piece, control), &(_, segment)) in pieces.iter_mut().zip(&mut controls).zip(&self.data) {
             // SAFETY: zero is a value of a header.
             let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
             (header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) = (piece, 1);
             if let Some(segment) = segment {
-                set_segment(&mut header.msg_hdr, control, segment);
+                // SAFETY: so much room it has, aligned.
+                unsafe { set_segment(&mut header.msg_hdr, control.as_mut_ptr().cast(), segment) };
             }
             headers.push(header);
         }
@@ -166,12 +167,22 @@ impl<'data> Outbox<'data> {
     }
 }
 
-/// Makes the message a train (UDP_SEGMENT).
-fn set_segment(header: &mut libc::msghdr, control: &mut [u64; 4], segment: u16) {
-    header.msg_control = control.as_mut_ptr().cast();
-    // SAFETY: the room has 32 bytes, aligned, and a control message of two bytes takes 24.
+/// Bytes of room for control messages that [`set_segment`] takes.
+// SAFETY: the function computes.
+pub const GSO_SPACE: usize = unsafe { libc::CMSG_SPACE(mem::size_of::<u16>() as u32) } as usize;
+
+/// Makes the message a train of datagrams, each of `segment` bytes but the last (UDP_SEGMENT, udp(7)). Its control
+/// messages are this one then, in `room`.
+///
+/// # Safety
+///
+/// `room` has [`GSO_SPACE`] bytes, aligned as a `cmsghdr`, that are valid for writes.
+pub unsafe fn set_segment(header: &mut libc::msghdr, room: *mut u8, segment: u16) {
+    header.msg_control = room.cast();
+    header.msg_controllen = GSO_SPACE as _;
+    // SAFETY: the room holds a control message of two bytes, as the caller promises.
     unsafe {
-        header.msg_controllen = libc::CMSG_SPACE(mem::size_of::<u16>() as u32) as _;
+        room.write_bytes(0, GSO_SPACE);
         let message = libc::CMSG_FIRSTHDR(header);
         (*message).cmsg_level = libc::SOL_UDP;
         (*message).cmsg_type = libc::UDP_SEGMENT;

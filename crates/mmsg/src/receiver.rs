@@ -329,6 +329,12 @@ impl Receiver {
         Ok(Batch { receiver: self })
     }
 
+    /// The messages of a batch that was forgotten ([`mem::forget`]) and not dropped: they stay
+    /// until the next wait.
+    pub fn forgotten(&mut self) -> Batch<'_> {
+        Batch { receiver: self }
+    }
+
     fn look(&mut self, sleep: Option<Option<Duration>>) -> Result<(), WaitError> {
         let sockets = &mut self.sockets;
         let answers = &mut self.answers;

@@ -86,7 +86,7 @@ impl Batch<'_> {
     /// Keeps the data of a message beyond the batch. None for what is no data. Until it is
     /// dropped the pool has a buffer less.
     pub fn keep(&mut self, index: usize) -> Option<Kept> {
-        let len = match self.iter().nth(index)?.event {
+        let len = match self.message(self.receiver.messages.get(index)?).event {
             Event::Data { data, .. } => data.len(),
             _ => return None,
         };
