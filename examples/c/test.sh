@@ -20,9 +20,9 @@ finish() {
 }
 trap finish EXIT
 
-# Starts the example on a free port and sets `port`.
+# Starts the example on a free port, with the second argument given, and sets `port`.
 start() {
-    coproc EXAMPLE { MEGAPIPE_ENGINE=$engine exec "$build/$example" 0 2 2>&1; }
+    coproc EXAMPLE { MEGAPIPE_ENGINE=$engine exec "$build/$example" 0 "${1:-2}" 2>&1; }
     server=$EXAMPLE_PID
     local line
     read -r -t 20 line <&"${EXAMPLE[0]}" || fail 'says no port'
@@ -51,6 +51,20 @@ expect_all() {
     exec 3>&-
 }
 
+# Datagrams of the player of `$1` until one of 1200 bytes has one of 400 behind it, which `$2` ends: everybody is told of.
+expect_world() {
+    local before=0 size
+    for _ in {1..400}; do
+        timeout 20 dd bs=4096 count=1 <&"$1" >"$build/world" 2>/dev/null || fail 'tells nothing'
+        size=$(wc -c <"$build/world")
+        if [ "$before $size" = '1200 400' ] && [ "$(tail -c 4 "$build/world")" = "$2" ]; then
+            return
+        fi
+        before=$size
+    done
+    fail 'does not tell of all players'
+}
+
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     example=echo
     start
@@ -72,6 +86,30 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     start
     expect udp 'a datagram' 'a datagram'
     expect udp 'and another' 'and another'
+    finish
+
+    example=game_server
+    start 400
+    sockets=()
+    for player in {1..400}; do
+        exec {socket}<>"/dev/udp/127.0.0.1/$port"
+        sockets+=("$socket")
+        if [ "$player" -lt 400 ]; then
+            read -r -t 20 line <&"${EXAMPLE[0]}" || fail 'has too few ports'
+            port=${line#port }
+        fi
+    done
+    for socket in "${sockets[@]}"; do
+        printf ab >&"$socket"
+    done
+    # The last player has moved since: number 399, x and y.
+    printf xy >&"$socket"
+    expect_world "${sockets[0]}" $'\x01\x8fxy'
+    expect_world "${sockets[200]}" $'\x01\x8fxy'
+    expect_world "$socket" $'\x01\x8fxy'
+    for socket in "${sockets[@]}"; do
+        exec {socket}>&-
+    done
     finish
     printf 'PASS examples (%s)\n' "$engine"
 done
