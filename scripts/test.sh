@@ -49,6 +49,9 @@ LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_saf
 LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
 MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
 
+# A receiver that has to read each socket until it is empty, on io_uring.
+MEGAPIPE_DISABLE=poll_tells_one run rust-poll-tells-less -p megapipe-mmsg --test receiver
+
 # Other people's test suites, plain and with the preload library: the ones that take seconds. `make test-apps` has more.
 printf '\n== apps\n'
 if ! "${limit[@]}" tests/apps/run.sh --quick 2>&1 | tee "$LOGS/apps.log"; then
