@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use mmsg::Backend;
-use mmsg::receiver::{AddError, CreateError, Event, Options, Receiver, WaitError};
+use mmsg::receiver::{AddError, Batch, CreateError, Event, Options, Receiver, WaitError};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -31,11 +31,25 @@ fn udp() -> (UdpSocket, UdpSocket) {
     (socket, sender)
 }
 
+/// Waits on where a wait is interrupted: a process that was stopped and resumed is, and a thread
+/// whose ring, a trial's, the kernel takes down after it was closed.
+fn wait(receiver: &mut Receiver, most: usize, timeout: Option<Duration>) -> Batch<'_> {
+    loop {
+        match receiver.wait(most, timeout) {
+            Err(WaitError::Interrupted) => {}
+            batch => {
+                std::mem::forget(batch.unwrap());
+                return receiver.forgotten();
+            }
+        }
+    }
+}
+
 /// All that comes until there is nothing for a moment, by cookie.
 fn take_all(receiver: &mut Receiver, most: usize) -> HashMap<u64, Vec<Vec<u8>>> {
     let mut all: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();
     loop {
-        let batch = receiver.wait(most, Some(Duration::from_millis(50))).unwrap();
+        let batch = wait(receiver, most, Some(Duration::from_millis(50)));
         if batch.is_empty() {
             return all;
         }
@@ -70,7 +84,7 @@ fn every_datagram_comes_once_and_in_order() {
                     sent[at] += 1;
                 }
             }
-            let batch = receiver.wait(1 + turn, Some(SECOND)).unwrap();
+            let batch = wait(&mut receiver, 1 + turn, Some(SECOND));
             for message in batch.iter() {
                 if let Event::Data { data, .. } = message.event {
                     got.entry(message.cookie).or_default().push(data.to_vec());
@@ -113,7 +127,7 @@ fn datagrams_that_come_meanwhile_are_not_lost() {
         });
         let mut next = [0u32; 8];
         while next.iter().any(|&next| next < EACH) {
-            let batch = receiver.wait(7, Some(60 * SECOND)).unwrap();
+            let batch = wait(&mut receiver, 7, Some(60 * SECOND));
             assert!(!batch.is_empty(), "{next:?}");
             for message in batch.iter() {
                 let Event::Data { data, .. } = message.event else { panic!("{message:?}") };
@@ -142,7 +156,7 @@ fn a_flooded_socket_takes_no_more_than_its_turn() {
         (0..100).for_each(|_| assert_eq!(flood.send(b"flood").unwrap(), 5));
         for round in 0..3 {
             others.iter().for_each(|sender| assert_eq!(sender.send(&[round; 2]).unwrap(), 2));
-            let batch = receiver.wait(10, Some(SECOND)).unwrap();
+            let batch = wait(&mut receiver, 10, Some(SECOND));
             let mut cookies: Vec<_> = batch.iter().map(|message| message.cookie).collect();
             cookies.sort();
             assert_eq!(cookies, (0..10).collect::<Vec<_>>());
@@ -165,7 +179,7 @@ fn a_pool_that_runs_dry_loses_nothing_and_is_fair() {
         }
         let mut kept = Vec::new();
         while kept.len() < 4 {
-            let mut batch = receiver.wait(64, Some(SECOND)).unwrap();
+            let mut batch = wait(&mut receiver, 64, Some(SECOND));
             assert!(batch.len() <= 4 - kept.len());
             (0..batch.len()).for_each(|at| kept.push(batch.keep(at).unwrap()));
         }
@@ -175,7 +189,7 @@ fn a_pool_that_runs_dry_loses_nothing_and_is_fair() {
         // With one buffer the sockets take turns.
         let mut order = Vec::new();
         for _ in 0..12 {
-            let batch = receiver.wait(64, Some(SECOND)).unwrap();
+            let batch = wait(&mut receiver, 64, Some(SECOND));
             order.extend(batch.iter().map(|message| message.cookie));
         }
         assert_eq!(order.len(), 12);
@@ -203,7 +217,7 @@ fn streams_come_whole_and_tell_their_end() {
         let mut got = Vec::new();
         let mut ended = false;
         while !ended {
-            let batch = receiver.wait(16, Some(10 * SECOND)).unwrap();
+            let batch = wait(&mut receiver, 16, Some(10 * SECOND));
             assert!(!batch.is_empty(), "{} bytes", got.len());
             for message in batch.iter() {
                 match message.event {
@@ -214,7 +228,7 @@ fn streams_come_whole_and_tell_their_end() {
             }
         }
         assert_eq!(got, sent);
-        assert!(receiver.wait(16, Some(Duration::from_millis(20))).unwrap().is_empty());
+        assert!(wait(&mut receiver, 16, Some(Duration::from_millis(20))).is_empty());
     });
 }
 
@@ -227,7 +241,7 @@ fn lengths_addresses_and_errors_are_told() {
         sender.send(b"").unwrap();
         let mut told = Vec::new();
         while told.len() < 2 {
-            for message in receiver.wait(4, Some(SECOND)).unwrap().iter() {
+            for message in wait(&mut receiver, 4, Some(SECOND)).iter() {
                 assert_eq!(message.socket, id);
                 let Event::Data { data, len, from, segment: None } = message.event else {
                     panic!("{message:?}")
@@ -243,7 +257,7 @@ fn lengths_addresses_and_errors_are_told() {
         connected.connect(nobody).unwrap();
         connected.send(b"anybody?").unwrap();
         receiver.add(connected, 2).unwrap();
-        let batch = receiver.wait(4, Some(SECOND)).unwrap();
+        let batch = wait(&mut receiver, 4, Some(SECOND));
         let message = batch.iter().next().unwrap();
         assert!(
             matches!(message.event, Event::Error(error) if error.raw_os_error() == Some(libc::ECONNREFUSED))
@@ -269,7 +283,7 @@ fn trains_of_datagrams_come_as_one() {
         };
         assert_eq!(set, 0);
         sender.send(&[5; 950]).unwrap();
-        let batch = receiver.wait(4, Some(SECOND)).unwrap();
+        let batch = wait(&mut receiver, 4, Some(SECOND));
         let message = batch.iter().next().unwrap();
         let Event::Data { data, len: 950, segment: Some(100), .. } = message.event else {
             panic!("{message:?}")
@@ -318,7 +332,7 @@ fn what_cannot_be_is_refused() {
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let Err(AddError::Io(error)) = receiver.add(file, 0) else { panic!("a file is no socket") };
         assert_eq!(error.raw_os_error(), Some(libc::ENOTSOCK));
-        assert!(receiver.wait(8, Some(Duration::ZERO)).unwrap().is_empty());
+        assert!(wait(&mut receiver, 8, Some(Duration::ZERO)).is_empty());
     });
 }
 

@@ -69,7 +69,7 @@ int main(void)
 		EQUAL(memcmp(message.buf, data + total, (size_t)message.size), 0);
 		total += (int)message.size;
 	}
-	EQUAL(mp_receiver_wait(receiver, &message, 1, 0), 0);
+	EQUAL(wait_on(receiver, &message, 1, 0), 0);
 	EQUAL(mp_receiver_destroy(receiver), 0);
 	return 0;
 }

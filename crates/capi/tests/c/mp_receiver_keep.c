@@ -27,7 +27,7 @@ int main(void)
 	const char *bufs[2];
 	int sender, ends[2];
 
-	udp_of(receiver, NULL, &sender);
+	unix_of(receiver, NULL, &sender);
 	EQUAL(mp_receiver_keep(NULL, 0), -EBADF);
 	EQUAL(mp_receiver_keep(receiver, 0), -EINVAL);
 	EQUAL(mp_receiver_keep(receiver, -1), -EINVAL);
@@ -36,7 +36,7 @@ int main(void)
 	take_two(receiver, sender, 'a', bufs);
 	EQUAL(mp_receiver_keep(receiver, 0), -EINVAL);
 	EQUAL(send(sender, "c", 1, 0), 1);
-	EQUAL(mp_receiver_wait(receiver, messages, 4, 20 * SECOND), -ENOBUFS);
+	EQUAL(wait_on(receiver, messages, 4, 20 * SECOND), -ENOBUFS);
 	EQUAL(*bufs[0], 'a');
 	EQUAL(*bufs[1], 'b');
 	EQUAL(mp_receiver_release(receiver, bufs[1]), 0);
@@ -50,13 +50,13 @@ int main(void)
 	take_two(receiver, sender, 'd', bufs);
 	EQUAL(mp_receiver_release(receiver, bufs[0]), 0);
 	EQUAL(mp_receiver_release(receiver, bufs[1]), 0);
-	udp_of(receiver, NULL, &ends[0]);
+	unix_of(receiver, NULL, &ends[0]);
 	EQUAL(send(sender, "1", 1, 0), 1);
 	EQUAL(send(ends[0], "2", 1, 0), 1);
-	EQUAL(mp_receiver_wait(receiver, messages, 4, 20 * SECOND), 2);
+	EQUAL(wait_on(receiver, messages, 4, 20 * SECOND), 2);
 	EQUAL(mp_receiver_keep(receiver, 1), 0);
 	EQUAL(*(const char *)messages[0].buf + *(const char *)messages[1].buf, '1' + '2');
-	EQUAL(mp_receiver_wait(receiver, messages, 1, 0), 0);
+	EQUAL(wait_on(receiver, messages, 1, 0), 0);
 
 	/* An end has no data to keep. */
 	tcp_pair(ends);

@@ -17,12 +17,12 @@ int main(void)
 		EQUAL(message.size, i % 4);
 		EQUAL(mp_receiver_release(receiver, message.buf), -EINVAL);
 		EQUAL(mp_receiver_keep(receiver, 0), 0);
-		EQUAL(mp_receiver_wait(receiver, &message, 1, 0), -ENOBUFS);
+		EQUAL(wait_on(receiver, &message, 1, 0), -ENOBUFS);
 		EQUAL(mp_receiver_release(NULL, message.buf), -EBADF);
 		EQUAL(mp_receiver_release(receiver, message.buf), 0);
 		EQUAL(mp_receiver_release(receiver, message.buf), -EINVAL);
 	}
-	EQUAL(mp_receiver_wait(receiver, &message, 1, 0), 0);
+	EQUAL(wait_on(receiver, &message, 1, 0), 0);
 	EQUAL(mp_receiver_destroy(receiver), 0);
 	return 0;
 }

@@ -16,7 +16,7 @@ int main(void)
 	EQUAL(mp_receiver_remove(receiver, 0), -EBADF);
 	EQUAL(mp_receiver_remove(NULL, socket), -EBADF);
 	EQUAL(send(sender, "not ours", 8, 0), 8);
-	EQUAL(mp_receiver_wait(receiver, &message, 1, 0), 0);
+	EQUAL(wait_on(receiver, &message, 1, 0), 0);
 	EQUAL(mp_receiver_destroy(receiver), 0);
 	return 0;
 }

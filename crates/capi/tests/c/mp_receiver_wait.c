@@ -6,22 +6,22 @@ int main(void)
 	struct mp_message messages[8], message;
 	int senders[4], ends[2], total = 0;
 
-	EQUAL(mp_receiver_wait(receiver, messages, 8, 0), 0);
-	EQUAL(mp_receiver_wait(receiver, messages, 8, 1000), 0);
+	EQUAL(wait_on(receiver, messages, 8, 0), 0);
+	EQUAL(wait_on(receiver, messages, 8, 1000), 0);
 	EQUAL(mp_receiver_wait(receiver, NULL, 8, 0), -EINVAL);
-	EQUAL(mp_receiver_wait(receiver, messages, 0, 0), -EINVAL);
+	EQUAL(wait_on(receiver, messages, 0, 0), -EINVAL);
 	EQUAL(mp_receiver_wait(NULL, messages, 8, 0), -EBADF);
 
 	/* Each socket has one message before one of them has a second. */
 	for (intptr_t i = 0; i < 4; i++) {
-		udp_of(receiver, (void *)i, &senders[i]);
+		unix_of(receiver, (void *)i, &senders[i]);
 		for (int j = 0; j < 3; j++)
 			EQUAL(send(senders[i], &j, sizeof(j), 0), sizeof(j));
 	}
 	for (int j = 0; j < 3; j++) {
 		int seen = 0;
 
-		EQUAL(mp_receiver_wait(receiver, messages, 4, 20 * SECOND), 4);
+		EQUAL(wait_on(receiver, messages, 4, 20 * SECOND), 4);
 		for (int i = 0; i < 4; i++) {
 			EQUAL(memcmp(messages[i].buf, &j, sizeof(j)), 0);
 			EQUAL(messages[i].size, sizeof(j));
@@ -43,7 +43,7 @@ int main(void)
 		total += message.size;
 	} while (message.buf != NULL);
 	EQUAL(total, 6);
-	EQUAL(mp_receiver_wait(receiver, messages, 8, 1000000), 0);
+	EQUAL(wait_on(receiver, messages, 8, 1000000), 0);
 	EQUAL(mp_receiver_destroy(receiver), 0);
 	return 0;
 }

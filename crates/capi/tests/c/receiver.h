@@ -24,15 +24,35 @@ static inline int64_t udp_of(mp_receiver *receiver, void *cookie, int *sender)
 	return socket;
 }
 
+/* The same for datagrams that are there when they have been sent. */
+static inline int64_t unix_of(mp_receiver *receiver, void *cookie, int *sender)
+{
+	int64_t socket;
+	int ends[2];
+
+	EQUAL(socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, ends), 0);
+	socket = mp_receiver_add(receiver, ends[0], cookie);
+	CHECK(socket > 0);
+	*sender = ends[1];
+	return socket;
+}
+
+/* Waits on where a wait is interrupted. */
+static inline int wait_on(mp_receiver *receiver, struct mp_message *messages, int most, int64_t timeout)
+{
+	int count;
+
+	do
+		count = mp_receiver_wait(receiver, messages, most, timeout);
+	while (count == -EINTR);
+	return count;
+}
+
 /* The next message; there must be one. */
 static inline struct mp_message next_message(mp_receiver *receiver)
 {
 	struct mp_message message;
-	int count;
 
-	do
-		count = mp_receiver_wait(receiver, &message, 1, 20 * SECOND);
-	while (count == -EINTR);
-	EQUAL(count, 1);
+	EQUAL(wait_on(receiver, &message, 1, 20 * SECOND), 1);
 	return message;
 }
