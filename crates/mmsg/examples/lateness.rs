@@ -1,10 +1,13 @@
 //! How early or late a low-water mark with a timeout reports: `lateness [CONNECTIONS] [TIMEOUT_MS] [SECONDS]`. Bytes below
 //! the mark come at random times on TCP connections of this host; the time from their arrival to the report of epoll,
-//! less the timeout, is printed as a distribution.
+//! less the timeout, is printed as a distribution; beside it, how late a thread wakes that does nothing but sleep: what the
+//! machine is late by itself.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mmsg::RcvLowat;
@@ -28,6 +31,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         lowat.set(&socket, 1000, timeout)?;
         pairs.push((socket, sender));
     }
+    let stop = Arc::new(AtomicBool::new(false));
+    let sleeper = std::thread::spawn({
+        let stop = Arc::clone(&stop);
+        move || sleep_on(&stop)
+    });
     let mut sent: Vec<Option<Instant>> = vec![None; connections];
     let mut early = Vec::new();
     let mut events = [Event::NONE; 256];
@@ -53,14 +61,29 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     }
+    stop.store(true, Ordering::Relaxed);
+    let mut asleep = sleeper.join().map_err(|_| "the sleeping thread ended")?;
     early.sort_by(f64::total_cmp);
+    asleep.sort_by(f64::total_cmp);
     println!(
-        "{connections} connections, timeout {timeout:?}, {} reports; ms after the timeout (negative: before):",
+        "{connections} connections, timeout {timeout:?}, {} reports; ms after the timeout (negative: before), and a sleeper:",
         early.len()
     );
     for share in [0.0, 0.01, 0.1, 0.5, 0.9, 0.99, 0.999, 1.0] {
-        let place = ((early.len() - 1) as f64 * share) as usize;
-        println!("{:>6} %  {:+.3}", share * 100.0, early[place]);
+        let at = |values: &[f64]| values[((values.len() - 1) as f64 * share) as usize];
+        println!("{:>6} %  {:+9.3}  {:+9.3}", share * 100.0, at(&early), at(&asleep));
     }
     Ok(())
+}
+
+/// How many ms too late each of many short sleeps ends.
+fn sleep_on(stop: &AtomicBool) -> Vec<f64> {
+    let nap = Duration::from_millis(1);
+    let mut late = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        std::thread::sleep(nap);
+        late.push((began.elapsed() - nap).as_secs_f64() * 1e3);
+    }
+    late
 }

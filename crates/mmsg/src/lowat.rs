@@ -30,6 +30,9 @@ const TOGETHER: Duration = Duration::from_micros(250);
 /// Sockets that are taken from the list while nobody else can set a mark.
 const AT_ONCE: usize = 32;
 
+/// The thread's turns on a CPU are short, so that they come soon.
+const SLICE: Duration = Duration::from_micros(100);
+
 /// TCP sockets that are readable when a number of bytes waits, or when the first of them has
 /// waited for a time. It may be used by all threads.
 pub struct RcvLowat {
@@ -64,6 +67,7 @@ struct State {
     due: BinaryHeap<Reverse<(Instant, RawFd, u64)>>,
     /// When the timer expires, if it is set.
     timer_at: Option<Instant>,
+    delays: Delays,
     /// Names registrations, so that what is due of an old one means nothing.
     registrations: u64,
 }
@@ -129,7 +133,9 @@ impl RcvLowat {
     }
 
     /// From now on the socket is readable when `mark` bytes wait, or when the first unread byte
-    /// has waited for `timeout`: then, or up to an eighth of it (or half a millisecond) earlier.
+    /// has waited for `timeout`: then, or up to an eighth of it (or half a millisecond) earlier. While
+    /// looks are late, for want of a CPU, they are made rarer, and reports come up to five eighths
+    /// earlier.
     /// An end or an error is reported at once, as ever. Setting it again changes both.
     ///
     /// The socket stays the caller's, who may close it at any time.
@@ -185,7 +191,7 @@ impl RcvLowat {
         let Some(socket) = self.shared.lock().sockets.get(&fd).cloned() else { return false };
         let mut socket = lock(&socket);
         // What was due stays due: a look too many does no harm.
-        socket.registration != 0 && socket.look(fd, Instant::now()).is_ok()
+        socket.registration != 0 && socket.look(fd, Instant::now(), Duration::ZERO).is_ok()
     }
 
     /// Ends it for a socket, which is readable from its first byte on again. False if it had no
@@ -253,6 +259,9 @@ impl Drop for RcvLowat {
 impl Shared {
     /// The life of the thread.
     fn run(&self) {
+        // Another program that computes then lets this thread run sooner. Linux 6.12; before that it
+        // changes nothing, and where it is forbidden the thread waits as others do.
+        let _ = sys::scheduling::set_slice(SLICE);
         while !self.stop.load(Ordering::Acquire) {
             let mut poll = libc::pollfd { fd: self.timer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one live pollfd.
@@ -285,14 +294,18 @@ impl Shared {
             if taken.is_empty() {
                 return self.set_timer(&mut state);
             }
+            let delay = state.delays.most();
             drop(state);
             for due in taken.drain(..) {
-                let mut socket = lock(&due.socket);
-                if socket.registration == due.registration {
-                    let next = socket.look(due.fd, now);
-                    drop(socket);
-                    looked.push((due, next));
-                }
+                let next = match due.socket.try_lock() {
+                    Ok(mut socket) if socket.registration == due.registration => {
+                        socket.look(due.fd, now, delay)
+                    }
+                    Ok(_) => continue,
+                    // Whoever has it looks at it, and may have to wait for a CPU with it.
+                    Err(_) => Ok(now + PERIOD_LEAST),
+                };
+                looked.push((due, next));
             }
         }
     }
@@ -328,6 +341,9 @@ impl Shared {
 impl State {
     /// Takes some of what is due, the oldest first.
     fn take_due(&mut self, now: Instant, taken: &mut Vec<Due>) {
+        if let Some(Reverse((at, ..))) = self.due.peek() {
+            self.delays.note(now, now.saturating_duration_since(*at));
+        }
         while taken.len() < AT_ONCE
             && let Some(&Reverse((at, fd, registration))) = self.due.peek()
             && at <= now + TOGETHER
@@ -347,29 +363,68 @@ impl State {
     }
 }
 
+/// How many times rarer looks are made when they are late: a thread that wants less of a CPU gets it sooner.
+fn rarer(delay: Duration) -> u32 {
+    match delay.as_millis() {
+        0 => 1,
+        1..4 => 2,
+        _ => 4,
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The longest delay of looks in the last second or two: what is reported so much earlier is not late
+/// when it happens again.
+#[derive(Default)]
+struct Delays {
+    since: Option<Instant>,
+    most: Duration,
+    before: Duration,
+}
+
+impl Delays {
+    fn note(&mut self, now: Instant, delay: Duration) {
+        if self.since.is_none_or(|since| now > since + Duration::from_secs(1)) {
+            (self.since, self.before) = (Some(now), std::mem::take(&mut self.most));
+        }
+        self.most = self.most.max(delay);
+    }
+
+    fn most(&self) -> Duration {
+        self.most.max(self.before)
+    }
+}
+
 impl Socket {
-    /// Looks at the socket, lowers or raises its mark, and tells when to look again.
-    fn look(&mut self, fd: RawFd, now: Instant) -> io::Result<Instant> {
-        let next = now + self.period;
-        if message::unread(fd)? == 0 {
+    /// Looks at the socket, lowers or raises its mark, and tells when to look again. The next look may
+    /// be late by `delay`, so a report comes that much earlier, up to the time between two looks.
+    fn look(&mut self, fd: RawFd, now: Instant, delay: Duration) -> io::Result<Instant> {
+        let next = now + (self.period * rarer(delay)).min(self.timeout / 2).max(self.period);
+        // Asked for first where it is needed: bytes that come between make the first unread one seem
+        // older, not younger.
+        let had_bytes = self.looks.len() > 1;
+        let mut received = if had_bytes { message::received(fd)? } else { 0 };
+        let mut unread = message::unread(fd)?;
+        if unread == 0 {
             self.looks.clear();
             self.looks.push_back(Look { at: now, received: 0 });
             self.lower(fd, false)?;
             return Ok(next);
         }
-        // In this order: bytes that come between make the first unread one seem older, not younger.
-        let received = message::received(fd)?;
-        let read = received.saturating_sub(message::unread(fd)? as u64);
+        if !had_bytes {
+            received = message::received(fd)?;
+            unread = message::unread(fd)?;
+        }
+        let read = received.saturating_sub(unread as u64);
         // The first unread byte came after the last look by which everything received is read now.
         while self.looks.get(1).is_some_and(|look| look.received <= read) {
             self.looks.pop_front();
         }
         let came = self.looks.front().map_or(now, |look| look.at);
-        let deadline = came + self.timeout;
+        let deadline = came + self.timeout - delay.min(self.period);
         self.looks.push_back(Look { at: now, received });
         self.lower(fd, now + TOGETHER >= deadline)?;
         if !self.lowered {

@@ -12,6 +12,7 @@ pub mod message;
 pub mod packet;
 pub mod process;
 pub mod reuseport;
+pub mod scheduling;
 pub mod signals;
 pub mod socket;
 pub mod socket_diag;
