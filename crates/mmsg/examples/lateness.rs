@@ -76,14 +76,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// How many ms too late each of many short sleeps ends.
+/// How many ms too late a thread wakes that wants to run every half millisecond; also for the times
+/// over which it did not run.
 fn sleep_on(stop: &AtomicBool) -> Vec<f64> {
-    let nap = Duration::from_millis(1);
     let mut late = Vec::new();
+    let mut due = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let began = Instant::now();
-        std::thread::sleep(nap);
-        late.push((began.elapsed() - nap).as_secs_f64() * 1e3);
+        due += Duration::from_micros(500);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        late.push(due.elapsed().as_secs_f64() * 1e3);
     }
     late
 }
