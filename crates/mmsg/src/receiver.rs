@@ -107,7 +107,7 @@ pub enum AddError {
 /// Why a wait came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
-    /// A signal came, or as much as one: the kernel took down a ring that this thread had closed.
+    /// A signal came, or the process was stopped and resumed.
     #[error("a signal interrupted the wait")]
     Interrupted,
     /// All buffers are kept by the program, which has to drop some first. Messages wait in the

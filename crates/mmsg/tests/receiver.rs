@@ -31,8 +31,7 @@ fn udp() -> (UdpSocket, UdpSocket) {
     (socket, sender)
 }
 
-/// Waits on where a wait is interrupted: a process that was stopped and resumed is, and a thread
-/// whose ring, a trial's, the kernel takes down after it was closed.
+/// Waits on where a wait is interrupted, as that of a process that was stopped and resumed is.
 fn wait(receiver: &mut Receiver, most: usize, timeout: Option<Duration>) -> Batch<'_> {
     loop {
         match receiver.wait(most, timeout) {
