@@ -86,7 +86,7 @@ pub(crate) fn adopt(
         sleeper: NO_SLEEPER,
         listed_in: 0,
         reported: 0,
-        taken_then: 0,
+        reported_of_kernel: 0,
         told_writable: false,
         quiet: 0,
         from_kernel: true,

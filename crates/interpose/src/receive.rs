@@ -343,6 +343,17 @@ impl Promoted {
         dropped
     }
 
+    /// Bytes in the kernel that are no bells.
+    pub(crate) fn data_in_kernel(&mut self, fd: c_int) -> u64 {
+        if !self.connection.reads_from_kernel() && !self.connection.kernel_has_bytes() {
+            return 0;
+        }
+        let Found::Bytes(unread) = kernel::look(fd) else { return 0 };
+        // Of nonsense that the other end wrote, whoever reads is told.
+        let here = self.connection.here(unread).unwrap_or(0);
+        here.saturating_sub(self.connection.untaken_here() as u64)
+    }
+
     /// Whether the kernel, which calls the socket readable, holds more than bells; these are
     /// taken out.
     pub(crate) fn kernel_has_news(&mut self, fd: c_int) -> bool {

@@ -145,8 +145,8 @@ pub(crate) struct Promoted {
     pub(crate) listed_in: u32,
     /// Ring bytes whose arrival was reported to an edge-triggered set.
     pub(crate) reported: u64,
-    /// Bytes that had been taken from the kernel by then.
-    pub(crate) taken_then: u64,
+    /// Bytes of the kernel whose arrival was, whether they had been taken or not.
+    pub(crate) reported_of_kernel: u64,
     /// That it can be written to was reported to an edge-triggered set.
     pub(crate) told_writable: bool,
     /// Sleeps of its set since bytes came.

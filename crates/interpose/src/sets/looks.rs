@@ -90,11 +90,8 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0
-                && has_bytes(promoted, interest.fd)
-                && (!edge || promoted.reported != promoted.connection.arrived())
-            {
-                promoted.report();
+            if interest.events & IN != 0 && has_bytes(promoted, interest.fd, edge) && promoted.is_news(edge) {
+                promoted.report(interest.fd, edge);
                 promoted.quiet = 0;
                 ready |= interest.events & IN_TOO;
                 // What reached the mark may be the end.
@@ -150,7 +147,7 @@ impl Inner {
                     let edge = inner.interest.events & EDGE != 0;
                     if event.events & IN_TOO != 0 {
                         if self.has_news(number, promoted, fd, edge) {
-                            promoted.report();
+                            promoted.report(fd, edge);
                         } else {
                             event.events &= !IN_TOO;
                         }
@@ -194,13 +191,7 @@ impl Inner {
         }
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
-            // What an edge-triggered set told of already is none, unless what the kernel tells of was
-            // taken together with what came before: then what is left in the ring is news.
-            Ok(true) => {
-                !edge
-                    || promoted.reported != promoted.connection.arrived()
-                    || promoted.taken_then != promoted.connection.taken_from_kernel()
-            }
+            Ok(true) => promoted.is_news(edge),
             Ok(false) => matches!(promoted.connection.next(0), Ok(Next::End(_)) | Err(_)),
             Err(_) => true,
         };
@@ -250,7 +241,7 @@ impl Inner {
                 if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
-                } else if edge && promoted.reported == promoted.connection.arrived() {
+                } else if !promoted.is_news(edge) {
                     // What is here was told of; only more is news.
                     promoted.armed = !promoted.connection.arm_for_more().unwrap_or(true);
                     promoted.stale = false;
@@ -295,27 +286,41 @@ impl Inner {
             let mut guard = sockets::at(*number).lock();
             let inner = &mut *guard;
             let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-            inner.interest.set == self.number + 1
-                && inner.interest.events & IN != 0
-                && !inner.interest.spent
-                && has_bytes(promoted, inner.interest.fd)
-                && (inner.interest.events & EDGE == 0 || promoted.reported != promoted.connection.arrived())
+            let Interest { set, fd, events, spent, .. } = inner.interest;
+            let edge = events & EDGE != 0;
+            set == self.number + 1
+                && events & IN != 0
+                && !spent
+                && has_bytes(promoted, fd, edge)
+                && promoted.is_news(edge)
         })
     }
 }
 
-fn has_bytes(promoted: &mut Promoted, fd: i32) -> bool {
+fn has_bytes(promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
     if promoted.has_mark() {
         return promoted.reaches_mark(fd);
     }
-    promoted.connection.look_again().unwrap_or(true)
+    // The kernel told once of what lies in it before the ring's bytes, and not again because of these.
+    promoted.connection.look_again().unwrap_or(true) || (edge && promoted.connection.untaken_here() > 0)
 }
 
 impl Promoted {
+    /// Whether what lies in the ring has to be told of. An edge-triggered set tells of each arrival once; bytes
+    /// that came through the kernel since, and were taken by now, were an arrival, too: who asked FIONREAD
+    /// before counts on an edge for them, and leaves what lies behind them until then.
+    fn is_news(&self, edge: bool) -> bool {
+        !edge
+            || self.reported != self.connection.arrived()
+            || self.connection.taken_from_kernel() > self.reported_of_kernel
+    }
+
     /// What has arrived is told of now.
-    fn report(&mut self) {
+    fn report(&mut self, fd: i32, edge: bool) {
+        if edge {
+            self.reported_of_kernel = self.connection.taken_from_kernel() + self.data_in_kernel(fd);
+        }
         self.reported = self.connection.arrived();
-        self.taken_then = self.connection.taken_from_kernel();
     }
 
     /// From here on the set looks at it by itself while it is awake.
