@@ -19,6 +19,10 @@ const PATIENCE: Duration = Duration::from_micros(50);
 /// Looks between two questions for the time.
 const LOOKS: u32 = 32;
 
+/// Longer than any acknowledgement is delayed (TCP_DELACK_MAX of Linux, 200 ms), which may be all that a bell lacks.
+const ACKNOWLEDGED: Duration = Duration::from_millis(300);
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// What to do next, decided under the socket's lock.
 enum Step {
     Done,
@@ -181,8 +185,13 @@ impl Promoted {
             return false;
         }
         let taken = self.give_bell(fd);
-        self.connection.rang(&self.other, taken);
-        true
+        if taken || self.connection.is_looked_for_behind_tcp() {
+            self.connection.rang(&self.other, taken);
+        } else {
+            // It does not count: the next message rings again.
+            self.connection.kernel_refused();
+        }
+        taken
     }
 
     /// Gives the kernel a bell that counts for this connection alone.
@@ -193,13 +202,33 @@ impl Promoted {
         }
     }
 
-    /// Whether the kernel took a bell.
+    /// Whether the kernel took a bell. One for an end that has nothing else to read is waited for.
     fn give_bell(&mut self, fd: c_int) -> bool {
         count(&COUNTERS.bells, 1);
-        kernel::ring(fd).unwrap_or_else(|_| {
-            // The connection ended meanwhile: the next send hears it from the kernel.
-            self.connection.kernel_sends();
-            false
-        })
+        let mut deadline = None;
+        loop {
+            match kernel::ring(fd) {
+                Ok(true) => return true,
+                Ok(false) if self.connection.is_looked_for_behind_tcp() => return false,
+                Ok(false) => {}
+                Err(_) => {
+                    // The connection ended meanwhile: the next send hears it from the kernel.
+                    self.connection.kernel_sends();
+                    return false;
+                }
+            }
+            let now = Instant::now();
+            match deadline {
+                None => {
+                    // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
+                    if let Some(size) = kernel::option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF) {
+                        kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &size);
+                    }
+                    deadline = Some(now + ACKNOWLEDGED);
+                }
+                Some(deadline) if now > deadline => return false,
+                Some(_) => std::thread::sleep(PAUSE),
+            }
+        }
     }
 }

@@ -276,6 +276,12 @@ impl Machine {
         }
     }
 
+    /// See [`ring::Sender::is_looked_for_behind_tcp`].
+    #[cold]
+    pub fn is_looked_for_behind_tcp(&self) -> bool {
+        self.end.sender.is_looked_for_behind_tcp()
+    }
+
     /// The kernel took a bell.
     pub fn bell_was_taken(&mut self) {
         self.end.sender.bell_was_taken();

@@ -554,8 +554,18 @@ impl Sender {
         }
     }
 
+    /// Whether bytes of the TCP lane lie unread before the other end, who looks at the ring again when it has taken
+    /// them: a bell that the kernel has no room for is none too few then. It may have none though nothing
+    /// lies there: what was read keeps its room until it is acknowledged (RFC 1122, 4.2.3.2), and memory is short
+    /// at times.
+    #[cold]
+    pub fn is_looked_for_behind_tcp(&self) -> bool {
+        // BELL-PAIR: after the fence behind our `tail`; who takes the last of them has a fence before its look.
+        self.peer.header().taken.tcp.load(Ordering::Acquire) < self.tcp
+    }
+
     /// The kernel had no room for a bell. The receiver of this connection has unread bytes before
-    /// it, and looks at the ring behind them; but its loop, which may have been told of them long
+    /// it ([`Sender::is_looked_for_behind_tcp`]), and looks at the ring behind them; but its loop, which may have been told of them long
     /// ago, wakes for no other connection.
     pub fn rang_in_vain(&mut self) {
         if self.seen != 0 {
