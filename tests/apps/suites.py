@@ -423,7 +423,7 @@ def all_suites():
         # The rest takes minutes to start interpreters.
         Standard("test_multiprocessing_spawn", limit=600, only=CONNECTIONS),
         Standard("test_multiprocessing_forkserver", limit=600, only=CONNECTIONS),
-        Standard("test_concurrent_futures", limit=600),
+        Standard("test_concurrent_futures", limit=600, promotes=False),
         Standard("test_logging"),
         Standard("test_timeout", promotes=False),
         Standard("test_os", promotes=False),
