@@ -30,12 +30,20 @@ pub struct Received<'inbox> {
 
 impl Inbox {
     /// Room for `count` messages of up to `size` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If `count * size` is more than an allocation can have.
     pub fn new(count: usize, size: usize) -> Inbox {
+        let bytes = count.checked_mul(size).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let Some(bytes) = bytes else {
+            panic!("{count} messages of {size} bytes are more than memory can have")
+        };
         // SAFETY: zero is a value of an address and of a header.
         let (name, header) = unsafe { (mem::zeroed(), mem::zeroed()) };
         Inbox {
             size,
-            memory: vec![0; count * size],
+            memory: vec![0; bytes],
             names: vec![name; count],
             headers: vec![header; count],
             pieces: vec![libc::iovec { iov_base: std::ptr::null_mut(), iov_len: size }; count],
@@ -200,6 +208,13 @@ mod tests {
 
     fn udp() -> UdpSocket {
         UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()
+    }
+
+    /// The product of these is 64 where it wraps.
+    #[test]
+    #[should_panic(expected = "more than memory can have")]
+    fn room_beyond_all_memory_is_refused() {
+        Inbox::new(4, (1 << (usize::BITS - 2)) + 16);
     }
 
     #[test]
