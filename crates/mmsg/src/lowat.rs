@@ -43,8 +43,9 @@ pub struct RcvLowat {
 /// Why a mark was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum SetError {
-    /// The kernel heeds the mark for TCP alone.
-    #[error("only TCP sockets have a low-water mark that epoll and poll heed")]
+    /// The kernel heeds the mark for TCP alone, and not while a socket listens; those that are accepted of it
+    /// would inherit the mark without the timeout.
+    #[error("only TCP sockets that do not listen have a low-water mark that epoll and poll heed")]
     NotTcp,
     /// The mark is 0 or more than 2^31 - 1, or the timeout is 0.
     #[error("a mark is between 1 and 2147483647 bytes, and a timeout is more than 0")]
@@ -157,7 +158,7 @@ impl RcvLowat {
         if timeout.is_zero() {
             return Err(SetError::Argument);
         }
-        if message::protocol(fd)? != libc::IPPROTO_TCP {
+        if message::protocol(fd)? != libc::IPPROTO_TCP || message::is_listening(fd)? {
             return Err(SetError::NotTcp);
         }
         let cookie = message::cookie(fd)?;

@@ -225,9 +225,12 @@ fn what_cannot_have_a_mark_is_refused() {
     let (socket, _peer) = pair();
     let udp = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (unix, _other) = UnixStream::pair().unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(matches!(lowat.set(&udp, MARK, TIMEOUT), Err(SetError::NotTcp)));
     assert!(matches!(lowat.set(&unix, MARK, TIMEOUT), Err(SetError::NotTcp)));
+    assert!(matches!(lowat.set(&listener, MARK, TIMEOUT), Err(SetError::NotTcp)));
+    assert_eq!(sys::message::low_water_mark(listener.as_raw_fd()).unwrap(), 1);
     assert!(matches!(lowat.set(&file, MARK, TIMEOUT), Err(SetError::Io(_))));
     assert!(matches!(lowat.set_raw(-1, MARK, TIMEOUT), Err(SetError::Io(_))));
     assert!(matches!(lowat.set(&socket, 0, TIMEOUT), Err(SetError::Argument)));

@@ -126,6 +126,11 @@ pub fn protocol(fd: RawFd) -> io::Result<i32> {
     option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }
 
+/// Whether the socket listens (SO_ACCEPTCONN).
+pub fn is_listening(fd: RawFd) -> io::Result<bool> {
+    Ok(option::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN)? != 0)
+}
+
 /// The socket's low-water mark (SO_RCVLOWAT).
 pub fn low_water_mark(fd: RawFd) -> io::Result<i32> {
     option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)

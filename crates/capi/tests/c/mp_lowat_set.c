@@ -5,10 +5,11 @@ int main(void)
 	mp_lowat *lowat = make_lowat(MP_LOWAT_THREAD);
 	struct sockaddr_in addr;
 	char room[MARK];
-	int ends[2], udp = bound_socket(SOCK_DGRAM, 0, &addr);
+	int ends[2], udp = bound_socket(SOCK_DGRAM, 0, &addr), listener = listening_socket(&addr);
 
 	tcp_pair(ends);
 	EQUAL(mp_lowat_set(lowat, udp, MARK, SECOND), -EOPNOTSUPP);
+	EQUAL(mp_lowat_set(lowat, listener, MARK, SECOND), -EOPNOTSUPP);
 	EQUAL(mp_lowat_set(lowat, -1, MARK, SECOND), -EBADF);
 	EQUAL(mp_lowat_set(lowat, ends[0], 0, SECOND), -EINVAL);
 	EQUAL(mp_lowat_set(lowat, ends[0], MARK, 0), -EINVAL);
