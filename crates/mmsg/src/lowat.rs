@@ -24,6 +24,12 @@ const LOOKS: u32 = 8;
 /// The shortest time between two looks at a socket.
 const PERIOD_LEAST: Duration = Duration::from_micros(500);
 
+/// A timeout below this one counts as this one: there would be more looks than a thread can make.
+const TIMEOUT_LEAST: Duration = Duration::from_millis(1);
+
+/// A timeout above this one counts as this one, which no clock overflows with.
+const TIMEOUT_MOST: Duration = Duration::from_secs(1 << 32);
+
 /// Looks that come within this time are made together.
 const TOGETHER: Duration = Duration::from_micros(250);
 
@@ -137,7 +143,8 @@ impl RcvLowat {
     /// has waited for `timeout`: then, or up to an eighth of it (or half a millisecond) earlier. While
     /// looks are late, for want of a CPU, they are made rarer, and reports come up to five eighths
     /// earlier.
-    /// An end or an error is reported at once, as ever. Setting it again changes both.
+    /// An end or an error is reported at once, as ever. Setting it again changes both. A timeout of less than a
+    /// millisecond counts as one.
     ///
     /// The socket stays the caller's, who may close it at any time.
     ///
@@ -158,6 +165,7 @@ impl RcvLowat {
         if timeout.is_zero() {
             return Err(SetError::Argument);
         }
+        let timeout = timeout.clamp(TIMEOUT_LEAST, TIMEOUT_MOST);
         if message::protocol(fd)? != libc::IPPROTO_TCP || message::is_listening(fd)? {
             return Err(SetError::NotTcp);
         }
@@ -169,7 +177,7 @@ impl RcvLowat {
         message::set_low_water_mark(fd, mark)?;
         state.registrations += 1;
         let registration = state.registrations;
-        let period = (timeout / LOOKS).max(PERIOD_LEAST).min(timeout);
+        let period = (timeout / LOOKS).max(PERIOD_LEAST);
         let now = Instant::now();
         let looks = VecDeque::from([Look { at: now, received: 0 }]);
         let patience = PERIOD_LEAST;
@@ -211,7 +219,7 @@ impl RcvLowat {
             && message::set_low_water_mark(fd, 1).is_ok()
     }
 
-    /// Does what is due. For the program's own loop; it never waits.
+    /// Does what is due when it is called. For the program's own loop; it never waits, and looks at no socket twice.
     ///
     /// # Errors
     ///
@@ -279,6 +287,8 @@ impl Shared {
         // SAFETY: the kernel writes one live integer; nothing to read is no error here.
         unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
         self.lock().timer_at = None;
+        // A socket's next look is after this, however long the others take, so this ends.
+        let until = Instant::now() + TOGETHER;
         let mut taken = Vec::with_capacity(AT_ONCE);
         let mut looked: Vec<(Due, io::Result<Instant>)> = Vec::with_capacity(AT_ONCE);
         loop {
@@ -291,7 +301,7 @@ impl Shared {
                 }
             }
             let now = Instant::now();
-            state.take_due(now, &mut taken);
+            state.take_due(now, until, &mut taken);
             if taken.is_empty() {
                 return self.set_timer(&mut state);
             }
@@ -340,14 +350,14 @@ impl Shared {
 }
 
 impl State {
-    /// Takes some of what is due, the oldest first.
-    fn take_due(&mut self, now: Instant, taken: &mut Vec<Due>) {
+    /// Takes some of what is due by a time, the oldest first.
+    fn take_due(&mut self, now: Instant, until: Instant, taken: &mut Vec<Due>) {
         if let Some(Reverse((at, ..))) = self.due.peek() {
             self.delays.note(now, now.saturating_duration_since(*at));
         }
         while taken.len() < AT_ONCE
             && let Some(&Reverse((at, fd, registration))) = self.due.peek()
-            && at <= now + TOGETHER
+            && at <= until
         {
             self.due.pop();
             if let Some(socket) = self.sockets.get(&fd) {
@@ -445,7 +455,7 @@ impl Socket {
         }
         message::set_low_water_mark(fd, if lowered { 1 } else { self.mark })?;
         self.lowered = lowered;
-        self.patience = PERIOD_LEAST.min(self.period);
+        self.patience = PERIOD_LEAST;
         Ok(())
     }
 }

@@ -219,6 +219,25 @@ fn a_loop_can_run_it_itself() {
     }
 }
 
+/// However short the timeouts are and however many sockets have one.
+#[test]
+fn doing_what_is_due_ends() {
+    let lowat = RcvLowat::new().unwrap();
+    let mut pairs: Vec<_> = (0..200).map(|_| pair()).collect();
+    for (socket, peer) in &mut pairs {
+        lowat.set(&*socket, MARK, Duration::from_nanos(1)).unwrap();
+        peer.write_all(&[1]).unwrap();
+    }
+    let began = Instant::now();
+    while pairs.iter().any(|(socket, _)| sys::message::low_water_mark(socket.as_raw_fd()).unwrap() != 1) {
+        assert!(began.elapsed() < FOREVER);
+        lowat.expire().unwrap();
+    }
+    lowat.set(&pairs[0].0, MARK, Duration::MAX).unwrap();
+    lowat.expire().unwrap();
+    assert!(lowat.rearm(&pairs[0].0));
+}
+
 #[test]
 fn what_cannot_have_a_mark_is_refused() {
     let lowat = RcvLowat::new().unwrap();
