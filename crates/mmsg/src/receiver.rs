@@ -451,7 +451,8 @@ impl Receiver {
         let Some(entry) = self.sockets.entries[slot as usize].as_ref() else { return };
         let (fd, flags) = (entry.fd.as_raw_fd(), entry.flags());
         self.calls += 1;
-        if share > 1 && entry.drain && entry.kind != Kind::Stream {
+        // What ends has its end after one message, not as many empty ones as there is room for.
+        if share > 1 && entry.drain && entry.kind == Kind::Message {
             return self.receive_queue(slot, fd, flags, share);
         }
         let headers = self.wanted.headers(entry);
@@ -506,7 +507,13 @@ impl Receiver {
         };
         let id = SocketId { slot, generation: entry.generation };
         let cookie = entry.cookie;
-        let is_end = result == 0 && (entry.kind == Kind::Stream || entry.kind == Kind::Packets);
+        let is_end = result == 0
+            && match entry.kind {
+                Kind::Stream => true,
+                // Or a message without bytes; one that is the last of all is the end.
+                Kind::Packets => message::has_ended(entry.fd.as_raw_fd()),
+                Kind::Message => false,
+            };
         if result == -libc::EAGAIN {
             (entry.drain, entry.sure) = (false, 0);
             self.give_back(buffer);

@@ -231,6 +231,57 @@ fn streams_come_whole_and_tell_their_end() {
     });
 }
 
+/// An empty one is no end, in a queue, alone, or behind the peer's end; that is told once.
+#[test]
+fn empty_messages_of_a_connection_are_messages() {
+    each(Options::default(), |mut receiver| {
+        let pair = || socket2::Socket::pair(socket2::Domain::UNIX, socket2::Type::SEQPACKET, None).unwrap();
+        let senders: Vec<_> = (0..4)
+            .map(|cookie| {
+                let (socket, sender) = pair();
+                receiver.add(socket, cookie).unwrap();
+                sender
+            })
+            .collect();
+        let sent: [&[u8]; 8] = [b"one", b"", b"two", b"", b"", b"three", b"four", b"five"];
+        for sender in &senders {
+            sent.iter().for_each(|data| assert_eq!(sender.send(data).unwrap(), data.len()));
+        }
+        for expected in
+            [sent.map(<[u8]>::to_vec).to_vec(), vec![Vec::new()], vec![b"".to_vec(), b"x".to_vec()]]
+        {
+            if expected.len() < sent.len() {
+                for sender in &senders {
+                    expected.iter().for_each(|data| assert_eq!(sender.send(data).unwrap(), data.len()));
+                }
+            }
+            let mut got = take_all(&mut receiver, 16);
+            for cookie in 0..4 {
+                assert_eq!(got.remove(&cookie).unwrap(), expected);
+            }
+        }
+        for sender in senders {
+            sender.send(b"").unwrap();
+            sender.send(b"last").unwrap();
+        }
+        let (mut data, mut ends) = (0, 0);
+        loop {
+            let batch = wait(&mut receiver, 64, Some(SECOND / 20));
+            if batch.is_empty() {
+                break;
+            }
+            for message in batch.iter() {
+                match message.event {
+                    Event::Data { .. } => data += 1,
+                    Event::End => ends += 1,
+                    Event::Error(error) => panic!("{error}"),
+                }
+            }
+        }
+        assert_eq!((data, ends), (8, 4));
+    });
+}
+
 #[test]
 fn lengths_addresses_and_errors_are_told() {
     each(Options { buffer_size: 8, addresses: true, ..Options::default() }, |mut receiver| {

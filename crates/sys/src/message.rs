@@ -95,6 +95,15 @@ pub fn unread(fd: RawFd) -> io::Result<usize> {
     }
 }
 
+/// Whether the peer sends no more and no bytes wait (poll(2) and FIONREAD).
+pub fn has_ended(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one live pollfd.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    let ends = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+    ready > 0 && poll.revents & ends != 0 && unread(fd).unwrap_or(0) == 0
+}
+
 /// Bytes that a TCP socket has received in all (TCP_INFO).
 pub fn received(fd: RawFd) -> io::Result<u64> {
     // SAFETY: the struct is integers, for which zero is a value.

@@ -54,7 +54,8 @@ pub enum Event<'batch> {
         /// With GRO, for a train: the length of each datagram in it but the last.
         segment: Option<usize>,
     },
-    /// The peer sends no more. Nothing more comes of this socket.
+    /// The peer sends no more. Nothing more comes of this socket. (With SOCK_SEQPACKET empty messages that are the
+    /// last before it look the same and are part of it.)
     End,
     /// The socket's error, which is thereby told.
     Error(io::Error),
