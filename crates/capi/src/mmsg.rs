@@ -6,16 +6,19 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use channel::SockAddr;
 use mmsg::lowat::SetError;
 use mmsg::receiver::{AddError, CreateError, Event, Kept, Options, SocketId, WaitError};
 use mmsg::{CallError, Mmep, RcvLowat, Receiver};
+use sys::mapping::ForkMark;
 
 use crate::errno::{BROKEN, BUSY, Errno, FORKED, HANDLES, INVALID, OPERATIONS, STALE, int, long};
 
@@ -61,7 +64,42 @@ thread_local! {
     static RECEIVERS: RefCell<Vec<Box<ReceiverSlot>>> = const { RefCell::new(Vec::new()) };
 }
 
-static LOWATS: Mutex<BTreeMap<usize, Arc<LowatSlot>>> = Mutex::new(BTreeMap::new());
+/// The process's marks. Null, or leaked: a forked child leaves the parent's alone, whose lock another thread may
+/// have had at the fork, and has a list of its own.
+static LOWATS: AtomicPtr<Lowats> = AtomicPtr::new(ptr::null_mut());
+
+struct Lowats {
+    fork_mark: ForkMark,
+    slots: Mutex<BTreeMap<usize, Arc<LowatSlot>>>,
+}
+
+impl Lowats {
+    /// This process's, if it has made any.
+    fn get() -> Option<&'static Lowats> {
+        // SAFETY: null or a list that is never freed.
+        let lowats = unsafe { LOWATS.load(Ordering::Acquire).as_ref() };
+        lowats.filter(|lowats| lowats.fork_mark.is_here())
+    }
+
+    fn get_or_make() -> io::Result<&'static Lowats> {
+        loop {
+            let before = LOWATS.load(Ordering::Acquire);
+            if let Some(lowats) = Lowats::get() {
+                return Ok(lowats);
+            }
+            let made = Lowats { fork_mark: ForkMark::new()?, slots: Mutex::default() };
+            let made = Box::into_raw(Box::new(made));
+            if LOWATS.compare_exchange(before, made, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                // SAFETY: it was made just now, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<LowatSlot>>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 const ADDRESSES: u32 = 1;
 const GRO: u32 = 2;
@@ -361,21 +399,23 @@ pub unsafe extern "C" fn mp_lowat_create(flags: u32, lowat: *mut *const LowatSlo
     if lowat.is_null() || flags & !THREAD != 0 {
         return int(Err(INVALID));
     }
-    let made = if flags & THREAD != 0 { RcvLowat::in_background() } else { RcvLowat::new() };
-    int(made.map_err(Errno::from).map(|made| {
-        let slot = Arc::new(LowatSlot(made));
+    let make = || {
+        let lowats = Lowats::get_or_make()?;
+        let made = if flags & THREAD != 0 { RcvLowat::in_background() } else { RcvLowat::new() };
+        let slot = Arc::new(LowatSlot(made?));
         let address = Arc::as_ptr(&slot);
-        LOWATS.lock().unwrap_or_else(PoisonError::into_inner).insert(address as usize, slot);
+        lowats.lock().insert(address as usize, slot);
         // SAFETY: not null, and the caller promises the rest.
         unsafe { lowat.write(address) };
-        0
-    }))
+        Ok(0)
+    };
+    int(make())
 }
 
 /// See mp_lowat_destroy(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_lowat_destroy(lowat: *const LowatSlot) -> c_int {
-    let removed = LOWATS.lock().unwrap_or_else(PoisonError::into_inner).remove(&(lowat as usize));
+    let removed = Lowats::get().and_then(|lowats| lowats.lock().remove(&(lowat as usize)));
     // Dropped when the list is free again, and no other thread's call uses it.
     int(removed.map(|_slot| 0).ok_or(STALE))
 }
@@ -418,7 +458,7 @@ fn with_lowat<T>(
     lowat: *const LowatSlot,
     call: impl FnOnce(&RcvLowat) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let slot = LOWATS.lock().unwrap_or_else(PoisonError::into_inner).get(&(lowat as usize)).cloned();
+    let slot = Lowats::get().and_then(|lowats| lowats.lock().get(&(lowat as usize)).cloned());
     let slot = slot.ok_or(STALE)?;
     catch_unwind(AssertUnwindSafe(|| call(&slot.0))).unwrap_or(Err(BROKEN))
 }
@@ -467,6 +507,7 @@ impl From<SetError> for Errno {
         match error {
             SetError::NotTcp => Errno(libc::EOPNOTSUPP),
             SetError::Argument => INVALID,
+            SetError::Forked => FORKED,
             SetError::Io(error) => error.into(),
         }
     }

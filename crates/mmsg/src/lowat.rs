@@ -9,12 +9,14 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use sys::mapping::ForkMark;
 use sys::message;
 
 /// How many looks a timeout is divided into: a socket is reported at most this part of its
@@ -41,9 +43,14 @@ const SLICE: Duration = Duration::from_micros(100);
 
 /// TCP sockets that are readable when a number of bytes waits, or when the first of them has
 /// waited for a time. It may be used by all threads.
+///
+/// After a fork it is the parent's alone: in the child marks cannot be set or taken away, [`RcvLowat::expire`] fails,
+/// and nothing waits or does anything when it is dropped. The sockets keep their marks, which the parent moves.
 pub struct RcvLowat {
-    shared: Arc<Shared>,
+    /// Leaked in a forked child, where nobody frees a lock that another thread had.
+    shared: ManuallyDrop<Arc<Shared>>,
     thread: Option<JoinHandle<()>>,
+    fork_mark: ForkMark,
 }
 
 /// Why a mark was not set.
@@ -56,6 +63,9 @@ pub enum SetError {
     /// The mark is 0 or more than 2^31 - 1, or the timeout is 0.
     #[error("a mark is between 1 and 2147483647 bytes, and a timeout is more than 0")]
     Argument,
+    /// It belongs to the process that forked this one.
+    #[error("the marks belong to the parent process")]
+    Forked,
     /// The kernel refuses.
     #[error("the mark cannot be set: {0}")]
     Io(#[from] io::Error),
@@ -112,7 +122,7 @@ impl RcvLowat {
     ///
     /// # Errors
     ///
-    /// timerfd_create(2).
+    /// timerfd_create(2), and a page of memory.
     pub fn new() -> io::Result<RcvLowat> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
         // SAFETY: the call takes no memory of ours.
@@ -123,17 +133,18 @@ impl RcvLowat {
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
         let shared = Shared { state: Mutex::default(), timer, stop: AtomicBool::new(false) };
-        Ok(RcvLowat { shared: Arc::new(shared), thread: None })
+        let shared = ManuallyDrop::new(Arc::new(shared));
+        Ok(RcvLowat { shared, thread: None, fork_mark: ForkMark::new()? })
     }
 
-    /// One that a thread of its own runs. After a fork the child has no such thread.
+    /// One that a thread of its own runs.
     ///
     /// # Errors
     ///
     /// As for [`Self::new`], and when no thread can be made.
     pub fn in_background() -> io::Result<RcvLowat> {
         let mut lowat = RcvLowat::new()?;
-        let shared = Arc::clone(&lowat.shared);
+        let shared = Arc::clone(&*lowat.shared);
         let thread = std::thread::Builder::new().name("mmsg-rcvlowat".to_owned());
         lowat.thread = Some(thread.spawn(move || shared.run())?);
         Ok(lowat)
@@ -161,6 +172,9 @@ impl RcvLowat {
     ///
     /// See [`SetError`].
     pub fn set_raw(&self, fd: RawFd, mark: u32, timeout: Duration) -> Result<(), SetError> {
+        if !self.fork_mark.is_here() {
+            return Err(SetError::Forked);
+        }
         let mark = i32::try_from(mark).ok().filter(|&mark| mark > 0).ok_or(SetError::Argument)?;
         if timeout.is_zero() {
             return Err(SetError::Argument);
@@ -197,7 +211,9 @@ impl RcvLowat {
 
     /// [`Self::rearm`] for a number that may be anything.
     pub fn rearm_raw(&self, fd: RawFd) -> bool {
-        let Some(socket) = self.shared.lock().sockets.get(&fd).cloned() else { return false };
+        let Some(socket) = self.state().and_then(|state| state.sockets.get(&fd).cloned()) else {
+            return false;
+        };
         let mut socket = lock(&socket);
         // What was due stays due: a look too many does no harm.
         socket.registration != 0 && socket.look(fd, Instant::now(), Duration::ZERO).is_ok()
@@ -211,7 +227,7 @@ impl RcvLowat {
 
     /// [`Self::clear`] for a number that may be anything.
     pub fn clear_raw(&self, fd: RawFd) -> bool {
-        let Some(socket) = self.shared.lock().sockets.remove(&fd) else { return false };
+        let Some(socket) = self.state().and_then(|mut state| state.sockets.remove(&fd)) else { return false };
         let mut socket = lock(&socket);
         socket.registration = 0;
         // A number that is another socket's by now had no mark of ours.
@@ -223,19 +239,27 @@ impl RcvLowat {
     ///
     /// # Errors
     ///
-    /// timerfd_settime(2).
+    /// timerfd_settime(2). In a forked child ECHILD.
     pub fn expire(&self) -> io::Result<()> {
+        if !self.fork_mark.is_here() {
+            return Err(io::Error::from_raw_os_error(libc::ECHILD));
+        }
         self.shared.expire()
     }
 
     /// How many sockets have a mark.
     pub fn len(&self) -> usize {
-        self.shared.lock().sockets.len()
+        self.state().map_or(0, |state| state.sockets.len())
     }
 
     /// Whether no socket has a mark.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// None in a forked child: another thread may have had the lock at the fork.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        self.fork_mark.is_here().then(|| self.shared.lock())
     }
 }
 
@@ -247,6 +271,11 @@ impl AsFd for RcvLowat {
 
 impl Drop for RcvLowat {
     fn drop(&mut self) {
+        if !self.fork_mark.is_here() {
+            // The thread is not there to be joined or detached.
+            mem::forget(self.thread.take());
+            return;
+        }
         if let Some(thread) = self.thread.take() {
             self.shared.stop.store(true, Ordering::Release);
             let mut state = self.shared.lock();
@@ -262,6 +291,8 @@ impl Drop for RcvLowat {
         fds.into_iter().for_each(|fd| {
             self.clear_raw(fd);
         });
+        // SAFETY: nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.shared) };
     }
 }
 

@@ -194,12 +194,13 @@ fn a_loop_can_run_it_itself() {
     let set = Set::new().unwrap();
     set.add(lowat.as_fd(), epoll::IN, u64::MAX).unwrap();
     let mut pairs: Vec<_> = (0..100).map(|_| pair()).collect();
+    // Setting a mark is a look, too: bytes may be taken to have come since then.
+    let began = Instant::now();
     for (at, (socket, _)) in pairs.iter().enumerate() {
         set.add(socket.as_fd(), epoll::IN, at as u64).unwrap();
         lowat.set(socket, MARK, TIMEOUT).unwrap();
     }
     assert_eq!(lowat.len(), 100);
-    let began = Instant::now();
     pairs.iter_mut().for_each(|(_, peer)| peer.write_all(&[1; 10]).unwrap());
     let mut reported = [false; 100];
     let mut events = [Event::NONE; 64];
@@ -236,6 +237,39 @@ fn doing_what_is_due_ends() {
     lowat.set(&pairs[0].0, MARK, Duration::MAX).unwrap();
     lowat.expire().unwrap();
     assert!(lowat.rearm(&pairs[0].0));
+}
+
+/// Whatever the thread was about at the fork.
+#[test]
+fn a_forked_child_cannot_use_it_and_does_not_wait() {
+    let lowat = RcvLowat::in_background().unwrap();
+    let pairs: Vec<_> = (0..30).map(|_| pair()).collect();
+    for (socket, _) in &pairs {
+        lowat.set(socket, MARK, Duration::from_millis(1)).unwrap();
+    }
+    let socket = &pairs[0].0;
+    for _ in 0..20 {
+        // SAFETY: the child only makes calls that take no lock of another thread, and ends.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(20) };
+            let refused = matches!(lowat.set(socket, MARK, TIMEOUT), Err(SetError::Forked))
+                && !lowat.rearm(socket)
+                && !lowat.clear(socket)
+                && lowat.expire().is_err()
+                && lowat.is_empty();
+            drop(lowat);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(i32::from(!refused)) };
+        }
+        let mut status = 0;
+        // SAFETY: the kernel writes one integer.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0);
+    }
+    assert_eq!(sys::message::low_water_mark(socket.as_raw_fd()).unwrap(), MARK as i32);
+    assert_eq!(lowat.len(), 30);
 }
 
 #[test]

@@ -183,6 +183,11 @@ pub struct ForkMark {
     page: Mapping,
 }
 
+// SAFETY: a page that is only read once it is made, and belongs to no thread.
+unsafe impl Send for ForkMark {}
+// SAFETY: as above.
+unsafe impl Sync for ForkMark {}
+
 impl ForkMark {
     /// Marks this process.
     pub fn new() -> io::Result<ForkMark> {
