@@ -75,13 +75,13 @@ static void tell(int count)
 int main(int argc, char **argv)
 {
 	int port = argc > 1 ? atoi(argv[1]) : 7777, count = argc > 2 ? atoi(argv[2]) : 500, got;
-	struct mp_receiver_config config = {.size = sizeof(config), .flags = MP_RECEIVER_ADDRESSES};
+	struct mp_receiver_config config = {.size = sizeof(config), .sockets = (uint32_t)count, .flags = MP_RECEIVER_ADDRESSES};
 	struct mp_message messages[256];
 	int64_t next = now() + TICK, left;
 	mp_receiver *receiver;
 
-	config.sockets = (uint32_t)count;
-	if (count > PLAYERS_MAX || mp_receiver_create(&config, &receiver) < 0)
+	if (count < 1 || count > PLAYERS_MAX || port < 0 || port > 65536 - count ||
+	    mp_receiver_create(&config, &receiver) < 0)
 		return 1;
 	for (int i = 0; i < count; i++)
 		if (make_port(receiver, &players[i], port ? port + i : 0) != 0)

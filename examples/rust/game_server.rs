@@ -1,6 +1,6 @@
 //! A game server: many players with a UDP port each, small packets. `game_server [PLAYERS] [FIRST_PORT]`, by default
 //! 1000 players from port 7777 on. A player sends where it is (x and y, a byte each) to its port; 20 times a second
-//! everybody hears of everybody who is there, all with the same message.
+//! everybody hears of everybody who is there (two bytes for the player, x, y), all with the same message.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -16,6 +16,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let players: u16 = arguments.next().map_or(Ok(1000), |players| players.parse())?;
     let port: u16 = arguments.next().map_or(Ok(7777), |port| port.parse())?;
+    if port > 0 && port.checked_add(players.saturating_sub(1)).is_none() {
+        return Err(format!("there are no {players} ports from {port} on").into());
+    }
     let options = Options { sockets: players.into(), addresses: true, ..Options::default() };
     let mut receiver = Receiver::new(&options)?;
     let mut sockets = Vec::new();
@@ -53,7 +56,12 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// One message down every socket, in a few system calls.
 fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> Result<(), Box<dyn Error>> {
     let present = || places.iter().enumerate().filter_map(|(player, place)| Some((player, (*place)?)));
-    let world: Vec<u8> = present().flat_map(|(player, [x, y])| [player as u8, x, y]).collect();
+    let world: Vec<u8> = present()
+        .flat_map(|(player, [x, y])| {
+            let [high, low] = (player as u16).to_be_bytes();
+            [high, low, x, y]
+        })
+        .collect();
     let mut outbox = Outbox::new();
     outbox.push(&world[..world.len().min(1200)]);
     let targets: Vec<_> = present().map(|(player, _)| (sockets[player].as_fd(), 0..1)).collect();

@@ -175,7 +175,7 @@ fn players_hear_of_each_other() {
             let heard = (0..100).any(|_| {
                 match player.recv(&mut world) {
                     Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
-                    len => world[..len.unwrap()] == [0, 0, 7, 1, 1, 7],
+                    len => world[..len.unwrap()] == [0, 0, 0, 7, 0, 1, 1, 7],
                 }
             });
             assert!(heard, "{engine}");
