@@ -3,8 +3,8 @@
 //! The kernel keeps the mark (SO_RCVLOWAT). Below it nothing tells of bytes, so the sockets are
 //! looked at now and then: what was received by which look tells how long the first unread byte
 //! can have waited. When that is the timeout, the mark goes down to 1, which makes the kernel
-//! report the socket to whoever waits for it, in whatever way; when what was late has been read,
-//! the mark goes up again.
+//! report the socket to whoever polls it, in whatever way (a blocking receive waits for the mark as
+//! it was when it began); when what was late has been read, the mark goes up again.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -157,7 +157,10 @@ impl RcvLowat {
     /// An end or an error is reported at once, as ever. Setting it again changes both. A timeout of less than a
     /// millisecond counts as one.
     ///
-    /// The socket stays the caller's, who may close it at any time.
+    /// Each look costs some CPU time, for an idle socket, too: with 20 ms 14 % of a CPU for 1000 of them.
+    ///
+    /// The socket stays the caller's, who may close it at any time. Where a duplicate or a child has it, too,
+    /// [`Self::clear`] comes first, or the mark stays.
     ///
     /// # Errors
     ///

@@ -129,7 +129,8 @@ impl<'data> Outbox<'data> {
     }
 
     /// Sends to each socket the messages of these numbers, as [`crate::sendmmmsg`] does. For each
-    /// socket: how many went, or its error.
+    /// socket: how many went, or its error. It is for datagrams: of a message down a stream a part may go, which
+    /// counts as a message and is not told.
     ///
     /// # Errors
     ///

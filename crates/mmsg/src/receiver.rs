@@ -62,7 +62,8 @@ pub struct Options {
     pub addresses: bool,
     /// Take trains of datagrams of one flow as one message (UDP_GRO).
     pub gro: bool,
-    /// The backend; [`Backend::Uring`] becomes [`Backend::Syscalls`] where there is no io_uring.
+    /// The backend; [`Backend::Uring`] becomes [`Backend::Syscalls`] where there is no io_uring, or where the process
+    /// found too little locked memory or too few descriptors for it at first.
     pub backend: Backend,
 }
 
@@ -255,7 +256,7 @@ impl Receiver {
         self.sockets.get(id.slot, id.generation).map(|entry| entry.fd.as_fd())
     }
 
-    /// Gives a socket back. Messages of it that were not taken wait in it.
+    /// Gives a socket back. Messages of it that were not taken wait in it, and UDP_GRO stays set.
     pub fn remove(&mut self, id: SocketId) -> Option<OwnedFd> {
         self.sockets.get(id.slot, id.generation)?;
         let entry = self.sockets.entries[id.slot as usize].take()?;

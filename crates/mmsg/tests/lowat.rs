@@ -65,7 +65,7 @@ fn epoll_hears_of_the_mark_at_once_and_of_less_in_time() {
 }
 
 #[test]
-fn poll_and_blocking_calls_hear_of_it() {
+fn poll_hears_of_it() {
     let (_lowat, mut socket, mut peer, _) = waiting(0);
     let began = Instant::now();
     peer.write_all(&[1; 10]).unwrap();

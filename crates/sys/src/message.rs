@@ -146,7 +146,7 @@ pub fn low_water_mark(fd: RawFd) -> io::Result<i32> {
 }
 
 /// Sets the socket's low-water mark. Lowering it below what waits makes the socket readable:
-/// for polls, for edge-triggered epoll, and for receives that are under way.
+/// for polls, for edge-triggered epoll, and for receives of io_uring that are under way, not for blocking ones.
 pub fn set_low_water_mark(fd: RawFd, bytes: i32) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
