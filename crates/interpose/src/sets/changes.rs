@@ -93,9 +93,7 @@ pub(crate) fn make(
         _ => {}
     }
     inner.apply(socket_number, &mut socket, now);
-    if inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0 {
-        inner.prod(epfd, &mut socket);
-    }
+    inner.prod(epfd, &mut socket);
     drop(socket);
     drop(inner);
     match change {
@@ -128,9 +126,7 @@ pub(super) fn come_back(left: Interest, socket_number: u32) {
         ..Interest::default()
     };
     inner.apply(socket_number, &mut socket, now);
-    if inner.waiting > 0 || set.unaware.load(Ordering::SeqCst) > 0 {
-        inner.prod(epfd, &mut socket);
-    }
+    inner.prod(epfd, &mut socket);
 }
 
 /// A socket that is closed was in this set, too.
@@ -363,9 +359,12 @@ impl Inner {
         at(self.number).promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
     }
 
-    /// Somebody sleeps in the set perhaps, and what lies in the socket's ring has no bell: the
+    /// If somebody sleeps in the set, and what lies in the socket's ring has no bell: the
     /// kernel, which can write to it, wakes him.
     fn prod(&mut self, epfd: i32, socket: &mut sockets::Guard<'_>) {
+        if self.waiting == 0 && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
+            return;
+        }
         let interest = socket.interest;
         let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
         let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
