@@ -12,10 +12,7 @@ static int child(void *nothing)
 {
     char bytes[16] = {0};
     close(pair.client);
-    for (int round = 0; round < 20; round++) {
-        take_all(pair.server, bytes, 4);
-        send_all(pair.server, bytes, 4);
-    }
+    echo_all(pair.server, 20, 4);
     struct pair own = promoted();
     send_all(own.client, "own", 3);
     take_all(own.server, bytes, 3);
@@ -58,14 +55,7 @@ static void forked(const char *name, pid_t (*by)(void))
         child(NULL);
     close(pair.server);
     char bytes[16] = {0};
-    bool right = true;
-    for (int round = 0; round < 20; round++) {
-        char sent[4] = {'a' + round, 'b', 'c', 'd'};
-        send_all(pair.client, sent, 4);
-        take_all(pair.client, bytes, 4);
-        right &= !memcmp(sent, bytes, 4);
-    }
-    say("echo: %s", right ? "right" : "wrong");
+    say("echo: %s", is_echoed(pair.client, 20, 4) ? "right" : "wrong");
     SHOW(recv(pair.client, bytes, 3, MSG_WAITALL));
     SHOW(recv(pair.client, bytes, sizeof bytes, 0));
     status_of(process);

@@ -11,23 +11,12 @@ int main(void)
         pid_t child = NEED(fork());
         if (child == 0) {
             close(pair.client);
-            for (int round = 0; round < 200; round++) {
-                take_all(pair.server, bytes, 20);
-                send_all(pair.server, bytes, 20);
-            }
+            echo_all(pair.server, 200, 20);
             send_all(pair.server, "bye", 3);
             _exit(0);
         }
         SHOW(close(pair.server));
-        bool right = true;
-        for (int round = 0; round < 200; round++) {
-            char sent[20], got[20];
-            memset(sent, round, sizeof sent);
-            send_all(pair.client, sent, 20);
-            take_all(pair.client, got, 20);
-            right &= !memcmp(sent, got, 20);
-        }
-        say("echo: %s", right ? "right" : "wrong");
+        say("echo: %s", is_echoed(pair.client, 200, 20) ? "right" : "wrong");
         SHOW(recv(pair.client, bytes, 3, MSG_WAITALL));
         SHOW(recv(pair.client, bytes, sizeof bytes, 0));
         status_of(child);

@@ -141,6 +141,30 @@ static UNUSED void take_all(int fd, void *bytes, size_t count)
     }
 }
 
+/* Sends back what comes, `rounds` times `size` bytes. */
+static UNUSED void echo_all(int fd, int rounds, size_t size)
+{
+    char bytes[64];
+    for (int round = 0; round < rounds; round++) {
+        take_all(fd, bytes, size);
+        send_all(fd, bytes, size);
+    }
+}
+
+/* Whether the other end does so. */
+static UNUSED bool is_echoed(int fd, int rounds, size_t size)
+{
+    bool right = true;
+    for (int round = 0; round < rounds; round++) {
+        char sent[64], got[64];
+        memset(sent, round, size);
+        send_all(fd, sent, size);
+        take_all(fd, got, size);
+        right &= !memcmp(sent, got, size);
+    }
+    return right;
+}
+
 static uint64_t came_by_tcp(int fd)
 {
     struct tcp_info info = {0};
