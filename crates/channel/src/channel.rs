@@ -24,6 +24,10 @@ use crate::waker::Waker;
 /// A per-thread, bidirectional pipe to the kernel (paper, section 3.2): calls queue
 /// operations, [`Channel::dispatch`] hands out completions. It stays on the thread that
 /// made it; only its [`Waker`] may leave.
+///
+/// Some milliseconds after a channel with io_uring has been dropped, the kernel, which then takes
+/// the ring apart, interrupts the thread that had it: a blocking call it is in by then may fail
+/// with EINTR, once, though there was no signal.
 pub struct Channel {
     // Dropped in this order: the engine ends before the memory it was lent.
     pub(crate) engine: Box<dyn Engine>,
