@@ -29,6 +29,13 @@ pub(crate) use withdrawals::withdraw;
 const WORTH_MESSAGES: u32 = 8;
 /// Bytes either way that are worth one, too.
 const WORTH_BYTES: u64 = 256 << 10;
+/// Messages a second, either way, below which all connections of a process together are worth none:
+/// it sleeps between any two, and is woken for less by the kernel's own.
+const BRISK: u64 = 128;
+/// Messages after which that is asked again.
+const PACE: u32 = 16;
+/// Offers in a row that nobody met, as far as they are counted: twice as many are left out each time.
+const UNMET_MAX: u32 = 6;
 /// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
 /// takes twice as long.
 const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
@@ -147,11 +154,14 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
         State::Plain => {
             let sent = socket.messages_sent.load(Ordering::Relaxed);
             let received = socket.messages_received.load(Ordering::Relaxed);
-            let worth = is_eager()
-                || (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES)
+            let much = is_eager()
                 || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
                     >= WORTH_BYTES;
-            if worth && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed) {
+            let worth = much || (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES);
+            if worth
+                && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed)
+                && (is_brisk(socket, sent.wrapping_add(received)) || much)
+            {
                 offer(socket, number);
             }
         }
@@ -160,10 +170,32 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
     }
 }
 
+/// Whether this process has enough to read and write, if all its connections are like this one.
+/// Asked again later if not.
+#[cold]
+fn is_brisk(socket: &Socket, messages: u32) -> bool {
+    let now = milliseconds();
+    let since = now.saturating_sub(socket.looked_when.swap(now, Ordering::Relaxed));
+    let came = messages.wrapping_sub(socket.looked_at.swap(messages, Ordering::Relaxed));
+    let brisk = u64::from(came) * u64::from(sockets::connected().max(1)) * 1000 >= BRISK * since;
+    if !brisk {
+        socket.look_at.store(messages.saturating_add(PACE), Ordering::Relaxed);
+    }
+    brisk
+}
+
+/// The time, to a few milliseconds.
+fn milliseconds() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+    (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unsigned_abs()
+}
+
 /// A socket was connected, or is about to be; who waits for that may ask connect(2) again
 /// whether it is.
 pub(crate) fn connected(socket: &'static Socket, number: u32) {
-    if !socket.connected.swap(true, Ordering::Relaxed) {
+    if socket.connects() {
+        socket.looked_at.store(0, Ordering::Relaxed);
+        socket.looked_when.store(milliseconds(), Ordering::Relaxed);
         count(&COUNTERS.connections, 1);
     }
     if is_eager() && socket.state() == State::Plain {
@@ -481,13 +513,20 @@ impl Promoter {
             answered(socket, State::Plain);
             return;
         }
+        if reason == Reason::Unmatched {
+            // The other end does not run with Megapipe, or has had too little to do till now.
+            if !socket.unmatched.swap(true, Ordering::Relaxed) {
+                stats::refused(reason);
+            }
+            look_later(socket);
+            answered(socket, State::Plain);
+            self.unmet = (self.unmet + 1).min(UNMET_MAX);
+            self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
+            return;
+        }
+        settled(socket);
         stats::refused(reason);
         answered(socket, State::Kernel);
-        if reason == Reason::Unmatched {
-            // The others do not run with Megapipe: offers to them are for nothing.
-            self.unmet = (self.unmet + 1).min(10);
-            self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
-        }
     }
 
     fn granted(&mut self, token: Token, own: SharedMapping, peer: SharedMapping, peer_loop: Arc<PeerLoop>) {
@@ -530,11 +569,19 @@ impl Promoter {
             self.kept.push(grant);
             return;
         }
+        settled(socket);
         if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
             stats::stays(why);
             answered(socket, State::Kernel);
             self.withdraw(token, false);
         }
+    }
+}
+
+/// A connection whose other end made no offer at first has met it, or was refused for good.
+fn settled(socket: &Socket) {
+    if socket.unmatched.swap(false, Ordering::Relaxed) {
+        stats::no_longer_refused(Reason::Unmatched);
     }
 }
 

@@ -65,9 +65,14 @@ pub(crate) struct Socket {
     /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
     pub(crate) send_limit: AtomicU32,
     /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
-    pub(crate) connected: AtomicBool,
+    connected: AtomicBool,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
+    /// Messages at the last look, and its time: milliseconds of the coarse clock.
+    pub(crate) looked_at: AtomicU32,
+    pub(crate) looked_when: AtomicU64,
+    /// The monitor refused it because the other end had made no offer, and it counts as such.
+    pub(crate) unmatched: AtomicBool,
     next_free: AtomicU32,
     inner: UnsafeCell<Inner>,
 }
@@ -179,6 +184,8 @@ static GROUND: Lock = Lock::new();
 static FREE: AtomicU32 = AtomicU32::new(0);
 /// Records that were ever used; guarded by `GROUND`.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// Those that have been connected, and are not closed.
+static CONNECTED: AtomicU32 = AtomicU32::new(0);
 
 /// Zeroed memory that is there for good, and takes room only where it is used.
 pub(crate) fn reserve(len: usize) -> io::Result<*mut u8> {
@@ -250,8 +257,8 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.hears.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
-    socket.connected.store(false, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
+    socket.unmatched.store(false, Ordering::Relaxed);
     socket.set_state(State::Plain);
     drop(inner);
     Some((number, socket))
@@ -261,6 +268,9 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
     socket.holders.give_up();
+    if socket.connected.swap(false, Ordering::Relaxed) {
+        CONNECTED.fetch_sub(1, Ordering::Relaxed);
+    }
     socket.set_state(State::Free);
     let _held = GROUND.hold();
     socket.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -301,7 +311,21 @@ impl Interest {
     }
 }
 
+/// Connections of this process.
+pub(crate) fn connected() -> u32 {
+    CONNECTED.load(Ordering::Relaxed)
+}
+
 impl Socket {
+    /// It is connected, or is about to be. True: it was not before.
+    pub(crate) fn connects(&self) -> bool {
+        let first = !self.connected.swap(true, Ordering::Relaxed);
+        if first {
+            CONNECTED.fetch_add(1, Ordering::Relaxed);
+        }
+        first
+    }
+
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
         // STATE-PAIR: whoever sees it promoted sees its connection, which the lock orders too.

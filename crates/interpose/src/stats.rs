@@ -91,9 +91,20 @@ pub(crate) fn stays(why: Stays) {
 
 /// The monitor refused one.
 pub(crate) fn refused(reason: Reason) {
-    if let Some(place) = Reason::ALL.iter().position(|known| *known == reason) {
-        count(&REFUSED[place], 1);
+    if let Some(counter) = counter(reason) {
+        count(counter, 1);
     }
+}
+
+/// One that was refused for a reason that passes has come to something else.
+pub(crate) fn no_longer_refused(reason: Reason) {
+    if let Some(counter) = counter(reason) {
+        counter.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn counter(reason: Reason) -> Option<&'static AtomicU64> {
+    Reason::ALL.iter().zip(&REFUSED).find(|(known, _)| **known == reason).map(|(_, counter)| counter)
 }
 
 /// In the child of a fork, which tells of itself alone.
@@ -178,6 +189,8 @@ mod tests {
         count(&COUNTERS.promoted, 2);
         stays(Stays::Ports);
         refused(Reason::Unmatched);
+        refused(Reason::Unmatched);
+        no_longer_refused(Reason::Unmatched);
         let mut text = String::new();
         summary(&mut text, "name", 7).unwrap();
         assert_eq!(

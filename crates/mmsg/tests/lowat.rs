@@ -146,9 +146,18 @@ fn the_first_unread_byte_counts() {
     assert!(began.elapsed() >= TIMEOUT / 4 && sent > 1, "{:?} {sent}", began.elapsed());
     assert!(read(&mut socket) >= sent - 1);
 
-    peer.write_all(&[1; MARK as usize]).unwrap();
-    std::thread::sleep(TIMEOUT * 3 / 4);
-    assert!(read(&mut socket) >= MARK as usize);
+    // Where the machine lets this wait for longer than the timeout, the mark is low by then, and rightly.
+    let in_time = (0..100).any(|_| {
+        let began = Instant::now();
+        peer.write_all(&[1; MARK as usize]).unwrap();
+        std::thread::sleep(TIMEOUT * 3 / 4);
+        assert!(read(&mut socket) >= MARK as usize);
+        began.elapsed() < TIMEOUT || {
+            std::thread::sleep(TIMEOUT * 2);
+            false
+        }
+    });
+    assert!(in_time, "this machine is too busy to tell");
     let began = Instant::now();
     peer.write_all(&[1; 10]).unwrap();
     assert!(is_reported(&set, FOREVER));

@@ -86,7 +86,7 @@ impl App {
             App::Redis => &[Operation::Get, Operation::Set, Operation::Short, Operation::Idle],
             App::Memcached => &[Operation::Get, Operation::Set, Operation::Idle],
             App::Nginx => &[Operation::KeepAlive, Operation::File, Operation::Short, Operation::Idle],
-            App::Haproxy => &[Operation::KeepAlive, Operation::Short],
+            App::Haproxy => &[Operation::KeepAlive, Operation::Short, Operation::Idle],
             App::Postgres => &[Operation::Select, Operation::Short],
         }
     }
@@ -173,6 +173,12 @@ impl Transport {
 }
 
 impl Case {
+    /// Whether some connections have enough to carry to be promoted. Each of PostgreSQL's has a process of
+    /// its own, which has too little where they are many.
+    pub(super) fn is_worth_it(self) -> bool {
+        self.operation.is_worth_it() && !(self.app == App::Postgres && self.connections > 100)
+    }
+
     /// What is compared.
     pub fn transports(self) -> &'static [Transport] {
         match self.app.has_unix_socket() && self.operation.is_worth_it() {

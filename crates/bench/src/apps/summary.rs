@@ -110,7 +110,7 @@ pub(super) fn absent(records: &[Record]) -> impl Iterator<Item = &Absent> {
 pub fn without_promotion(records: &[Record]) -> Vec<Case> {
     let rows = rows(records).into_iter().filter(|row| row.transport == Transport::Megapipe);
     let none = rows.filter(|row| row.promoted.is_none_or(|promoted| promoted.maximum == 0.0));
-    none.map(|row| row.case).filter(|case| case.operation.is_worth_it()).collect()
+    none.map(|row| row.case).filter(|case| case.is_worth_it()).collect()
 }
 
 fn measured(records: &[Record]) -> impl Iterator<Item = &Measurement> {

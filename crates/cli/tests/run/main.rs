@@ -2,5 +2,6 @@
 
 mod execution;
 mod obstacles;
+mod pace;
 mod promotion;
 mod support;

@@ -84,7 +84,8 @@ fn eager_connections_are_promoted() {
     let both =
         (0..RUNS).map(|_| pair(&place, &["--promote", "eager"], "exit")).find(|said| promoted(said, 2) == 2);
     assert!(both.expect("both ends are promoted in one of the runs").contains("system calls avoided"));
-    assert!(promoted(&pair(&place, &[], "exit"), 2) >= 1, "auto promotes what is worth it");
+    let worth_it = (0..RUNS).any(|_| promoted(&pair(&place, &[], "exit"), 2) >= 1);
+    assert!(worth_it, "auto promotes what is worth it");
 }
 
 /// In one of so many, no call is under way when the memory comes.
