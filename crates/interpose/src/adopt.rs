@@ -89,6 +89,7 @@ pub(crate) fn adopt(
         reported_of_kernel: 0,
         told_writable: false,
         quiet: 0,
+        in_vain: 0,
         from_kernel: true,
         no_delay,
         low_water: 0,

@@ -133,7 +133,7 @@ pub(crate) unsafe fn wait(
     inner.enter();
     let done = loop {
         let now = if slept || wait.is_some() { Instant::now() } else { began };
-        let mut told = inner.collect(fd, room);
+        let mut told = inner.collect(fd, room, !slept && wait.is_none());
         // Who sleeps at once need not ask before.
         let spins = || Wait::new(deadline);
         let sleeps = told == 0 && !at_once && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
@@ -184,7 +184,7 @@ pub(crate) unsafe fn wait(
         inner.kernel_was_asked(Instant::now());
         let mut told = inner.filter(fd, &mut room[..found], 0);
         if told == 0 {
-            told = inner.collect(fd, room);
+            told = inner.collect(fd, room, false);
         }
         if told > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             break told as c_int;

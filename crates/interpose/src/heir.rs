@@ -26,7 +26,7 @@ impl Promoted {
         let mut piece = [0u8; PIECE];
         loop {
             let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT) {
+            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false) {
                 ControlFlow::Break(Ok(0)) => break,
                 ControlFlow::Break(Ok(count)) => rest.extend_from_slice(&piece[..count]),
                 ControlFlow::Break(Err(_)) | ControlFlow::Continue(()) => return None,

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use promote::OtherLoop;
@@ -67,6 +67,7 @@ struct Promoter {
 
 static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
 static MODE: AtomicU32 = AtomicU32::new(0);
+static LOADED: OnceLock<Instant> = OnceLock::new();
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The monitor may have something to say, or has to be told something, beside that: one that is not
@@ -85,6 +86,7 @@ thread_local! {
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     MODE.store(settings.mode as u32, Ordering::Relaxed);
+    LOADED.get_or_init(Instant::now);
     with(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
@@ -184,10 +186,9 @@ fn is_brisk(socket: &Socket, messages: u32) -> bool {
     brisk
 }
 
-/// The time, to a few milliseconds.
+/// Milliseconds since the library was loaded.
 fn milliseconds() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
-    (now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unsigned_abs()
+    LOADED.get().map_or(0, |loaded| loaded.elapsed().as_millis() as u64)
 }
 
 /// A socket was connected, or is about to be; who waits for that may ask connect(2) again

@@ -12,7 +12,7 @@ use ring::layout::NO_SLEEPER;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
-use crate::sets;
+use crate::sets::{self, EDGE};
 use crate::sockets::{Guard, Promoted, Socket};
 use crate::spin::{self, Wait};
 use crate::stats::{COUNTERS, count};
@@ -61,8 +61,10 @@ fn receive_some(
     let mut wait: Option<Wait> = None;
     loop {
         let mut inner = socket.lock();
+        // A set that is not known may be edge-triggered.
+        let told_again = inner.interest.set != 0 && inner.interest.events & EDGE == 0;
         let promoted = inner.promoted.as_deref_mut()?;
-        if let Break(outcome) = take(promoted, fd, into, flags) {
+        if let Break(outcome) = take(promoted, fd, into, flags, told_again) {
             if outcome.is_err() && !told {
                 promoted.connection.take_error();
             }
@@ -154,12 +156,13 @@ fn settle(socket: &'static Socket, inner: Guard<'_>, list: bool) {
     }
 }
 
-/// Takes what is here; continues if nothing is.
+/// Takes what is here; continues if nothing is. `told_again`: who waits hears of what is left.
 pub(crate) fn take(
     promoted: &mut Promoted,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
+    told_again: bool,
 ) -> ControlFlow<Outcome> {
     let peek = flags & libc::MSG_PEEK != 0;
     // Each round passes bells, or an end of the kernel connection, or ends.
@@ -180,6 +183,32 @@ pub(crate) fn take(
             }
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
+        }
+        if promoted.connection.reads_from_kernel() && !peek && told_again && flags & libc::MSG_TRUNC == 0 {
+            // What the other end has counted need not be looked at before. It counts late, so that more may be
+            // here: then the next look tells.
+            match promoted.connection.surely_data() {
+                Ok(0) => {}
+                Ok(sure) => {
+                    let into = into.at_most(usize::try_from(sure).unwrap_or(usize::MAX));
+                    let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
+                    match (usize::try_from(taken), crate::real::errno()) {
+                        (Ok(taken @ 1..), _) => {
+                            promoted.from_kernel = true;
+                            promoted.connection.took_from_kernel(taken);
+                            return Break(Ok(taken));
+                        }
+                        (Err(_), libc::EAGAIN | libc::EINTR) => return Continue(()),
+                        // The end, or bad memory, which the kernel says again.
+                        (Ok(0), _) | (Err(_), libc::EFAULT) => {}
+                        (Err(_), errno) => {
+                            promoted.connection.kernel_ended(KernelEnd::Failed(errno));
+                            continue;
+                        }
+                    }
+                }
+                Err(_) => return Break(Err(promoted.corrupt(fd))),
+            }
         }
         if promoted.connection.reads_from_kernel() && flags & libc::MSG_TRUNC == 0 {
             // Copied before it is known what it is, and taken after: a call less.

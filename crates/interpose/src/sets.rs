@@ -6,12 +6,12 @@
 #![allow(unsafe_code)] // sets are leaked, and used by address
 
 use std::cell::UnsafeCell;
-use std::collections::HashMap;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use ring::layout::SLEEPERS;
+use rustc_hash::FxHashMap;
 
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
@@ -30,7 +30,7 @@ const MOST: usize = 4096;
 const IN: u32 = libc::EPOLLIN as u32;
 const IN_TOO: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT_TOO: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
-const EDGE: u32 = libc::EPOLLET as u32;
+pub(crate) const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 
 /// One epoll set.
@@ -57,9 +57,9 @@ pub(crate) struct Inner {
     /// Sockets that waits look at: their numbers.
     list: Vec<u32>,
     /// Promoted sockets by what the program has the kernel say about them.
-    by_data: HashMap<u64, u32>,
+    by_data: FxHashMap<u64, u32>,
     /// Everything else in the set, by the same, and its descriptor.
-    others: HashMap<u64, i32>,
+    others: FxHashMap<u64, i32>,
     /// Several of either have the same said, and one of them stands there.
     hides: bool,
     /// The program has the same said about several of them: nothing can be concluded from
@@ -105,8 +105,8 @@ pub(crate) fn add() -> Option<u32> {
         inner: UnsafeCell::new(Inner {
             number,
             list: Vec::new(),
-            by_data: HashMap::new(),
-            others: HashMap::new(),
+            by_data: FxHashMap::default(),
+            others: FxHashMap::default(),
             hides: false,
             ambiguous: false,
             untold: Vec::new(),

@@ -68,7 +68,7 @@ pub(crate) struct Socket {
     connected: AtomicBool,
     /// Messages at which it is looked at again.
     pub(crate) look_at: AtomicU32,
-    /// Messages at the last look, and its time: milliseconds of the coarse clock.
+    /// Messages at the last look, and its time: milliseconds since the library was loaded.
     pub(crate) looked_at: AtomicU32,
     pub(crate) looked_when: AtomicU64,
     /// The monitor refused it because the other end had made no offer, and it counts as such.
@@ -154,8 +154,9 @@ pub(crate) struct Promoted {
     pub(crate) reported_of_kernel: u64,
     /// That it can be written to was reported to an edge-triggered set.
     pub(crate) told_writable: bool,
-    /// Sleeps of its set since bytes came.
+    /// Sleeps of its set since bytes came, and looks.
     pub(crate) quiet: u8,
+    pub(crate) in_vain: u8,
     /// The last bytes came through the kernel.
     pub(crate) from_kernel: bool,
     /// What the program believes TCP_NODELAY to be.

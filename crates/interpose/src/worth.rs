@@ -2,9 +2,9 @@
 //! that the kernel carries, and its reader too; one that needs none costs next to nothing.
 
 /// Messages after which it is asked.
-const WINDOW: u32 = 64;
+const WINDOW: u32 = 16;
 /// Bells among them that the others no longer make up for.
-const BELLS: u32 = 60;
+const BELLS: u32 = 15;
 /// Messages that go through the kernel then, until the ring is tried again; more each time. Few at
 /// first: connections that begin together wake each other, and find their pace later.
 const REST: u32 = 1 << 6;

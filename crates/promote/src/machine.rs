@@ -416,6 +416,16 @@ impl Machine {
         self.end.receiver.tcp(unread as u64)
     }
 
+    /// See [`ring::Receiver::surely_data`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[inline]
+    pub fn surely_data(&mut self) -> Result<u64, Corrupt> {
+        self.end.receiver.surely_data()
+    }
+
     /// So many of them were dropped as bells, or delivered.
     pub fn took_from_kernel(&mut self, count: usize) {
         self.end.receiver.took_tcp(count as u64);

@@ -188,6 +188,32 @@ fn loom_armed_receiver_gets_a_bell() {
     });
 }
 
+/// COUNT-PAIR: a bell that is counted is never taken for data.
+#[test]
+fn loom_what_is_counted_is_data_up_to_a_bell() {
+    check(3, || {
+        let (sends, receives) = direction();
+        let (mut sender, mut receiver) = (sends.sender, receives.receiver);
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        receiver.mark_aware();
+        assert!(!receiver.arm().unwrap());
+        let writer = thread::spawn(move || {
+            sender.sent_over_tcp(1);
+            assert!(sender.open_ring().unwrap());
+            assert_eq!(sender.write([[2].as_slice()], 1, None).unwrap(), 1);
+            assert!(sender.wants_bell(&peer_loop));
+            sender.rang(&peer_loop, true);
+        });
+        while receiver.surely_data().unwrap() == 0 {
+            thread::yield_now();
+        }
+        assert_eq!(receiver.surely_data().unwrap(), 1);
+        receiver.took_tcp(1);
+        assert_eq!(receiver.surely_data().unwrap(), 0);
+        writer.join().unwrap();
+    });
+}
+
 /// BELL-PAIR: who was hot, is muted and looks once more sees the bytes, or is rung for.
 #[test]
 fn loom_muted_receiver_that_looks_gets_a_bell() {

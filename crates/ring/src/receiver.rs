@@ -339,6 +339,23 @@ impl Receiver {
         self.peer.header().sent.tcp.load(Ordering::Relaxed).saturating_sub(self.tcp)
     }
 
+    /// How many bytes of the TCP lane are data before anybody looks at them: those that the other end has
+    /// counted, up to the first bell among them. They are on their way at least.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn surely_data(&mut self) -> Result<u64, Corrupt> {
+        // COUNT-PAIR: acquire the part that was opened before a bell was counted.
+        let sent = self.peer.header().sent.tcp.load(Ordering::Acquire);
+        match sent.saturating_sub(self.tcp) {
+            0 => Ok(0),
+            counted => match self.tcp(counted)? {
+                Front::Data(count) => Ok(count),
+                Front::Bells(_) | Front::Later => Ok(0),
+            },
+        }
+    }
+
     /// Copies bytes from the ring, as many as fit and are here; 0 if the next byte is not in
     /// the ring.
     ///

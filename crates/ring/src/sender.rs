@@ -398,7 +398,8 @@ impl Sender {
             // Bells, since every TCP part is counted before a ring part is opened.
             Lane::Ring => {
                 self.tcp = self.tcp.wrapping_add(missing);
-                self.own.header().sent.tcp.store(self.tcp, Ordering::Relaxed);
+                // COUNT-PAIR: as for a bell.
+                self.own.header().sent.tcp.store(self.tcp, Ordering::Release);
             }
         }
     }
@@ -581,7 +582,8 @@ impl Sender {
     pub fn bell_was_taken(&mut self) {
         let own = self.own.header();
         self.tcp = self.tcp.wrapping_add(1);
-        own.sent.tcp.store(self.tcp, Ordering::Relaxed);
+        // COUNT-PAIR: release the ring part, before which nobody takes what is counted for data.
+        own.sent.tcp.store(self.tcp, Ordering::Release);
         self.kernel_refused();
         // Statistics.
         own.bells.store(own.bells.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

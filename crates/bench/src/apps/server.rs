@@ -183,10 +183,11 @@ fn haproxy(site: &Site<'_>) -> Result<Server, Failure> {
     let Target::Port(behind) = behind else { return Err("nginx has no port".to_owned().into()) };
     let port = free_port()?;
     let configuration = site.folder.join("haproxy.cfg");
+    // It reuses connections to a server while all its descriptors are below a quarter of those that follow from maxconn.
     fs::write(
         &configuration,
         format!(
-            "global\n    maxconn 1000\n    nbthread 1\n\
+            "global\n    maxconn 4096\n    nbthread 1\n\
              defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n    \
              http-reuse always\n\
              listen front\n    bind 127.0.0.1:{port}\n    server behind 127.0.0.1:{behind}\n"

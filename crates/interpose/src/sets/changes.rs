@@ -326,13 +326,17 @@ impl Inner {
         }
         // One that left stays in the list, and hot, until the set sleeps: programs take
         // sockets out and put them in again all the time.
-        if before.set == here && self.others.get(&before.data) == Some(&before.fd) {
+        let stays = socket.promoted.is_none()
+            && !self.hides
+            && (before.set, before.fd, before.data) == (now.set, now.fd, now.data)
+            && now.set == here;
+        if before.set == here && !stays && self.others.get(&before.data) == Some(&before.fd) {
             self.others.remove(&before.data);
         }
         match socket.promoted.as_deref_mut() {
             None => {
                 self.kernel_is_due = true;
-                if now.set == here {
+                if now.set == here && !stays {
                     self.has_other(now.data, now.fd);
                 }
             }
@@ -355,8 +359,12 @@ impl Inner {
             }
             Some(_) => {}
         }
-        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after.
-        at(self.number).promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
+        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after. What stands there
+        // already was stored so before.
+        let promoted = &at(self.number).promoted;
+        if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
+            promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
+        }
     }
 
     /// If somebody sleeps in the set, and what lies in the socket's ring has no bell: the

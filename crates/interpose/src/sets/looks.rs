@@ -17,6 +17,10 @@ use crate::spin::KERNEL_EVERY;
 /// Sleeps of a set without bytes after which a socket is no longer looked at.
 const COOLING: u8 = 16;
 
+/// Calls that looked at it in vain after which it is not looked at any more, either: they cost as much as a
+/// bell by then, and a program that never sleeps would look for ever.
+const IN_VAIN: u8 = 128;
+
 impl Inner {
     /// Whether there is anything to look at: a ring that is in use.
     pub(crate) fn looks(&self) -> bool {
@@ -70,9 +74,11 @@ impl Inner {
         self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
 
-    /// Events of the sockets in the list that have bytes, as many as there is room for.
-    pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event]) -> usize {
+    /// Events of the sockets in the list that have bytes, as many as there is room for. `first`: the first look
+    /// of a call, of which the others are repetitions while it spins.
+    pub(crate) fn collect(&mut self, epfd: i32, events: &mut [epoll_event], first: bool) -> usize {
         let mut count = 0;
+        let mut cooled = false;
         let length = self.list.len();
         for place in 0..length {
             if count == events.len() {
@@ -93,6 +99,7 @@ impl Inner {
             if interest.events & IN != 0 && has_bytes(promoted, interest.fd, edge) && promoted.is_news(edge) {
                 promoted.report(interest.fd, edge);
                 promoted.quiet = 0;
+                promoted.in_vain = 0;
                 ready |= interest.events & IN_TOO;
                 // What reached the mark may be the end.
                 self.kernel_is_due |= promoted.has_mark();
@@ -108,6 +115,12 @@ impl Inner {
                 }
             }
             if ready == 0 {
+                promoted.in_vain = promoted.in_vain.saturating_add(u8::from(first));
+                if promoted.in_vain > IN_VAIN && writable == 0 && promoted.hears_next(interest) {
+                    promoted.in_vain = 0;
+                    promoted.listed_in = 0;
+                    cooled = true;
+                }
                 continue;
             }
             if ready & IN_TOO != 0
@@ -120,7 +133,19 @@ impl Inner {
             count += 1;
         }
         self.turn = if length == 0 { 0 } else { (self.turn + 1) % length };
+        if cooled {
+            self.forget_cold();
+        }
         count
+    }
+
+    /// Takes those out of the list that are no longer looked at.
+    fn forget_cold(&mut self) {
+        let here = self.number + 1;
+        self.list.retain(|number| {
+            let listed = |promoted: &Promoted| promoted.listed_in == here;
+            sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
+        });
     }
 
     /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
@@ -237,18 +262,10 @@ impl Inner {
             let cools = promoted.quiet > COOLING || !ours;
             if !promoted.armed && (!wanted || cools || self.sleeper_of(promoted) != Some(promoted.sleeper)) {
                 // A bell on it would not wake this set, or it only costs.
-                let edge = inner.interest.events & EDGE != 0;
                 if !wanted {
                     promoted.connection.mute();
                     promoted.armed = true;
-                } else if !promoted.is_news(edge) {
-                    // What is here was told of; only more is news.
-                    promoted.armed = !promoted.connection.arm_for_more().unwrap_or(true);
-                    promoted.stale = false;
-                    if !promoted.armed {
-                        return false;
-                    }
-                } else if promoted.arm_to_sleep(inner.interest.fd) {
+                } else if !promoted.rings_next(&inner.interest) {
                     return false;
                 }
             }
@@ -258,10 +275,7 @@ impl Inner {
             }
         }
         if cooled {
-            self.list.retain(|number| {
-                let listed = |promoted: &Promoted| promoted.listed_in == here;
-                sockets::at(*number).lock().promoted.as_deref().is_some_and(listed)
-            });
+            self.forget_cold();
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
             promoter::sleep(sleeper);
@@ -321,6 +335,23 @@ impl Promoted {
             self.reported_of_kernel = self.connection.taken_from_kernel() + self.data_in_kernel(fd);
         }
         self.reported = self.connection.arrived();
+    }
+
+    /// Has a bell ring for what comes next. False: something is here.
+    fn rings_next(&mut self, interest: &Interest) -> bool {
+        if self.is_news(interest.events & EDGE != 0) {
+            return !self.arm_to_sleep(interest.fd);
+        }
+        // What is here was told of; only more is news.
+        self.armed = !self.connection.arm_for_more().unwrap_or(true);
+        self.stale = false;
+        self.armed
+    }
+
+    /// Whether a set that no longer looks at it will hear of what comes next.
+    fn hears_next(&mut self, interest: &Interest) -> bool {
+        let wanted = interest.events & IN != 0;
+        wanted && (self.armed || self.rings_next(interest)) && !self.connection.look_again().unwrap_or(true)
     }
 
     /// From here on the set looks at it by itself while it is awake.
