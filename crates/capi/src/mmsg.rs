@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -21,6 +21,7 @@ use mmsg::{CallError, Mmep, RcvLowat, Receiver};
 use sys::mapping::ForkMark;
 
 use crate::errno::{BROKEN, BUSY, Errno, FORKED, HANDLES, INVALID, OPERATIONS, STALE, int, long};
+use crate::log;
 
 /// `struct mp_receiver_config`.
 #[derive(Clone, Copy)]
@@ -147,6 +148,7 @@ unsafe fn call(
     vlen: c_int,
     call: impl FnOnce(&mut [Mmep], &mut [libc::mmsghdr]) -> Result<usize, CallError>,
 ) -> c_int {
+    log::start();
     let checked = || {
         // SAFETY: as the caller promises.
         let (eps, msgs) = unsafe { (vector(eps, neps)?, vector(msgs, vlen)?) };
@@ -211,6 +213,7 @@ pub unsafe extern "C" fn mp_receiver_create(
         if receiver.is_null() {
             return Err(INVALID);
         }
+        log::start();
         // SAFETY: as the caller promises.
         let options = unsafe { options(config)? };
         let made = Receiver::new(&options)?;
@@ -445,7 +448,7 @@ pub extern "C" fn mp_lowat_rearm(lowat: *const LowatSlot, fd: c_int) -> c_int {
 /// See mp_lowat_fd(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_lowat_fd(lowat: *const LowatSlot) -> c_int {
-    int(with_lowat(lowat, |lowat| Ok(lowat.as_fd().as_raw_fd())))
+    int(with_lowat(lowat, |lowat| Ok(lowat.timer().ok_or(Errno(libc::EINVAL))?.as_raw_fd())))
 }
 
 /// See mp_lowat_expire(3).

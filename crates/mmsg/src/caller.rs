@@ -9,6 +9,7 @@ use sys::uring::squeue;
 
 use crate::batch::{Batch, Stopped};
 use crate::late::Late;
+use crate::notices;
 use crate::repeats::{self, Repeats};
 use crate::rooms::{self, Planner, Room};
 use crate::{Backend, CallError, Mmep};
@@ -153,21 +154,26 @@ impl Caller {
     /// Serves every entry that has a room: all sockets at once, entries that name a socket
     /// again one after the other.
     fn serve(&mut self, work: &mut impl Work) {
-        let ranks = if self.repeats.any(work.eps()) { repeats::ranks(work.eps()) } else { Vec::new() };
-        for rank in 0..=ranks.iter().copied().max().unwrap_or(0) {
+        let rooms = work.rooms().iter().enumerate();
+        let with_room = rooms.filter(|(_, room)| room.len > 0).map(|(entry, _)| entry as u32);
+        if !self.repeats.any(work.eps()) {
             self.active.clear();
-            let has_rank = |entry: usize| ranks.is_empty() || ranks[entry] == rank;
-            let rooms = work.rooms().iter().enumerate();
-            self.active.extend(
-                rooms.filter(|&(entry, room)| room.len > 0 && has_rank(entry)).map(|(entry, _)| entry as u32),
-            );
-            work.begin(&mut self.active);
+            self.active.extend(with_room);
+            return self.serve_distinct(work);
+        }
+        let ranks = repeats::ranks(work.eps());
+        let mut order: Vec<u32> = with_room.collect();
+        order.sort_by_key(|entry| ranks[*entry as usize]);
+        for rank in order.chunk_by(|one, other| ranks[*one as usize] == ranks[*other as usize]) {
+            self.active.clear();
+            self.active.extend(rank);
             self.serve_distinct(work);
         }
     }
 
     /// Serves the active entries, no two of which name the same socket.
     fn serve_distinct(&mut self, work: &mut impl Work) {
+        work.begin(&mut self.active);
         let mut round = 0;
         while self.active.len() >= SUBMISSION_LEAST && work.pays_as_submission(&self.active, round) {
             if self.batch().is_none() {
@@ -206,7 +212,8 @@ impl Caller {
     }
 
     fn make_ring(&mut self) -> RingState {
-        if Capabilities::get().ring.is_err() {
+        if let Err(cause) = Capabilities::get().ring {
+            notices::fallback(&cause);
             return RingState::Unavailable;
         }
         match (Batch::new(), ForkMark::new()) {
@@ -215,7 +222,10 @@ impl Caller {
                 RingState::Made(Box::new(batch))
             }
             // Short of memory or descriptors: the system calls need none.
-            _ => RingState::Unavailable,
+            (Err(cause), _) | (_, Err(cause)) => {
+                notices::fallback(&cause);
+                RingState::Unavailable
+            }
         }
     }
 

@@ -15,6 +15,7 @@ mod caller;
 mod late;
 pub mod lowat;
 mod messages;
+mod notices;
 pub mod receiver;
 mod repeats;
 mod rooms;
@@ -50,12 +51,13 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// What this process is to use: io_uring, unless `MEGAPIPE_ENGINE=epoll` says otherwise.
+    /// What this process is to use: io_uring, unless `MEGAPIPE_ENGINE=epoll` says otherwise. A value that means
+    /// nothing is told of in the log.
     pub fn chosen() -> Backend {
-        match env::var("MEGAPIPE_ENGINE").as_deref() {
-            Ok("epoll") => Backend::Syscalls,
-            _ => Backend::Uring,
-        }
+        let engine = env::var("MEGAPIPE_ENGINE").unwrap_or_default();
+        let means_nothing = !["", "uring", "epoll"].contains(&engine.as_str());
+        notices::settings(means_nothing.then_some(&*engine));
+        if engine == "epoll" { Backend::Syscalls } else { Backend::Uring }
     }
 }
 

@@ -11,8 +11,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -74,16 +73,25 @@ pub enum SetError {
 struct Shared {
     /// Held for moments only, and before a socket where both are: looks are made without it.
     state: Mutex<State>,
-    timer: OwnedFd,
-    stop: AtomicBool,
+    alarm: Alarm,
+}
+
+/// What tells that something is due.
+enum Alarm {
+    /// To the program's loop: a timerfd.
+    Loop(OwnedFd),
+    /// To the thread, which has no descriptor that the program could close under it.
+    Thread(Condvar),
 }
 
 #[derive(Default)]
 struct State {
     sockets: HashMap<RawFd, Arc<Mutex<Socket>>>,
     due: BinaryHeap<Reverse<(Instant, RawFd, u64)>>,
-    /// When the timer expires, if it is set.
-    timer_at: Option<Instant>,
+    /// When the alarm goes off, if it is set.
+    alarm_at: Option<Instant>,
+    /// The thread is to end.
+    stop: bool,
     delays: Delays,
     /// Names registrations, so that what is due of an old one means nothing.
     registrations: u64,
@@ -117,7 +125,7 @@ struct Look {
 }
 
 impl RcvLowat {
-    /// One that the program's own loop runs: when its descriptor ([`AsFd`]) is readable, call
+    /// One that the program's own loop runs: when its descriptor ([`Self::timer`]) is readable, call
     /// [`Self::expire`].
     ///
     /// # Errors
@@ -132,22 +140,33 @@ impl RcvLowat {
         }
         // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
         let timer = unsafe { OwnedFd::from_raw_fd(fd) };
-        let shared = Shared { state: Mutex::default(), timer, stop: AtomicBool::new(false) };
-        let shared = ManuallyDrop::new(Arc::new(shared));
-        Ok(RcvLowat { shared, thread: None, fork_mark: ForkMark::new()? })
+        RcvLowat::with(Alarm::Loop(timer))
     }
 
     /// One that a thread of its own runs.
     ///
     /// # Errors
     ///
-    /// As for [`Self::new`], and when no thread can be made.
+    /// A page of memory, and when no thread can be made.
     pub fn in_background() -> io::Result<RcvLowat> {
-        let mut lowat = RcvLowat::new()?;
+        let mut lowat = RcvLowat::with(Alarm::Thread(Condvar::new()))?;
         let shared = Arc::clone(&*lowat.shared);
         let thread = std::thread::Builder::new().name("mmsg-rcvlowat".to_owned());
         lowat.thread = Some(thread.spawn(move || shared.run())?);
         Ok(lowat)
+    }
+
+    fn with(alarm: Alarm) -> io::Result<RcvLowat> {
+        let shared = ManuallyDrop::new(Arc::new(Shared { state: Mutex::default(), alarm }));
+        Ok(RcvLowat { shared, thread: None, fork_mark: ForkMark::new()? })
+    }
+
+    /// The descriptor that is readable when [`Self::expire`] has something to do. None where a thread does it.
+    pub fn timer(&self) -> Option<BorrowedFd<'_>> {
+        match &self.shared.alarm {
+            Alarm::Loop(timer) => Some(timer.as_fd()),
+            Alarm::Thread(_) => None,
+        }
     }
 
     /// From now on the socket is readable when `mark` bytes wait, or when the first unread byte
@@ -201,7 +220,7 @@ impl RcvLowat {
         let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, patience, looks };
         state.sockets.insert(fd, Arc::new(Mutex::new(socket)));
         state.due.push(Reverse((now + period, fd, registration)));
-        Ok(self.shared.set_timer(&mut state)?)
+        Ok(self.shared.set_alarm(&mut state)?)
     }
 
     /// The program has read what was reported: when this returns the mark holds again, and not only
@@ -266,12 +285,6 @@ impl RcvLowat {
     }
 }
 
-impl AsFd for RcvLowat {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.timer.as_fd()
-    }
-}
-
 impl Drop for RcvLowat {
     fn drop(&mut self) {
         if !self.fork_mark.is_here() {
@@ -280,13 +293,10 @@ impl Drop for RcvLowat {
             return;
         }
         if let Some(thread) = self.thread.take() {
-            self.shared.stop.store(true, Ordering::Release);
-            let mut state = self.shared.lock();
-            let now = Instant::now();
-            state.due.push(Reverse((now, -1, 0)));
-            // If the timer cannot be set, the thread ends with the next thing that is due.
-            let _ = self.shared.set_timer(&mut state);
-            drop(state);
+            self.shared.lock().stop = true;
+            if let Alarm::Thread(alarm) = &self.shared.alarm {
+                alarm.notify_one();
+            }
             // It does not panic; if it did, its panic was printed.
             let _ = thread.join();
         }
@@ -305,22 +315,33 @@ impl Shared {
         // Another program that computes then lets this thread run sooner. Linux 6.12; before that it
         // changes nothing, and where it is forbidden the thread waits as others do.
         let _ = sys::scheduling::set_slice(SLICE);
-        while !self.stop.load(Ordering::Acquire) {
-            let mut poll = libc::pollfd { fd: self.timer.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: one live pollfd.
-            unsafe { libc::poll(&raw mut poll, 1, -1) };
-            if self.expire().is_err() {
-                // Without a timer: a coarse one.
-                std::thread::sleep(Duration::from_millis(1));
-            }
+        sys::scheduling::set_timer_slack(Duration::from_nanos(1));
+        // Without a descriptor nothing fails.
+        while self.wait() && self.expire().is_ok() {}
+    }
+
+    /// Until something is due. False: the thread is to end.
+    fn wait(&self) -> bool {
+        let Alarm::Thread(alarm) = &self.alarm else { return false };
+        let mut state = self.lock();
+        while !state.stop {
+            let next = state.due.peek().map(|Reverse((at, ..))| at.saturating_duration_since(Instant::now()));
+            state = match next {
+                Some(Duration::ZERO) => return true,
+                Some(left) => alarm.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0,
+                None => alarm.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
         }
+        false
     }
 
     fn expire(&self) -> io::Result<()> {
-        let mut expirations = 0u64;
-        // SAFETY: the kernel writes one live integer; nothing to read is no error here.
-        unsafe { libc::read(self.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
-        self.lock().timer_at = None;
+        if let Alarm::Loop(timer) = &self.alarm {
+            let mut expirations = 0u64;
+            // SAFETY: the kernel writes one live integer; nothing to read is no error here.
+            unsafe { libc::read(timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        }
+        self.lock().alarm_at = None;
         // A socket's next look is after this, however long the others take, so this ends.
         let until = Instant::now() + TOGETHER;
         let mut taken = Vec::with_capacity(AT_ONCE);
@@ -337,7 +358,7 @@ impl Shared {
             let now = Instant::now();
             state.take_due(now, until, &mut taken);
             if taken.is_empty() {
-                return self.set_timer(&mut state);
+                return self.set_alarm(&mut state);
             }
             let delay = state.delays.most();
             drop(state);
@@ -355,32 +376,37 @@ impl Shared {
         }
     }
 
-    /// Sets the timer to what is due first, unless it is set so.
-    fn set_timer(&self, state: &mut State) -> io::Result<()> {
+    /// Sets the alarm to what is due first, unless it is set so.
+    fn set_alarm(&self, state: &mut State) -> io::Result<()> {
         let Some(&Reverse((at, ..))) = state.due.peek() else { return Ok(()) };
-        if state.timer_at.is_some_and(|set| set <= at) {
+        if state.alarm_at.is_some_and(|set| set <= at) {
             return Ok(());
         }
-        // Zero would disarm it.
-        let delay = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
-        let value =
-            libc::timespec { tv_sec: delay.as_secs() as libc::time_t, tv_nsec: delay.subsec_nanos().into() };
-        let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        let setting = libc::itimerspec { it_interval: never, it_value: value };
-        // SAFETY: the kernel reads one live setting.
-        let set = unsafe {
-            libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const setting, std::ptr::null_mut())
-        };
-        if set != 0 {
-            return Err(io::Error::last_os_error());
+        match &self.alarm {
+            Alarm::Loop(timer) => set_timer(timer, at)?,
+            // It looks again at what is due first.
+            Alarm::Thread(alarm) => alarm.notify_one(),
         }
-        state.timer_at = Some(at);
+        state.alarm_at = Some(at);
         Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }
+}
+
+fn set_timer(timer: &OwnedFd, at: Instant) -> io::Result<()> {
+    // Zero would disarm it.
+    let delay = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
+    let value =
+        libc::timespec { tv_sec: delay.as_secs() as libc::time_t, tv_nsec: delay.subsec_nanos().into() };
+    let never = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let setting = libc::itimerspec { it_interval: never, it_value: value };
+    // SAFETY: the kernel reads one live setting.
+    let set =
+        unsafe { libc::timerfd_settime(timer.as_raw_fd(), 0, &raw const setting, std::ptr::null_mut()) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 impl State {

@@ -46,6 +46,9 @@ const QUEUE_MAX: usize = 64;
 /// that wakes once for several datagrams would delay them by this, no longer.
 const TRUST: Duration = Duration::from_millis(100);
 
+/// Errors in a row that are told of a socket; it says nothing of more until something changes.
+const FAILURES_MAX: u8 = 2;
+
 /// Waits between looks at the clock.
 const TURNS: u32 = 256;
 
@@ -246,7 +249,8 @@ impl Receiver {
             drain: false,
             is_pending: false,
             is_trusted: false,
-            failed: false,
+            tells_changes: self.sockets.tells_changes,
+            failures: 0,
         });
         Ok(SocketId { slot, generation })
     }
@@ -516,17 +520,23 @@ impl Receiver {
                 Kind::Message => false,
             };
         if result == -libc::EAGAIN {
-            (entry.drain, entry.sure) = (false, 0);
+            (entry.drain, entry.sure, entry.failures) = (false, 0, 0);
             self.give_back(buffer);
         } else if result < 0 {
-            // A second one in a row is none that the socket told, but one that it has.
-            entry.drain = !entry.failed;
-            entry.sure = 0;
-            entry.failed = true;
+            // A second one in a row is none that the socket told, but one that it has: it would have it for ever.
+            entry.failures = entry.failures.saturating_add(1);
+            (entry.drain, entry.sure) = (entry.failures < FAILURES_MAX, 0);
+            if entry.failures >= FAILURES_MAX && !entry.tells_changes {
+                // Where that is refused, the error is looked for in vain.
+                let told = self.ready.tell_changes(slot, entry.generation, entry.fd.as_fd());
+                entry.tells_changes = told.is_ok();
+            }
+            if entry.failures <= FAILURES_MAX {
+                self.messages.push(Raw { id, cookie, buffer: NO_BUFFER, result });
+            }
             self.give_back(buffer);
-            self.messages.push(Raw { id, cookie, buffer: NO_BUFFER, result });
         } else {
-            entry.failed = false;
+            entry.failures = 0;
             if entry.drain {
                 // Only TCP tells whether more waits, and only io_uring asks it.
                 entry.drain = !entry.is_tcp || more != Some(false);

@@ -201,7 +201,7 @@ fn a_channel_hears_of_it() {
 fn a_loop_can_run_it_itself() {
     let lowat = RcvLowat::new().unwrap();
     let set = Set::new().unwrap();
-    set.add(lowat.as_fd(), epoll::IN, u64::MAX).unwrap();
+    set.add(lowat.timer().unwrap(), epoll::IN, u64::MAX).unwrap();
     let mut pairs: Vec<_> = (0..100).map(|_| pair()).collect();
     // Setting a mark is a look, too: bytes may be taken to have come since then.
     let began = Instant::now();

@@ -315,6 +315,40 @@ fn lengths_addresses_and_errors_are_told() {
     });
 }
 
+/// A socket that is not connected hangs up and fails for ever: it says so twice, and is heard of when it is connected.
+#[test]
+fn an_error_that_stays_is_told_twice() {
+    each(Options::default(), |mut receiver| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        let id = receiver.add(socket, 1).unwrap();
+        let mut errors = Vec::new();
+        loop {
+            let batch = wait(&mut receiver, 4, Some(Duration::from_millis(50)));
+            if batch.is_empty() {
+                break;
+            }
+            errors.extend(batch.iter().map(|message| match message.event {
+                Event::Error(error) => error.raw_os_error().unwrap(),
+                event => panic!("{event:?}"),
+            }));
+            assert!(errors.len() < 10, "told for ever");
+        }
+        assert_eq!(errors, [libc::ENOTCONN; 2]);
+
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap().into();
+        socket2::SockRef::from(&receiver.socket(id).unwrap()).connect(&address).unwrap();
+        let (mut peer, _) = listener.accept().unwrap();
+        for _ in 0..3 {
+            peer.write_all(b"hello").unwrap();
+            assert_eq!(take_all(&mut receiver, 4)[&1].concat(), b"hello");
+        }
+        drop(peer);
+        let batch = wait(&mut receiver, 4, Some(SECOND));
+        assert!(matches!(batch.iter().next().unwrap().event, Event::End));
+    });
+}
+
 #[test]
 fn trains_of_datagrams_come_as_one() {
     each(Options { buffer_size: 1 << 16, gro: true, ..Options::default() }, |mut receiver| {

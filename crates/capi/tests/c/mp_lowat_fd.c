@@ -12,5 +12,8 @@ int main(void)
 	EQUAL(mp_lowat_set(lowat, ends[0], MARK, 8 * MILLISECOND), 0);
 	EQUAL(is_readable(mp_lowat_fd(lowat), 20000), 1);
 	EQUAL(mp_lowat_destroy(lowat), 0);
+	lowat = make_lowat(MP_LOWAT_THREAD);
+	EQUAL(mp_lowat_fd(lowat), -EINVAL);
+	EQUAL(mp_lowat_destroy(lowat), 0);
 	return 0;
 }

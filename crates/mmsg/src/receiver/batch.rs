@@ -57,7 +57,8 @@ pub enum Event<'batch> {
     /// The peer sends no more. Nothing more comes of this socket. (With SOCK_SEQPACKET empty messages that are the
     /// last before it look the same and are part of it.)
     End,
-    /// The socket's error, which is thereby told.
+    /// The socket's error, which is thereby told. One that stays, such as that of a socket that is not connected, is
+    /// told twice, and again when the socket has been read from.
     Error(io::Error),
 }
 

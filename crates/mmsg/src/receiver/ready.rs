@@ -8,6 +8,8 @@ use sys::capabilities::Capabilities;
 use sys::epoll::{self, Set};
 use sys::uring::{Ring, Sleep, opcode, types};
 
+use crate::notices;
+
 /// What a look found out about a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -56,6 +58,12 @@ impl Ready {
             let tells_one = capabilities.poll_tells_one;
             return Ok(Ready::Uring(Box::new(Polls { ring, tells_one, calls: 0 })));
         }
+        if uring {
+            match &capabilities.ring {
+                Err(cause) => notices::fallback(cause),
+                Ok(()) => notices::fallback(&"the kernel keeps no table of descriptors for it"),
+            }
+        }
         Ok(Ready::Epoll { set: Set::new()?, events: vec![epoll::Event::NONE; EVENTS], calls: 0 })
     }
 
@@ -79,6 +87,14 @@ impl Ready {
                 polls.ring.set_file(slot, None)
             }
             Ready::Epoll { set, .. } => set.remove(fd),
+        }
+    }
+
+    /// From now on a socket is told of when something changes, not as long as it can be read from.
+    pub(crate) fn tell_changes(&mut self, slot: u32, generation: u32, fd: BorrowedFd<'_>) -> io::Result<()> {
+        match self {
+            Ready::Uring(_) => Ok(()),
+            Ready::Epoll { set, .. } => set.modify(fd, epoll::IN | epoll::EDGES, data(slot, generation)),
         }
     }
 

@@ -34,8 +34,10 @@ pub(super) struct Entry {
     pub(super) drain: bool,
     pub(super) is_pending: bool,
     pub(super) is_trusted: bool,
-    /// The last result was an error.
-    pub(super) failed: bool,
+    /// As [`Sockets::tells_changes`], for this one.
+    pub(super) tells_changes: bool,
+    /// Errors since the socket last had a message or was empty.
+    pub(super) failures: u8,
 }
 
 impl Entry {
@@ -85,8 +87,8 @@ impl Sockets {
         }
         match found {
             // Told again as long as it is not read.
-            Found::One if !self.tells_changes => entry.sure = 1,
-            Found::One if entry.is_udp => entry.sure += 1,
+            Found::One if !entry.tells_changes => entry.sure = 1,
+            Found::One if self.tells_changes && entry.is_udp => entry.sure += 1,
             _ => entry.drain = true,
         }
         self.queue(slot);
