@@ -22,6 +22,9 @@ use crate::pages::Pages;
 /// Rings that are looked at while the channel is awake; more would cost the awake ones.
 const HOT_MAX: usize = 64;
 
+/// Bytes of SO_SNDBUF, below which a connection stays on TCP: the kernel doubles what a program asks for.
+const SEND_BUFFER_LEAST: usize = 32 << 10;
+
 /// Sleeps of the channel without anything new on it after which a connection is cold.
 const COOLING: u8 = 4;
 
@@ -473,8 +476,13 @@ impl Channel {
             return Tried::Later(grant);
         }
         let positions = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
+            let socket = socket2::SockRef::from(&fd);
+            // What was read is there until it is acknowledged: no room would be left for a bell.
+            if socket.send_buffer_size()? < SEND_BUFFER_LEAST {
+                return Ok(None);
+            }
             // A bell that waited for an acknowledgement would be no bell.
-            socket2::SockRef::from(&fd).set_tcp_nodelay(true)?;
+            socket.set_tcp_nodelay(true)?;
             sys::tcp::positions(fd)
         });
         // Making the descriptor may have brought results.
