@@ -1,6 +1,7 @@
 //! A game server: many players with a UDP port each, small packets. `game_server [PLAYERS] [FIRST_PORT]`, by default
 //! 1000 players from port 7777 on. A player sends where it is (x and y, a byte each) to its port; 20 times a second
-//! everybody hears of everybody who is there (two bytes for the player, x, y), all with the same message.
+//! everybody hears of everybody who is there (two bytes for the player, x, y), all with the same messages, of 1200
+//! bytes at most.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -11,6 +12,8 @@ use mmsg::receiver::{Event, Options, WaitError};
 use mmsg::{Outbox, Receiver};
 
 const TICK: Duration = Duration::from_millis(50);
+/// Bytes of a message: no path takes it apart.
+const DATAGRAM: usize = 1200;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -53,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// One message down every socket, in a few system calls.
+/// The same messages down every socket, in a few system calls.
 fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> Result<(), Box<dyn Error>> {
     let present = || places.iter().enumerate().filter_map(|(player, place)| Some((player, (*place)?)));
     let world: Vec<u8> = present()
@@ -63,8 +66,8 @@ fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> Result<(), Box<dyn
         })
         .collect();
     let mut outbox = Outbox::new();
-    outbox.push(&world[..world.len().min(1200)]);
-    let targets: Vec<_> = present().map(|(player, _)| (sockets[player].as_fd(), 0..1)).collect();
+    let messages = world.chunks(DATAGRAM).map(|part| outbox.push(part)).count();
+    let targets: Vec<_> = present().map(|(player, _)| (sockets[player].as_fd(), 0..messages)).collect();
     // A player that has gone, or does not read, misses this one.
     outbox.send(&targets)?;
     Ok(())

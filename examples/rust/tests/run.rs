@@ -142,44 +142,60 @@ fn promotion() {
     }
 }
 
+/// A game's server and the addresses of its players' ports.
+fn game(players: usize, engine: &str) -> (Server, Vec<String>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_game_server"));
+    command.args([&players.to_string(), "0"]).env("MEGAPIPE_ENGINE", engine);
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let port = || {
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        line.trim().rsplit(' ').next().unwrap_or_default().to_owned()
+    };
+    let ports = std::iter::repeat_with(port).take(players).collect();
+    (Server { child, address: String::new(), _output: output }, ports)
+}
+
+fn player(port: &str, place: [u8; 2]) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    socket.connect(port).unwrap();
+    socket.send(&place).unwrap();
+    socket
+}
+
+/// Whether a player hears what it listens for, among much.
+fn hears(player: &UdpSocket, what: impl Fn(&[u8]) -> bool) -> bool {
+    let mut message = [0; 2000];
+    (0..1000).any(|_| match player.recv(&mut message) {
+        Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
+        len => what(&message[..len.unwrap()]),
+    })
+}
+
 /// Two players of a game hear of each other.
 #[test]
 fn players_hear_of_each_other() {
     for engine in engines() {
-        let program = env!("CARGO_BIN_EXE_game_server");
-        let mut child = Command::new(program)
-            .args(["3", "0"])
-            .env("MEGAPIPE_ENGINE", engine)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut output = BufReader::new(child.stdout.take().unwrap());
-        let ports: Vec<String> = (0..3)
-            .map(|_| {
-                let mut line = String::new();
-                output.read_line(&mut line).unwrap();
-                line.trim().rsplit(' ').next().unwrap_or_default().to_owned()
-            })
-            .collect();
-        let _server = Server { child, address: String::new(), _output: output };
-        let players: Vec<UdpSocket> = (0..2u8)
-            .map(|player| {
-                let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-                socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-                socket.connect(&ports[usize::from(player)]).unwrap();
-                socket.send(&[player, 7]).unwrap();
-                socket
-            })
-            .collect();
+        let (_server, ports) = game(3, engine);
+        let players = [player(&ports[0], [0, 7]), player(&ports[1], [1, 7])];
         for player in &players {
-            let mut world = [0; 64];
-            let heard = (0..100).any(|_| {
-                match player.recv(&mut world) {
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
-                    len => world[..len.unwrap()] == [0, 0, 0, 7, 0, 1, 1, 7],
-                }
-            });
-            assert!(heard, "{engine}");
+            assert!(hears(player, |world| world == [0, 0, 0, 7, 0, 1, 1, 7]), "{engine}");
         }
+    }
+}
+
+/// More players than one datagram tells of.
+#[test]
+fn many_players_hear_of_the_last() {
+    for engine in engines() {
+        let (_server, ports) = game(400, engine);
+        let players: Vec<UdpSocket> = ports.iter().map(|port| player(port, [3, 4])).collect();
+        let last = [1, 143, 3, 4];
+        assert!(
+            hears(&players[0], |world| world.len() <= 1200 && world.chunks(4).any(|one| one == last)),
+            "{engine}"
+        );
     }
 }

@@ -15,7 +15,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::flags::{
-    PROGRAM, Unusable, command_line, json_file, one_of, or_all, placements, seconds, svg_file,
+    PROGRAM, Unusable, command_line, distinct, json_file, one_of, or_all, placements, seconds, svg_file,
     up_to_two_cpus, whole,
 };
 use super::part_ended;
@@ -119,7 +119,7 @@ impl Apps {
             apps: apps.collect(),
             overhead: subjects.contains(&Subject::Overhead),
             operations: or_all(&self.operations, Operation::ALL),
-            connections: self.connections.clone(),
+            connections: distinct(&self.connections),
             placements,
             cpus,
             window: self.seconds,

@@ -105,8 +105,14 @@ pub(super) fn placements(
 }
 
 /// Those that were named, or else all.
-pub(super) fn or_all<T: Copy>(named: &[T], all: &[T]) -> Vec<T> {
-    if named.is_empty() { all.to_vec() } else { named.to_vec() }
+pub(super) fn or_all<T: Copy + PartialEq>(named: &[T], all: &[T]) -> Vec<T> {
+    if named.is_empty() { all.to_vec() } else { distinct(named) }
+}
+
+/// Each once: what is measured twice under one name would be taken for rounds.
+pub(super) fn distinct<T: Copy + PartialEq>(named: &[T]) -> Vec<T> {
+    let first = |(at, one): &(usize, &T)| !named[..*at].contains(one);
+    named.iter().enumerate().filter(first).map(|(_, one)| *one).collect()
 }
 
 /// The command line, for records.

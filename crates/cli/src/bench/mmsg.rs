@@ -11,7 +11,9 @@ use ::bench::mmsg::record::Record;
 use ::bench::mmsg::{self, Call, Plan, Task, Traffic, plot, table};
 use clap::Args;
 
-use super::flags::{PROGRAM, Unusable, check_cpus, command_line, json_file, one_of, or_all, svg_file, whole};
+use super::flags::{
+    PROGRAM, Unusable, check_cpus, command_line, distinct, json_file, one_of, or_all, svg_file, whole,
+};
 use super::part_ended;
 use super::report::{Report, View};
 
@@ -109,7 +111,7 @@ impl Mmsg {
             traffic: or_all(&self.traffic, &[Traffic::Udp]),
             sockets: self.sockets as usize,
             messages: u64::from(self.messages),
-            ready: self.ready.iter().map(|&ready| ready as usize).collect(),
+            ready: distinct(&self.ready).into_iter().map(|ready| ready as usize).collect(),
             size: self.size as usize,
             gap: Duration::from_micros(u64::from(self.gap)),
             cpus,

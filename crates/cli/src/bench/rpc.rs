@@ -14,8 +14,8 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::flags::{
-    Extent, FEWEST_REQUESTS, PROGRAM, Unusable, check_cpus, command_line, json_file, one_of, or_all,
-    svg_file, whole,
+    Extent, FEWEST_REQUESTS, PROGRAM, Unusable, check_cpus, command_line, distinct, json_file, one_of,
+    or_all, svg_file, whole,
 };
 use super::part_ended;
 use super::report::{Report, View};
@@ -113,7 +113,8 @@ impl Rpc {
                 );
             }
         }
-        let connections = self.connections.iter().map(|&count| count as usize).collect::<Vec<_>>();
+        let connections =
+            distinct(&self.connections).into_iter().map(|count| count as usize).collect::<Vec<_>>();
         let most = connections.iter().copied().max().unwrap_or(1);
         let client = self.client.unwrap_or_else(|| client::Engine::best(most));
         let plan = Plan {
