@@ -5,11 +5,14 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use libc::{iovec, msghdr};
+use promote::KernelEnd;
+use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::memory::{Pieces, VECTOR};
 use crate::promoter;
 use crate::real;
+use crate::sockets::Promoted;
 
 /// What a look at the kernel connection found.
 pub(crate) enum Found {
@@ -24,7 +27,9 @@ pub(crate) enum Found {
 }
 
 /// Looks at what can be read.
-pub(crate) fn look(fd: c_int) -> Found {
+///
+/// The kernel tells an error once: [`Promoted::look`] keeps it.
+fn look(fd: c_int) -> Found {
     let mut unread: c_int = 0;
     // SAFETY: FIONREAD writes one int. tcp(7).
     let status = unsafe { real::ioctl(fd, libc::FIONREAD, (&raw mut unread).cast()) };
@@ -44,6 +49,24 @@ pub(crate) fn look(fd: c_int) -> Found {
     }
 }
 
+impl Promoted {
+    /// What the kernel has to read. An error is kept for the program.
+    pub(crate) fn look(&mut self, fd: c_int) -> Found {
+        let found = look(fd);
+        if let Found::Failed(errno) = found {
+            self.failed(errno);
+        }
+        found
+    }
+
+    /// An error that the kernel tells once was met. That a number is another's by now is none of the connection.
+    pub(crate) fn failed(&mut self, errno: i32) {
+        if !matches!(errno, libc::EBADF | libc::ENOTSOCK) {
+            self.connection.kernel_ended(KernelEnd::Failed(errno));
+        }
+    }
+}
+
 /// Whether the connection has an end or an error behind whatever can be read.
 pub(crate) fn has_ended(fd: c_int) -> bool {
     let mut fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
@@ -60,8 +83,8 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
     if unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) } < 0 { Err(real::errno()) } else { Ok(()) }
 }
 
-/// Drops up to `count` bytes; returns how many.
-pub(crate) fn discard(fd: c_int, count: usize) -> usize {
+/// Drops up to `count` bytes; returns how many, and the error that was in the way, which the kernel tells once.
+pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
     // that it is.
     let mut room = [0u8; 256];
@@ -69,17 +92,15 @@ pub(crate) fn discard(fd: c_int, count: usize) -> usize {
     while dropped < count {
         let piece = (count - dropped).min(room.len());
         let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
-        let Some(Ok((taken, _))) =
-            promoter::borrow(fd).map(|fd| rustix::net::recv(fd, &mut room[..piece], flags))
-        else {
-            break;
-        };
-        if taken == 0 {
-            break;
+        match promoter::borrow(fd).map(|fd| rustix::net::recv(fd, &mut room[..piece], flags)) {
+            Some(Ok((taken @ 1.., _))) => dropped += taken,
+            Some(Err(errno)) if !matches!(errno, Errno::AGAIN | Errno::INTR) => {
+                return (dropped, Some(errno.raw_os_error()));
+            }
+            _ => break,
         }
-        dropped += taken;
     }
-    dropped
+    (dropped, None)
 }
 
 /// Drops as many bytes as these pieces have room for, and writes nothing there: they hold the same
@@ -168,8 +189,18 @@ pub(crate) fn reset_at_close(fd: c_int) {
     set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
-/// FIN for both directions, as a close brings.
+/// What the close of the last descriptor brings, while there is another one elsewhere: RST over bytes that nobody
+/// read, and where the program asks for it; else FIN.
 pub(crate) fn end(fd: c_int) {
+    let mut linger = libc::linger { l_onoff: 0, l_linger: 0 };
+    let mut length = size_of::<libc::linger>() as u32;
+    let at = (&raw mut linger).cast();
+    // SAFETY: room for the option's value.
+    unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, at, &raw mut length) };
+    let aborts = linger.l_onoff != 0 && linger.l_linger == 0;
+    if aborts || matches!(look(fd), Found::Bytes(_)) {
+        return reset_now(fd);
+    }
     // SAFETY: shutdown(2) takes numbers.
     unsafe { real::shutdown(fd, libc::SHUT_RDWR) };
 }

@@ -42,7 +42,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     let possible = {
         let mut inner = sockets::at(number).lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-        let ended = matches!(kernel::look(fd), Found::End | Found::Failed(_));
+        let ended = matches!(promoted.look(fd), Found::End | Found::Failed(_));
         let ready = matches!(promoted.connection.leaving(), Ok(Leaving::Bells(_)));
         let possible = ready && !(ended && promoted.connection.has_unread());
         if !possible {
@@ -138,7 +138,7 @@ impl Promoted {
             match self.connection.leaving().ok()? {
                 Leaving::Bells(bells) => break bells,
                 // One that was killed meanwhile comes to no end of it.
-                Leaving::Wait if matches!(kernel::look(fd), Found::End | Found::Failed(_)) => return None,
+                Leaving::Wait if matches!(self.look(fd), Found::End | Found::Failed(_)) => return None,
                 Leaving::Wait => wait(&mut deadline)?,
                 Leaving::Lost => return None,
             }
@@ -148,16 +148,21 @@ impl Promoted {
         while left > 0 {
             // They were given to the kernel before they were counted.
             match kernel::discard(fd, left) {
-                0 if matches!(kernel::look(fd), Found::Nothing) => wait(&mut deadline)?,
-                0 => break,
-                dropped => {
+                (0, None) if matches!(self.look(fd), Found::Nothing) => wait(&mut deadline)?,
+                (0, failed) => {
+                    if let Some(errno) = failed {
+                        self.failed(errno);
+                    }
+                    break;
+                }
+                (dropped, _) => {
                     self.connection.took_from_kernel(dropped);
                     left -= dropped;
                 }
             }
         }
         // Behind FIN nothing can be sent again.
-        let ended = matches!(kernel::look(fd), Found::End | Found::Failed(_));
+        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
         (!ended || !self.connection.has_unread()).then_some(())
     }
 

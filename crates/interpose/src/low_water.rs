@@ -37,7 +37,7 @@ impl Promoted {
     /// Bytes of the stream that the kernel holds; bells before them are taken out.
     fn in_kernel(&mut self, fd: c_int) -> usize {
         for _ in 0..2 {
-            let Found::Bytes(unread) = kernel::look(fd) else { return 0 };
+            let Found::Bytes(unread) = self.look(fd) else { return 0 };
             match self.connection.front(unread) {
                 Ok(Front::Bells(bells)) => drop(self.drop_bells_of(fd, bells)),
                 Ok(Front::Data(bytes)) => return bytes as usize,
@@ -65,7 +65,7 @@ impl Promoted {
                 break;
             }
         }
-        let held = match kernel::look(fd) {
+        let held = match self.look(fd) {
             Found::Bytes(unread) => unread,
             Found::Nothing | Found::End | Found::Failed(_) => 0,
         };

@@ -160,7 +160,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
-    let in_kernel = match kernel::look(fd) {
+    let in_kernel = match promoted.look(fd) {
         Found::Bytes(unread) => unread,
         Found::Nothing | Found::End | Found::Failed(_) => 0,
     };

@@ -224,7 +224,7 @@ pub(crate) fn take(
             }
             continue;
         }
-        match kernel::look(fd) {
+        match promoted.look(fd) {
             Found::Nothing => return Continue(()),
             Found::End => promoted.connection.kernel_ended(KernelEnd::Finished),
             Found::Failed(errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
@@ -362,8 +362,11 @@ impl Promoted {
     /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
     /// more has to ask for the next.
     pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
-        let dropped = kernel::discard(fd, bells as usize);
+        let (dropped, failed) = kernel::discard(fd, bells as usize);
         self.connection.took_from_kernel(dropped);
+        if let Some(errno) = failed {
+            self.failed(errno);
+        }
         self.stale = true;
         if self.connection.peer_left() {
             // It asks for what it did not take.
@@ -377,7 +380,7 @@ impl Promoted {
         if !self.connection.reads_from_kernel() && !self.connection.kernel_has_bytes() {
             return 0;
         }
-        let Found::Bytes(unread) = kernel::look(fd) else { return 0 };
+        let Found::Bytes(unread) = self.look(fd) else { return 0 };
         // Of nonsense that the other end wrote, whoever reads is told.
         let here = self.connection.here(unread).unwrap_or(0);
         here.saturating_sub(self.connection.untaken_here() as u64)
@@ -386,13 +389,9 @@ impl Promoted {
     /// Whether the kernel, which calls the socket readable, holds more than bells; these are
     /// taken out.
     pub(crate) fn kernel_has_news(&mut self, fd: c_int) -> bool {
-        match kernel::look(fd) {
+        match self.look(fd) {
             Found::Nothing => false,
-            Found::End => true,
-            Found::Failed(errno) => {
-                self.connection.kernel_ended(KernelEnd::Failed(errno));
-                true
-            }
+            Found::End | Found::Failed(_) => true,
             Found::Bytes(unread) => match self.connection.front(unread) {
                 // Data may lie behind them.
                 Ok(Front::Bells(bells)) => self.drop_bells_of(fd, bells) < unread,
@@ -410,7 +409,7 @@ impl Promoted {
     /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the
     /// socket readable for whoever asks the kernel.
     pub(crate) fn drop_bells(&mut self, fd: c_int) {
-        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), kernel::look(fd))
+        if let (Ok(Next::Nothing), Found::Bytes(unread)) = (self.connection.next(0), self.look(fd))
             && let Ok(Front::Bells(bells)) = self.connection.front(unread)
         {
             self.drop_bells_of(fd, bells);

@@ -1,7 +1,8 @@
 //! What the options make of real connections, as the summaries tell it.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -91,6 +92,43 @@ fn eager_connections_are_promoted() {
 /// In one of so many, no call is under way when the memory comes.
 const RUNS: u32 = 10;
 
+/// Closes in three ways an end whose offer nobody has met, of which the monitor may have a copy: with all read, over bytes
+/// that were not read, and with SO_LINGER 0.
+const CLOSER: &str = r#"
+import array, fcntl, socket, struct, sys, termios, time
+client = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+client.sendall(b"hello")
+unread = array.array("i", [0])
+while unread[0] < 4:
+    fcntl.ioctl(client, termios.FIONREAD, unread)
+    time.sleep(0.001)
+if sys.argv[2] != "unread":
+    client.recv(4)
+if sys.argv[2] == "linger":
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+client.close()
+"#;
+
+#[test]
+fn an_offered_end_closes_as_any_other() {
+    need_python!("an_offered_end_closes_as_any_other");
+    let place = Place::new("closes");
+    let _monitor = place.monitor();
+    for (how, reset) in [("read", false), ("unread", true), ("linger", true)] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port().to_string();
+        let mut command = place.run();
+        command.args(["--promote", "eager"]).arg(python().unwrap()).args(["-c", CLOSER, &port, how]);
+        let mut client = Fosterling::start(&mut command);
+        let mut peer = listener.accept().unwrap().0;
+        peer.read_exact(&mut [0; 5]).unwrap();
+        peer.write_all(b"four").unwrap();
+        let end = peer.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+        assert_eq!(end, if reset { Err(ErrorKind::ConnectionReset) } else { Ok(0) }, "{how}");
+        assert!(client.child().wait().unwrap().success());
+    }
+}
+
 #[test]
 fn connections_that_stay_on_tcp_are_told_with_the_reason() {
     need_python!("connections_that_stay_on_tcp_are_told_with_the_reason");
@@ -129,7 +167,7 @@ fn ports_choose() {
     for (option, chosen) in [("--only", true), ("--not", false)] {
         // The port is known when the program has started: its settings, which are read at load, are given by one that
         // is free, as far as anybody can know.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let program = PAIR.replace("(\"127.0.0.1\", 0)", &format!("(\"127.0.0.1\", {port})"));
         let mut command = place.run();
         command.args(["--stats", "--promote", "eager", option, &port.to_string()]);

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use libc::epoll_event;
 
 use super::{EDGE, IN, Inner, ONCE, OUT_TOO, at};
-use crate::kernel::{self, Found};
+use crate::kernel::Found;
 use crate::leaving;
 use crate::real;
 use crate::sockets::{self, Interest, Membership, Promoted, Registered, Socket, State};
@@ -375,12 +375,12 @@ impl Inner {
         }
         let interest = socket.interest;
         let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
-        let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
         // What is in the kernel, a bell for one, has woken him already.
-        if !waits
-            || !socket.promoted.as_deref_mut().is_some_and(here)
-            || !matches!(kernel::look(interest.fd), Found::Nothing)
-        {
+        let needs_one = |promoted: &mut Promoted| {
+            promoted.connection.look_again().unwrap_or(true)
+                && matches!(promoted.look(interest.fd), Found::Nothing)
+        };
+        if !waits || !socket.promoted.as_deref_mut().is_some_and(needs_one) {
             return;
         }
         let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };
