@@ -350,8 +350,10 @@ impl Promoted {
 
     /// Whether a set that no longer looks at it will hear of what comes next.
     fn hears_next(&mut self, interest: &Interest) -> bool {
-        let wanted = interest.events & IN != 0;
-        wanted && (self.armed || self.rings_next(interest)) && !self.connection.look_again().unwrap_or(true)
+        // Of a mark only who looks knows whether it is reached; a bell that may have come does not come again.
+        let wanted = interest.events & IN != 0 && !self.has_mark();
+        let rings = wanted && ((self.armed && !self.stale) || self.rings_next(interest));
+        rings && !self.connection.look_again().unwrap_or(true)
     }
 
     /// From here on the set looks at it by itself while it is awake.
