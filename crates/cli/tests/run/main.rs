@@ -1,5 +1,14 @@
 //! `megapipe run` with real programs.
 
+macro_rules! need_python {
+    ($name:literal) => {
+        if crate::support::python().is_none() {
+            println!("SKIPPED {}: no python3", $name);
+            return;
+        }
+    };
+}
+
 mod execution;
 mod obstacles;
 mod pace;

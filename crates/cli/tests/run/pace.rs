@@ -1,12 +1,11 @@
 //! Connections with too little to carry stay on TCP until they have more.
 
-use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use testkit::process::{Fosterling, until};
+use testkit::process::Fosterling;
 
-use crate::support::{PROGRAM, Place, output, python, text};
+use crate::support::{Place, output, python, text};
 
 /// An echo server for one connection.
 const SERVER: &str = r#"
@@ -51,10 +50,7 @@ fn talk(place: &Place, mode: &str, slow: u32, fast: u32) -> (String, String) {
 
 #[test]
 fn a_connection_is_promoted_when_it_has_enough_to_carry() {
-    if python().is_none() {
-        println!("SKIPPED a_connection_is_promoted_when_it_has_enough_to_carry: no python3");
-        return;
-    }
+    need_python!("a_connection_is_promoted_when_it_has_enough_to_carry");
     let place = Place::new("pace");
     let _monitor = place.monitor();
     let (server, client) = talk(&place, "auto", 40, 0);
@@ -69,17 +65,9 @@ fn a_connection_is_promoted_when_it_has_enough_to_carry() {
 
 #[test]
 fn an_offer_that_nobody_met_is_made_again() {
-    if python().is_none() {
-        println!("SKIPPED an_offer_that_nobody_met_is_made_again: no python3");
-        return;
-    }
+    need_python!("an_offer_that_nobody_met_is_made_again");
     let place = Place::new("again");
-    let policy = place.file("short.toml");
-    fs::write(&policy, "same_user = true\n[limits]\noffer_expires_ms = 50\n").unwrap();
-    let mut command = Command::new(PROGRAM);
-    command.args(["monitor", "--socket"]).arg(place.file("socket")).arg("--config").arg(policy);
-    let _monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::null()));
-    until("the monitor listens", || place.file("socket").exists().then_some(()));
+    let _monitor = place.monitor_with("socket", "same_user = true\n[limits]\noffer_expires_ms = 50\n");
     // The client offers at once, the server when it has enough to do: some 50 offers of the client's later.
     let (_, client) = talk(&place, "eager", 40, 0);
     assert!(client.contains(" 1 connections, 0 promoted, 1 unmatched\n"), "{client}");

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use testkit::process::{Fosterling, copy_program, until};
@@ -53,15 +53,6 @@ fn pair(place: &Place, options: &[&str], how: &str) -> String {
     let said = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(if how == "_exit" { 5 } else { 0 }), "{said}");
     said
-}
-
-macro_rules! need_python {
-    ($name:literal) => {
-        if python().is_none() {
-            println!("SKIPPED {}: no python3", $name);
-            return;
-        }
-    };
 }
 
 /// Ends that were promoted, of so many connections. An end that a call was under way on when its memory came stays on TCP.
@@ -148,11 +139,7 @@ fn a_policy_that_forbids_is_named() {
     let place = Place::new("policy");
     let _monitor = place.monitor();
     let monitor = place.file("forbids");
-    fs::write(place.file("nobody.toml"), "same_user = false\n").unwrap();
-    let mut command = Command::new(crate::support::PROGRAM);
-    command.args(["monitor", "--socket"]).arg(&monitor).arg("--config").arg(place.file("nobody.toml"));
-    let _forbids = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::null()));
-    until("the monitor listens", || monitor.exists().then_some(()));
+    let _forbids = place.monitor_with("forbids", "same_user = false\n");
     let mut command = place.run();
     command.args(["--stats", "--promote", "eager"]).arg(python().unwrap()).args(["-c", PAIR, "exit"]);
     let said = text(&output(command.env("MEGAPIPE_MONITOR", &monitor)).stderr);

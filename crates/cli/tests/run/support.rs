@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor};
+use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor, until};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
@@ -55,6 +55,17 @@ impl Place {
     /// A monitor for the programs that run here.
     pub(crate) fn monitor(&self) -> Fosterling {
         start_monitor(PROGRAM.as_ref(), &self.file("socket"))
+    }
+
+    /// One at another socket of this directory, with another policy.
+    pub(crate) fn monitor_with(&self, socket: &str, policy: &str) -> Fosterling {
+        let (socket, written) = (self.file(socket), self.file(&format!("{socket}.toml")));
+        fs::write(&written, policy).unwrap();
+        let mut command = Command::new(PROGRAM);
+        command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(written);
+        let monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::null()));
+        until("the monitor listens", || socket.exists().then_some(()));
+        monitor
     }
 
     /// `megapipe run` with this directory's monitor, whether there is one or not, and with nothing of the caller's
