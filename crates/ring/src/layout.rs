@@ -38,6 +38,8 @@ pub const SLEEPERS: u32 = 61;
 pub const NO_SLEEPER: u32 = u32::MAX;
 /// `at_kernel`: a bell, or the first bytes of a TCP part, are on their way into the kernel.
 pub(crate) const BUSY: u32 = 1;
+/// `owes`: this end left before the other did, and sends nothing again.
+pub(crate) const REFUSED: u32 = u32::MAX;
 /// `at_kernel`: this end sends nothing more.
 pub(crate) const FINISHED: u32 = 2;
 /// Where the counters begin in a loop page.

@@ -545,6 +545,44 @@ fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
     });
 }
 
+/// LEAVE-PAIR: of two who leave at the same time the later one gets the rest, or is told that it is lost; nobody waits
+/// for ever.
+#[test]
+fn loom_two_leavers_get_all_or_are_told() {
+    check(3, || {
+        let (first, second) = direction();
+        second.receiver.mark_aware();
+        let End { mut sender, receiver, .. } = first;
+        assert!(sender.open_ring().unwrap());
+        assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+        let kernel = Arc::new(Kernel::default());
+        let mut heedful =
+            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: kernel.clone() };
+        let leaves = move |mut receiver: Receiver, heedful: &mut Heedful| {
+            receiver.leave();
+            if !heedful.left() {
+                heedful.sender.refuse();
+            }
+            receiver
+        };
+        let other = thread::spawn(move || {
+            let receiver = leaves(receiver, &mut heedful);
+            left_by(receiver, &heedful.kernel).expect("nothing came this way");
+        });
+        let End { sender, receiver, .. } = second;
+        let back = Arc::new(Kernel::default());
+        let mut heedful = Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: back };
+        let receiver = leaves(receiver, &mut heedful);
+        let left = left_by(receiver, &kernel);
+        other.join().unwrap();
+        let came = kernel.take(kernel.unread());
+        match left {
+            Some(()) => assert_eq!(came, [1]),
+            None => assert_eq!(came, [], "what is called lost does not come"),
+        }
+    });
+}
+
 /// Waits as long as it takes; thread 1 has died once its flag says so.
 struct Patient {
     first_died: Arc<AtomicBool>,

@@ -3,11 +3,15 @@
 use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
-use crate::bell::next_number;
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, TAKEN_MESSAGES};
+use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
-use crate::sync::{Ordering, full_fence};
+use crate::sync::Ordering;
+
+mod arming;
+mod ends;
+
+pub use ends::Leaving;
 
 /// Bytes at the start of the ring that share a cache line with the positions.
 const SHORT: usize = 40;
@@ -36,18 +40,6 @@ pub enum Front {
     Data(u64),
     /// Stream bytes that come after ring bytes which are not yet taken.
     Later,
-}
-
-/// What an end that leaves has to wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaving {
-    /// The other end is just giving something to the kernel: ask again.
-    Wait,
-    /// So many bells are the next that the kernel has, or is about to have; behind them come
-    /// stream bytes only, all that are left.
-    Bells(u64),
-    /// Bytes lie in the ring that the other end cannot send again in their order.
-    Lost,
 }
 
 /// Receives one direction of a connection. Whoever uses it is alone in that: one thread, or
@@ -501,6 +493,11 @@ impl Receiver {
         }
     }
 
+    /// Messages that were taken.
+    pub fn messages(&self) -> u64 {
+        self.messages
+    }
+
     /// Stores how many messages were taken, if the segment does not tell.
     #[inline]
     pub fn tell_count(&mut self) {
@@ -511,93 +508,11 @@ impl Receiver {
         }
     }
 
-    /// Asks for a bell; to be called before this end waits on the kernel connection. True:
-    /// something came meanwhile, this end stays awake and is not armed.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    pub fn arm(&mut self) -> Result<bool, Corrupt> {
-        self.release();
-        self.tell_count();
-        self.number = next_number(self.number);
-        let own = self.own.header();
-        own.arming.store(self.number, Ordering::Relaxed);
-        own.armed.store(self.number, Ordering::Relaxed);
-        // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
-        self.look_armed()
-    }
-
-    /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
-    /// sender that came back to its ring meanwhile, and whose bell found no room behind these
-    /// bytes, has counted on this look. True: ring bytes are here, and this end is not armed.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
-        self.look_armed()
-    }
-
-    /// Looks once more behind what was stored before. True: ring bytes are here, and this end is
-    /// not armed.
-    fn look_armed(&mut self) -> Result<bool, Corrupt> {
-        full_fence();
-        let ready = self.look_again();
-        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
-            return Ok(false);
-        }
-        self.disarm();
-        ready.map(|_| true)
-    }
-
-    /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
-    /// little. True: more came meanwhile, and this end is not armed.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    #[cold]
-    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
-        let before = self.tail;
-        self.mute();
-        self.refresh()?;
-        let more = self.tail != before;
-        if more {
-            self.disarm();
-        }
-        Ok(more)
-    }
-
     /// Ring bytes that are here, of all parts, as of the last look.
     #[inline]
     pub fn untaken(&self) -> usize {
         // `refresh` keeps `tail` at most a ring's length ahead of `head`.
         self.tail.wrapping_sub(self.head) as usize
-    }
-
-    /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
-    /// once, and other connections of its loop are not counted as rung through this one.
-    pub fn mute(&mut self) {
-        self.release();
-        self.number = next_number(self.number);
-        let own = self.own.header();
-        own.arming.store(self.number, Ordering::Relaxed);
-        own.armed.store(self.number, Ordering::Relaxed);
-        // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
-        full_fence();
-    }
-
-    /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
-    #[inline]
-    pub fn disarm(&mut self) {
-        // SLEEPER-PAIR: release who that is.
-        self.own.header().armed.store(0, Ordering::Release);
-    }
-
-    /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
-    /// sleeps. To be called while it is armed or muted only.
-    ///
-    /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
-    pub fn looked_at_by(&mut self, sleeper: u32) {
-        self.own.header().sleeper.store(sleeper, Ordering::Relaxed);
     }
 
     /// Whether all that was ever in the ring has been taken: what a FIN, once read from the
@@ -647,73 +562,5 @@ impl Receiver {
             here = here.saturating_add(end.saturating_sub(tcp));
         }
         Ok(here)
-    }
-
-    /// Lets the other end use its ring. From now on this end looks there, or has armed.
-    pub fn mark_aware(&self) {
-        // What was armed before is ordered by the fences of `arm` and `wants_bell`.
-        self.own.header().aware.store(1, Ordering::Release);
-    }
-
-    /// Takes nothing from the ring any more: the other end sends what was not taken again,
-    /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
-    pub fn leave(&mut self) {
-        self.release();
-        // LEAVE-PAIR: release the last head.
-        self.own.header().left.store(1, Ordering::Release);
-        // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
-        full_fence();
-    }
-
-    /// Whether a process of this end has left.
-    pub fn has_left(&self) -> bool {
-        self.own.header().left.load(Ordering::Relaxed) != 0
-    }
-
-    /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
-    /// connection who knows of no bells.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
-        let peer = self.peer.header();
-        // LEAVE-PAIR: acquire the count of what the kernel took.
-        let at_kernel = peer.at_kernel.load(Ordering::Acquire);
-        if at_kernel == BUSY {
-            return Ok(Leaving::Wait);
-        }
-        // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
-        let sent = peer.sent.tcp.load(Ordering::Acquire);
-        let answered = peer.owes.load(Ordering::Acquire) != 0;
-        self.refresh()?;
-        let peer = self.peer.header();
-        let parts = peer.parts_published.load(Ordering::Relaxed);
-        // Bytes sent again lie behind all bells, in the part that was opened for them.
-        let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
-        let sent = again.unwrap_or(sent);
-        let unread = self.tail != self.head && !answered;
-        let finished = unread && at_kernel == FINISHED;
-        let in_kernel = sent.saturating_sub(self.tcp);
-        Ok(match (self.lane(), self.next) {
-            (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start && !answered => {
-                Leaving::Lost
-            }
-            (Lane::Ring, _) if finished => Leaving::Lost,
-            (Lane::Ring, _) => Leaving::Bells(in_kernel),
-            (Lane::Tcp, next) => {
-                let bells = self.tcp_start.saturating_sub(self.tcp);
-                let bells_behind = next.is_some_and(|next| {
-                    in_kernel > bells.saturating_add(next.start.wrapping_sub(self.stream()))
-                });
-                let in_turn = parts::unread(peer, self.parts)? > 1 && unread;
-                if bells_behind || in_turn || finished { Leaving::Lost } else { Leaving::Bells(bells) }
-            }
-        })
-    }
-
-    /// Says that this end reads no more; to be called before its last descriptor is closed,
-    /// so that nobody rings on it for a loop that sleeps.
-    pub fn mark_ended(&self) {
-        self.own.header().ended.store(1, Ordering::Relaxed);
     }
 }

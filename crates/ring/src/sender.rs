@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, NO_SLEEPER, RECORDS, SENT_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, NO_SLEEPER, RECORDS, REFUSED, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -210,8 +210,10 @@ impl Sender {
         if self.peer.header().left.load(Ordering::Acquire) == 0 {
             return Ok(0);
         }
-        if let Some(owes) = self.own.header().owes.load(Ordering::Relaxed).checked_sub(1) {
-            return Ok((owes as usize).min(self.own.ring_length()));
+        match self.own.header().owes.load(Ordering::Relaxed) {
+            0 => {}
+            REFUSED => return Ok(0),
+            owes => return Ok((owes as usize - 1).min(self.own.ring_length())),
         }
         let owes = self.untaken()?;
         if owes > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start {
@@ -223,6 +225,12 @@ impl Sender {
         }
         self.owes(owes);
         Ok(owes)
+    }
+
+    /// This end leaves, and the other has not: what that does not take is lost if it leaves later, too.
+    pub fn refuse(&self) {
+        // LEAVE-PAIR: one who leaves waits for this, or for bytes that are sent again.
+        self.own.header().owes.store(REFUSED, Ordering::Release);
     }
 
     fn owes(&self, count: usize) {
@@ -357,6 +365,11 @@ impl Sender {
         if self.messages.wrapping_sub(self.told) >= COUNTED_EVERY {
             self.tell_count();
         }
+    }
+
+    /// Messages that were sent through the ring.
+    pub fn messages(&self) -> u64 {
+        self.messages
     }
 
     /// Stores how many messages were sent, if the segment does not tell.

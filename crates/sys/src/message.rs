@@ -95,6 +95,12 @@ pub fn unread(fd: RawFd) -> io::Result<usize> {
     }
 }
 
+/// Whether it is a stream in which bytes wait.
+pub fn has_stream_data(fd: RawFd) -> bool {
+    let kind = option::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE);
+    kind.is_ok_and(|kind| kind == libc::SOCK_STREAM) && unread(fd).is_ok_and(|count| count > 0)
+}
+
 /// Whether the peer sends no more and no bytes wait (poll(2) and FIONREAD).
 pub fn has_ended(fd: RawFd) -> bool {
     let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };

@@ -131,6 +131,14 @@ impl Ring {
         !self.taskrun_flag || queue.taskrun() || queue.cq_overflow()
     }
 
+    /// Whether the kernel left completions to be worked off: an enter works off so many at a time. Only known where
+    /// rings have the flag for it, which is older than this bound.
+    #[inline]
+    pub fn has_left_completions(&mut self) -> bool {
+        let queue = self.uring.submission();
+        queue.taskrun() || queue.cq_overflow()
+    }
+
     /// Submits what is queued, works off completions, and sleeps as told. An expired time
     /// is no error.
     pub fn enter(&mut self, sleep: Sleep) -> io::Result<()> {

@@ -1,0 +1,90 @@
+//! When the other end has to ring: an end is armed, muted or hot.
+
+use super::{Ready, Receiver};
+use crate::Corrupt;
+use crate::bell::next_number;
+use crate::sync::{Ordering, full_fence};
+
+impl Receiver {
+    /// Asks for a bell; to be called before this end waits on the kernel connection. True:
+    /// something came meanwhile, this end stays awake and is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn arm(&mut self) -> Result<bool, Corrupt> {
+        self.release();
+        self.tell_count();
+        self.number = next_number(self.number);
+        let own = self.own.header();
+        own.arming.store(self.number, Ordering::Relaxed);
+        own.armed.store(self.number, Ordering::Relaxed);
+        // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
+        self.look_armed()
+    }
+
+    /// For an end that stays armed while it takes bytes of the TCP lane, after each of them: a
+    /// sender that came back to its ring meanwhile, and whose bell found no room behind these
+    /// bytes, has counted on this look. True: ring bytes are here, and this end is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn look_behind_tcp(&mut self) -> Result<bool, Corrupt> {
+        self.look_armed()
+    }
+
+    /// Looks once more behind what was stored before. True: ring bytes are here, and this end is
+    /// not armed.
+    fn look_armed(&mut self) -> Result<bool, Corrupt> {
+        full_fence();
+        let ready = self.look_again();
+        if let Ok(Ready::Tcp { .. } | Ready::Nothing) = ready {
+            return Ok(false);
+        }
+        self.disarm();
+        ready.map(|_| true)
+    }
+
+    /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
+    /// little. True: more came meanwhile, and this end is not armed.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    #[cold]
+    pub fn arm_for_more(&mut self) -> Result<bool, Corrupt> {
+        let before = self.tail;
+        self.mute();
+        self.refresh()?;
+        let more = self.tail != before;
+        if more {
+            self.disarm();
+        }
+        Ok(more)
+    }
+
+    /// As [`Receiver::arm`], for an end that takes nothing for now, whatever comes: it is rung
+    /// once, and other connections of its loop are not counted as rung through this one.
+    pub fn mute(&mut self) {
+        self.release();
+        self.number = next_number(self.number);
+        let own = self.own.header();
+        own.arming.store(self.number, Ordering::Relaxed);
+        own.armed.store(self.number, Ordering::Relaxed);
+        // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
+        full_fence();
+    }
+
+    /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
+    #[inline]
+    pub fn disarm(&mut self) {
+        // SLEEPER-PAIR: release who that is.
+        self.own.header().armed.store(0, Ordering::Release);
+    }
+
+    /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
+    /// sleeps. To be called while it is armed or muted only.
+    ///
+    /// [`NO_SLEEPER`]: crate::layout::NO_SLEEPER
+    pub fn looked_at_by(&mut self, sleeper: u32) {
+        self.own.header().sleeper.store(sleeper, Ordering::Relaxed);
+    }
+}

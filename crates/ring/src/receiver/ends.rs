@@ -1,0 +1,94 @@
+//! How an end takes part: from when on its ring is used, and what is left to do when it leaves.
+
+use super::Receiver;
+use crate::Corrupt;
+use crate::layout::{BUSY, FINISHED, REFUSED};
+use crate::parts::{self, Lane, Opening};
+use crate::sync::{Ordering, full_fence};
+
+/// What an end that leaves has to wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Leaving {
+    /// The other end is just giving something to the kernel: ask again.
+    Wait,
+    /// So many bells are the next that the kernel has, or is about to have; behind them come
+    /// stream bytes only, all that are left.
+    Bells(u64),
+    /// Bytes lie in the ring that the other end cannot send again in their order.
+    Lost,
+}
+
+impl Receiver {
+    /// Lets the other end use its ring. From now on this end looks there, or has armed.
+    pub fn mark_aware(&self) {
+        // What was armed before is ordered by the fences of `arm` and `wants_bell`.
+        self.own.header().aware.store(1, Ordering::Release);
+    }
+
+    /// Takes nothing from the ring any more: the other end sends what was not taken again,
+    /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
+    pub fn leave(&mut self) {
+        self.release();
+        // LEAVE-PAIR: release the last head.
+        self.own.header().left.store(1, Ordering::Release);
+        // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
+        full_fence();
+    }
+
+    /// Whether a process of this end has left.
+    pub fn has_left(&self) -> bool {
+        self.own.header().left.load(Ordering::Relaxed) != 0
+    }
+
+    /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
+    /// connection who knows of no bells.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
+        let peer = self.peer.header();
+        // LEAVE-PAIR: acquire the count of what the kernel took.
+        let at_kernel = peer.at_kernel.load(Ordering::Acquire);
+        if at_kernel == BUSY {
+            return Ok(Leaving::Wait);
+        }
+        // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
+        let sent = peer.sent.tcp.load(Ordering::Acquire);
+        let owes = peer.owes.load(Ordering::Acquire);
+        let answered = owes != 0 && owes != REFUSED;
+        self.refresh()?;
+        let peer = self.peer.header();
+        if owes == 0 && self.tail != self.head && peer.left.load(Ordering::Relaxed) != 0 {
+            // LEAVE-PAIR: it is about to answer, or to refuse.
+            return Ok(Leaving::Wait);
+        }
+        let parts = peer.parts_published.load(Ordering::Relaxed);
+        // Bytes sent again lie behind all bells, in the part that was opened for them.
+        let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
+        let sent = again.unwrap_or(sent);
+        let unread = self.tail != self.head && !answered;
+        let finished = unread && (at_kernel == FINISHED || owes == REFUSED);
+        let in_kernel = sent.saturating_sub(self.tcp);
+        Ok(match (self.lane(), self.next) {
+            (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start && !answered => {
+                Leaving::Lost
+            }
+            (Lane::Ring, _) if finished => Leaving::Lost,
+            (Lane::Ring, _) => Leaving::Bells(in_kernel),
+            (Lane::Tcp, next) => {
+                let bells = self.tcp_start.saturating_sub(self.tcp);
+                let bells_behind = next.is_some_and(|next| {
+                    in_kernel > bells.saturating_add(next.start.wrapping_sub(self.stream()))
+                });
+                let in_turn = parts::unread(peer, self.parts)? > 1 && unread;
+                if bells_behind || in_turn || finished { Leaving::Lost } else { Leaving::Bells(bells) }
+            }
+        })
+    }
+
+    /// Says that this end reads no more; to be called before its last descriptor is closed,
+    /// so that nobody rings on it for a loop that sleeps.
+    pub fn mark_ended(&self) {
+        self.own.header().ended.store(1, Ordering::Relaxed);
+    }
+}
