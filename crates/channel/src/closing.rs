@@ -7,6 +7,7 @@ use crate::core::{Core, File, HandleEntry, Op, OpKind, State, WriteState};
 use crate::engine::Request;
 use crate::id::{Handle, OpId};
 use crate::op_list::{NO_OP, OpList};
+use crate::timer::FAR;
 
 /// Deadlines of closes that wait for queued writes; all waits are equally long, so the
 /// queue is ordered by itself.
@@ -25,7 +26,7 @@ impl Core {
         let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
         if draining {
             let name = self.name_of(index);
-            self.closes.push_back((Instant::now() + self.config.close_timeout, name));
+            self.closes.push_back((Instant::now() + self.config.close_timeout.min(FAR), name));
         } else {
             self.finish_close(index);
         }

@@ -15,6 +15,7 @@ use crate::engine::{self, Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::source::Shape;
+use crate::timer::FAR;
 use crate::write::{Destination, PARTS_MAX};
 
 /// Turns that a bell may take to reach the kernel; an engine repeats what is interrupted.
@@ -567,8 +568,7 @@ impl Channel {
     pub fn timer(&mut self, after: Duration, cookie: u64) -> Result<OpId, SubmitError> {
         let op =
             self.core.add_op(Handle::NONE.index, OpKind::Timer { cookie }).map_err(|(reason, _)| reason)?;
-        let far = Duration::from_secs(60 * 60 * 24 * 365 * 30);
-        self.core.timers.insert(Instant::now() + after.min(far), op);
+        self.core.timers.insert(Instant::now() + after.min(FAR), op);
         self.core.timers_live += 1;
         Ok(op)
     }

@@ -3,9 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::id::OpId;
+
+/// A time that is as good as never, and that the clock can reach.
+pub(crate) const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
 
 #[derive(Default)]
 pub(crate) struct Timers {

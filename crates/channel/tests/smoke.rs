@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use megapipe_channel::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, ReadData};
+use megapipe_channel::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, LatencyBound, ReadData};
 
 fn echo(engine: EngineKind, lw: AcceptAs) {
     let mut channel = Channel::new(Config { engine: Some(engine), ..Config::default() }).unwrap();
@@ -67,4 +68,36 @@ fn uring_lw() {
 #[test]
 fn uring_fd() {
     echo(EngineKind::Uring, AcceptAs::Fd);
+}
+
+/// No clock reaches so far. In a thread each: a ring that has gone may interrupt the one that had it.
+#[test]
+fn settings_may_be_as_long_as_can_be_said() {
+    for engine in [EngineKind::Uring, EngineKind::Epoll] {
+        std::thread::spawn(move || as_long_as_can_be_said(engine)).join().unwrap();
+    }
+}
+
+fn as_long_as_can_be_said(engine: EngineKind) {
+    let bound = LatencyBound { completions: 2, delay: Duration::MAX };
+    let config = Config {
+        engine: Some(engine),
+        close_timeout: Duration::MAX,
+        latency_bound: Some(bound),
+        ..Config::default()
+    };
+    let mut channel = Channel::new(config).unwrap();
+    let (one, mut other) = UnixStream::pair().unwrap();
+    let handle = channel.register(one, 1).unwrap();
+    channel.write(handle, &b"bye"[..]).unwrap();
+    assert!(channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some());
+    channel.read_stream(handle).unwrap();
+    other.write_all(b"hello").unwrap();
+    assert!(channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some());
+    channel.write_quiet(handle, &b"!"[..]).unwrap();
+    channel.close(handle).unwrap();
+    while channel.dispatch(Some(Duration::from_millis(20))).unwrap().is_some() {}
+    let mut all = Vec::new();
+    other.read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"bye!");
 }

@@ -27,6 +27,7 @@ use crate::error::CreateError;
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
 use crate::op_list::NO_OP;
+use crate::timer::FAR;
 use crate::waker::Waker;
 
 /// Edges fetched at once.
@@ -235,7 +236,7 @@ impl Epoll {
     /// Waits on, for the sake of a larger batch, as the latency bound allows.
     fn gather(&mut self, core: &mut Core, bound: LatencyBound, until: Option<Instant>) -> io::Result<()> {
         let mut now = Instant::now();
-        let end = until.into_iter().fold(now + bound.delay, Instant::min);
+        let end = until.into_iter().fold(now + bound.delay.min(FAR), Instant::min);
         while !core.done.is_empty()
             && core.done.len() < bound.completions as usize
             && !core.woken

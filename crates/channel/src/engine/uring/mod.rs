@@ -387,7 +387,8 @@ impl Engine for Uring {
                 Sleep::Until {
                     completions: bound.map_or(1, |bound| bound.completions),
                     timeout,
-                    gather: bound.map(|bound| bound.delay),
+                    // The kernel begins the timeout when this is over.
+                    gather: bound.map(|bound| timeout.map_or(bound.delay, |limit| limit.min(bound.delay))),
                 }
             }
             _ => Sleep::No,
