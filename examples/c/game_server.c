@@ -1,4 +1,4 @@
-/* A game server: many players with a UDP port each, small packets. Usage: game_server [FIRST_PORT] [PLAYERS]
+/* A game server: many players with a UDP port each, small packets. Usage: game_server [PLAYERS] [FIRST_PORT]
  * A player sends where it is (x and y, a byte each) to its port; 20 times a second everybody hears of everybody who
  * is there (two bytes for the player, x, y), all with the same message, in datagrams of 1200 bytes. */
 #define _GNU_SOURCE
@@ -6,7 +6,6 @@
 #include <megapipe_mmsg.h>
 #include <netinet/in.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -74,26 +73,27 @@ static void tell(int count)
 
 int main(int argc, char **argv)
 {
-	int port = argc > 1 ? atoi(argv[1]) : 7777, count = argc > 2 ? atoi(argv[2]) : 500, got;
-	struct mp_receiver_config config = {.size = sizeof(config), .sockets = (uint32_t)count, .flags = MP_RECEIVER_ADDRESSES};
+	int count = 1000, port = 7777, got;
 	struct mp_message messages[256];
 	int64_t next = now() + TICK, left;
 	mp_receiver *receiver;
+	char rest;
 
-	if (count < 1 || count > PLAYERS_MAX || port < 0 || port > 65536 - count ||
-	    mp_receiver_create(&config, &receiver) < 0)
-		return 1;
-	for (int i = 0; i < count; i++)
-		if (make_port(receiver, &players[i], port ? port + i : 0) != 0)
-			return 1;
+	if (argc > 3 || (argc > 1 && sscanf(argv[1], "%d%c", &count, &rest) != 1) || count < 1 || count > PLAYERS_MAX ||
+	    (argc > 2 && sscanf(argv[2], "%d%c", &port, &rest) != 1) || port < 0 || port > 65536 - count)
+		return fputs("usage: game_server [PLAYERS] [FIRST_PORT]\n", stderr), 2;
+	struct mp_receiver_config config = {.size = sizeof(config), .sockets = (uint32_t)count, .flags = MP_RECEIVER_ADDRESSES};
+	got = mp_receiver_create(&config, &receiver);
+	for (int i = 0; i < count && got == 0; i++)
+		got = make_port(receiver, &players[i], port ? port + i : 0);
 	fflush(stdout);
-	do {
+	while (got >= 0 || got == -EINTR) {
 		left = next - now();
 		got = mp_receiver_wait(receiver, messages, 256, left > 0 ? left : 0);
 		for (int i = 0; i < got; i++)
 			hear(messages[i].cookie, &messages[i]);
 		for (; next <= now(); next += TICK)
 			tell(count);
-	} while (got >= 0 || got == -EINTR);
+	}
 	return 1;
 }

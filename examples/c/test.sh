@@ -20,9 +20,9 @@ finish() {
 }
 trap finish EXIT
 
-# Starts the example on a free port, with the second argument given, and sets `port`.
+# Starts the example on a free port, with the arguments given, and sets `port`.
 start() {
-    coproc EXAMPLE { MEGAPIPE_ENGINE=$engine exec "$build/$example" 0 "${1:-2}" 2>&1; }
+    coproc EXAMPLE { MEGAPIPE_ENGINE=$engine exec "$build/$example" "$@" 2>&1; }
     server=$EXAMPLE_PID
     local line
     read -r -t 20 line <&"${EXAMPLE[0]}" || fail 'says no port'
@@ -67,7 +67,7 @@ expect_world() {
 
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     example=echo
-    start
+    start 0 2
     expect tcp 'over and over\n' $'over and over\n'
     expect tcp 'and once more\n' $'and once more\n'
     expect_all 30000000
@@ -76,20 +76,25 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     server=
 
     example=http_hello
-    start
+    start 0 2
     for _ in 1 2 3 4; do
         expect tcp 'GET / HTTP/1.1\r\nHost: x\r\n\r\n' $'HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n'
     done
     finish
 
     example=udp_echo
-    start
+    start 0 2
     expect udp 'a datagram' 'a datagram'
     expect udp 'and another' 'and another'
     finish
 
     example=game_server
-    start 400
+    for arguments in 'x 0' '4 y' '0 0' '10001 0' '4 65533' '4 0 0'; do
+        # shellcheck disable=SC2086 # they are several
+        ! "$build/$example" $arguments 2>"$build/usage" || fail "takes $arguments"
+        grep -q '^usage: game_server \[PLAYERS\] \[FIRST_PORT\]$' "$build/usage" || fail 'tells no usage'
+    done
+    start 400 0
     sockets=()
     for player in {1..400}; do
         exec {socket}<>"/dev/udp/127.0.0.1/$port"

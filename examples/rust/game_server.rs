@@ -17,9 +17,11 @@ const DATAGRAM: usize = 1200;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let players: u16 = arguments.next().map_or(Ok(1000), |players| players.parse())?;
-    let port: u16 = arguments.next().map_or(Ok(7777), |port| port.parse())?;
-    if port > 0 && port.checked_add(players.saturating_sub(1)).is_none() {
+    let mut number = |default| arguments.next().map_or(Some(default), |number| number.parse::<u16>().ok());
+    let (Some(players @ 1..), Some(port), None) = (number(1000), number(7777), arguments.next()) else {
+        return Err("usage: game_server [PLAYERS] [FIRST_PORT]".into());
+    };
+    if port > 0 && port.checked_add(players - 1).is_none() {
         return Err(format!("there are no {players} ports from {port} on").into());
     }
     let options = Options { sockets: players.into(), addresses: true, ..Options::default() };

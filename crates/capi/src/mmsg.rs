@@ -312,10 +312,10 @@ pub unsafe extern "C" fn mp_receiver_wait(
             return Err(INVALID);
         }
         let timeout = u64::try_from(timeout).ok().map(Duration::from_nanos);
-        slot.senders.clear();
-        slot.senders.reserve(most);
         let batch = slot.receiver.wait(most, timeout)?;
         let count = batch.len();
+        slot.senders.clear();
+        slot.senders.reserve(count);
         for (at, message) in batch.iter().enumerate() {
             let mut told = ReceivedMessage {
                 socket: message.socket.to_bits() as i64,
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn mp_receiver_wait(
                     (told.size, told.length) = (data.len() as i64, len as i64);
                     told.segment = segment.unwrap_or(0) as u32;
                     if let Some(from) = from {
-                        // No more than `most` are pushed, so they stay where they are.
+                        // No more than the batch has are pushed, so they stay where they are.
                         slot.senders.push(from);
                         let from = &slot.senders[slot.senders.len() - 1];
                         (told.addr, told.addrlen) = (from.as_ptr().cast(), from.len());

@@ -173,7 +173,7 @@ impl Caller {
 
     /// Serves the active entries, no two of which name the same socket.
     fn serve_distinct(&mut self, work: &mut impl Work) {
-        work.begin(&mut self.active);
+        self.calls += work.begin(&mut self.active);
         let mut round = 0;
         while self.active.len() >= SUBMISSION_LEAST && work.pays_as_submission(&self.active, round) {
             if self.batch().is_none() {
@@ -301,8 +301,10 @@ fn submit(
 pub(crate) trait Work {
     fn eps(&self) -> &[Mmep];
     fn rooms(&self) -> &[Room];
-    /// Takes out the entries that are answered already.
-    fn begin(&mut self, _active: &mut Vec<u32>) {}
+    /// Takes out the entries that are answered without a submission; by system calls, which are counted.
+    fn begin(&mut self, _active: &mut Vec<u32>) -> u64 {
+        0
+    }
     /// Whether another submission for these entries costs less than a call each.
     fn pays_as_submission(&self, active: &[u32], round: usize) -> bool;
     /// The entry's next message; the lower half of the request's data is the entry.

@@ -18,12 +18,14 @@ impl Late {
         self.errors.is_empty()
     }
 
-    /// Keeps an error; that nothing waits is none.
+    /// Keeps an error; that nothing waits is none. A socket keeps the first that was not told.
     pub(crate) fn keep(&mut self, fd: i32, errno: i32) {
         if errno == libc::EAGAIN {
             return;
         }
-        if let Ok(cookie) = message::cookie(fd) {
+        if let Ok(cookie) = message::cookie(fd)
+            && !self.errors.iter().any(|error| (error.0, error.1) == (fd, cookie))
+        {
             if self.errors.len() == KEPT_MAX {
                 self.errors.remove(0);
             }
@@ -69,10 +71,13 @@ mod tests {
     fn old_errors_make_room() {
         let mut late = Late::default();
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        for errno in 0..2 * KEPT_MAX as i32 {
-            late.keep(socket.as_raw_fd(), 1000 + errno);
-        }
+        late.keep(socket.as_raw_fd(), 1);
+        late.keep(socket.as_raw_fd(), 2);
+        assert_eq!(late.errors.len(), 1);
+        let others: Vec<_> = (0..KEPT_MAX).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        others.iter().for_each(|other| late.keep(other.as_raw_fd(), 3));
         assert_eq!(late.errors.len(), KEPT_MAX);
-        assert_eq!(late.take(socket.as_raw_fd()), Some(1000 + KEPT_MAX as i32));
+        assert_eq!(late.take(socket.as_raw_fd()), None);
+        assert_eq!(late.take(others[0].as_raw_fd()), Some(3));
     }
 }

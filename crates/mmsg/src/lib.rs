@@ -84,14 +84,15 @@ thread_local! {
 /// Each entry of `eps` with a `num` above 0 receives at most so many messages, in the places of
 /// `msgs` from `offset` on; places of two entries may not overlap. Entries with `num` 0 share
 /// the other places evenly, and their `offset` tells afterwards where they are. Entries may come
-/// in any order. One that names a socket again goes on where the one before it ended.
+/// in any order. One that names a socket again goes on where the one before it ended; a socket that has two
+/// descriptors is two, whose order is not defined.
 ///
 /// Afterwards `num` is the number of messages, which are filled in as by recvmmsg(2), or a
 /// negative error number: EAGAIN where nothing waits; EBADF, ENOTSOCK, EFAULT and what else
-/// recvmsg(2) says; EINVAL for places that do not exist or belong to another entry; ENOBUFS for
+/// recvmsg(2) says; EINVAL for places that do not exist or belong to another entry, or a `num` that was still negative; ENOBUFS for
 /// an entry that shared places which were too few, and was not looked at (another time it is
 /// another one). Fewer messages than asked for mean that no more waited, or that an error came
-/// then: the thread's next call for that socket tells it.
+/// then: the thread's next call for that socket tells it, behind what is left of a stream's data.
 ///
 /// The result is the number of messages in all. `flags` are those of recvmsg(2). With MSG_TRUNC,
 /// which asks for the real length of each datagram, messages of one piece without address and
@@ -121,11 +122,12 @@ pub unsafe fn recvmmmsg(
 ///
 /// Each entry of `eps` sends the `num` messages of `msgs` from `offset` on, in order, up to its
 /// first error or the first message of which only a part went. Entries may share messages, which are sent on each of their sockets. An entry
-/// that names a socket again begins when the one before it has ended.
+/// that names a socket again begins when the one before it has ended; a socket that has two descriptors is two, whose
+/// order is not defined.
 ///
 /// Afterwards `num` is the number of messages sent, with the bytes of each in `msg_len`, or a
 /// negative error number if the first one failed: EAGAIN where there is no room, EINVAL for
-/// messages that `msgs` does not have. The result is the number of messages in all.
+/// messages that `msgs` does not have, or a `num` that was still negative. The result is the number of messages in all.
 ///
 /// # Safety
 ///

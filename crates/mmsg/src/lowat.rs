@@ -104,7 +104,8 @@ struct Socket {
     cookie: u64,
     mark: i32,
     timeout: Duration,
-    period: Duration,
+    /// When it is looked at next.
+    next: Instant,
     lowered: bool,
     /// To the next look while the mark is down: soon at first, for most programs read at once.
     patience: Duration,
@@ -171,15 +172,16 @@ impl RcvLowat {
 
     /// From now on the socket is readable when `mark` bytes wait, or when the first unread byte
     /// has waited for `timeout`: then, or up to an eighth of it (or half a millisecond) earlier. While
-    /// looks are late, for want of a CPU, they are made rarer, and reports come up to five eighths
-    /// earlier.
-    /// An end or an error is reported at once, as ever. Setting it again changes both. A timeout of less than a
+    /// looks are late, for want of a CPU, they are made rarer, and reports come earlier (docs/mmsg.md says how much).
+    /// An end or an error is reported at once, as ever. Setting it again changes both, and the first unread byte has
+    /// waited for as long as it has. A timeout of less than a
     /// millisecond counts as one.
     ///
     /// Each look costs some CPU time, for an idle socket, too: with 20 ms 14 % of a CPU for 1000 of them.
     ///
     /// The socket stays the caller's, who may close it at any time. Where a duplicate or a child has it, too,
-    /// [`Self::clear`] comes first, or the mark stays.
+    /// [`Self::clear`] comes first, or the mark stays. It is in one set, and once: of two sets, or by two
+    /// descriptors, it has two marks that undo each other.
     ///
     /// # Errors
     ///
@@ -207,19 +209,26 @@ impl RcvLowat {
         }
         let cookie = message::cookie(fd)?;
         let mut state = self.shared.lock();
-        if let Some(before) = state.sockets.remove(&fd) {
-            lock(&before).registration = 0;
+        let now = Instant::now();
+        if let Some(before) = state.sockets.get(&fd).map(Arc::clone) {
+            let mut socket = lock(&before);
+            if socket.cookie == cookie && socket.registration != 0 {
+                message::set_low_water_mark(fd, mark)?;
+                if let Some(due) = socket.change(mark, timeout, now) {
+                    socket.registration = state.register(fd, due);
+                }
+                return Ok(self.shared.set_alarm(&mut state)?);
+            }
+            socket.registration = 0;
+            state.sockets.remove(&fd);
         }
         message::set_low_water_mark(fd, mark)?;
-        state.registrations += 1;
-        let registration = state.registrations;
-        let period = (timeout / LOOKS).max(PERIOD_LEAST);
-        let now = Instant::now();
+        let next = now + period_of(timeout);
+        let registration = state.register(fd, next);
         let looks = VecDeque::from([Look { at: now, received: 0 }]);
         let patience = PERIOD_LEAST;
-        let socket = Socket { registration, cookie, mark, timeout, period, lowered: false, patience, looks };
+        let socket = Socket { registration, cookie, mark, timeout, next, lowered: false, patience, looks };
         state.sockets.insert(fd, Arc::new(Mutex::new(socket)));
-        state.due.push(Reverse((now + period, fd, registration)));
         Ok(self.shared.set_alarm(&mut state)?)
     }
 
@@ -365,7 +374,12 @@ impl Shared {
             for due in taken.drain(..) {
                 let next = match due.socket.try_lock() {
                     Ok(mut socket) if socket.registration == due.registration => {
-                        socket.look(due.fd, now, delay)
+                        let next = socket.look(due.fd, now, delay);
+                        match next {
+                            Ok(next) => socket.next = next,
+                            Err(_) => socket.registration = 0,
+                        }
+                        next
                     }
                     Ok(_) => continue,
                     // Whoever has it looks at it, and may have to wait for a CPU with it.
@@ -410,6 +424,13 @@ fn set_timer(timer: &OwnedFd, at: Instant) -> io::Result<()> {
 }
 
 impl State {
+    /// A new name for what is due of a socket; what was due before means nothing any more.
+    fn register(&mut self, fd: RawFd, due: Instant) -> u64 {
+        self.registrations += 1;
+        self.due.push(Reverse((due, fd, self.registrations)));
+        self.registrations
+    }
+
     /// Takes some of what is due by a time, the oldest first.
     fn take_due(&mut self, now: Instant, until: Instant, taken: &mut Vec<Due>) {
         if let Some(Reverse((at, ..))) = self.due.peek() {
@@ -469,11 +490,31 @@ impl Delays {
     }
 }
 
+/// Between two looks at a socket.
+fn period_of(timeout: Duration) -> Duration {
+    (timeout / LOOKS).max(PERIOD_LEAST)
+}
+
 impl Socket {
+    /// Another mark or timeout, from now on; the first unread byte has waited for as long as it has. Tells when to
+    /// look, if that is before the next look.
+    fn change(&mut self, mark: i32, timeout: Duration, now: Instant) -> Option<Instant> {
+        (self.mark, self.timeout) = (mark, timeout);
+        (self.lowered, self.patience) = (false, PERIOD_LEAST);
+        let came = self.looks.front().map_or(now, |look| look.at);
+        let due = (now + period_of(timeout)).min(came + timeout).max(now);
+        if due >= self.next {
+            return None;
+        }
+        self.next = due;
+        Some(due)
+    }
+
     /// Looks at the socket, lowers or raises its mark, and tells when to look again. The next look may
     /// be late by `delay`, so a report comes that much earlier, up to the time between two looks.
     fn look(&mut self, fd: RawFd, now: Instant, delay: Duration) -> io::Result<Instant> {
-        let next = now + (self.period * rarer(delay)).min(self.timeout / 2).max(self.period);
+        let period = period_of(self.timeout);
+        let next = now + (period * rarer(delay)).min(self.timeout / 2).max(period);
         // Asked for first where it is needed: bytes that come between make the first unread one seem
         // older, not younger.
         let had_bytes = self.looks.len() > 1;
@@ -495,14 +536,14 @@ impl Socket {
             self.looks.pop_front();
         }
         let came = self.looks.front().map_or(now, |look| look.at);
-        let deadline = came + self.timeout - delay.min(self.period);
+        let deadline = came + self.timeout - delay.min(period);
         self.looks.push_back(Look { at: now, received });
         self.lower(fd, now + TOGETHER >= deadline)?;
         if !self.lowered {
             return Ok(next.min(deadline));
         }
         let next = now + self.patience;
-        self.patience = (2 * self.patience).min(self.period);
+        self.patience = (2 * self.patience).min(period);
         Ok(next)
     }
 

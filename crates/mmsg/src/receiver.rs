@@ -20,11 +20,13 @@ use sys::uring::{Sleep, cqueue, opcode, types};
 use crate::Backend;
 
 mod batch;
+mod errors;
 mod pool;
 mod ready;
 mod sockets;
 
 pub use batch::{Batch, Event, Kept, Message};
+pub use errors::{AddError, CreateError, WaitError};
 
 use batch::{NO_BUFFER, Raw};
 
@@ -48,6 +50,9 @@ const TRUST: Duration = Duration::from_millis(100);
 
 /// Errors in a row that are told of a socket; it says nothing of more until something changes.
 const FAILURES_MAX: u8 = 2;
+
+/// A timeout that is as good as none; the clock reaches over a shorter one.
+const FAR: Duration = Duration::from_secs(1 << 32);
 
 /// Waits between looks at the clock.
 const TURNS: u32 = 256;
@@ -81,49 +86,6 @@ impl Default for Options {
             backend: Backend::chosen(),
         }
     }
-}
-
-/// Why there is no receiver.
-#[derive(Debug, thiserror::Error)]
-pub enum CreateError {
-    /// A setting that no receiver can have.
-    #[error("{0} must be between 1 and {1}")]
-    Setting(&'static str, usize),
-    /// Memory, locked memory (`ulimit -l`) or descriptors (`ulimit -n`) run short.
-    #[error("a receiver with these settings finds no room: {0}")]
-    Resources(#[from] io::Error),
-}
-
-/// Why a socket was not registered.
-#[derive(Debug, thiserror::Error)]
-pub enum AddError {
-    /// As many sockets as [`Options::sockets`] allows are registered.
-    #[error("the receiver has as many sockets as its setting `sockets` allows")]
-    Full,
-    /// The receiver belongs to the process that forked this one.
-    #[error("the receiver belongs to the parent process")]
-    Forked,
-    /// The descriptor is no socket, or the kernel refuses it.
-    #[error("the socket cannot be registered: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Why a wait came to nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum WaitError {
-    /// A signal came, or the process was stopped and resumed.
-    #[error("a signal interrupted the wait")]
-    Interrupted,
-    /// All buffers are kept by the program, which has to drop some first. Messages wait in the
-    /// kernel.
-    #[error("every buffer is kept; drop some first")]
-    NoBuffers,
-    /// The receiver belongs to the process that forked this one.
-    #[error("the receiver belongs to the parent process")]
-    Forked,
-    /// The kernel refuses to go on.
-    #[error("waiting failed: {0}")]
-    Io(#[source] io::Error),
 }
 
 /// A registered socket. One that was removed never comes back under the same name.
@@ -251,6 +213,7 @@ impl Receiver {
             is_trusted: false,
             tells_changes: self.sockets.tells_changes,
             failures: 0,
+            has_ended: false,
         });
         Ok(SocketId { slot, generation })
     }
@@ -292,6 +255,7 @@ impl Receiver {
         if self.pool.available() == 0 {
             return Err(WaitError::NoBuffers);
         }
+        let timeout = timeout.filter(|&timeout| timeout < FAR);
         let mut deadline = None;
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) && self.swept.elapsed() > TRUST {
@@ -311,7 +275,7 @@ impl Receiver {
                 (None, _) => None,
                 (Some(timeout), None) => {
                     // Asking for the time is put off until something has been found empty.
-                    deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout).or(Some(self.swept));
+                    deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
                     Some(timeout)
                 }
                 (Some(_), Some(deadline)) => Some(deadline.saturating_duration_since(Instant::now())),
@@ -319,16 +283,18 @@ impl Receiver {
             let trusting = !self.sockets.trusted.is_empty();
             let sleep = if trusting { Some(left.map_or(TRUST, |left| left.min(TRUST))) } else { left };
             self.look(Some(sleep))?;
-            if self.sockets.pending.is_empty() {
-                let over = left.is_some_and(|left| sleep == Some(left));
-                if trusting && self.swept.elapsed() >= TRUST {
-                    self.sweep();
-                }
-                if over {
-                    // What the sweep asks for is still looked at.
-                    self.fill(most).map_err(wait_error)?;
-                    break;
-                }
+            let is_quiet = self.sockets.pending.is_empty();
+            if is_quiet && trusting && self.swept.elapsed() >= TRUST {
+                self.sweep();
+            }
+            // The clock tells, also where reports come all the time and nothing with them; a look may end early, with
+            // the report of a socket that is gone, say.
+            let is_over = left.is_some_and(|left| left.is_zero())
+                || is_quiet && deadline.is_some_and(|deadline| deadline <= Instant::now());
+            if is_over {
+                // What the sweep asks for is still looked at.
+                self.fill(most).map_err(wait_error)?;
+                break;
             }
         }
         Ok(Batch { receiver: self })
@@ -520,16 +486,20 @@ impl Receiver {
                 Kind::Message => false,
             };
         if result == -libc::EAGAIN {
+            // What is reported with nothing to receive (an error queue, an end of a datagram socket) would be
+            // reported for ever.
+            let is_vain = entry.sure > 0;
             (entry.drain, entry.sure, entry.failures) = (false, 0, 0);
+            if is_vain {
+                entry.tell_changes(&mut self.ready, slot);
+            }
             self.give_back(buffer);
         } else if result < 0 {
             // A second one in a row is none that the socket told, but one that it has: it would have it for ever.
             entry.failures = entry.failures.saturating_add(1);
             (entry.drain, entry.sure) = (entry.failures < FAILURES_MAX, 0);
-            if entry.failures >= FAILURES_MAX && !entry.tells_changes {
-                // Where that is refused, the error is looked for in vain.
-                let told = self.ready.tell_changes(slot, entry.generation, entry.fd.as_fd());
-                entry.tells_changes = told.is_ok();
+            if entry.failures >= FAILURES_MAX {
+                entry.tell_changes(&mut self.ready, slot);
             }
             if entry.failures <= FAILURES_MAX {
                 self.messages.push(Raw { id, cookie, buffer: NO_BUFFER, result });
@@ -559,7 +529,8 @@ impl Receiver {
             self.sockets.trusted.push(slot);
         }
         if is_end {
-            let Some(entry) = self.sockets.entries[slot as usize].as_ref() else { return };
+            let Some(entry) = self.sockets.entries[slot as usize].as_mut() else { return };
+            entry.has_ended = true;
             // Its end is told once; it would be reported for ever. A poll that is not there has
             // ended by itself.
             let _ = self.ready.remove(slot, entry.generation, entry.fd.as_fd());

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use mmsg::{Backend, Caller, Mmep};
+use socket2::Socket;
 
 mod support;
 
-use support::{Shape, Vector};
+use support::{Kind, Pair, Shape, Vector};
 
 fn udp() -> (UdpSocket, UdpSocket) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -201,5 +202,67 @@ fn a_call_never_waits() {
         assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, libc::MSG_WAITALL) }, Ok(0));
         assert!(eps.iter().all(|ep| ep.num == -libc::EAGAIN));
         assert!(began.elapsed() < Duration::from_secs(20));
+    }
+}
+
+/// The other end of a stream resets it behind its data, which a loop of recvmsg(2) gives first.
+fn reset(kind: Kind, data: &[u8]) -> Socket {
+    let Pair { socket, mut senders, .. } = Pair::new(kind);
+    let peer = senders.pop().unwrap();
+    match kind {
+        Kind::Tcp => peer.set_linger(Some(Duration::ZERO)).unwrap(),
+        // What it did not read makes it an error.
+        _ => assert_eq!(socket.send(b"unread").unwrap(), 6),
+    }
+    assert_eq!(peer.send(data).unwrap(), data.len());
+    drop(peer);
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one live pollfd.
+    assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 20_000) }, 1);
+    assert_ne!(poll.revents & libc::POLLERR, 0);
+    socket
+}
+
+#[test]
+fn the_data_of_a_stream_comes_before_its_error() {
+    for mut caller in support::callers() {
+        for (kind, sockets) in
+            [(Kind::Tcp, 1), (Kind::Tcp, 20), (Kind::UnixStream, 1), (Kind::UnixStream, 20)]
+        {
+            for num in [1, 2, 3, 5] {
+                let streams: Vec<_> = (0..sockets).map(|_| reset(kind, b"1234567")).collect();
+                let mut told = vec![Vec::new(); sockets];
+                let mut ends = 0;
+                for _ in 0..10 {
+                    let mut vector = Vector::new(&vec![Shape::plain(2); sockets * num]);
+                    let entry = |(at, stream): (usize, &Socket)| Mmep {
+                        sockfd: stream.as_raw_fd(),
+                        num: num as i32,
+                        offset: (at * num) as i32,
+                    };
+                    let mut eps: Vec<_> = streams.iter().enumerate().map(entry).collect();
+                    // SAFETY: the vector's memory lives.
+                    unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+                    for (ep, told) in eps.iter().zip(&mut told) {
+                        if ep.num < 0 {
+                            told.push(ep.num.to_string());
+                        }
+                        for place in 0..ep.num.max(0) {
+                            let got = vector.got((ep.offset + place) as usize);
+                            told.push(String::from_utf8(got.data).unwrap());
+                        }
+                    }
+                    ends = told.iter().filter(|told| told.last().is_some_and(String::is_empty)).count();
+                    if ends == sockets {
+                        break;
+                    }
+                }
+                assert_eq!(ends, sockets, "{told:?}");
+                let error = (-libc::ECONNRESET).to_string();
+                for told in told {
+                    assert_eq!(told[..6], ["12", "34", "56", "7", &error, ""], "{kind:?} {sockets} {num}");
+                }
+            }
+        }
     }
 }

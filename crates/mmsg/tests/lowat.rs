@@ -164,6 +164,47 @@ fn the_first_unread_byte_counts() {
     assert!(began.elapsed() >= TIMEOUT / 2, "{:?}", began.elapsed());
 }
 
+/// A program that reads frames sets the mark to what the next one lacks.
+#[test]
+fn a_mark_that_is_set_again_keeps_the_age_of_what_waits() {
+    for pause in [TIMEOUT / 10, Duration::ZERO] {
+        let (lowat, mut socket, mut peer, set) = waiting(0);
+        let began = Instant::now();
+        peer.write_all(&[1; 10]).unwrap();
+        let mut mark = MARK;
+        while !is_reported(&set, pause) {
+            assert!(began.elapsed() < FOREVER / 4, "never reported");
+            mark = MARK + (mark + 1) % MARK;
+            lowat.set(&socket, mark, TIMEOUT).unwrap();
+        }
+        assert!(began.elapsed() >= TIMEOUT / 4, "{:?}", began.elapsed());
+
+        // What was read is not waited for any more.
+        assert_eq!(read(&mut socket), 10);
+        lowat.set(&socket, MARK, TIMEOUT).unwrap();
+        assert!(!is_reported(&set, Duration::ZERO));
+        std::thread::sleep(TIMEOUT);
+        let began = Instant::now();
+        peer.write_all(&[1; 10]).unwrap();
+        assert!(is_reported(&set, FOREVER));
+        assert!(began.elapsed() >= TIMEOUT / 4, "{:?}", began.elapsed());
+
+        // Another socket at the same number is new.
+        let (other, mut other_peer) = pair();
+        // SAFETY: both descriptors are this test's own.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), socket.as_raw_fd()) }, socket.as_raw_fd());
+        drop(other);
+        let set = Set::new().unwrap();
+        let began = Instant::now();
+        lowat.set(&socket, MARK, TIMEOUT).unwrap();
+        set.add(socket.as_fd(), epoll::IN, 0).unwrap();
+        other_peer.write_all(&[1; 10]).unwrap();
+        assert!(is_reported(&set, FOREVER));
+        assert!(began.elapsed() >= TIMEOUT / 4, "{:?}", began.elapsed());
+        assert_eq!(lowat.len(), 1);
+    }
+}
+
 #[test]
 fn a_channel_hears_of_it() {
     for engine in [EngineKind::Uring, EngineKind::Epoll] {

@@ -163,6 +163,37 @@ fn a_flooded_socket_takes_no_more_than_its_turn() {
     });
 }
 
+/// Also where more sockets have something than the kernel reports at once.
+#[test]
+fn every_socket_has_one_before_one_has_a_second() {
+    each(Options::default(), |mut receiver| {
+        const SOCKETS: u64 = 400;
+        let senders: Vec<_> = (0..SOCKETS)
+            .map(|cookie| {
+                let (socket, sender) = udp();
+                receiver.add(socket, cookie).unwrap();
+                sender
+            })
+            .collect();
+        for _ in 0..3 {
+            for number in 0..3 {
+                senders.iter().for_each(|sender| assert_eq!(sender.send(&[number]).unwrap(), 1));
+            }
+            // Loopback may still be delivering to a socket that is registered.
+            std::thread::sleep(Duration::from_millis(20));
+            let batch = wait(&mut receiver, SOCKETS as usize + 100, Some(SECOND));
+            let taken = batch.len();
+            let mut cookies: Vec<_> =
+                batch.iter().take(SOCKETS as usize).map(|message| message.cookie).collect();
+            cookies.sort();
+            assert_eq!(cookies, (0..SOCKETS).collect::<Vec<_>>());
+            drop(batch);
+            let rest: usize = take_all(&mut receiver, 1000).values().map(Vec::len).sum();
+            assert_eq!(taken + rest, 3 * SOCKETS as usize);
+        }
+    });
+}
+
 #[test]
 fn a_pool_that_runs_dry_loses_nothing_and_is_fair() {
     each(Options { buffers: 4, ..Options::default() }, |mut receiver| {

@@ -174,6 +174,17 @@ fn hears(player: &UdpSocket, what: impl Fn(&[u8]) -> bool) -> bool {
     })
 }
 
+/// What is no game is refused with how to ask for one.
+#[test]
+fn a_game_tells_its_usage() {
+    for arguments in [&["x"][..], &["0"], &["65536"], &["4", "y"], &["4", "0", "0"]] {
+        let output = Command::new(env!("CARGO_BIN_EXE_game_server")).args(arguments).output().unwrap();
+        assert!(!output.status.success());
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(told.contains("usage: game_server [PLAYERS] [FIRST_PORT]"), "{arguments:?} {told}");
+    }
+}
+
 /// Two players of a game hear of each other.
 #[test]
 fn players_hear_of_each_other() {

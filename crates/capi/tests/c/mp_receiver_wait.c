@@ -1,5 +1,7 @@
 #include "receiver.h"
 
+#include <limits.h>
+
 int main(void)
 {
 	mp_receiver *receiver = make_receiver(NULL);
@@ -31,6 +33,11 @@ int main(void)
 		}
 		EQUAL(seen, 15);
 	}
+
+	/* What there is counts, not what is asked for. */
+	EQUAL(send(senders[0], "one", 3, 0), 3);
+	EQUAL(wait_on(receiver, messages, INT_MAX, 20 * SECOND), 1);
+	EQUAL(messages[0].size, 3);
 
 	/* A stream tells its end once. */
 	tcp_pair(ends);

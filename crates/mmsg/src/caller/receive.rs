@@ -73,6 +73,27 @@ impl Receive<'_> {
         }
         room.left() > 0
     }
+
+    /// recvmmsg(2) tells the error of a stream before its data, and takes it from the socket; recvmsg(2) gives the
+    /// data first, and no more than that may be taken before the error.
+    fn receive_before(&mut self, entry: usize, errno: i32) -> u64 {
+        let fd = self.eps[entry].sockfd;
+        let mut calls = 0;
+        while self.rooms[entry].left() > 0 && message::has_stream_data(fd) {
+            let header = &raw mut self.msgs[self.rooms[entry].next()].msg_hdr;
+            calls += 1;
+            // SAFETY: the header is one of ours, and the caller answers for what it points to.
+            let received = unsafe { message::receive_message(fd, header, self.flags) };
+            if !self.keep(entry, None, as_result(received)) {
+                break;
+            }
+        }
+        // Unless it was the message's, and is told already.
+        if self.eps[entry].num != -errno {
+            self.late.keep(fd, errno);
+        }
+        calls
+    }
 }
 
 impl Work for Receive<'_> {
@@ -84,17 +105,24 @@ impl Work for Receive<'_> {
         self.rooms
     }
 
-    /// An error that was kept is the next result.
-    fn begin(&mut self, active: &mut Vec<u32>) {
+    /// An error that was kept is the next result, behind what is left of a stream's data.
+    fn begin(&mut self, active: &mut Vec<u32>) -> u64 {
+        let mut calls = 0;
         if self.late.is_empty() {
-            return;
+            return calls;
         }
         active.retain(|&entry| {
-            let ep = &mut self.eps[entry as usize];
-            let errno = self.late.take(ep.sockfd);
-            ep.num = errno.map_or(ep.num, |errno| -errno);
-            errno.is_none()
+            let entry = entry as usize;
+            let fd = self.eps[entry].sockfd;
+            let Some(errno) = self.late.take(fd) else { return true };
+            if message::has_stream_data(fd) {
+                calls += self.receive_before(entry, errno);
+            } else {
+                self.eps[entry].num = -errno;
+            }
+            false
         });
+        calls
     }
 
     fn pays_as_submission(&self, _active: &[u32], round: usize) -> bool {
@@ -157,8 +185,13 @@ impl Work for Receive<'_> {
                         break;
                     }
                 }
-                error => {
-                    self.keep(entry, None, as_result(error));
+                Err(error) => {
+                    let result = as_result(Err(error));
+                    if result != -libc::EAGAIN && message::has_stream_data(fd) {
+                        calls += self.receive_before(entry, -result);
+                    } else {
+                        self.keep(entry, None, result);
+                    }
                     break;
                 }
             }

@@ -34,11 +34,16 @@ const CANCEL: u64 = 1 << 62;
 pub(crate) struct Polls {
     pub(crate) ring: Ring,
     tells_one: bool,
+    /// Enters that work off a report of each socket.
+    turns: u32,
     pub(crate) calls: u64,
 }
 
 /// Requests that one submission carries.
 const ENTRIES: u32 = 512;
+
+/// Reports that an enter works off, however many there are (IO_LOCAL_TW_DEFAULT_MAX, Linux 6.13).
+const AT_ONCE: u32 = 20;
 
 /// A datagram wakes with this in its mask, and a socket's state lacks it (`poll_tells_one`).
 const ONE: u32 = libc::POLLRDBAND as u32;
@@ -56,7 +61,8 @@ impl Ready {
             let ring = Ring::new(ENTRIES, (2 * sockets).max(2 * ENTRIES), capabilities)?;
             ring.register_files(sockets)?;
             let tells_one = capabilities.poll_tells_one;
-            return Ok(Ready::Uring(Box::new(Polls { ring, tells_one, calls: 0 })));
+            let turns = sockets.div_ceil(AT_ONCE);
+            return Ok(Ready::Uring(Box::new(Polls { ring, tells_one, turns, calls: 0 })));
         }
         if uring {
             match &capabilities.ring {
@@ -64,7 +70,8 @@ impl Ready {
                 Ok(()) => notices::fallback(&"the kernel keeps no table of descriptors for it"),
             }
         }
-        Ok(Ready::Epoll { set: Set::new()?, events: vec![epoll::Event::NONE; EVENTS], calls: 0 })
+        let events = vec![epoll::Event::NONE; sockets as usize];
+        Ok(Ready::Epoll { set: Set::new()?, events, calls: 0 })
     }
 
     pub(crate) fn add(&mut self, slot: u32, generation: u32, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -98,12 +105,12 @@ impl Ready {
         }
     }
 
-    /// Looks for sockets with something to read, or sleeps until there is one. What it finds it
-    /// tells as slot, generation and what is there.
+    /// Looks for sockets with something to read, or sleeps until there is one. It finds all that have, and tells
+    /// each as slot, generation and what is there; `found` says whether that one is still listened to.
     pub(crate) fn look(
         &mut self,
         sleep: Option<Option<Duration>>,
-        found: &mut impl FnMut(u32, u32, Found),
+        found: &mut impl FnMut(u32, u32, Found) -> bool,
         received: &mut impl FnMut(u64, i32, u32),
     ) -> io::Result<()> {
         match self {
@@ -171,7 +178,7 @@ impl Polls {
     fn look(
         &mut self,
         sleep: Option<Option<Duration>>,
-        found: &mut impl FnMut(u32, u32, Found),
+        found: &mut impl FnMut(u32, u32, Found) -> bool,
         received: &mut impl FnMut(u64, i32, u32),
     ) -> io::Result<()> {
         let sleep = match sleep {
@@ -179,15 +186,24 @@ impl Polls {
             Some(timeout) => Sleep::Until { completions: 1, timeout, gather: None },
         };
         self.calls += 1;
-        let entered = self.ring.enter(sleep);
+        let mut entered = self.ring.enter(sleep);
         self.reap(found, received)?;
+        // Whoever was not reported yet would wait while others have their second message.
+        for _ in 0..self.turns {
+            if entered.is_err() || !self.ring.has_left_completions() {
+                break;
+            }
+            self.calls += 1;
+            entered = self.ring.enter(Sleep::No);
+            self.reap(found, received)?;
+        }
         entered
     }
 
     /// Takes what has completed: reports of polls, and results of receives.
     pub(crate) fn reap(
         &mut self,
-        found: &mut impl FnMut(u32, u32, Found),
+        found: &mut impl FnMut(u32, u32, Found) -> bool,
         received: &mut impl FnMut(u64, i32, u32),
     ) -> io::Result<()> {
         let mut ended = Vec::new();
@@ -201,20 +217,19 @@ impl Polls {
             let (slot, generation) = parts(data & !POLL);
             let bad = (libc::POLLERR | libc::POLLHUP) as i32;
             let one = result > 0 && result & bad == 0 && result & ONE as i32 != 0;
-            if result != -libc::ECANCELED {
-                found(slot, generation, if one { Found::One } else { Found::Some });
+            if result == -libc::ECANCELED {
+                return;
             }
-            if !sys::uring::cqueue::more(flags) && result != -libc::ECANCELED {
+            let is_wanted = found(slot, generation, if one { Found::One } else { Found::Some });
+            if is_wanted && !sys::uring::cqueue::more(flags) {
                 ended.push((slot, generation));
             }
         });
-        // A poll ends when the completion queue was full; the socket was told of just now.
+        // A poll ends when the completion queue was full; the socket was told of just now. That of a socket that is
+        // gone would poll an empty slot, which completes at once, for ever, or whoever has the slot now.
         ended.into_iter().try_for_each(|(slot, generation)| self.arm(slot, generation))
     }
 }
-
-/// Reports that one look takes at most.
-const EVENTS: usize = 256;
 
 fn data(slot: u32, generation: u32) -> u64 {
     u64::from(generation & GENERATIONS) << 32 | u64::from(slot)

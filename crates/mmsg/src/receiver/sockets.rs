@@ -1,11 +1,11 @@
 //! The sockets of a receiver, and which of them have something to read.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use sys::socket::Kind;
 
-use super::ready::Found;
+use super::ready::{Found, Ready};
 
 /// The registered sockets, and which of them have something to read.
 pub(super) struct Sockets {
@@ -38,6 +38,8 @@ pub(super) struct Entry {
     pub(super) tells_changes: bool,
     /// Errors since the socket last had a message or was empty.
     pub(super) failures: u8,
+    /// Its end was told, and nothing more is.
+    pub(super) has_ended: bool,
 }
 
 impl Entry {
@@ -46,6 +48,14 @@ impl Entry {
     pub(super) fn flags(&self) -> i32 {
         let real_length = if self.kind == Kind::Stream { 0 } else { libc::MSG_TRUNC };
         libc::MSG_DONTWAIT | real_length
+    }
+
+    /// From now on reports are of changes. The kernel tells once more of what is there already, so nothing is lost
+    /// in between. Where it refuses, reports go on in vain.
+    pub(super) fn tell_changes(&mut self, ready: &mut Ready, slot: u32) {
+        if !self.tells_changes {
+            self.tells_changes = ready.tell_changes(slot, self.generation, self.fd.as_fd()).is_ok();
+        }
     }
 }
 
@@ -78,12 +88,12 @@ impl Sockets {
         Some(self.entries.len() as u32 - 1)
     }
 
-    /// Takes a report; one of a socket that is gone means nothing.
+    /// Takes a report, and says whether more are wanted; one of a socket that is gone or has ended means nothing.
     #[inline]
-    pub(super) fn found(&mut self, slot: u32, generation: u32, found: Found) {
-        let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::as_mut) else { return };
-        if entry.generation != generation {
-            return;
+    pub(super) fn found(&mut self, slot: u32, generation: u32, found: Found) -> bool {
+        let Some(entry) = self.entries.get_mut(slot as usize).and_then(Option::as_mut) else { return false };
+        if entry.generation != generation || entry.has_ended {
+            return false;
         }
         match found {
             // Told again as long as it is not read.
@@ -92,6 +102,7 @@ impl Sockets {
             _ => entry.drain = true,
         }
         self.queue(slot);
+        true
     }
 
     #[inline]
