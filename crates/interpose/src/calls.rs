@@ -26,7 +26,7 @@ use crate::memory::{Pieces, is_memory, piece};
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;
-use crate::real;
+use crate::real::{self, kept_errno};
 use crate::receive;
 use crate::select::{self as selecting, Sets};
 use crate::send as sending;
@@ -37,12 +37,14 @@ use crate::table::{self, Entry};
 
 mod bytes;
 mod forks;
+mod handlers;
 mod life;
 mod raw;
 mod readiness;
 
 pub use bytes::*;
 pub use forks::*;
+pub use handlers::*;
 pub use life::*;
 pub use raw::*;
 pub use readiness::*;
@@ -51,6 +53,7 @@ pub use readiness::*;
 #[inline(always)]
 fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     match table::entry(fd) {
+        Entry::Socket(_) if process::is_elsewhere() => None,
         Entry::Socket(number) => Some((number, sockets::at(number))),
         Entry::Foreign | Entry::Set(_) => None,
         Entry::Unknown => match descriptors::classify(fd) {
@@ -68,11 +71,13 @@ fn told(outcome: receive::Outcome, before: c_int) -> ssize_t {
             real::set_errno(before);
             count as ssize_t
         }
-        Err(errno) => {
-            real::set_errno(errno);
-            -1
-        }
+        Err(errno) => failed(errno),
     }
+}
+
+fn failed(errno: c_int) -> ssize_t {
+    real::set_errno(errno);
+    -1
 }
 
 /// A call that receives on a watched socket: `plain` is the kernel's own.
@@ -99,21 +104,21 @@ fn receiving_pieces(
 ) -> Option<ssize_t> {
     let mut waited = false;
     let generation = socket.generation.load(Ordering::Relaxed);
-    let before = real::errno();
     loop {
         match socket.state() {
             State::Kernel | State::Free => return Some(plain()),
             // Errors of packets and urgent bytes are the kernel's.
             State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return Some(plain()),
             State::Promoted => {
+                let before = real::errno();
                 let into = pieces().ok().filter(|into| into.left > 0)?;
                 if let Some(outcome) = receive::receive(socket, fd, into, flags) {
                     return Some(told(outcome, before));
                 }
                 // It is not any more: this thread waited, and another closed it. The number may
-                // be another file's by now.
+                // be another file's by now. Who shuts a connection down before wakes this thread to the end of it.
                 if gone(socket, generation) {
-                    return Some(told(Err(libc::EBADF), before));
+                    return Some(0);
                 }
                 std::hint::spin_loop();
             }
@@ -122,15 +127,15 @@ fn receiving_pieces(
                 if socket.state() == State::Offered
                     && !waited
                     && promoter::is_impatient()
-                    && blocks(socket, flags)
+                    && socket.blocks(flags)
                 {
                     // An answer may come while this waits, which then must hold nothing up.
                     waited = true;
-                    if let Err(errno) = kernel::wait(fd, flags) {
-                        return Some(told(Err(errno), before));
+                    if let Err(errno) = kept_errno(|| kernel::wait(fd, flags)) {
+                        return Some(failed(errno));
                     }
                     if gone(socket, generation) {
-                        return Some(told(Err(libc::EBADF), before));
+                        return Some(failed(libc::EBADF));
                     }
                     continue;
                 }
@@ -138,11 +143,11 @@ fn receiving_pieces(
                 let count = plain();
                 if count > 0 && flags & libc::MSG_PEEK == 0 {
                     socket.received.fetch_add(count as u64, Ordering::Relaxed);
-                    socket.messages_received.fetch_add(1, Ordering::Relaxed);
+                    Socket::one_more(&socket.messages_received);
                 }
                 drop(busy);
                 if count > 0 {
-                    after(socket, number);
+                    promoter::after_message(socket, number);
                 }
                 return Some(count);
             }
@@ -153,11 +158,6 @@ fn receiving_pieces(
 /// Whether a record is no longer the socket that it was.
 fn gone(socket: &Socket, generation: u32) -> bool {
     socket.state() == State::Free || socket.generation.load(Ordering::Relaxed) != generation
-}
-
-/// Whether a call that finds nothing waits, as far as was seen.
-fn blocks(socket: &Socket, flags: c_int) -> bool {
-    flags & libc::MSG_DONTWAIT == 0 && !socket.nonblocking.load(Ordering::Relaxed)
 }
 
 /// As [`receiving`], for sending.
@@ -182,17 +182,17 @@ fn sending_pieces(
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
     let generation = socket.generation.load(Ordering::Relaxed);
-    let before = real::errno();
     loop {
         match socket.state() {
             State::Kernel | State::Free => return Some(plain()),
             State::Promoted => {
+                let before = real::errno();
                 let from = pieces().ok().filter(|from| from.left > 0)?;
                 if let Some(outcome) = sending::send(socket, fd, from, flags) {
                     return Some(told(outcome, before));
                 }
                 if gone(socket, generation) {
-                    return Some(told(Err(libc::EBADF), before));
+                    return Some(failed(libc::EBADF));
                 }
                 std::hint::spin_loop();
             }
@@ -202,7 +202,7 @@ fn sending_pieces(
                 let count = plain();
                 if count > 0 {
                     socket.sent.fetch_add(count as u64, Ordering::Relaxed);
-                    socket.messages_sent.fetch_add(1, Ordering::Relaxed);
+                    Socket::one_more(&socket.messages_sent);
                 }
                 if flags & libc::MSG_OOB != 0 {
                     stats::stays(Stays::Kernel);
@@ -210,26 +210,12 @@ fn sending_pieces(
                 }
                 drop(busy);
                 if count > 0 {
-                    after(socket, number);
+                    promoter::after_message(socket, number);
                 }
                 return Some(count);
             }
         }
     }
-}
-
-/// Runs what may ask the kernel something, whose errors are not the program's.
-#[inline]
-fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
-    let errno = real::errno();
-    let result = run();
-    real::set_errno(errno);
-    result
-}
-
-#[inline]
-fn after(socket: &'static Socket, number: u32) {
-    kept_errno(|| promoter::after_message(socket, number));
 }
 
 /// One buffer as the pieces of a call.

@@ -24,11 +24,11 @@ pub(crate) fn before() {
     if fork::borrows_memory() || is_confined() {
         return;
     }
-    let errno = real::errno();
-    promoter::stop();
-    sets::about_to_fork();
-    leaving::leave_all();
-    start::tell_now();
+    real::kept_errno(|| {
+        promoter::stop();
+        sets::about_to_fork();
+        leaving::leave_all();
+        start::tell_now();
+    });
     CONFINED.store(true, Ordering::Relaxed);
-    real::set_errno(errno);
 }

@@ -9,30 +9,40 @@ use std::sync::atomic::Ordering;
 use crate::confined;
 use crate::fork;
 use crate::kernel;
+use crate::leaving;
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Interest, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
+/// Whether the number is that of a child of vfork(2), which has its own descriptors, and this process's table.
+fn borrowed(fd: c_int) -> bool {
+    let borrows = fork::borrows_memory();
+    if borrows && matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_)) {
+        fork::diverges();
+    }
+    borrows
+}
+
 /// A descriptor was made that is not for us.
 #[inline]
 pub(crate) fn foreign(fd: c_int) {
-    if fd >= 0 && table::entry(fd) != Entry::Foreign && !fork::borrows_memory() {
+    if fd >= 0 && table::entry(fd) != Entry::Foreign && !borrowed(fd) {
         forget(table::set(fd, Entry::Foreign), -1);
     }
 }
 
 /// A descriptor came of which nobody knows what it is.
 pub(crate) fn unknown(fd: c_int) {
-    if !fork::borrows_memory() {
+    if !borrowed(fd) {
         forget(table::set(fd, Entry::Unknown), -1);
     }
 }
 
 /// A TCP socket was made.
 pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)> {
-    if fork::borrows_memory() {
+    if borrowed(fd) {
         return None;
     }
     let added = sockets::add(fd, nonblocking);
@@ -43,7 +53,7 @@ pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)
 
 /// An epoll set was made.
 pub(crate) fn set(fd: c_int) {
-    if fork::borrows_memory() {
+    if borrowed(fd) {
         return;
     }
     let entry = sets::add().map_or(Entry::Foreign, Entry::Set);
@@ -52,7 +62,7 @@ pub(crate) fn set(fd: c_int) {
 
 /// `new` is the same open file as `fd`.
 pub(crate) fn same(fd: c_int, new: c_int) {
-    if fd == new || fork::borrows_memory() {
+    if fd == new || borrowed(new) {
         return;
     }
     let entry = table::entry(fd);
@@ -70,9 +80,16 @@ pub(crate) fn same(fd: c_int, new: c_int) {
 #[inline]
 pub(crate) fn closing(fd: c_int) {
     let entry = table::entry(fd);
-    if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !fork::borrows_memory() {
-        if let Entry::Socket(number) = entry {
+    if matches!(entry, Entry::Socket(_) | Entry::Set(_)) && !borrowed(fd) {
+        if let Entry::Socket(number) = entry
+            // Before a promotion the kernel knows everything.
+            && !matches!(sockets::at(number).state(), State::Plain | State::Offered)
+        {
             sets::settle(sockets::at(number));
+            if sets::outlives(sockets::at(number), fd) {
+                // The kernel tells of it under this number as long as another names the socket.
+                leaving::leave_if_possible(fd);
+            }
         }
         forget(table::set(fd, Entry::Unknown), fd);
     }
@@ -93,7 +110,15 @@ pub(crate) fn closing_range(first: c_int, last: c_int) {
 fn forget(entry: Entry, fd: c_int) {
     match entry {
         Entry::Unknown | Entry::Foreign => {}
-        Entry::Set(number) => sets::remove(number),
+        Entry::Set(number) => {
+            if !sets::remove(number) && sets::at(number).is_named(fd) {
+                // The kernel has to be told by a descriptor that lives.
+                (0..table::end())
+                    .find(|other| table::entry(*other) == entry)
+                    .into_iter()
+                    .for_each(|other| sets::at(number).is_used_by(other));
+            }
+        }
         Entry::Socket(number) => {
             let socket = sockets::at(number);
             if socket.names.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -112,16 +137,25 @@ fn forget(entry: Entry, fd: c_int) {
 
 /// The last descriptor of this process goes.
 fn end(number: u32, socket: &'static Socket, fd: c_int) {
-    let in_flight = socket.state() == State::Offered && !socket.holders.are_several();
-    match socket.state() {
-        State::Offered => promoter::forget_offer(socket, number),
-        State::Plain if promoter::observes() => audit(socket, fd),
-        _ => {}
+    if socket.state() == State::Plain {
+        if promoter::observes() {
+            audit(socket, fd);
+        }
+        promoter::ended(socket, None);
+        socket.closes();
     }
-    if fd >= 0 && in_flight {
-        // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
-        sets::take_out(fd);
-        kernel::end(fd);
+    // Nobody offers it any more then: most connections end so, and short ones feel it.
+    if socket.change_state(State::Plain, State::Kernel) && sets::let_go(socket) {
+        return sockets::remove(number);
+    }
+    if socket.state() == State::Offered {
+        promoter::forget_offer(socket, number);
+        promoter::ended(socket, Some(0));
+        if fd >= 0 && !socket.holders.are_several() {
+            // Its copy on the way to the monitor keeps the connection open, and in its epoll set.
+            sets::take_out(fd);
+            kernel::end(fd);
+        }
     }
     let Interest { set, earlier, .. } = socket.lock().interest;
     if set > 0 {
@@ -131,9 +165,11 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         sets::forget(number, earlier);
     }
     let mut inner = socket.lock();
+    socket.closes();
     inner.interest = Interest::default();
     let promoted = inner.promoted.as_deref_mut().map(|promoted| {
         part(promoted, fd);
+        promoter::ended(socket, Some(promoted.connection.messages()));
         promoted.token
     });
     inner.end();
@@ -205,8 +241,7 @@ pub(crate) fn classify(fd: c_int) -> Entry {
     if fork::borrows_memory() || confined::is_confined() {
         return Entry::Foreign;
     }
-    let errno = crate::real::errno();
-    let entry = match kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
+    crate::real::kept_errno(|| match kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
         Some(libc::IPPROTO_TCP) => match tcp(fd, false) {
             Some((number, socket)) => {
                 // Others may go on with what is connected, and this process cannot know.
@@ -229,7 +264,5 @@ pub(crate) fn classify(fd: c_int) -> Entry {
             table::set(fd, Entry::Foreign);
             Entry::Foreign
         }
-    };
-    crate::real::set_errno(errno);
-    entry
+    })
 }

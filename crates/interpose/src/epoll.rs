@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use libc::{epoll_event, sigset_t, timespec};
 
+use crate::clock::{self, TICK};
 use crate::memory::is_memory;
 use crate::promoter;
 use crate::real;
-use crate::sets::{self, Change, Set, Wish};
+use crate::sets::{self, Change, Place, Set, Wish};
+use crate::signals;
 use crate::sockets::{self, State};
 use crate::spin::Wait;
 use crate::stats::{COUNTERS, count};
@@ -25,9 +27,9 @@ pub(crate) enum Limit {
 }
 
 /// The set and the socket that a change concerns, if both are ours.
-fn concerned(set_fd: c_int, fd: c_int) -> Option<(u32, u32)> {
-    match (table::entry(set_fd), table::entry(fd)) {
-        (Entry::Set(set), Entry::Socket(socket)) => Some((set, socket)),
+fn concerned(epfd: c_int, fd: c_int) -> Option<Place> {
+    match (table::entry(epfd), table::entry(fd)) {
+        (Entry::Set(set), Entry::Socket(socket)) => Some(Place { set, epfd, socket, fd }),
         _ => None,
     }
 }
@@ -41,62 +43,87 @@ fn get_to_know(set_fd: c_int) {
     }
 }
 
-fn change(operation: c_int, fd: c_int, event: Option<epoll_event>) -> Option<Change> {
-    let wish = |event: epoll_event| Wish { fd, events: event.events, data: event.u64 };
+/// # Safety
+///
+/// `event` is as epoll_ctl(2) has it, or no address that a program can have.
+#[inline(always)]
+unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Option<Change> {
+    if operation == libc::EPOLL_CTL_DEL {
+        return Some(Change::Delete);
+    }
+    if !is_memory(event) {
+        return None;
+    }
+    // SAFETY: the caller's promise. The event is packed: its words need not be aligned.
+    let wish = unsafe {
+        let (events, data) = (&raw const (*event).events, &raw const (*event).u64);
+        Wish { fd, events: events.read_unaligned(), data: data.read_unaligned() }
+    };
     match operation {
-        libc::EPOLL_CTL_ADD => Some(Change::Add(wish(event?))),
-        libc::EPOLL_CTL_MOD => Some(Change::Modify(wish(event?))),
-        libc::EPOLL_CTL_DEL => Some(Change::Delete),
+        libc::EPOLL_CTL_ADD => Some(Change::Add(wish)),
+        libc::EPOLL_CTL_MOD => Some(Change::Modify(wish)),
         _ => None,
     }
 }
 
-/// epoll_ctl(2) about a promoted socket, if the kernel need not know of it now; the error is
-/// errno. `None`: it is for [`make`].
-pub(crate) fn deferred(
+/// epoll_ctl(2), which `call` makes; returns what that did, or would have done: where the set's waits look at
+/// the socket themselves the kernel is told later.
+///
+/// # Safety
+///
+/// As epoll_ctl(2).
+pub(crate) unsafe fn control(
     set_fd: c_int,
     operation: c_int,
     fd: c_int,
-    event: Option<epoll_event>,
-) -> Option<Result<(), i32>> {
-    let (set, socket) = concerned(set_fd, fd)?;
-    if sockets::at(socket).state() != State::Promoted {
-        return None;
-    }
-    sets::defer(set, set_fd, socket, fd, change(operation, fd, event)?)
-}
-
-/// epoll_ctl(2), which `call` makes; returns what that did.
-pub(crate) fn make(
-    set_fd: c_int,
-    operation: c_int,
-    fd: c_int,
-    event: Option<epoll_event>,
+    event: *const epoll_event,
     call: impl FnOnce() -> c_int,
 ) -> c_int {
-    let change = change(operation, fd, event);
-    if let Some(((set, socket), change)) = concerned(set_fd, fd).zip(change) {
-        return sets::make(set, set_fd, socket, fd, change, call);
+    // SAFETY: the caller's promise.
+    let change = || unsafe { change(operation, fd, event) };
+    let Some(place) = concerned(set_fd, fd) else { return make_unknown(set_fd, fd, change, call) };
+    if sockets::at(place.socket).state() != State::Promoted {
+        return sets::make(place, change, call);
     }
+    match change().and_then(|change| real::kept_errno(|| sets::defer(place, change))) {
+        None => sets::make(place, change, call),
+        Some(Ok(())) => 0,
+        Some(Err(errno)) => {
+            real::set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// The same of a set or a descriptor that is not known, or of neither's concern.
+fn make_unknown(
+    set_fd: c_int,
+    fd: c_int,
+    change: impl FnOnce() -> Option<Change>,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
     let status = call();
     if status != 0 {
         return status;
     }
-    if let (Entry::Socket(_), Some(_)) = (table::entry(fd), change) {
-        // The kernel took it for a set.
-        get_to_know(set_fd);
-    }
-    match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
-        (Some(((set, socket), change)), ..) => sets::make(set, set_fd, socket, fd, change, || 0),
-        (None, Entry::Set(set), other) => {
-            if let Entry::Set(inner) = other {
-                sets::watched_from_outside(inner);
-            }
-            sets::other_changed(set, fd, change);
-            0
+    let change = change();
+    real::kept_errno(|| {
+        if let (Entry::Socket(_), Some(_)) = (table::entry(fd), change) {
+            // The kernel took it for a set.
+            get_to_know(set_fd);
         }
-        _ => 0,
-    }
+        match (concerned(set_fd, fd).zip(change), table::entry(set_fd), table::entry(fd)) {
+            (Some((place, change)), ..) => sets::made(place, change),
+            (None, Entry::Set(set), other) => {
+                if let Entry::Set(inner) = other {
+                    sets::watched_from_outside(inner);
+                }
+                sets::other_changed(set, fd, change);
+            }
+            _ => {}
+        }
+    });
+    0
 }
 
 /// A wait in a set that has promoted sockets.
@@ -129,15 +156,19 @@ pub(crate) unsafe fn wait(
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
     let mut slept = false;
+    let handled = signals::handled();
     let mut inner = set.lock();
     inner.enter();
     let done = loop {
         let now = if slept || wait.is_some() { Instant::now() } else { began };
-        let mut told = inner.collect(fd, room, !slept && wait.is_none());
+        let due = at_once || inner.kernel_is_due(now);
+        let share = if due { inner.share_of_rings(room.len()) } else { room.len() };
+        let mut told = inner.collect(fd, &mut room[..share], !slept && wait.is_none());
         // Who sleeps at once need not ask before.
         let spins = || Wait::new(deadline);
-        let sleeps = told == 0 && !at_once && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
-        if at_once || (!sleeps && inner.kernel_is_due(now)) {
+        let sleeps =
+            told == 0 && !at_once && share > 0 && (!inner.looks() || !wait.get_or_insert_with(spins).spins());
+        if due && !sleeps {
             inner.kernel_was_asked(now);
             inner.tell_kernel();
             let found =
@@ -146,6 +177,9 @@ pub(crate) unsafe fn wait(
                 Ok(found) => told = inner.filter(fd, &mut room[..told + found], told),
                 Err(_) if told == 0 => break -1,
                 Err(_) => {}
+            }
+            if told == 0 && share == 0 {
+                continue;
             }
         }
         if told > 0 || at_once {
@@ -159,15 +193,21 @@ pub(crate) unsafe fn wait(
             drop(inner);
             let again = wait.again();
             inner = set.lock();
-            if again {
+            if again && signals::handled() == handled {
                 continue;
             }
         }
-        if !inner.go_to_sleep() {
+        if !inner.go_to_sleep(fd) {
             continue;
         }
         inner.tell_kernel();
         drop(inner);
+        if signals::end_a_wait(handled, || false) {
+            inner = set.lock();
+            inner.woke();
+            real::set_errno(libc::EINTR);
+            break -1;
+        }
         let left = match deadline {
             None => Limit::Never,
             Some(deadline) => Limit::After(deadline.saturating_duration_since(Instant::now())),
@@ -215,7 +255,7 @@ pub(crate) unsafe fn wait_unaware(
     if matches!(limit, Limit::After(Duration::ZERO)) || most <= 0 || !is_memory(events) {
         return call();
     }
-    let began = Instant::now();
+    let began = clock::milliseconds();
     let set = sets::at(number);
     // UNAWARE-PAIR: it is seen by whoever has the set's socket promoted and changes it then.
     set.unaware.fetch_add(1, Ordering::SeqCst);
@@ -226,17 +266,19 @@ pub(crate) unsafe fn wait_unaware(
     if !late && (count == 0 || promoted_set(fd).is_none()) {
         return found;
     }
-    let errno = real::errno();
     // SAFETY: the caller's promise; so many events were written.
     let room = unsafe { std::slice::from_raw_parts_mut(events, count) };
-    let told = set.lock().filter(fd, room, 0);
-    real::set_errno(errno);
+    let told = real::kept_errno(|| set.lock().filter(fd, room, 0));
     if told > 0 {
         return told as c_int;
     }
     let left = match limit {
         Limit::Never => Limit::Never,
-        Limit::After(limit) => Limit::After(limit.saturating_sub(began.elapsed())),
+        Limit::After(limit) => {
+            // It must not end early: rather a tick late, the one time that its set gets a promoted socket.
+            let waited = clock::milliseconds().saturating_sub(began + TICK);
+            Limit::After(limit.saturating_sub(Duration::from_millis(waited)))
+        }
     };
     // SAFETY: the caller's promise.
     unsafe { wait(fd, set, events, most, left, mask) }

@@ -1,7 +1,7 @@
 //! Processes that share descriptors, or even memory, with their parent.
 #![allow(unsafe_code)] // fork(2) itself
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::promoter;
 use crate::real;
@@ -11,16 +11,47 @@ use crate::start;
 
 /// The process whose descriptors the table knows.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+/// Another process may have this one's memory; also until the owner is known.
+static LENDS: AtomicBool = AtomicBool::new(true);
 
 pub(crate) fn remember_process() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
+    LENDS.store(false, Ordering::Relaxed);
+}
+
+/// A child is about to be made that has this process's memory: from here on who runs is asked of
+/// the kernel, for good.
+pub(crate) fn lends_memory() {
+    LENDS.store(true, Ordering::Relaxed);
 }
 
 /// Whether this is the child of a vfork(2): it has descriptors of its own, and its parent's
 /// memory. What it does to its descriptors until it executes a program is its own business.
-/// Asked only where an entry would change.
+/// Asked only where an entry would change: getpid(2) is one of the calls that short connections feel.
 pub(crate) fn borrows_memory() -> bool {
-    OWNER.load(Ordering::Relaxed) != std::process::id()
+    LENDS.load(Ordering::Relaxed) && OWNER.load(Ordering::Relaxed) != std::process::id()
+}
+
+/// The child of a vfork(2) has put another file at the number of a socket of this process's, and may use it
+/// until it executes a program, or ends.
+static DIVERGES: AtomicBool = AtomicBool::new(false);
+
+/// This process, the child of a vfork(2), changes what lies at a number.
+pub(crate) fn diverges() {
+    DIVERGES.store(true, Ordering::Relaxed);
+}
+
+/// It executes a program, or ends.
+pub(crate) fn diverges_no_more() {
+    if DIVERGES.load(Ordering::Relaxed) && borrows_memory() {
+        DIVERGES.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Whether numbers mean something else here than the table says.
+#[inline(always)]
+pub(crate) fn is_elsewhere() -> bool {
+    DIVERGES.load(Ordering::Relaxed) && borrows_memory()
 }
 
 /// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.

@@ -136,13 +136,24 @@ pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
     usize::try_from(sent).map_err(|_| real::errno())
 }
 
-/// Waits as a send does that blocks, with the socket's timeout. The error is errno.
-pub(crate) fn wait_for_room(fd: c_int) -> Result<(), i32> {
+/// SO_RCVTIMEO or SO_SNDTIMEO; zero: none.
+fn limit(fd: c_int, name: c_int) -> libc::timeval {
     let mut limit = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of_val(&limit) as u32;
-    let name = libc::SO_SNDTIMEO;
     // SAFETY: room for one timeval.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut limit).cast(), &raw mut length) };
+    limit
+}
+
+/// Whether a call that waits has such a timeout: no signal has it restarted then (signal(7)).
+pub(crate) fn has_limit(fd: c_int, name: c_int) -> bool {
+    let limit = limit(fd, name);
+    limit.tv_sec != 0 || limit.tv_usec != 0
+}
+
+/// Waits as a send does that blocks, with the socket's timeout. The error is errno.
+pub(crate) fn wait_for_room(fd: c_int) -> Result<(), i32> {
+    let limit = limit(fd, libc::SO_SNDTIMEO);
     let milliseconds = limit.tv_sec.saturating_mul(1000).saturating_add(limit.tv_usec / 1000);
     let timeout = if milliseconds == 0 { -1 } else { c_int::try_from(milliseconds).unwrap_or(c_int::MAX) };
     let mut one = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };

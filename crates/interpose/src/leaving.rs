@@ -28,9 +28,7 @@ const PIECE: usize = 16 * 1024;
 /// Somebody else is about to use the socket of this descriptor.
 pub(crate) fn leave(fd: c_int) {
     if let Entry::Socket(number) = table::entry(fd) {
-        let errno = real::errno();
-        bring_back(number, sockets::at(number), fd);
-        real::set_errno(errno);
+        real::kept_errno(|| bring_back(number, sockets::at(number), fd));
     }
 }
 
@@ -132,6 +130,8 @@ impl Promoted {
         if self.connection.peer_left() {
             // It left at the same time.
             self.send_again(fd).ok()?;
+        } else {
+            self.connection.refuse();
         }
         let mut deadline = None;
         let bells = loop {

@@ -8,10 +8,12 @@
 
 mod adopt;
 pub mod calls;
+mod clock;
 mod confined;
 mod descriptors;
 mod epoll;
 mod fork;
+mod free_list;
 mod heir;
 mod holders;
 mod kernel;
@@ -28,6 +30,7 @@ mod select;
 mod send;
 mod sets;
 mod settings;
+mod signals;
 mod sockets;
 mod spin;
 mod start;

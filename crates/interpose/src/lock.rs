@@ -3,6 +3,8 @@
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::signals::Quiet;
+
 /// Zeroed memory is a free lock.
 #[derive(Debug, Default)]
 pub(crate) struct Lock(AtomicU32);
@@ -20,10 +22,12 @@ impl Lock {
 
     #[inline]
     pub(crate) fn try_hold(&self) -> Option<Held<'_>> {
+        // A handler that comes while it is held might want it, or leave for good.
+        let quiet = Quiet::begin();
         // HELD-PAIR: acquire what the last holder stored.
         let free = self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
         // Made only if it is held: dropping it gives the lock back.
-        free.then(|| Held(self))
+        free.then(|| Held(self, quiet))
     }
 
     #[inline]
@@ -50,7 +54,7 @@ impl Lock {
 
 /// Gives the lock back when dropped.
 #[derive(Debug)]
-pub(crate) struct Held<'a>(&'a Lock);
+pub(crate) struct Held<'a>(&'a Lock, Quiet);
 
 impl Drop for Held<'_> {
     #[inline]

@@ -12,6 +12,7 @@ use crate::epoll::Limit;
 use crate::promoter;
 use crate::real;
 use crate::sets;
+use crate::signals;
 use crate::sockets::{Promoted, Socket, State};
 use crate::spin::{KERNEL_EVERY, Wait};
 use crate::stats::{COUNTERS, count};
@@ -55,6 +56,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     let at_once = matches!(limit, Limit::After(Duration::ZERO));
     let mut wait: Option<Wait> = None;
     let mut asked_kernel: Option<Instant> = None;
+    let handled = signals::handled();
     let done = loop {
         let now = if wait.is_some() { Instant::now() } else { began };
         let ready = any_ready(fds);
@@ -81,7 +83,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
             for fd in fds.iter() {
                 with(fd, |promoted, _| promoted.heat_alone());
             }
-            if spin(fds, wait) {
+            if spin(fds, wait, handled) {
                 wait.found();
                 count(&COUNTERS.spun, 1);
             }
@@ -90,6 +92,10 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         // Who sleeps in the kernel hears bells.
         if arm_all(fds) {
             continue;
+        }
+        if signals::end_a_wait(handled, || false) {
+            real::set_errno(libc::EINTR);
+            break -1;
         }
         let left = match deadline {
             None => Limit::Never,
@@ -144,12 +150,12 @@ fn any_ready(fds: &[pollfd]) -> bool {
     fds.iter().any(|fd| with(fd, has_bytes).unwrap_or(false))
 }
 
-fn spin(fds: &[pollfd], wait: &mut Wait) -> bool {
+fn spin(fds: &[pollfd], wait: &mut Wait, handled: u32) -> bool {
     loop {
         if any_ready(fds) {
             return true;
         }
-        if !wait.again() {
+        if !wait.again() || signals::handled() != handled {
             return false;
         }
     }

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use promote::OtherLoop;
@@ -13,27 +13,23 @@ use promote::wire::{Reason, Token};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
+use crate::clock::milliseconds;
+use crate::real;
 use crate::settings::{Mode, Settings};
+use crate::signals::Quiet;
 use crate::sockets::{self, Socket, State};
 use crate::stats::{self, COUNTERS, Stays, count};
 use crate::uring;
 
+mod pace;
 mod pages;
 mod withdrawals;
 
+use pace::look_later;
+pub(crate) use pace::{after_message, ended};
 pub(crate) use pages::{sleep, wake};
 pub(crate) use withdrawals::withdraw;
 
-/// Messages each way after which a connection is worth a promotion: what costs more than
-/// this many messages save would make short connections slower.
-const WORTH_MESSAGES: u32 = 8;
-/// Bytes either way that are worth one, too.
-const WORTH_BYTES: u64 = 256 << 10;
-/// Messages a second, either way, below which all connections of a process together are worth none:
-/// it sleeps between any two, and is woken for less by the kernel's own.
-const BRISK: u64 = 128;
-/// Messages after which that is asked again.
-const PACE: u32 = 16;
 /// Offers in a row that nobody met, as far as they are counted: twice as many are left out each time.
 const UNMET_MAX: u32 = 6;
 /// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
@@ -67,12 +63,13 @@ struct Promoter {
 
 static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
 static MODE: AtomicU32 = AtomicU32::new(0);
-static LOADED: OnceLock<Instant> = OnceLock::new();
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The monitor may have something to say, or has to be told something, beside that: one that is not
 /// read from reads no more.
 static LISTENS: AtomicBool = AtomicBool::new(false);
+/// While none is expected at any moment: when the monitor is asked next, as `clock` has it.
+static ASKED_FROM: AtomicU64 = AtomicU64::new(0);
 /// An answer is expected at any moment.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 /// The descriptor of the connection to the monitor; -1: none.
@@ -86,7 +83,6 @@ thread_local! {
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     MODE.store(settings.mode as u32, Ordering::Relaxed);
-    LOADED.get_or_init(Instant::now);
     with(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 
@@ -142,53 +138,12 @@ fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
 }
 
 fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    let _quiet = Quiet::begin();
     let mut promoter = PROMOTER.try_lock().ok()?;
     INSIDE.set(true);
     let result = run(&mut promoter);
     INSIDE.set(false);
     Some(result)
-}
-
-/// A message went over a plain socket: is it worth a promotion, or has one been answered?
-#[inline]
-pub(crate) fn after_message(socket: &'static Socket, number: u32) {
-    match socket.state() {
-        State::Plain => {
-            let sent = socket.messages_sent.load(Ordering::Relaxed);
-            let received = socket.messages_received.load(Ordering::Relaxed);
-            let much = is_eager()
-                || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
-                    >= WORTH_BYTES;
-            let worth = much || (sent >= WORTH_MESSAGES && received >= WORTH_MESSAGES);
-            if worth
-                && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed)
-                && (is_brisk(socket, sent.wrapping_add(received)) || much)
-            {
-                offer(socket, number);
-            }
-        }
-        State::Offered => answers(),
-        State::Kernel | State::Promoted | State::Free => {}
-    }
-}
-
-/// Whether this process has enough to read and write, if all its connections are like this one.
-/// Asked again later if not.
-#[cold]
-fn is_brisk(socket: &Socket, messages: u32) -> bool {
-    let now = milliseconds();
-    let since = now.saturating_sub(socket.looked_when.swap(now, Ordering::Relaxed));
-    let came = messages.wrapping_sub(socket.looked_at.swap(messages, Ordering::Relaxed));
-    let brisk = u64::from(came) * u64::from(sockets::connected().max(1)) * 1000 >= BRISK * since;
-    if !brisk {
-        socket.look_at.store(messages.saturating_add(PACE), Ordering::Relaxed);
-    }
-    brisk
-}
-
-/// Milliseconds since the library was loaded.
-fn milliseconds() -> u64 {
-    LOADED.get().map_or(0, |loaded| loaded.elapsed().as_millis() as u64)
 }
 
 /// A socket was connected, or is about to be; who waits for that may ask connect(2) again
@@ -202,14 +157,6 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
     if is_eager() && socket.state() == State::Plain {
         offer(socket, number);
     }
-}
-
-/// Looked at again after as many messages more, if nothing comes of it now.
-fn look_later(socket: &Socket) {
-    let sent = socket.messages_sent.load(Ordering::Relaxed);
-    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
-    let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
-    socket.look_at.store(again, Ordering::Relaxed);
 }
 
 /// A socket was accepted: the other end has made its offer by now, if it makes any, so that
@@ -301,10 +248,15 @@ pub(crate) fn answers() {
 
 #[cold]
 fn take_answers() {
-    with(|promoter| {
-        if let Some(promoter) = promoter {
-            promoter.answers();
-        }
+    if !is_impatient() && milliseconds() < ASKED_FROM.load(Ordering::Relaxed) {
+        return;
+    }
+    real::kept_errno(|| {
+        with(|promoter| {
+            if let Some(promoter) = promoter {
+                promoter.answers();
+            }
+        })
     });
 }
 
@@ -467,6 +419,7 @@ impl Promoter {
         }
         self.pause = (self.pause * 2).min(ANSWERS_EVERY[1]);
         self.ask_at = now + self.pause;
+        ASKED_FROM.store(milliseconds() + self.pause.as_millis() as u64, Ordering::Relaxed);
         IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
         for grant in std::mem::take(&mut self.kept) {
             self.pause = ANSWERS_EVERY[0];

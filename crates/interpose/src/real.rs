@@ -9,21 +9,41 @@
 #![allow(clippy::missing_safety_doc)] // what the C function of the name asks for
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
-    socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, off_t, pid_t, pollfd, sighandler_t, sigset_t,
+    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
-/// Looks the next function of that name up, and keeps its address.
-#[cold]
-pub fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
-    // SAFETY: `name` ends with 0, and RTLD_NEXT is a handle that dlsym(3) knows.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
-    let found = if found.is_null() { missing as *mut c_void } else { found };
-    place.store(found, Relaxed);
-    found
+/// The next function of a name.
+pub struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// Looked up when it is asked for.
+    pub const fn new(name: &'static CStr) -> Next {
+        Next { name, address: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Where it is; never null.
+    #[inline]
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Relaxed);
+        if known.is_null() { self.find() } else { known }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name ends with 0, and RTLD_NEXT is a handle that dlsym(3) knows.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let found = if found.is_null() { missing as *mut c_void } else { found };
+        self.address.store(found, Relaxed);
+        found
+    }
 }
 
 /// Stands for a function that this libc has not: whoever calls it could not have been linked,
@@ -45,23 +65,28 @@ pub fn errno() -> c_int {
     unsafe { *libc::__errno_location() }
 }
 
+/// Runs what may ask the kernel something, whose errors are not the program's.
+#[inline]
+pub fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
+    let errno = errno();
+    let result = run();
+    set_errno(errno);
+    result
+}
+
 /// Defines functions that call the next ones of their names.
 #[macro_export]
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         #[inline]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            static PLACE: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
-                std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-            let mut function = PLACE.load(std::sync::atomic::Ordering::Relaxed);
-            if function.is_null() {
-                // The names are literals without 0.
-                const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                    Ok(name) => name,
-                    Err(_) => panic!("a name with 0"),
-                };
-                function = $crate::real::find(NAME, &PLACE);
-            }
+            // The names are literals without 0.
+            const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name with 0"),
+            };
+            static NEXT: $crate::real::Next = $crate::real::Next::new(NAME);
+            let function = NEXT.address();
             // SAFETY: the address is that of the function of this name, whose C prototype has
             // these arguments and this result; the caller keeps that function's contract.
             // Variable arguments travel in the same registers on Linux's 64-bit systems.
@@ -74,6 +99,11 @@ macro_rules! functions {
 }
 
 functions! {
+    sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t;
+
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
     connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;

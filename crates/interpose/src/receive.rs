@@ -13,7 +13,8 @@ use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
 use crate::sets::{self, EDGE};
-use crate::sockets::{Guard, Promoted, Socket};
+use crate::signals;
+use crate::sockets::{Busy, Guard, Promoted, Socket};
 use crate::spin::{self, Wait};
 use crate::stats::{COUNTERS, count};
 
@@ -30,10 +31,11 @@ pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flag
         true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
     };
     let mut taken = 0;
+    let mut kept = None;
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
         let more = if taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
-        let outcome = receive_some(socket, fd, into.after(taken), flags | more, taken > 0)?;
+        let outcome = receive_some(socket, &mut kept, fd, into.after(taken), flags | more, taken > 0)?;
         match outcome {
             Ok((count, seam)) => {
                 taken += count;
@@ -53,12 +55,14 @@ pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flag
 /// taken before, which are told before any error.
 fn receive_some(
     socket: &'static Socket,
+    kept: &mut Option<Busy<'static>>,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
     told: bool,
 ) -> Option<Result<(usize, bool), i32>> {
     let mut wait: Option<Wait> = None;
+    let mut handled = signals::handled();
     loop {
         let mut inner = socket.lock();
         // A set that is not known may be edge-triggered.
@@ -74,6 +78,8 @@ fn receive_some(
             settle(socket, inner, list);
             return Some(outcome.map(|count| (count, seam)));
         }
+        // This thread comes back to the record.
+        kept.get_or_insert_with(|| socket.keep());
         if flags & libc::MSG_DONTWAIT != 0 {
             let news = promoted.rest();
             drop(inner);
@@ -107,10 +113,10 @@ fn receive_some(
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
         let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
-        if spins && wait.spins() {
+        if spins && wait.spins() && signals::handled() == handled {
             promoted.heat_alone();
             drop(inner);
-            if wait.again() && spin(socket, wait) {
+            if wait.again() && spin(socket, wait, handled) {
                 wait.found();
                 count(&COUNTERS.spun, 1);
                 continue;
@@ -125,14 +131,18 @@ fn receive_some(
         }
         drop(inner);
         promoter::answers();
+        if signals::end_a_wait(handled, || !kernel::has_limit(fd, libc::SO_RCVTIMEO)) {
+            return Some(Err(libc::EINTR));
+        }
+        handled = signals::handled();
         if let Err(errno) = kernel::wait(fd, flags) {
             return Some(Err(errno));
         }
     }
 }
 
-/// Looks until something is there, or looking no longer pays.
-fn spin(socket: &Socket, wait: &mut Wait) -> bool {
+/// Looks until something is there, or looking no longer pays, or a handler ran.
+fn spin(socket: &Socket, wait: &mut Wait, handled: u32) -> bool {
     loop {
         if let Some(mut inner) = socket.try_lock() {
             match inner.promoted.as_deref_mut().map(|promoted| promoted.connection.look_again()) {
@@ -140,7 +150,7 @@ fn spin(socket: &Socket, wait: &mut Wait) -> bool {
                 _ => return true,
             }
         }
-        if !wait.again() {
+        if !wait.again() || signals::handled() != handled {
             return false;
         }
     }

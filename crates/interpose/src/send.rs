@@ -2,7 +2,6 @@
 //! no longer used.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::kernel;
@@ -10,6 +9,7 @@ use crate::memory::Pieces;
 use crate::promoter;
 use crate::real;
 use crate::receive::Outcome;
+use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::stats::{COUNTERS, count};
 
@@ -35,11 +35,19 @@ enum Step {
     Failed(i32),
 }
 
+impl Step {
+    fn is_last(&self) -> bool {
+        matches!(self, Step::Done | Step::Failed(_))
+    }
+}
+
 /// Sends on a socket that was promoted. `None`: it is not, after all.
 pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: c_int) -> Option<Outcome> {
     let mut done = 0;
     let mut deadline: Option<Instant> = None;
     let mut looks = 0u32;
+    let mut kept = None;
+    let mut handled = signals::handled();
     loop {
         let mut inner = socket.lock();
         let promoted = inner.promoted.as_deref_mut()?;
@@ -51,11 +59,22 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
             flags,
             deadline.is_some_and(|deadline| Instant::now() >= deadline),
         );
+        if !step.is_last() {
+            // This thread comes back to the record.
+            kept.get_or_insert_with(|| socket.keep());
+        }
         match step {
             Step::Done => return Some(Ok(done)),
             Step::Failed(errno) => return Some(if done > 0 { Ok(done) } else { Err(errno) }),
             Step::Full => {
                 drop(inner);
+                if signals::handled() != handled {
+                    let restarts = || done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
+                    if socket.blocks(flags) && signals::end_a_wait(handled, restarts) {
+                        return Some(if done > 0 { Ok(done) } else { Err(libc::EINTR) });
+                    }
+                    handled = signals::handled();
+                }
                 if done > before || deadline.is_none() {
                     deadline = Some(Instant::now() + PATIENCE);
                 }
@@ -69,8 +88,11 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
             }
             Step::Blocked => {
                 drop(inner);
-                let waits = flags & libc::MSG_DONTWAIT == 0 && !socket.nonblocking.load(Ordering::Relaxed);
-                let room = if waits && done == 0 { kernel::wait_for_room(fd) } else { Err(libc::EAGAIN) };
+                let room = if socket.blocks(flags) && done == 0 {
+                    kernel::wait_for_room(fd)
+                } else {
+                    Err(libc::EAGAIN)
+                };
                 if let Err(errno) = room {
                     return Some(if done > 0 { Ok(done) } else { Err(errno) });
                 }

@@ -7,22 +7,24 @@
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use ring::layout::SLEEPERS;
 use rustc_hash::FxHashMap;
 
+use crate::free_list::FreeList;
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
-use crate::table::{self, Entry};
 
 mod changes;
 mod looks;
+mod members;
+mod shots;
 
 pub(crate) use changes::{
-    Change, Wish, defer, demoted, forget, list, make, other_changed, refresh, settle, take_out,
-    watched_from_outside,
+    Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
+    settle, take_out, watched_from_outside,
 };
 
 /// The most sets of one process that are followed.
@@ -44,8 +46,13 @@ pub(crate) struct Set {
     pub(crate) promoted: AtomicU32,
     /// 1: the kernel has to be told of changes.
     pub(crate) untold: AtomicU32,
+    /// TCP sockets were put into it.
+    has_sockets: AtomicBool,
+    /// It has, or had, a promoted socket or one of several sets: all others are in `others`.
+    mixed: AtomicBool,
     /// Threads that wait in the kernel since before it had promoted sockets.
     pub(crate) unaware: AtomicU32,
+    next_free: AtomicU32,
     inner: UnsafeCell<Inner>,
 }
 
@@ -58,7 +65,7 @@ pub(crate) struct Inner {
     list: Vec<u32>,
     /// Promoted sockets by what the program has the kernel say about them.
     by_data: FxHashMap<u64, u32>,
-    /// Everything else in the set, by the same, and its descriptor.
+    /// Everything else in the set, by the same, and its descriptor; TCP sockets as soon as it is mixed.
     others: FxHashMap<u64, i32>,
     /// Several of either have the same said, and one of them stands there.
     hides: bool,
@@ -78,16 +85,18 @@ pub(crate) struct Inner {
     asked_kernel: Instant,
     /// Something may be ready that only the kernel knows of.
     kernel_is_due: bool,
+    /// Where a wait has room for one event: whose turn it was.
+    kernels_turn: bool,
 }
 
 static SETS: [AtomicPtr<Set>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
 static USED: AtomicU32 = AtomicU32::new(0);
-static FREE: std::sync::Mutex<Vec<u32>> = std::sync::Mutex::new(Vec::new());
+static FREE: FreeList = FreeList::new();
 static TAKEN_SLEEPERS: AtomicU64 = AtomicU64::new(0);
 
 /// A new set; `None`: too many.
 pub(crate) fn add() -> Option<u32> {
-    if let Some(number) = FREE.lock().ok()?.pop() {
+    if let Some(number) = FREE.take(|number| &at(number).next_free) {
         at(number).names.store(1, Ordering::Relaxed);
         // A fork may have found it among those that are no more.
         at(number).lock().crowd = false;
@@ -101,7 +110,10 @@ pub(crate) fn add() -> Option<u32> {
         epfd: AtomicI32::new(-1),
         promoted: AtomicU32::new(0),
         untold: AtomicU32::new(0),
+        has_sockets: AtomicBool::new(false),
+        mixed: AtomicBool::new(false),
         unaware: AtomicU32::new(0),
+        next_free: AtomicU32::new(0),
         inner: UnsafeCell::new(Inner {
             number,
             list: Vec::new(),
@@ -116,6 +128,7 @@ pub(crate) fn add() -> Option<u32> {
             turn: 0,
             asked_kernel: Instant::now(),
             kernel_is_due: true,
+            kernels_turn: false,
         }),
     };
     place.store(Box::into_raw(Box::new(set)), Ordering::Release);
@@ -127,10 +140,10 @@ pub(crate) fn name(number: u32) {
     at(number).names.fetch_add(1, Ordering::Relaxed);
 }
 
-/// One of its descriptors is gone.
-pub(crate) fn remove(number: u32) {
+/// One of its descriptors is gone. True: it was the last.
+pub(crate) fn remove(number: u32) -> bool {
     if at(number).names.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return;
+        return false;
     }
     let mut inner = at(number).lock();
     for socket in std::mem::take(&mut inner.list) {
@@ -149,7 +162,12 @@ pub(crate) fn remove(number: u32) {
     let here = number + 1;
     let mut come_back = Vec::new();
     let mut forget = |socket_number: u32| {
-        let interest = &mut sockets::at(socket_number).lock().interest;
+        let interest = &mut sockets::at(socket_number).lock_alone().interest;
+        if interest.registered.is_some_and(|registered| registered.set == here) {
+            // Nor would the kernel be told what it seems to know of that one.
+            interest.registered = None;
+            interest.untold &= interest.set != here;
+        }
         if interest.set == here {
             let Interest { sets, earlier, .. } = *interest;
             *interest = Interest { sets: sets.saturating_sub(1), earlier, ..Interest::default() };
@@ -159,19 +177,14 @@ pub(crate) fn remove(number: u32) {
             interest.sets = interest.sets.saturating_sub(1);
         }
     };
-    std::mem::take(&mut inner.by_data).into_values().for_each(&mut forget);
     // One that is promoted later would be taken for a member of the set that gets the number.
-    let others = std::mem::take(&mut inner.others);
-    match std::mem::take(&mut inner.hides) {
-        false => {
-            let socket = |fd| match table::entry(fd) {
-                Entry::Socket(number) => Some(number),
-                _ => None,
-            };
-            others.into_values().filter_map(socket).for_each(&mut forget);
-        }
-        true => sockets::all().for_each(|(number, _)| forget(number)),
+    if at(number).has_sockets.swap(false, Ordering::Relaxed) {
+        sockets::all().for_each(|(number, _)| forget(number));
     }
+    inner.by_data.clear();
+    inner.others.clear();
+    inner.hides = false;
+    at(number).mixed.store(false, Ordering::SeqCst);
     inner.waiting = 0;
     inner.crowd = false;
     if let Some(sleeper) = inner.sleeper.take() {
@@ -182,9 +195,8 @@ pub(crate) fn remove(number: u32) {
         changes::come_back(left, socket);
     }
     at(number).promoted.store(0, Ordering::Relaxed);
-    if let Ok(mut free) = FREE.lock() {
-        free.push(number);
-    }
+    FREE.give(number, &at(number).next_free);
+    true
 }
 
 pub(crate) fn at(number: u32) -> &'static Set {
@@ -206,6 +218,7 @@ pub(crate) fn about_to_fork() {
 
 /// In the child of a fork.
 pub(crate) fn forked() {
+    FREE.reset();
     for place in SETS.iter().take(USED.load(Ordering::Relaxed) as usize) {
         let set = place.load(Ordering::Acquire);
         if !set.is_null() {
@@ -223,6 +236,21 @@ pub(crate) fn forked() {
 impl Set {
     pub(crate) fn lock(&self) -> Guard<'_> {
         Guard { set: self, _held: self.lock.hold() }
+    }
+
+    /// Whether the kernel is told of it by this descriptor.
+    pub(crate) fn is_named(&self, fd: i32) -> bool {
+        self.epfd.load(Ordering::Relaxed) == fd
+    }
+
+    pub(crate) fn is_used_by(&self, fd: i32) {
+        self.epfd.store(fd, Ordering::Relaxed);
+    }
+
+    fn gets_sockets(&self) {
+        if !self.has_sockets.load(Ordering::Relaxed) {
+            self.has_sockets.store(true, Ordering::Relaxed);
+        }
     }
 }
 

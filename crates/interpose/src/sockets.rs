@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, 
 use promote::{Connection, OtherLoop};
 use rustix::fs::{Mode, OFlags};
 
+use crate::free_list::FreeList;
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
 
@@ -32,49 +33,54 @@ pub(crate) enum State {
 
 /// One open TCP socket, however many descriptors of this process name it.
 ///
-/// A record is never unmapped, and zeroed memory is a free one.
+/// A record is never unmapped, and zeroed memory is a free one. What every call on TCP touches comes first, in
+/// one line of the cache.
+#[repr(C, align(64))]
 pub(crate) struct Socket {
     state: AtomicU32,
-    /// Descriptors of this process.
-    pub(crate) names: AtomicU32,
-    /// One of them.
-    pub(crate) fd: AtomicI32,
+    /// Guards `inner`.
+    lock: Lock,
+    /// Calls under way that come back to this record: those that read or write a socket on TCP, which nobody
+    /// promotes then, and those that wait for a promoted one. With [`GONE`], the record is given back by the last.
+    pub(crate) busy: AtomicU32,
     /// Which record in the row of all that were used here; part of the monitor's token.
     pub(crate) generation: AtomicU32,
-    /// Guards `promoted` and the lines below it.
-    lock: Lock,
-    /// Calls into the kernel that read or write, of threads that took it for plain.
-    pub(crate) busy: AtomicU32,
     /// The ledger: what our calls sent and received.
     pub(crate) sent: AtomicU64,
     pub(crate) received: AtomicU64,
     pub(crate) messages_sent: AtomicU32,
     pub(crate) messages_received: AtomicU32,
+    /// Messages at which it is looked at again.
+    pub(crate) look_at: AtomicU32,
+    /// Descriptors of this process.
+    pub(crate) names: AtomicU32,
+    /// One of them.
+    pub(crate) fd: AtomicI32,
     /// What the program last asked of O_NONBLOCK, as far as was seen.
     pub(crate) nonblocking: AtomicBool,
-    /// SO_RCVLOWAT, as the program set it since a promotion: reads that wait, wait for so many
-    /// bytes. 0: it did not.
-    pub(crate) low_water: AtomicI32,
-    /// The processes that have it.
-    pub(crate) holders: Holders,
     /// It is promoted, its ring is not in use, and whatever comes makes the kernel's socket
     /// readable: who waits need not look at it.
     pub(crate) hears: AtomicBool,
     /// The answer to its offer was waited for: eager promotion does so once.
     pub(crate) awaited: AtomicBool,
-    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
-    pub(crate) send_limit: AtomicU32,
     /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
     connected: AtomicBool,
-    /// Messages at which it is looked at again.
-    pub(crate) look_at: AtomicU32,
-    /// Messages at the last look, and its time: milliseconds since the library was loaded.
+    inner: UnsafeCell<Inner>,
+    /// SO_RCVLOWAT, as the program set it since a promotion: reads that wait, wait for so many
+    /// bytes. 0: it did not.
+    pub(crate) low_water: AtomicI32,
+    /// The processes that have it.
+    pub(crate) holders: Holders,
+    /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
+    pub(crate) send_limit: AtomicU32,
+    /// Messages at the last look, and its time: milliseconds, as `clock` has them.
     pub(crate) looked_at: AtomicU32,
     pub(crate) looked_when: AtomicU64,
+    /// Messages each way that connections were waited for when it was offered.
+    pub(crate) patience: AtomicU32,
     /// The monitor refused it because the other end had made no offer, and it counts as such.
     pub(crate) unmatched: AtomicBool,
     next_free: AtomicU32,
-    inner: UnsafeCell<Inner>,
 }
 
 /// What is guarded by a socket's lock.
@@ -94,13 +100,15 @@ pub(crate) struct Interest {
     pub(crate) data: u64,
     /// EPOLLONESHOT has been used up.
     pub(crate) spent: bool,
+    /// Or may have been, before the socket was promoted.
+    pub(crate) unsure: bool,
     /// Sets that have it; one counts for each number that it has it under.
     pub(crate) sets: u32,
     /// The set before this one, while both have it: programs that move a socket to another
     /// thread's set put it in there first.
     pub(crate) earlier: Option<Membership>,
     /// What the kernel was told last.
-    pub(crate) registered: Option<Registered>,
+    pub(crate) registered: Option<Membership>,
     /// It is among those of its set of which the kernel has to be told.
     pub(crate) untold: bool,
     /// The kernel was told of EPOLLOUT, too, to wake who sleeps in the set.
@@ -110,18 +118,8 @@ pub(crate) struct Interest {
 /// What one set asks about a socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Membership {
-    /// As [`Interest::set`].
+    /// As [`Interest::set`], and the socket's descriptor in it.
     pub(crate) set: u32,
-    pub(crate) fd: i32,
-    pub(crate) events: u32,
-    pub(crate) data: u64,
-}
-
-/// What the kernel knows of a socket's interest in a set.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Registered {
-    /// The set, by descriptor, and the socket's own in it.
-    pub(crate) epfd: i32,
     pub(crate) fd: i32,
     pub(crate) events: u32,
     pub(crate) data: u64,
@@ -173,6 +171,9 @@ pub(crate) struct Promoted {
 // SAFETY: `inner` is reached through `Guard` only, which holds the lock; all else is atomics.
 unsafe impl Sync for Socket {}
 
+/// Of `busy`: this process has no descriptor of it any more.
+const GONE: u32 = 1 << 31;
+
 /// No limit of the program's own.
 pub(crate) const WHOLE_RING: u32 = u32::MAX;
 
@@ -180,10 +181,8 @@ pub(crate) const WHOLE_RING: u32 = u32::MAX;
 const MOST: u32 = 1 << 18;
 
 static RECORDS: AtomicPtr<Socket> = AtomicPtr::new(null_mut());
-static GROUND: Lock = Lock::new();
-/// The first free record that was used before, and 1; guarded by `GROUND`.
-static FREE: AtomicU32 = AtomicU32::new(0);
-/// Records that were ever used; guarded by `GROUND`.
+static FREE: FreeList = FreeList::new();
+/// Records that were ever used.
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Those that have been connected, and are not closed.
 static CONNECTED: AtomicU32 = AtomicU32::new(0);
@@ -224,26 +223,13 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     if RECORDS.load(Ordering::Acquire).is_null() {
         return None;
     }
-    let number = {
-        let _held = GROUND.hold();
-        match FREE.load(Ordering::Relaxed) {
-            0 => {
-                let number = USED.load(Ordering::Relaxed);
-                if number == MOST {
-                    return None;
-                }
-                USED.store(number + 1, Ordering::Relaxed);
-                number
-            }
-            free => {
-                FREE.store(at(free - 1).next_free.load(Ordering::Relaxed), Ordering::Relaxed);
-                free - 1
-            }
-        }
+    let unused = || {
+        let next = |used: u32| (used < MOST).then_some(used + 1);
+        USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
     };
+    let number = FREE.take(|number| &at(number).next_free).or_else(unused)?;
+    // Whoever gave it back left `inner` as it was at first.
     let socket = at(number);
-    let mut inner = socket.lock();
-    *inner = Inner::default();
     socket.generation.fetch_add(1, Ordering::Relaxed);
     socket.names.store(1, Ordering::Relaxed);
     socket.fd.store(fd, Ordering::Relaxed);
@@ -260,8 +246,8 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.unmatched.store(false, Ordering::Relaxed);
+    socket.patience.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
-    drop(inner);
     Some((number, socket))
 }
 
@@ -269,13 +255,20 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
     socket.holders.give_up();
-    if socket.connected.swap(false, Ordering::Relaxed) {
+    if socket.connected.load(Ordering::Relaxed) {
+        socket.connected.store(false, Ordering::Relaxed);
         CONNECTED.fetch_sub(1, Ordering::Relaxed);
     }
     socket.set_state(State::Free);
-    let _held = GROUND.hold();
-    socket.next_free.store(FREE.load(Ordering::Relaxed), Ordering::Relaxed);
-    FREE.store(number + 1, Ordering::Relaxed);
+    // BUSY-PAIR: the last that leaves it gives it back: a call that another thread's close found under way
+    // must not come back to what is another connection's.
+    if socket.busy.fetch_or(GONE, Ordering::SeqCst) == 0 {
+        give_back(number);
+    }
+}
+
+fn give_back(number: u32) {
+    FREE.give(number, &at(number).next_free);
 }
 
 /// All records that were ever used.
@@ -285,7 +278,7 @@ pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
 
 /// In the child of a fork: locks that other threads of the parent held are nobody's here.
 pub(crate) fn reset_locks() {
-    GROUND.reset();
+    FREE.reset();
     all().for_each(|(_, socket)| socket.lock.reset());
 }
 
@@ -306,6 +299,7 @@ impl Interest {
         self.sets > u32::from(self.set != 0)
     }
 
+    /// As the program asked last.
     pub(crate) fn membership(&self) -> Option<Membership> {
         let Interest { set, fd, events, data, .. } = *self;
         (set != 0).then_some(Membership { set, fd, events, data })
@@ -325,6 +319,18 @@ impl Socket {
             CONNECTED.fetch_add(1, Ordering::Relaxed);
         }
         first
+    }
+
+    /// Whether a call that finds nothing, or no room, waits, as far as was seen.
+    pub(crate) fn blocks(&self, flags: i32) -> bool {
+        flags & libc::MSG_DONTWAIT == 0 && !self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// A message was sent or received, by this count. Of two at the same time one may be lost: nobody but the
+    /// summary and the pace hears of it.
+    #[inline(always)]
+    pub(crate) fn one_more(messages: &AtomicU32) {
+        messages.store(messages.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     #[inline(always)]
@@ -356,27 +362,49 @@ impl Socket {
     /// promotes it under the call. `None`: it is promoted.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Busy<'_>> {
+        let busy = self.keep();
+        if self.state() == State::Promoted { None } else { Some(busy) }
+    }
+
+    /// The record stays this socket's, whoever closes it meanwhile.
+    #[inline]
+    pub(crate) fn keep(&self) -> Busy<'_> {
         // BUSY-PAIR
         self.busy.fetch_add(1, Ordering::SeqCst);
-        let busy = Busy(self);
-        if self.state() == State::Promoted { None } else { Some(busy) }
+        Busy(self)
+    }
+
+    /// It is being closed: calls that come back find that it is not what it was.
+    pub(crate) fn closes(&self) {
+        self.generation.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn number(&self) -> u32 {
+        let distance = std::ptr::from_ref(self).addr() - RECORDS.load(Ordering::Relaxed).addr();
+        // Below `MOST`.
+        (distance / size_of::<Socket>()) as u32
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_> {
-        let mut guard = Guard { socket: self, shares: false, _held: self.lock.hold() };
+        let mut guard = Guard { socket: self, kept_out: None, _held: self.lock.hold() };
         guard.keep_others_out();
         guard
     }
 
-    #[inline]
     /// The lock without the connection's other processes kept out: nothing of the connection
     /// may be used but what they may use at the same time.
-    pub(crate) fn try_lock_alone(&self) -> Option<Guard<'_>> {
-        Some(Guard { socket: self, shares: false, _held: self.lock.try_hold()? })
+    pub(crate) fn lock_alone(&self) -> Guard<'_> {
+        Guard { socket: self, kept_out: None, _held: self.lock.hold() }
     }
 
-    #[inline]
+    /// The same, if it is free.
+    #[inline(always)]
+    pub(crate) fn try_lock_alone(&self) -> Option<Guard<'_>> {
+        Some(Guard { socket: self, kept_out: None, _held: self.lock.try_hold()? })
+    }
+
+    #[inline(always)]
     pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
         let mut guard = self.try_lock_alone()?;
         guard.keep_others_out();
@@ -384,34 +412,43 @@ impl Socket {
     }
 }
 
-/// A call that reads or writes a plain socket.
+/// A call that comes back to the socket.
 pub(crate) struct Busy<'a>(&'a Socket);
 
 impl Drop for Busy<'_> {
     #[inline]
     fn drop(&mut self) {
         // BUSY-PAIR: release what the call counted.
-        self.0.busy.fetch_sub(1, Ordering::SeqCst);
+        if self.0.busy.fetch_sub(1, Ordering::SeqCst) == GONE | 1 {
+            give_back(self.0.number());
+        }
     }
 }
 
 /// Holds a socket's lock.
 pub(crate) struct Guard<'a> {
     socket: &'a Socket,
-    /// Other processes have the connection, too, and are kept out.
-    shares: bool,
+    /// The same socket, if other processes have its connection, too, and are kept out; a whole word, which moves
+    /// without waiting for its store.
+    kept_out: Option<&'a Socket>,
     _held: Held<'a>,
 }
 
 impl Guard<'_> {
-    #[inline]
+    #[inline(always)]
     fn keep_others_out(&mut self) {
-        let shared = |promoted: &&mut Promoted| promoted.connection.is_shared();
-        if let Some(promoted) = self.promoted.as_deref_mut().filter(shared) {
+        if self.promoted.as_ref().is_some_and(|promoted| promoted.connection.is_shared()) {
+            self.begin_hold();
+        }
+    }
+
+    #[cold]
+    fn begin_hold(&mut self) {
+        if let Some(promoted) = self.promoted.as_deref_mut() {
             // What is wrong with the other end's words is found again by whoever uses them.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             let left = promoted.connection.has_left();
-            self.shares = true;
+            self.kept_out = Some(self.socket);
             if left {
                 // Another process gave the connection back to the kernel.
                 self.demote();
@@ -427,10 +464,16 @@ impl Guard<'_> {
         self.socket.set_state(State::Kernel);
     }
 
+    #[inline(always)]
     fn let_others_in(&mut self) {
-        if std::mem::take(&mut self.shares)
-            && let Some(promoted) = self.promoted.as_deref_mut()
-        {
+        if self.kept_out.take().is_some() {
+            self.end_hold();
+        }
+    }
+
+    #[cold]
+    fn end_hold(&mut self) {
+        if let Some(promoted) = self.promoted.as_deref_mut() {
             promoted.connection.let_go(thread());
         }
     }
@@ -495,7 +538,7 @@ fn is_dead(thread: u32) -> bool {
 }
 
 /// The text up to the first zero.
-fn c_path(path: &[u8]) -> &CStr {
+pub(crate) fn c_path(path: &[u8]) -> &CStr {
     CStr::from_bytes_until_nul(path).unwrap_or_default()
 }
 

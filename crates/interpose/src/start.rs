@@ -92,8 +92,7 @@ fn tell() {
     }
     let mut text = Text { room: [0; LONGEST], len: 0 };
     let _ = stats::summary(&mut text, &report.name, pid);
-    let errno = crate::real::errno();
-    match &report.log {
+    crate::real::kept_errno(|| match &report.log {
         Some(path) => {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
             if let Ok(file) = rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666)) {
@@ -105,8 +104,7 @@ fn tell() {
                 text.write_to(error);
             }
         }
-    }
-    crate::real::set_errno(errno);
+    });
 }
 
 /// Bytes of a summary at most.

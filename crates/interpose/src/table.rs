@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
+use crate::fork;
 use crate::sockets::{self, Socket};
 
 /// What is known of a descriptor.
@@ -83,7 +84,7 @@ pub(crate) fn entry(fd: c_int) -> Entry {
 #[inline(always)]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     match entry(fd) {
-        Entry::Socket(number) => Some(sockets::at(number)),
+        Entry::Socket(number) if !fork::is_elsewhere() => Some(sockets::at(number)),
         _ => None,
     }
 }
@@ -96,7 +97,7 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
         Entry::Socket(number) => SOCKETS + number,
         Entry::Set(number) => SETS + number,
     };
-    if value > FOREIGN {
+    if value > FOREIGN && fd >= end() {
         END.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
     }
     match word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)) {

@@ -10,12 +10,13 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use interpose::{Settings, calls};
 use libc::{
-    epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sighandler_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 mod creators;
 mod variadic;
+mod vfork;
 
 /// The program's own allocator may be one that calls what stands here: nothing of ours is
 /// allocated there.
@@ -57,6 +58,15 @@ macro_rules! names {
 }
 
 names! {
+    sigaction = sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    __sigaction = sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
+    signal = signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    bsd_signal = signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    ssignal = signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    sysv_signal = sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    __sysv_signal = sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
+    sigset = sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t;
+
     socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     socketpair = socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
     __socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;

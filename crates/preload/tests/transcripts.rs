@@ -3,7 +3,8 @@
 //!
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
 //! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
-//! back to TCP while the ring does not pay. TRANSCRIPT=NAME runs one of them.
+//! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long.
+//! TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -101,12 +102,16 @@ impl Bench {
         let stays = text.contains("lane: tcp");
         let also = text.contains("also: auto").then_some("auto");
         let program = self.build(source)?;
-        let plain = self.run(&program, None)?;
+        let plain = self.run(&program, None, None)?;
         if plain.transcript.is_empty() {
             return Err("it wrote no transcript".into());
         }
-        for mode in ["observe", "eager"].into_iter().chain(also) {
-            let run = self.run(&program, Some(mode))?;
+        let spins =
+            text.split_once("spins: ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
+        let modes = [("observe", None), ("eager", None)].into_iter();
+        let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", spins)));
+        for (mode, spins) in modes.chain(more) {
+            let run = self.run(&program, Some(mode), spins)?;
             if run.transcript != plain.transcript {
                 let errors = format!("{}{}", run.errors, run.log);
                 return Err(format!("{mode}:\n{}{errors}", difference(&plain.transcript, &run.transcript)));
@@ -141,7 +146,7 @@ impl Bench {
         if compiled.status.success() { Ok(program) } else { Err(said) }
     }
 
-    fn run(&self, program: &Path, mode: Option<&str>) -> Result<Run, String> {
+    fn run(&self, program: &Path, mode: Option<&str>, spins: Option<&str>) -> Result<Run, String> {
         let name = program.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let file = |kind: &str| self.room.join(format!("{name}.{}.{kind}", mode.unwrap_or("plain")));
         let mut command = Command::new(program);
@@ -156,6 +161,7 @@ impl Bench {
         if let Some(mode) = mode {
             command.env("LD_PRELOAD", &self.library).env("MEGAPIPE_PROMOTE", mode);
             command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
+            command.envs(spins.map(|spins| ("MEGAPIPE_SPIN", spins)));
             command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", file("log"));
         }
         let mut child = command.spawn().expect("the program starts");

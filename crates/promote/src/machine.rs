@@ -314,6 +314,11 @@ impl Machine {
         self.end.sender.kernel_call_ends();
     }
 
+    /// Messages that this end sent and took since the promotion.
+    pub fn messages(&self) -> u64 {
+        self.end.sender.messages().saturating_add(self.end.receiver.messages())
+    }
+
     /// Whether no such call is under way.
     #[inline]
     pub fn kernel_is_idle(&self) -> bool {
@@ -398,6 +403,12 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
         self.end.receiver.leaving()
+    }
+
+    /// This end has left, and the other has not ([`Self::peer_left`]): what that does not take is not sent again
+    /// if it leaves later.
+    pub fn refuse(&mut self) {
+        self.end.sender.refuse();
     }
 
     /// Whether a process that has this end, too, has called [`Self::leave`]: the kernel

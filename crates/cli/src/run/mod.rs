@@ -27,7 +27,8 @@ mod signals;
 /// MEGAPIPE_ONLY and MEGAPIPE_NOT; MEGAPIPE_MONITOR is the monitor's socket, MEGAPIPE_PRELOAD the library. Options are
 /// stronger.
 ///
-/// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found.
+/// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found, 2 if an
+/// option means nothing.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// Which connections with this host are promoted to shared memory [default: auto]
@@ -65,7 +66,7 @@ enum When {
     Off,
     /// Never, but count them, and what the library would not have seen
     Observe,
-    /// After a few messages each way
+    /// Once they have enough to carry: some messages each way, at more than a hundred a second
     Auto,
     /// At once
     Eager,

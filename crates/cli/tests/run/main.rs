@@ -13,4 +13,5 @@ mod execution;
 mod obstacles;
 mod pace;
 mod promotion;
+mod shots;
 mod support;

@@ -1,7 +1,7 @@
 //! Connections with too little to carry stay on TCP until they have more.
 
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use testkit::process::Fosterling;
 
@@ -31,13 +31,19 @@ for number in range(slow + fast):
 /// Of so many runs one meets no hindrance: a call under way when the memory comes, or a busy machine.
 const RUNS: u32 = 10;
 
+/// Starts a server that tells its port first.
+fn serving(command: &mut Command) -> (Fosterling, String) {
+    let mut server = Fosterling::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let mut port = String::new();
+    BufReader::new(server.child().stdout.take().unwrap()).read_line(&mut port).unwrap();
+    (server, port)
+}
+
 /// What the server and the client say of themselves.
 fn talk(place: &Place, mode: &str, slow: u32, fast: u32) -> (String, String) {
     let mut command = place.run();
     command.arg("--stats").arg(python().expect("python3")).args(["-c", SERVER]);
-    let mut server = Fosterling::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
-    let mut port = String::new();
-    BufReader::new(server.child().stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let (mut server, port) = serving(&mut command);
     let mut command = place.run();
     command.args(["--stats", "--promote", mode]).arg(python().expect("python3"));
     let client = output(command.args(["-c", CLIENT, port.trim(), &slow.to_string(), &fast.to_string()]));
@@ -73,4 +79,66 @@ fn an_offer_that_nobody_met_is_made_again() {
     assert!(client.contains(" 1 connections, 0 promoted, 1 unmatched\n"), "{client}");
     let told = (0..RUNS).map(|_| talk(&place, "eager", 20, 500).1);
     assert!(told.into_iter().any(|client| client.contains(" 1 connections, 1 promoted\n")), "never met");
+}
+
+/// An echo server that ends with its longest connection.
+const CROWD_SERVER: &str = r#"
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 0), backlog=200)
+print(listener.getsockname()[1], flush=True)
+last = threading.Event()
+def echo(connection):
+    total = 0
+    while data := connection.recv(4096):
+        connection.sendall(data)
+        total += len(data)
+    connection.close()
+    if total > 1000:
+        last.set()
+def accept():
+    while True:
+        threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
+threading.Thread(target=accept, daemon=True).start()
+last.wait()
+"#;
+
+/// Many connections at a time with few messages each, then one with more.
+const CROWD_CLIENT: &str = r#"
+import socket, sys
+port = int(sys.argv[1])
+def talk(client):
+    client.sendall(b"ping")
+    assert client.recv(4, socket.MSG_WAITALL) == b"ping"
+crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
+for _ in range(20):
+    for client in crowd:
+        talk(client)
+for client in crowd:
+    client.close()
+client = socket.create_connection(("127.0.0.1", port))
+for _ in range(400):
+    talk(client)
+"#;
+
+#[test]
+fn many_short_connections_at_a_time_are_one_lesson() {
+    need_python!("many_short_connections_at_a_time_are_one_lesson");
+    let place = Place::new("crowd");
+    let _monitor = place.monitor();
+    let told = (0..RUNS).any(|_| {
+        let mut command = place.run();
+        command.arg(python().expect("python3")).args(["-c", CROWD_SERVER]);
+        let (mut server, port) = serving(&mut command);
+        let mut command = place.run();
+        command.arg("--stats").arg(python().expect("python3"));
+        let client = output(command.args(["-c", CROWD_CLIENT, port.trim()]));
+        assert!(client.status.success(), "{}", text(&client.stderr));
+        assert!(server.child().wait().unwrap().success());
+        let said = text(&client.stderr);
+        let carried =
+            said.split("over shared memory ").nth(1).and_then(|rest| rest.split(' ').next()?.parse().ok());
+        // The short ones have 12 messages left each when they are promoted: 720 in all.
+        carried.is_some_and(|messages: u32| messages > 60 * 12 + 100)
+    });
+    assert!(told, "what came after a crowd was never promoted");
 }

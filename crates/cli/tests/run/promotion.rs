@@ -120,6 +120,18 @@ fn an_offered_end_closes_as_any_other() {
     }
 }
 
+/// The program's transcript is compared with plain's elsewhere, with each connection promoted at once.
+#[test]
+fn calls_under_way_come_back_to_their_own_connection() {
+    let place = Place::new("calls");
+    let _monitor = place.monitor();
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/../preload/tests/programs");
+    let source = fs::read_to_string(format!("{programs}/closed_while_read.c")).unwrap();
+    let program = place.compile("closed", &source, &["-pthread", "-I", programs]).expect("a C compiler");
+    let ended = output(place.run().arg(&program));
+    assert_eq!((text(&ended.stdout).as_str(), ended.status.code()), ("all right\n", Some(0)));
+}
+
 #[test]
 fn connections_that_stay_on_tcp_are_told_with_the_reason() {
     need_python!("connections_that_stay_on_tcp_are_told_with_the_reason");

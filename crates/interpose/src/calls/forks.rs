@@ -45,8 +45,26 @@ pub unsafe fn clone(
             let beginning = (&raw mut beginning).cast();
             process::fork(|| real::clone(Some(begin), stack, flags, beginning, parent, storage, child))
         }
-        _ => real::clone(run, stack, flags, argument, parent, storage, child),
+        _ => {
+            shares_memory(flags as u64);
+            real::clone(run, stack, flags, argument, parent, storage, child)
+        }
     }
+}
+
+/// What a clone(2) of these flags makes, may be another process with this one's memory.
+pub(super) fn shares_memory(flags: u64) {
+    if flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64 {
+        process::lends_memory();
+    }
+}
+
+/// vfork(2) is about to be called: the next function of that name, which whoever asks jumps to. One that called
+/// it could not return twice.
+pub extern "C" fn next_vfork() -> *const c_void {
+    static NEXT: real::Next = real::Next::new(c"vfork");
+    process::lends_memory();
+    NEXT.address()
 }
 
 /// The arguments of clone3(2), as far as they tell whether it is a fork.
@@ -65,7 +83,11 @@ pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
         Some(Clone3 { flags, stack: 0, .. }) if flags & libc::CLONE_VM as u64 == 0 => {
             c_long::from(process::fork(|| call() as pid_t))
         }
-        _ => call(),
+        Some(Clone3 { flags, .. }) => {
+            shares_memory(flags);
+            call()
+        }
+        None => call(),
     }
 }
 

@@ -28,12 +28,10 @@ pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut
 
 pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     let status = real::connect(fd, address, length);
-    if let Some((number, socket)) = watched(fd) {
-        let errno = real::errno();
-        if status == 0 || errno == libc::EINPROGRESS {
-            promoter::connected(socket, number);
-        }
-        real::set_errno(errno);
+    if let Some((number, socket)) = watched(fd)
+        && (status == 0 || real::errno() == libc::EINPROGRESS)
+    {
+        kept_errno(|| promoter::connected(socket, number));
     }
     status
 }
@@ -52,19 +50,14 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
     if new < 0 {
         return new;
     }
-    let errno = real::errno();
-    if watched(listener).is_some() {
+    kept_errno(|| {
+        let Some((_, listener)) = watched(listener) else { return descriptors::foreign(new) };
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
-            if let Some(listener) = table::socket(listener) {
-                // Options are inherited.
-                socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
-            }
+            // Options are inherited.
+            socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
             promoter::accepted(socket, number);
         }
-    } else {
-        descriptors::foreign(new);
-    }
-    real::set_errno(errno);
+    });
     new
 }
 
@@ -89,9 +82,7 @@ pub unsafe fn close(fd: c_int) -> c_int {
         real::set_errno(libc::EBADF);
         return -1;
     }
-    let before = real::errno();
-    descriptors::closing(fd);
-    real::set_errno(before);
+    kept_errno(|| descriptors::closing(fd));
     real::close(fd)
 }
 
@@ -103,9 +94,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     if flags & ONLY_MARK != 0 || first > last {
         return real::close_range(first, last, flags);
     }
-    let before = real::errno();
-    descriptors::closing_range(low, high);
-    real::set_errno(before);
+    kept_errno(|| descriptors::closing_range(low, high));
     // The descriptor that the program does not know of stays.
     match promoter::hidden().filter(|hidden| (low..=high).contains(hidden)) {
         None => real::close_range(first, last, flags),
@@ -245,9 +234,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
 /// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
 pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
     if is_memory(stream) {
-        let before = real::errno();
-        descriptors::closing(libc::fileno(stream));
-        real::set_errno(before);
+        kept_errno(|| descriptors::closing(libc::fileno(stream)));
     }
     real::fclose(stream)
 }
@@ -312,6 +299,7 @@ pub fn made(fd: c_int) -> c_int {
 /// _exit(2): the summary comes first.
 #[allow(non_snake_case)] // the C name
 pub unsafe fn _exit(status: c_int) -> c_int {
+    process::diverges_no_more();
     crate::finish();
     real::_exit(status)
 }
@@ -323,6 +311,7 @@ fn before_exec() {
     if !process::borrows_memory() {
         return;
     }
+    process::diverges_no_more();
     for fd in 0..table::end() {
         let Some(socket) = table::socket(fd).filter(|_| kernel::is_inherited(fd)) else { continue };
         let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);

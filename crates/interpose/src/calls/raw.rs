@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::forks::clone3;
+use super::forks::{clone3, shares_memory};
 use super::*;
 
 /// What is left of a time is told by these calls themselves, not by their functions in libc.
@@ -140,8 +140,13 @@ pub unsafe fn syscall(
         libc::SYS_clone if a & c_long::from(libc::CLONE_VM) == 0 && b == 0 => {
             process::fork(|| real::syscall(number, a, b, c, d, e, f) as pid_t)
         }
+        libc::SYS_clone => {
+            shares_memory(a as u64);
+            return real::syscall(number, a, b, c, d, e, f);
+        }
         libc::SYS_clone3 => return clone3(a as *const c_void, b as size_t),
         libc::SYS_exit_group => {
+            process::diverges_no_more();
             crate::finish();
             return real::syscall(number, a, b, c, d, e, f);
         }
@@ -208,6 +213,10 @@ mod older {
                 select(fd, read, write, except, e as *mut timeval)
             }
             libc::SYS_fork => fork(),
+            libc::SYS_vfork => {
+                process::lends_memory();
+                return real::syscall(number, a, b, c, d, e, f);
+            }
             libc::SYS_open
             | libc::SYS_creat
             | libc::SYS_eventfd

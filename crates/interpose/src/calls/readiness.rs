@@ -24,19 +24,7 @@ fn made_set(fd: c_int) -> c_int {
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let before = real::errno();
-    let wish = is_memory(event).then(|| *event);
-    if let Some(outcome) = epoll::deferred(set, operation, fd, wish) {
-        return told(outcome.map(|()| 0), before) as c_int;
-    }
-    let mut errno = before;
-    let status = epoll::make(set, operation, fd, wish, || {
-        let status = real::epoll_ctl(set, operation, fd, event);
-        errno = real::errno();
-        status
-    });
-    real::set_errno(errno);
-    status
+    epoll::control(set, operation, fd, event, || real::epoll_ctl(set, operation, fd, event))
 }
 
 /// A wait whose events have nowhere to go, as the kernel finds out once there are some.
@@ -56,7 +44,7 @@ unsafe fn unreachable_memory(
 }
 
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     match epoll::promoted_set(set) {
         Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), std::ptr::null())
@@ -77,7 +65,7 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     match epoll::promoted_set(set) {
         Some(promoted) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
@@ -96,7 +84,7 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     match (epoll::promoted_set(set), epoll::time(timeout.as_ref())) {
         (Some(promoted), Ok(limit)) if most > 0 && is_memory(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
@@ -120,7 +108,7 @@ unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'
 }
 
 pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     match promoted_among(fds, count) {
         Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
         None => real::poll(fds, count, timeout),
@@ -133,7 +121,7 @@ pub unsafe fn ppoll(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     match (promoted_among(fds, count), epoll::time(timeout.as_ref())) {
         (Some(fds), Ok(limit)) => polling::wait(fds, limit, mask),
         _ => real::ppoll(fds, count, timeout, mask),
@@ -147,7 +135,7 @@ pub unsafe fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     let sets = Sets { read, write, except };
     let limit = timeout
         .as_ref()
@@ -176,7 +164,7 @@ pub unsafe fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    kept_errno(promoter::answers);
+    promoter::answers();
     let sets = Sets { read, write, except };
     match epoll::time(timeout.as_ref()) {
         Ok(limit) if selecting::concerns(count, sets) => selecting::wait(count, sets, limit, mask),

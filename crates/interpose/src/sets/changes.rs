@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{EDGE, IN, Inner, ONCE, OUT_TOO, at};
-use crate::kernel::Found;
+use super::{EDGE, Guard, ONCE, at};
 use crate::leaving;
 use crate::real;
-use crate::sockets::{self, Interest, Membership, Promoted, Registered, Socket, State};
+use crate::sockets::{self, Interest, Membership, Socket, State};
 use crate::table::{self, Entry};
 
 /// What a program asks of a set about one of its sockets.
@@ -28,58 +27,130 @@ pub(crate) struct Wish {
     pub(crate) data: u64,
 }
 
-/// Has the kernel make a change, by `call`, which returns 0 then; returns what that did. Whoever the
-/// kernel wakes for it meanwhile waits until it is known here, too: an event would be taken for
-/// what it was before, and EPOLLONESHOT be told of twice.
-pub(crate) fn make(
-    number: u32,
-    epfd: i32,
-    socket_number: u32,
-    fd: i32,
-    change: Change,
-    call: impl FnOnce() -> i32,
-) -> i32 {
-    let set = at(number);
+/// What an epoll_ctl(2) is about: a set and a socket, by their numbers here and the descriptors that it names.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) set: u32,
+    pub(crate) epfd: i32,
+    pub(crate) socket: u32,
+    pub(crate) fd: i32,
+}
+
+/// Has the kernel make a change, by `call`, which returns 0 then; returns what that did, and leaves errno as
+/// that did. `change` is looked at afterwards: the kernel says what can be read, and a read just behind the
+/// program's own smaller writes would wait for them.
+pub(crate) fn make(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
+    let set = at(place.set);
+    let socket = sockets::at(place.socket);
+    // With its lock nobody promotes it between the call and the note of it. Who has that may be about to, and wait
+    // for the set.
+    let Some(mut guard) = socket.try_lock() else { return make_known(place, change, call) };
+    if guard.promoted.is_some() || set.mixed.load(Ordering::SeqCst) {
+        drop(guard);
+        return make_known(place, change, call);
+    }
+    let status = call();
+    if status != 0 {
+        return status;
+    }
+    let Some(change) = change() else { return 0 };
+    if !set.is_named(place.epfd) {
+        set.is_used_by(place.epfd);
+    }
+    set.gets_sockets();
+    let before = guard.interest.membership();
+    let noted = note(&mut guard.interest, place, change);
+    drop(guard);
+    if !noted {
+        real::kept_errno(|| made(place, change));
+    } else if set.mixed.load(Ordering::SeqCst) {
+        // MIXED-PAIR: a note before the look at this, which is stored before the notes of all sockets are read.
+        correct(place.set, socket, before);
+    }
+    0
+}
+
+/// The set was mixed while a socket's interest changed, which may stand in `others` as it was `before`.
+#[cold]
+fn correct(number: u32, socket: &Socket, before: Option<Membership>) {
+    let mut inner = at(number).lock();
+    let guard = socket.lock();
+    if let Some(before) = before.filter(|before| before.set == number + 1) {
+        inner.has_other_no_more(before.data, before.fd);
+    }
+    let now = guard.interest;
+    if now.set == number + 1 && guard.promoted.is_none() {
+        inner.has_other(now.data, now.fd);
+    }
+}
+
+/// What most changes come to, of a socket on TCP that is in one set at most: some programs make five for
+/// each message. False: this is another, and nothing was noted.
+#[inline]
+fn note(interest: &mut Interest, Place { set, fd, .. }: Place, change: Change) -> bool {
+    let present = interest.set == set + 1 && interest.fd == fd;
+    match change {
+        _ if interest.earlier.is_some() || interest.untold => return false,
+        Change::Modify(wish) if present => wish.note(set, interest),
+        Change::Add(wish) if interest.set == 0 && interest.sets == 0 => {
+            wish.note(set, interest);
+            interest.sets = 1;
+        }
+        Change::Delete if present && interest.sets == 1 => *interest = Interest::default(),
+        _ => return false,
+    }
+    true
+}
+
+/// The same, where others than the socket are concerned, too. Whoever the kernel wakes for it meanwhile waits
+/// until it is known here, too: an event would be taken for what it was before, and EPOLLONESHOT be told of twice.
+fn make_known(place: Place, change: impl FnOnce() -> Option<Change>, call: impl FnOnce() -> i32) -> i32 {
+    let set = at(place.set);
     let mut inner = set.lock();
-    let promoted = sockets::at(socket_number).state() == State::Promoted;
-    if promoted {
+    inner.mix();
+    if sockets::at(place.socket).state() == State::Promoted {
         // UNAWARE-PAIR: who wakes in the set's first wait with a promoted socket looks at this.
         set.promoted.fetch_max(1, Ordering::SeqCst);
     }
     let status = call();
-    if status != 0 {
-        set.promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
-        return status;
+    match (status == 0).then(change).flatten() {
+        Some(change) => real::kept_errno(|| follow(inner, place, change, false)),
+        None => set.promoted.store(inner.by_data.len() as u32, Ordering::SeqCst),
     }
-    set.epfd.store(epfd, Ordering::Relaxed);
+    status
+}
+
+/// Notes a change that the kernel has made already.
+pub(crate) fn made(place: Place, change: Change) {
+    let mut inner = at(place.set).lock();
+    inner.mix();
+    follow(inner, place, change, true);
+}
+
+/// `told`: there may have been events since the change.
+fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
+    let Place { set, epfd, socket: socket_number, fd } = place;
+    at(set).is_used_by(epfd);
     let mut socket = sockets::at(socket_number).lock();
+    let promoted = socket.promoted.is_some();
     let before = socket.interest;
-    let present = |fd: i32| before.set == number + 1 && before.fd == fd;
-    let earlier = before.earlier.filter(|earlier| earlier.set == number + 1 && earlier.fd == fd);
-    let registered =
-        |wish: Wish| Some(Registered { epfd, fd: wish.fd, events: wish.events, data: wish.data });
+    let present = before.set == set + 1 && before.fd == fd;
+    let earlier = before.earlier.filter(|earlier| earlier.set == set + 1 && earlier.fd == fd);
     let now = match change {
-        Change::Add(wish) if before.set == 0 || present(wish.fd) => Interest {
-            sets: before.sets + u32::from(before.set == 0),
-            registered: registered(wish),
-            ..wish.interest(number, before)
-        },
-        Change::Add(wish) => Interest {
-            sets: before.sets + 1,
-            earlier: before.membership(),
-            registered: registered(wish),
-            ..wish.interest(number, before)
-        },
-        Change::Modify(wish) if before.set == 0 || present(wish.fd) => Interest {
-            sets: before.sets.max(1),
-            registered: registered(wish),
-            ..wish.interest(number, before)
-        },
+        Change::Add(wish) if before.set == 0 || present => {
+            Interest { sets: before.sets + u32::from(before.set == 0), ..wish.told(set, before) }
+        }
+        Change::Add(wish) => {
+            Interest { sets: before.sets + 1, earlier: before.membership(), ..wish.told(set, before) }
+        }
+        Change::Modify(wish) if before.set == 0 || present => {
+            Interest { sets: before.sets.max(1), ..wish.told(set, before) }
+        }
         Change::Modify(wish) => {
             let now = earlier.map(|earlier| Membership { events: wish.events, data: wish.data, ..earlier });
             Interest { earlier: now.or(before.earlier), ..before }
         }
-        Change::Delete if present(fd) => {
+        Change::Delete if present => {
             let sets = before.sets.saturating_sub(1);
             Interest { sets, earlier: before.earlier, ..Interest::default() }
         }
@@ -88,6 +159,7 @@ pub(crate) fn make(
             Interest { sets, earlier: before.earlier.filter(|one| Some(*one) != earlier), ..before }
         }
     };
+    let now = Interest { unsure: now.unsure || (told && now.events & ONCE != 0), ..now };
     match earlier {
         Some(earlier) if now.earlier != before.earlier => inner.forget(socket_number, earlier),
         _ => {}
@@ -96,13 +168,15 @@ pub(crate) fn make(
     inner.prod(epfd, &mut socket);
     drop(socket);
     drop(inner);
+    if let Some(other) = now.earlier {
+        at(other.set - 1).lock().mix();
+    }
     match change {
         Change::Delete => come_back(now, socket_number),
         // Only the kernel can tell all of them.
         _ if promoted && now.is_one_of_several() => leaving::leave_if_possible(fd),
         _ => {}
     }
-    status
 }
 
 /// The socket's last set has it no more: the one before is its set again, if that still has it.
@@ -110,21 +184,15 @@ pub(super) fn come_back(left: Interest, socket_number: u32) {
     let Some(earlier) = left.earlier.filter(|_| left.set == 0) else { return };
     let set = at(earlier.set - 1);
     let mut inner = set.lock();
+    inner.mix();
     let mut socket = sockets::at(socket_number).lock();
     if socket.interest.set != 0 || socket.interest.earlier != Some(earlier) {
         return;
     }
     let Membership { fd, events, data, .. } = earlier;
     let epfd = set.epfd.load(Ordering::Relaxed);
-    let now = Interest {
-        set: earlier.set,
-        fd,
-        events,
-        data,
-        sets: socket.interest.sets,
-        registered: Some(Registered { epfd, fd, events, data }),
-        ..Interest::default()
-    };
+    let left = Interest { sets: socket.interest.sets, ..Interest::default() };
+    let now = Wish { fd, events, data }.told(earlier.set - 1, left);
     inner.apply(socket_number, &mut socket, now);
     inner.prod(epfd, &mut socket);
 }
@@ -134,12 +202,33 @@ pub(crate) fn forget(socket_number: u32, earlier: Membership) {
     at(earlier.set - 1).lock().forget(socket_number, earlier);
 }
 
+/// A socket on TCP is closed: its set forgets it. False: more than that is to be done.
+pub(crate) fn let_go(socket: &Socket) -> bool {
+    let mut guard = socket.lock();
+    if guard.promoted.is_some() || guard.interest.earlier.is_some() {
+        return false;
+    }
+    let before = std::mem::take(&mut guard.interest).membership();
+    drop(guard);
+    if let Some(before) = before
+        // MIXED-PAIR, as for `make`.
+        && at(before.set - 1).mixed.load(Ordering::SeqCst)
+    {
+        correct(before.set - 1, socket, Some(before));
+    }
+    true
+}
+
 /// The socket was promoted, or closed (`gone`): what its set has to know.
 pub(crate) fn refresh(number: u32, socket_number: u32, gone: bool) {
     let mut inner = at(number).lock();
+    inner.mix();
     let mut socket = sockets::at(socket_number).lock();
     if socket.interest.set == number + 1 {
-        let now = if gone { Interest::default() } else { socket.interest };
+        let now = match gone {
+            true => Interest::default(),
+            false => Interest { unsure: socket.interest.events & ONCE != 0, ..socket.interest },
+        };
         inner.apply(socket_number, &mut socket, now);
     }
 }
@@ -163,17 +252,13 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
 /// A change that the kernel need not know of before it is asked for events, since the wait
 /// itself looks at the socket: programs make several for each message. `None`: it is the
 /// kernel's after all, and has been told what came before.
-pub(crate) fn defer(
-    number: u32,
-    epfd: i32,
-    socket_number: u32,
-    fd: i32,
-    change: Change,
-) -> Option<Result<(), i32>> {
+pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
+    let Place { set: number, epfd, socket: socket_number, fd } = place;
     let set = at(number);
     let mut inner = set.lock();
+    inner.mix();
     let mut socket = sockets::at(socket_number).lock();
-    let elsewhere = |registered: Registered| registered.epfd != epfd;
+    let elsewhere = |registered: Membership| registered.set != number + 1;
     if socket.interest.set == 0 && socket.interest.registered.is_none_or(elsewhere) {
         // What another set was not told.
         tell(&mut socket.interest);
@@ -208,14 +293,12 @@ pub(crate) fn defer(
         tell(&mut socket.interest);
         return None;
     };
-    let wanted =
-        (now.set != 0).then_some(Registered { epfd, fd: now.fd, events: now.events, data: now.data });
-    if wanted != now.registered && !now.untold {
+    if now.membership() != now.registered && !now.untold {
         now.untold = true;
         inner.untold.push(socket_number);
         set.untold.store(1, Ordering::Relaxed);
     }
-    set.epfd.store(epfd, Ordering::Relaxed);
+    set.is_used_by(epfd);
     inner.apply(socket_number, &mut socket, now);
     Some(Ok(()))
 }
@@ -224,6 +307,15 @@ pub(crate) fn defer(
 /// asked of it, and must not be told once the number is another's.
 pub(crate) fn settle(socket: &Socket) {
     tell(&mut socket.lock().interest);
+}
+
+/// Whether a set has a promoted socket under a descriptor that is about to be closed, and the socket has others.
+pub(crate) fn outlives(socket: &Socket, fd: i32) -> bool {
+    let guard = socket.lock();
+    guard.promoted.is_some()
+        && guard.interest.set != 0
+        && guard.interest.fd == fd
+        && socket.names.load(Ordering::Relaxed) > 1
 }
 
 /// Takes a descriptor out of every set in the kernel, which its close will not do.
@@ -236,33 +328,30 @@ pub(crate) fn take_out(fd: i32) {
 }
 
 /// Tells the kernel what it has not been told of one socket.
-fn tell(interest: &mut Interest) {
+pub(super) fn tell(interest: &mut Interest) {
     if !interest.untold {
         return;
     }
     interest.untold = false;
     let before = interest.registered;
-    let epfd = match (before, interest.set) {
-        (Some(before), 0) => before.epfd,
-        (None, 0) => return,
-        (_, set) => at(set - 1).epfd.load(Ordering::Relaxed),
-    };
-    let wanted = (interest.set != 0).then_some(Registered {
-        epfd,
-        fd: interest.fd,
-        events: interest.events,
-        data: interest.data,
-    });
-    let (operation, told) = match (before, wanted) {
-        (None, Some(wanted)) => (libc::EPOLL_CTL_ADD, wanted),
-        (Some(before), None) => (libc::EPOLL_CTL_DEL, before),
-        (Some(before), Some(wanted)) if before != wanted => (libc::EPOLL_CTL_MOD, wanted),
-        _ => return,
-    };
+    let wanted = interest.membership();
+    let same = |before: &Membership, wanted: &Membership| (before.set, before.fd) == (wanted.set, wanted.fd);
+    match (before, wanted) {
+        (before, wanted) if before == wanted => {}
+        (Some(before), Some(wanted)) if same(&before, &wanted) => register(libc::EPOLL_CTL_MOD, wanted),
+        (before, wanted) => {
+            before.into_iter().for_each(|before| register(libc::EPOLL_CTL_DEL, before));
+            wanted.into_iter().for_each(|wanted| register(libc::EPOLL_CTL_ADD, wanted));
+        }
+    }
+    interest.registered = wanted;
+}
+
+fn register(operation: i32, told: Membership) {
+    let epfd = at(told.set - 1).epfd.load(Ordering::Relaxed);
     let mut event = epoll_event { events: told.events, u64: told.data };
     // SAFETY: an event to read.
-    unsafe { real::epoll_ctl(told.epfd, operation, told.fd, &raw mut event) };
-    interest.registered = wanted;
+    unsafe { real::epoll_ctl(epfd, operation, told.fd, &raw mut event) };
 }
 
 /// Somebody waits for the set itself, by poll(2) or in another set: nobody looks at its
@@ -276,19 +365,29 @@ pub(crate) fn watched_from_outside(number: u32) {
 }
 
 impl Wish {
+    /// What stands where the kernel has to be told yet.
     fn interest(self, number: u32, before: Interest) -> Interest {
-        Interest {
-            set: number + 1,
-            fd: self.fd,
-            events: self.events,
-            data: self.data,
-            spent: false,
-            sets: before.sets,
-            earlier: before.earlier,
-            registered: before.registered,
-            untold: before.untold,
-            prods: false,
-        }
+        Interest { registered: before.registered, ..self.told(number, before) }
+    }
+
+    /// The kernel knows.
+    fn told(self, number: u32, mut before: Interest) -> Interest {
+        self.note(number, &mut before);
+        before
+    }
+
+    /// The same, word by word: some programs do so for each message, and no word is read just after it was written.
+    #[inline(always)]
+    fn note(self, number: u32, interest: &mut Interest) {
+        let Wish { fd, events, data } = self;
+        interest.set = number + 1;
+        interest.fd = fd;
+        interest.events = events;
+        interest.data = data;
+        interest.registered = Some(Membership { set: number + 1, fd, events, data });
+        interest.spent = false;
+        interest.unsure = false;
+        interest.prods = false;
     }
 }
 
@@ -312,119 +411,5 @@ pub(crate) fn list(number: u32, socket: &'static Socket) {
     let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
     if let Some(promoted) = guard.promoted.as_deref_mut() {
         inner.list(socket_number, promoted);
-    }
-}
-
-impl Inner {
-    /// A socket's interest in this set began, changed or ended, or the socket was promoted.
-    fn apply(&mut self, number: u32, socket: &mut sockets::Guard<'_>, now: Interest) {
-        let here = self.number + 1;
-        let before = std::mem::replace(&mut socket.interest, now);
-        let known = before.set == here && self.by_data.get(&before.data) == Some(&number);
-        if known && (now.set != here || now.data != before.data) {
-            self.by_data.remove(&before.data);
-        }
-        // One that left stays in the list, and hot, until the set sleeps: programs take
-        // sockets out and put them in again all the time.
-        let stays = socket.promoted.is_none()
-            && !self.hides
-            && (before.set, before.fd, before.data) == (now.set, now.fd, now.data)
-            && now.set == here;
-        if before.set == here && !stays && self.others.get(&before.data) == Some(&before.fd) {
-            self.others.remove(&before.data);
-        }
-        match socket.promoted.as_deref_mut() {
-            None => {
-                self.kernel_is_due = true;
-                if now.set == here && !stays {
-                    self.has_other(now.data, now.fd);
-                }
-            }
-            Some(promoted) if now.set == here => {
-                // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
-                promoted.reported = u64::MAX;
-                promoted.told_writable = false;
-                let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
-                self.hides |= same;
-                if same || self.others.contains_key(&now.data) {
-                    self.ambiguous = true;
-                }
-                if promoted.listed_in != here && !promoted.armed {
-                    promoted.connection.mute();
-                    promoted.armed = true;
-                }
-                if now.events & OUT_TOO != 0 || promoted.connection.look_again().unwrap_or(true) {
-                    self.list(number, promoted);
-                }
-            }
-            Some(_) => {}
-        }
-        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after. What stands there
-        // already was stored so before.
-        let promoted = &at(self.number).promoted;
-        if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
-            promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
-        }
-    }
-
-    /// If somebody sleeps in the set, and what lies in the socket's ring has no bell: the
-    /// kernel, which can write to it, wakes him.
-    fn prod(&mut self, epfd: i32, socket: &mut sockets::Guard<'_>) {
-        if self.waiting == 0 && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let interest = socket.interest;
-        let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
-        // What is in the kernel, a bell for one, has woken him already.
-        let needs_one = |promoted: &mut Promoted| {
-            promoted.connection.look_again().unwrap_or(true)
-                && matches!(promoted.look(interest.fd), Found::Nothing)
-        };
-        if !waits || !socket.promoted.as_deref_mut().is_some_and(needs_one) {
-            return;
-        }
-        let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };
-        // SAFETY: an event to read.
-        let status = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
-        socket.interest.prods = status == 0;
-    }
-
-    /// A set that has the socket no more, and was not its last.
-    fn forget(&mut self, number: u32, earlier: Membership) {
-        if self.by_data.get(&earlier.data) == Some(&number) {
-            self.by_data.remove(&earlier.data);
-        }
-        if self.others.get(&earlier.data) == Some(&earlier.fd) {
-            self.others.remove(&earlier.data);
-        }
-    }
-
-    fn has_other(&mut self, data: u64, fd: i32) {
-        self.hides |= self.others.insert(data, fd).is_some_and(|other| other != fd);
-        if self.by_data.contains_key(&data) {
-            self.ambiguous = true;
-        }
-    }
-
-    /// Tells the kernel what it was not told; before each time it is asked for events.
-    pub(crate) fn tell_kernel(&mut self) {
-        if self.untold.is_empty() {
-            return;
-        }
-        while let Some(number) = self.untold.pop() {
-            tell(&mut sockets::at(number).lock().interest);
-        }
-        at(self.number).untold.store(0, Ordering::Relaxed);
-    }
-
-    /// Waits of this set look at it from now on.
-    pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
-        if promoted.listed_in != self.number + 1 {
-            promoted.listed_in = self.number + 1;
-            // It may be there from an earlier time.
-            if !self.list.contains(&number) {
-                self.list.push(number);
-            }
-        }
     }
 }

@@ -1,6 +1,5 @@
 //! A wait of one thread in a set: which of its promoted sockets have something, what the
 //! kernel's events about them mean, and how the set goes to sleep.
-#![allow(unsafe_code)] // epoll_ctl(2)
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -8,9 +7,8 @@ use std::time::Instant;
 use libc::epoll_event;
 use promote::Next;
 
-use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, take_sleeper};
+use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, shots, take_sleeper};
 use crate::promoter;
-use crate::real;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 
@@ -30,6 +28,19 @@ impl Inner {
     /// Whether the kernel has to be asked by now.
     pub(crate) fn kernel_is_due(&self, now: Instant) -> bool {
         self.kernel_is_due || now >= self.asked_kernel + KERNEL_EVERY
+    }
+
+    /// How many of so many events may be those of rings, when the kernel is to be asked, too: where these always
+    /// have something, nobody would hear of a listener or a timer. Of a single one each has every second.
+    pub(crate) fn share_of_rings(&mut self, events: usize) -> usize {
+        match events {
+            0 => 0,
+            1 => {
+                self.kernels_turn = !self.kernels_turn;
+                usize::from(!self.kernels_turn)
+            }
+            _ => events - (events / 4).max(1),
+        }
     }
 
     pub(crate) fn kernel_was_asked(&mut self, now: Instant) {
@@ -91,7 +102,8 @@ impl Inner {
             let (interest, Some(promoted)) = (&mut inner.interest, inner.promoted.as_deref_mut()) else {
                 continue;
             };
-            if promoted.listed_in != self.number + 1 || interest.set != self.number + 1 || interest.spent {
+            let listed = promoted.listed_in == self.number + 1 && interest.set == self.number + 1;
+            if !listed || shots::is_used_up(epfd, interest) {
                 continue;
             }
             let edge = interest.events & EDGE != 0;
@@ -128,7 +140,7 @@ impl Inner {
             {
                 promoted.heat(sleeper);
             }
-            spend(epfd, interest);
+            shots::spend(epfd, interest);
             events[count] = epoll_event { events: ready, u64: interest.data };
             count += 1;
         }
@@ -151,57 +163,65 @@ impl Inner {
     /// What of the kernel's events is true of promoted sockets: bells are none. Keeps the
     /// true ones, merged with the first `told` ones; returns how many there are in all.
     pub(crate) fn filter(&mut self, epfd: i32, events: &mut [epoll_event], told: usize) -> usize {
-        if self.ambiguous {
-            return events.len();
-        }
         let mut kept = told;
         for place in told..events.len() {
-            let mut event = events[place];
-            let data = event.u64;
-            if let Some(number) = self.by_data.get(&data).copied() {
-                let mut guard = sockets::at(number).lock();
-                let inner = &mut *guard;
-                let ours = inner.interest.set == self.number + 1 && inner.interest.data == data;
-                let prodded = ours && std::mem::take(&mut inner.interest.prods);
-                if prodded {
-                    event.events &= !(OUT_TOO & !inner.interest.events);
-                    event.events |= IN;
-                }
-                if let Some(promoted) = inner.promoted.as_deref_mut().filter(|_| ours) {
-                    let fd = inner.interest.fd;
-                    let edge = inner.interest.events & EDGE != 0;
-                    if event.events & IN_TOO != 0 {
-                        if self.has_news(number, promoted, fd, edge) {
-                            promoted.report(fd, edge);
-                        } else {
-                            event.events &= !IN_TOO;
-                        }
-                    }
-                    if promoted.connection.has_error() {
-                        // The kernel told us, and no longer tells the program.
-                        event.events |= libc::EPOLLERR as u32;
-                    }
-                    let once = inner.interest.events & ONCE != 0;
-                    if once && event.events != 0 {
-                        match prodded {
-                            true => spend(epfd, &mut inner.interest),
-                            false => inner.interest.spent = true,
-                        }
-                    } else if once || prodded {
-                        rearm(epfd, &inner.interest);
-                    }
-                }
-                if let Some(before) = events[..told].iter_mut().find(|before| before.u64 == data) {
-                    before.events |= event.events;
-                    continue;
-                }
-            }
-            if event.events != 0 {
-                events[kept] = event;
+            let epoll_event { events: said, u64: data } = events[place];
+            let promoted = self.by_data.get(&data).copied();
+            let is = match promoted {
+                // Only what it says tells whose an event is, and several have the same said.
+                Some(number) if !self.ambiguous => self.meaning(epfd, number, data, said),
+                _ => said,
+            };
+            let merges = self.ambiguous || promoted.is_some();
+            let before = events[..told].iter_mut().find(|before| merges && before.u64 == data);
+            if let Some(before) = before {
+                before.events |= is;
+            } else if is != 0 {
+                events[kept] = epoll_event { events: is, u64: data };
                 kept += 1;
             }
         }
         kept
+    }
+
+    /// What is true of what the kernel said about a promoted socket.
+    fn meaning(&mut self, epfd: i32, number: u32, data: u64, said: u32) -> u32 {
+        let mut guard = sockets::at(number).lock();
+        let inner = &mut *guard;
+        let ours = inner.interest.set == self.number + 1 && inner.interest.data == data;
+        if !ours {
+            return said;
+        }
+        let mut is = said;
+        let prodded = std::mem::take(&mut inner.interest.prods);
+        if prodded {
+            is &= !(OUT_TOO & !inner.interest.events);
+            is |= IN;
+        }
+        let Some(promoted) = inner.promoted.as_deref_mut() else { return is };
+        let fd = inner.interest.fd;
+        let edge = inner.interest.events & EDGE != 0;
+        if is & IN_TOO != 0 {
+            if self.has_news(number, promoted, fd, edge) {
+                promoted.report(fd, edge);
+            } else {
+                is &= !IN_TOO;
+            }
+        }
+        if promoted.connection.has_error() {
+            // The kernel told us, and no longer tells the program.
+            is |= libc::EPOLLERR as u32;
+        }
+        let once = inner.interest.events & ONCE != 0;
+        if once && is != 0 {
+            match prodded {
+                true => shots::spend(epfd, &mut inner.interest),
+                false => shots::was_spent(&mut inner.interest),
+            }
+        } else if once || prodded {
+            shots::rearm(epfd, &inner.interest);
+        }
+        is
     }
 
     /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
@@ -244,7 +264,7 @@ impl Inner {
     }
 
     /// Before this thread sleeps in the kernel. False: something is here.
-    pub(crate) fn go_to_sleep(&mut self) -> bool {
+    pub(crate) fn go_to_sleep(&mut self, epfd: i32) -> bool {
         let here = self.number + 1;
         let mut cooled = false;
         for place in 0..self.list.len() {
@@ -279,13 +299,13 @@ impl Inner {
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
             promoter::sleep(sleeper);
-            if self.any_ready() {
+            if self.any_ready(epfd) {
                 promoter::wake(sleeper);
                 return false;
             }
             return true;
         }
-        !self.any_ready()
+        !self.any_ready(epfd)
     }
 
     /// After a sleep.
@@ -295,16 +315,16 @@ impl Inner {
         }
     }
 
-    fn any_ready(&self) -> bool {
+    fn any_ready(&self, epfd: i32) -> bool {
         self.list.iter().any(|number| {
             let mut guard = sockets::at(*number).lock();
             let inner = &mut *guard;
             let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-            let Interest { set, fd, events, spent, .. } = inner.interest;
+            let Interest { set, fd, events, .. } = inner.interest;
             let edge = events & EDGE != 0;
             set == self.number + 1
                 && events & IN != 0
-                && !spent
+                && !shots::is_used_up(epfd, &mut inner.interest)
                 && has_bytes(promoted, fd, edge)
                 && promoted.is_news(edge)
         })
@@ -374,21 +394,4 @@ impl Promoted {
             self.armed = false;
         }
     }
-}
-
-/// EPOLLONESHOT is used up by an event that the kernel does not know of.
-fn spend(epfd: i32, interest: &mut Interest) {
-    if interest.events & ONCE != 0 {
-        interest.spent = true;
-        let mut nothing = epoll_event { events: ONCE, u64: interest.data };
-        // SAFETY: an event to read.
-        unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut nothing) };
-    }
-}
-
-/// An event that was none must not use EPOLLONESHOT up.
-fn rearm(epfd: i32, interest: &Interest) {
-    let mut event = epoll_event { events: interest.events, u64: interest.data };
-    // SAFETY: as for `spend`.
-    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
 }

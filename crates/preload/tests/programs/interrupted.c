@@ -1,4 +1,4 @@
-/* Signals that come while a call waits: EINTR, and SA_RESTART. */
+/* Signals that come while a call waits: EINTR, and SA_RESTART; also while it looks for messages (spins: 1000000). */
 #include "transcript.h"
 
 static struct pair pair;

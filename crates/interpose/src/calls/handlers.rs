@@ -1,0 +1,60 @@
+//! The ways to handle a signal.
+#![allow(unsafe_code)] // C's calling convention: everything comes by address
+#![allow(unsafe_op_in_unsafe_fn)] // whatever is unsafe here passes on what the caller promised
+#![allow(missing_docs)] // each is documented under its name in sections 2 and 3 of the manual
+#![allow(clippy::missing_safety_doc)] // said in the module above
+
+use libc::sighandler_t;
+
+use super::*;
+use crate::signals;
+
+pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    let mut was: libc::sigaction = std::mem::zeroed();
+    let status = if new.is_null() {
+        real::sigaction(signal, new, &raw mut was)
+    } else {
+        let mut action = new.read();
+        let keeps = action.sa_flags & libc::SA_RESETHAND == 0 && !process::borrows_memory();
+        let handler = action.sa_sigaction;
+        let mut status = -1;
+        // The place of `new` may be that of `old`.
+        was.sa_sigaction = signals::install(signal, handler, keeps, |handler| {
+            action.sa_sigaction = handler;
+            status = real::sigaction(signal, &raw const action, &raw mut was);
+            if status == 0 { was.sa_sigaction } else { libc::SIG_ERR }
+        });
+        status
+    };
+    if status == 0 && !old.is_null() {
+        if new.is_null() {
+            was.sa_sigaction = signals::as_installed(signal, was.sa_sigaction);
+        }
+        old.write(was);
+    }
+    status
+}
+
+/// signal(2) in its variants, of which `call` is one.
+fn simply(
+    signal: c_int,
+    handler: sighandler_t,
+    keeps: bool,
+    call: impl FnOnce(sighandler_t) -> sighandler_t,
+) -> sighandler_t {
+    signals::install(signal, handler, keeps && !process::borrows_memory(), call)
+}
+
+pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    simply(signal, handler, true, |handler| real::signal(signal, handler))
+}
+
+/// The handler is used once.
+pub unsafe fn sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    simply(signal, handler, false, |handler| real::sysv_signal(signal, handler))
+}
+
+/// SIG_HOLD is no handler.
+pub unsafe fn sigset(signal: c_int, disposition: sighandler_t) -> sighandler_t {
+    simply(signal, disposition, false, |handler| real::sigset(signal, handler))
+}

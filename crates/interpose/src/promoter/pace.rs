@@ -1,0 +1,99 @@
+//! Whether a connection has enough to carry to be worth a promotion.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::{answers, is_eager, offer};
+use crate::clock::milliseconds;
+use crate::real;
+use crate::sockets::{self, Socket, State};
+
+/// Messages each way after which a connection is worth a promotion: what costs more than
+/// this many messages save would make short connections slower.
+const WORTH_MESSAGES: u32 = 8;
+/// The most that are waited for, where connections end soon after a promotion.
+const PATIENCE_MOST: u32 = 1024;
+/// Messages that pay for a promotion.
+const PAYS: u64 = 64;
+/// So many would have paid for one at the connection's beginning.
+const PAYS_EARLY: u64 = 4 * PAYS;
+/// Bytes either way that are worth one, too.
+const WORTH_BYTES: u64 = 256 << 10;
+/// Messages a second, either way, below which all connections of a process together are worth none:
+/// it sleeps between any two, and is woken for less by the kernel's own.
+const BRISK: u64 = 128;
+/// Messages after which that is asked again.
+const PACE: u32 = 16;
+
+/// Messages each way before an offer, as this process's connections have taught.
+static PATIENCE: AtomicU32 = AtomicU32::new(WORTH_MESSAGES);
+
+/// A connection ends, which carried so many messages since it was offered; `None`: it was not. Nobody knows
+/// beforehand which will end soon, and had better not be promoted, but those before it tell. Of many that were
+/// offered at the same patience one tells as much as all.
+#[inline]
+pub(crate) fn ended(socket: &Socket, carried: Option<u64>) {
+    let patience = PATIENCE.load(Ordering::Relaxed);
+    if carried.is_some() || patience > WORTH_MESSAGES {
+        learn(socket, carried, patience);
+    }
+}
+
+fn learn(socket: &Socket, carried: Option<u64>, patience: u32) {
+    let [sent, received] = [&socket.messages_sent, &socket.messages_received]
+        .map(|count| u64::from(count.load(Ordering::Relaxed)));
+    if sent + received + carried.unwrap_or(0) >= PAYS_EARLY {
+        PATIENCE.store((patience / 2).max(WORTH_MESSAGES), Ordering::Relaxed);
+    } else if carried.is_some_and(|carried| carried < PAYS)
+        && socket.patience.load(Ordering::Relaxed) == patience
+    {
+        PATIENCE.store((patience * 2).min(PATIENCE_MOST), Ordering::Relaxed);
+    }
+}
+
+/// A message went over a plain socket: is it worth a promotion, or has one been answered? Leaves errno alone.
+#[inline]
+pub(crate) fn after_message(socket: &'static Socket, number: u32) {
+    match socket.state() {
+        State::Plain => {
+            let sent = socket.messages_sent.load(Ordering::Relaxed);
+            let received = socket.messages_received.load(Ordering::Relaxed);
+            let much = is_eager()
+                || socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed)
+                    >= WORTH_BYTES;
+            let patience = PATIENCE.load(Ordering::Relaxed);
+            let worth = much || (sent >= patience && received >= patience);
+            if worth
+                && sent.wrapping_add(received) >= socket.look_at.load(Ordering::Relaxed)
+                && (is_brisk(socket, sent.wrapping_add(received)) || much)
+            {
+                // What is offered for its bytes tells nothing of messages.
+                socket.patience.store(if much { 0 } else { patience }, Ordering::Relaxed);
+                real::kept_errno(|| offer(socket, number));
+            }
+        }
+        State::Offered => answers(),
+        State::Kernel | State::Promoted | State::Free => {}
+    }
+}
+
+/// Whether this process has enough to read and write, if all its connections are like this one.
+/// Asked again later if not.
+#[cold]
+fn is_brisk(socket: &Socket, messages: u32) -> bool {
+    let now = milliseconds();
+    let since = now.saturating_sub(socket.looked_when.swap(now, Ordering::Relaxed));
+    let came = messages.wrapping_sub(socket.looked_at.swap(messages, Ordering::Relaxed));
+    let brisk = u64::from(came) * u64::from(sockets::connected().max(1)) * 1000 >= BRISK * since;
+    if !brisk {
+        socket.look_at.store(messages.saturating_add(PACE), Ordering::Relaxed);
+    }
+    brisk
+}
+
+/// Looked at again after as many messages more, if nothing comes of it now.
+pub(super) fn look_later(socket: &Socket) {
+    let sent = socket.messages_sent.load(Ordering::Relaxed);
+    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
+    socket.look_at.store(again, Ordering::Relaxed);
+}

@@ -1,0 +1,152 @@
+//! What a set knows of its members: which are promoted, and by what the kernel tells of all.
+#![allow(unsafe_code)] // epoll_ctl(2)
+
+use std::sync::atomic::Ordering;
+
+use libc::epoll_event;
+
+use super::changes::tell;
+use super::{IN, Inner, OUT_TOO, at};
+use crate::kernel::Found;
+use crate::real;
+use crate::sockets::{self, Interest, Membership, Promoted};
+
+impl Inner {
+    /// From here on `others` has the set's TCP sockets, too; before any of them is locked.
+    pub(super) fn mix(&mut self) {
+        let here = self.number + 1;
+        // MIXED-PAIR
+        let mixed = &at(self.number).mixed;
+        if mixed.load(Ordering::SeqCst) {
+            return;
+        }
+        mixed.store(true, Ordering::SeqCst);
+        self.kernel_is_due = true;
+        for (_, socket) in sockets::all() {
+            let Interest { set, data, fd, earlier, .. } = socket.lock_alone().interest;
+            if set == here {
+                self.has_other(data, fd);
+            }
+            if let Some(earlier) = earlier.filter(|earlier| earlier.set == here) {
+                self.has_other(earlier.data, earlier.fd);
+            }
+        }
+    }
+
+    /// A socket's interest in this set began, changed or ended, or the socket was promoted.
+    pub(super) fn apply(&mut self, number: u32, socket: &mut sockets::Guard<'_>, now: Interest) {
+        at(self.number).gets_sockets();
+        let here = self.number + 1;
+        let before = std::mem::replace(&mut socket.interest, now);
+        let known = before.set == here && self.by_data.get(&before.data) == Some(&number);
+        if known && (now.set != here || now.data != before.data) {
+            self.by_data.remove(&before.data);
+        }
+        // One that left stays in the list, and hot, until the set sleeps: programs take
+        // sockets out and put them in again all the time.
+        let stays = socket.promoted.is_none()
+            && !self.hides
+            && (before.set, before.fd, before.data) == (now.set, now.fd, now.data)
+            && now.set == here;
+        if before.set == here && !stays {
+            self.has_other_no_more(before.data, before.fd);
+        }
+        match socket.promoted.as_deref_mut() {
+            None => {
+                self.kernel_is_due = true;
+                if now.set == here && !stays {
+                    self.has_other(now.data, now.fd);
+                }
+            }
+            Some(promoted) if now.set == here => {
+                // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
+                promoted.reported = u64::MAX;
+                promoted.told_writable = false;
+                let same = self.by_data.insert(now.data, number).is_some_and(|other| other != number);
+                self.hides |= same;
+                if same || self.others.contains_key(&now.data) {
+                    self.ambiguous = true;
+                }
+                if promoted.listed_in != here && !promoted.armed {
+                    promoted.connection.mute();
+                    promoted.armed = true;
+                }
+                if now.events & OUT_TOO != 0 || promoted.connection.look_again().unwrap_or(true) {
+                    self.list(number, promoted);
+                }
+            }
+            Some(_) => {}
+        }
+        // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after. What stands there
+        // already was stored so before.
+        let promoted = &at(self.number).promoted;
+        if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
+            promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
+        }
+    }
+
+    /// If somebody sleeps in the set, and what lies in the socket's ring has no bell: the
+    /// kernel, which can write to it, wakes him.
+    pub(super) fn prod(&mut self, epfd: i32, socket: &mut sockets::Guard<'_>) {
+        if self.waiting == 0 && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let interest = socket.interest;
+        let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
+        // What is in the kernel, a bell for one, has woken him already.
+        let needs_one = |promoted: &mut Promoted| {
+            promoted.connection.look_again().unwrap_or(true)
+                && matches!(promoted.look(interest.fd), Found::Nothing)
+        };
+        if !waits || !socket.promoted.as_deref_mut().is_some_and(needs_one) {
+            return;
+        }
+        let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };
+        // SAFETY: an event to read.
+        let status = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+        socket.interest.prods = status == 0;
+    }
+
+    /// A set that has the socket no more, and was not its last.
+    pub(super) fn forget(&mut self, number: u32, earlier: Membership) {
+        if self.by_data.get(&earlier.data) == Some(&number) {
+            self.by_data.remove(&earlier.data);
+        }
+        self.has_other_no_more(earlier.data, earlier.fd);
+    }
+
+    pub(super) fn has_other_no_more(&mut self, data: u64, fd: i32) {
+        if self.others.get(&data) == Some(&fd) {
+            self.others.remove(&data);
+        }
+    }
+
+    pub(super) fn has_other(&mut self, data: u64, fd: i32) {
+        self.hides |= self.others.insert(data, fd).is_some_and(|other| other != fd);
+        if self.by_data.contains_key(&data) {
+            self.ambiguous = true;
+        }
+    }
+
+    /// Tells the kernel what it was not told; before each time it is asked for events.
+    pub(crate) fn tell_kernel(&mut self) {
+        if self.untold.is_empty() {
+            return;
+        }
+        while let Some(number) = self.untold.pop() {
+            tell(&mut sockets::at(number).lock().interest);
+        }
+        at(self.number).untold.store(0, Ordering::Relaxed);
+    }
+
+    /// Waits of this set look at it from now on.
+    pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
+        if promoted.listed_in != self.number + 1 {
+            promoted.listed_in = self.number + 1;
+            // It may be there from an earlier time.
+            if !self.list.contains(&number) {
+                self.list.push(number);
+            }
+        }
+    }
+}

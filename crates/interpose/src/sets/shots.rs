@@ -1,0 +1,88 @@
+//! EPOLLONESHOT: an event uses an interest up until epoll_ctl(2) names it anew, whether it was the kernel's or ours.
+#![allow(unsafe_code)] // epoll_ctl(2)
+
+use std::io::Write;
+
+use libc::epoll_event;
+use rustix::fs::{Mode, OFlags};
+
+use super::{EDGE, ONCE};
+use crate::real;
+use crate::sockets::{Interest, c_path};
+
+/// What the kernel leaves of an interest that is used up (EP_PRIVATE_BITS of Linux).
+const LEFT: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE) as u32;
+
+/// An event that the kernel does not know of.
+pub(super) fn spend(epfd: i32, interest: &mut Interest) {
+    if interest.events & ONCE != 0 {
+        was_spent(interest);
+        let mut nothing = epoll_event { events: ONCE, u64: interest.data };
+        // SAFETY: an event to read.
+        unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut nothing) };
+    }
+}
+
+/// An event of the kernel's was told.
+pub(super) fn was_spent(interest: &mut Interest) {
+    interest.spent = true;
+    interest.unsure = false;
+}
+
+/// An event that was none must not use it up.
+pub(super) fn rearm(epfd: i32, interest: &Interest) {
+    let mut event = epoll_event { events: interest.events, u64: interest.data };
+    // SAFETY: as for `spend`.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
+}
+
+/// Whether nothing may be told until epoll_ctl(2) names the socket again.
+#[inline]
+pub(super) fn is_used_up(epfd: i32, interest: &mut Interest) -> bool {
+    if interest.unsure {
+        ask(epfd, interest);
+    }
+    interest.spent
+}
+
+/// The socket was promoted since its interest was named, and there may have been an event before: the kernel tells
+/// in proc(5). Where that is not mounted there was none.
+#[cold]
+fn ask(epfd: i32, interest: &mut Interest) {
+    interest.unsure = false;
+    let mut path = [0; 40];
+    let _ = write!(&mut path[..], "/proc/self/fdinfo/{epfd}");
+    let Ok(file) = rustix::fs::open(c_path(&path), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+        return;
+    };
+    let mut text = Vec::new();
+    let mut page = [0; 4096];
+    while let Ok(count @ 1..) = rustix::io::read(&file, &mut page) {
+        text.extend_from_slice(&page[..count]);
+    }
+    interest.spent = String::from_utf8_lossy(&text)
+        .lines()
+        .filter_map(registered)
+        .any(|(fd, events, data)| fd == interest.fd && data == interest.data && events & !LEFT == 0);
+}
+
+/// "tfd: 5 events: 4000001d data: 5 ..." (proc_pid_fdinfo(5)): a descriptor, its events and its data, these two in hex.
+fn registered(line: &str) -> Option<(i32, u32, u64)> {
+    let mut words = line.strip_prefix("tfd:")?.split_whitespace();
+    let fd = words.next()?.parse().ok()?;
+    let events = words.nth(1).and_then(|events| u32::from_str_radix(events, 16).ok())?;
+    let data = words.nth(1).and_then(|data| u64::from_str_radix(data, 16).ok())?;
+    Some((fd, events, data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_fdinfo() {
+        let line = "tfd:        5 events: 4000001d data: ffffffff00000005  pos:0 ino:5c sdev:8";
+        assert_eq!(registered(line), Some((5, 0x4000_001d, 0xffff_ffff_0000_0005)));
+        assert_eq!(registered("flags:\t02"), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! Signals that a thread handles while it is in a call of ours.
+//!
+//! A call that looks at rings is no system call that a signal could end, and a handler may do there what no lock of
+//! ours survives: leave by siglongjmp(3), or use the connection whose lock is held. So handlers are reached by way
+//! of [`arrives`], which counts them, and has those wait that come while the thread holds a lock: they are sent to
+//! it again, blocked until it holds none.
+#![allow(unsafe_code)] // signal frames are changed as sigreturn(2) reads them, and words of the thread are found
+
+use std::arch::{asm, global_asm, naked_asm};
+use std::ffi::{c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence};
+
+use libc::{siginfo_t, ucontext_t};
+
+use crate::confined;
+use crate::real;
+
+/// Numbers of signals are below this (NSIG of Linux is 64).
+const MOST: usize = 65;
+
+/// What programs have handle their signals, where the kernel knows [`entrance`] only.
+static HANDLERS: [AtomicPtr<c_void>; MOST] = [const { AtomicPtr::new(null_mut()) }; MOST];
+
+/// What is known of one thread, for itself and for the handlers that interrupt it.
+#[repr(C)]
+struct Local {
+    /// Locks that it holds, or is about to.
+    locks: AtomicU32,
+    /// Handlers that ran, and the signal of the last one.
+    handled: AtomicU32,
+    last: AtomicU32,
+    /// Signals that wait for the locks, as bits from signal 1 on.
+    waiting: AtomicU64,
+}
+
+// Thread-local as a library has it that is loaded at the program's start: found without a call, also in a handler.
+// Zeros are a `Local`.
+global_asm!(
+    ".pushsection .tbss.megapipe_local,\"awT\",%nobits",
+    ".hidden megapipe_local",
+    ".globl megapipe_local",
+    ".type megapipe_local, %object",
+    ".balign 8",
+    "megapipe_local:",
+    ".zero {size}",
+    ".size megapipe_local, {size}",
+    ".popsection",
+    size = const size_of::<Local>(),
+);
+
+#[inline(always)]
+fn local() -> &'static Local {
+    let local: *const Local;
+    // SAFETY: an address is computed, and nothing else touched: the thread's pointer, and the words' distance to it.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        asm!(
+            "mov {local}, qword ptr fs:[0]",
+            "add {local}, qword ptr [rip + megapipe_local@GOTTPOFF]",
+            local = out(reg) local,
+            options(pure, nomem, nostack),
+        );
+        #[cfg(target_arch = "aarch64")]
+        asm!(
+            "mrs {local}, tpidr_el0",
+            "adrp {far}, :gottprel:megapipe_local",
+            "ldr {far}, [{far}, #:gottprel_lo12:megapipe_local]",
+            "add {local}, {local}, {far}",
+            local = out(reg) local,
+            far = out(reg) _,
+            options(pure, nomem, nostack),
+        );
+        // The reference does not leave the thread: `local` is private, and its users keep it to themselves.
+        &*local
+    }
+}
+
+/// While it lives, signals of this thread wait.
+#[derive(Debug)]
+pub(crate) struct Quiet(());
+
+impl Quiet {
+    #[inline(always)]
+    pub(crate) fn begin() -> Quiet {
+        let locks = &local().locks;
+        // A handler leaves this as it found it.
+        locks.store(locks.load(Relaxed) + 1, Relaxed);
+        compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        Quiet(())
+    }
+}
+
+impl Drop for Quiet {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let local = local();
+        compiler_fence(std::sync::atomic::Ordering::SeqCst);
+        let left = local.locks.load(Relaxed).saturating_sub(1);
+        local.locks.store(left, Relaxed);
+        if left == 0 && local.waiting.load(Relaxed) != 0 {
+            let_them_come();
+        }
+    }
+}
+
+/// Those that waited.
+#[cold]
+fn let_them_come() {
+    let waited = local().waiting.swap(0, Relaxed);
+    real::kept_errno(|| change_mask(libc::SIG_UNBLOCK, waited));
+}
+
+fn change_mask(how: c_int, signals: u64) {
+    // The kernel's own set is these bits. SAFETY: a set to read; the old one is not asked for.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const signals, null_mut::<u64>(), size_of::<u64>())
+    };
+}
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// Handlers that ran in this thread.
+#[inline]
+pub(crate) fn handled() -> u32 {
+    local().handled.load(Relaxed)
+}
+
+/// Whether the kernel would have ended a call with EINTR that waits since [`handled`] was `since`: readiness calls always
+/// (signal(7)), others unless the handler was installed with SA_RESTART.
+#[inline]
+pub(crate) fn end_a_wait(since: u32, restarts: impl FnOnce() -> bool) -> bool {
+    handled() != since && !(last_restarts() && restarts())
+}
+
+#[cold]
+fn last_restarts() -> bool {
+    // Below `MOST`: it is a signal's number.
+    let signal = local().last.load(Relaxed) as c_int;
+    action(signal).is_some_and(|action| action.sa_flags & libc::SA_RESTART != 0)
+}
+
+/// What the kernel does at a signal.
+fn action(signal: c_int) -> Option<libc::sigaction> {
+    // SAFETY: zeros are an action, and there is room for one.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        (real::sigaction(signal, null(), &raw mut action) == 0).then_some(action)
+    }
+}
+
+/// What the kernel calls for signals that have a handler, in its place and with its stack: the handler itself is jumped
+/// to, and is at the top of what a debugger or an unwinder sees.
+#[unsafe(naked)]
+unsafe extern "C" fn entrance(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    #[cfg(target_arch = "x86_64")]
+    naked_asm!(
+        "push rdi",
+        "push rsi",
+        "push rdx",
+        "call {arrives}",
+        "pop rdx",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2:",
+        "ret",
+        arrives = sym arrives,
+    );
+    #[cfg(target_arch = "aarch64")]
+    naked_asm!(
+        "stp x29, x30, [sp, #-48]!",
+        "stp x0, x1, [sp, #16]",
+        "str x2, [sp, #32]",
+        "bl {arrives}",
+        "mov x16, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldr x2, [sp, #32]",
+        "ldp x29, x30, [sp], #48",
+        "cbz x16, 2f",
+        "br x16",
+        "2:",
+        "ret",
+        arrives = sym arrives,
+    );
+}
+
+/// The handler that is to run now; null: it runs later.
+unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> *mut c_void {
+    let local = local();
+    if is_of_an_instruction(signal) {
+        // If the handler comes back, what is locked stays locked; if it leaves by siglongjmp, no signal may wait for
+        // that.
+        local.locks.store(0, Relaxed);
+    } else if local.locks.load(Relaxed) > 0 {
+        // SAFETY: the kernel's frame of this signal.
+        if real::kept_errno(|| unsafe { send_again(signal, info, context) }) {
+            // Another may interrupt this.
+            local.waiting.fetch_or(bit(signal), Relaxed);
+            return null_mut();
+        }
+    }
+    local.last.store(signal.unsigned_abs(), Relaxed);
+    local.handled.store(local.handled.load(Relaxed).wrapping_add(1), Relaxed);
+    HANDLERS[signal.unsigned_abs() as usize].load(Relaxed)
+}
+
+/// Without its handler the thread cannot go on.
+fn is_of_an_instruction(signal: c_int) -> bool {
+    let such = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+    such.contains(&signal)
+}
+
+/// Sends it to this thread, where it stays blocked when its frame is left.
+unsafe fn send_again(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
+    let Some(action) = action(signal).filter(|_| !confined::is_confined()) else { return false };
+    // SA_NODEFER leaves it open.
+    change_mask(libc::SIG_BLOCK, bit(signal));
+    // SAFETY: system calls without memory but the information, which is there for those who asked for it.
+    let status = unsafe {
+        let (process, thread) = (libc::getpid(), libc::syscall(libc::SYS_gettid));
+        match action.sa_flags & libc::SA_SIGINFO {
+            0 => libc::syscall(libc::SYS_tgkill, process, thread, signal),
+            _ => libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info),
+        }
+    };
+    if status == 0 {
+        // SAFETY: sigreturn(2) takes the mask from there.
+        unsafe { libc::sigaddset(&raw mut (*context).uc_sigmask, signal) };
+    }
+    status == 0
+}
+
+/// What [`entrance`] stands for: `None` for no signal at all, and where it must not stand.
+fn handler_of(signal: c_int) -> Option<&'static AtomicPtr<c_void>> {
+    usize::try_from(signal).ok().filter(|signal| *signal > 0).and_then(|signal| HANDLERS.get(signal))
+}
+
+/// Has a signal's handler reached by way of [`entrance`]; `call` installs what it is given, and returns what
+/// was installed before, or SIG_ERR. Returns what the program had installed before, or SIG_ERR.
+///
+/// `keeps`: the kernel goes on with this handler after the first signal, and this process is the one that it is for.
+pub(crate) fn install(
+    signal: c_int,
+    handler: usize,
+    keeps: bool,
+    call: impl FnOnce(usize) -> usize,
+) -> usize {
+    let ours = entrance as *const () as usize;
+    let Some(place) = handler_of(signal) else { return call(handler) };
+    let before = place.load(Relaxed);
+    let is_function = !matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR) && handler != ours;
+    let was = if is_function && keeps {
+        // Before the kernel may call it.
+        place.store(handler as *mut c_void, Relaxed);
+        let was = call(ours);
+        if was == libc::SIG_ERR {
+            place.store(before, Relaxed);
+        }
+        was
+    } else {
+        call(handler)
+    };
+    if was == ours { before as usize } else { was }
+}
+
+/// What the program has installed, if the kernel knows `installed`.
+pub(crate) fn as_installed(signal: c_int, installed: usize) -> usize {
+    match handler_of(signal) {
+        Some(place) if installed == entrance as *const () as usize => place.load(Relaxed) as usize,
+        _ => installed,
+    }
+}
