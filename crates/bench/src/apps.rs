@@ -234,12 +234,16 @@ impl<'plan> Run<'plan> {
             output::promoted(&log)
         };
         let (promoted, server_promoted) = (promoted(Part::Client), promoted(Part::Server));
-        if transport == Transport::Megapipe && promoted.is_none() {
-            return Err(Failure::Because(format!(
-                "{} ended without the library's summary: {} was not loaded",
-                case.app.client(case.operation),
-                plan.library.display()
-            )));
+        for (part, name, summary) in [
+            (Part::Client, case.app.client(case.operation), promoted),
+            (Part::Server, case.app.name(), server_promoted),
+        ] {
+            if transport.has_library(part) && summary.is_none() {
+                let library = plan.library.display();
+                return Err(Failure::Because(format!(
+                    "{name} ended without the library's summary: {library} was not loaded"
+                )));
+            }
         }
         if measured.load.requests_per_s == 0.0 || measured.load.requests == 0.0 {
             let client = case.app.client(case.operation);

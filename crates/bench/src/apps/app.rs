@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::server::Part;
 use crate::pair::Placement;
 
 /// A server that people run.
@@ -48,6 +49,10 @@ pub enum Transport {
     Tcp,
     /// The same with the preload library in both.
     Megapipe,
+    /// The same with the library in the client, which finds nobody to share with.
+    ClientOnly,
+    /// The same with the library in the server alone.
+    ServerOnly,
     /// The server's UNIX socket, both programs plain.
     Unix,
 }
@@ -160,13 +165,26 @@ impl Operation {
 
 impl Transport {
     /// All, in the order of tables and plots.
-    pub const ALL: &[Transport] = &[Transport::Tcp, Transport::Megapipe, Transport::Unix];
+    pub const ALL: &[Transport] =
+        &[Transport::Tcp, Transport::Megapipe, Transport::ClientOnly, Transport::ServerOnly, Transport::Unix];
+
+    /// Whether one of the two programs has the library.
+    pub(super) fn has_library(self, part: Part) -> bool {
+        match self {
+            Transport::Tcp | Transport::Unix => false,
+            Transport::Megapipe => true,
+            Transport::ClientOnly => matches!(part, Part::Client),
+            Transport::ServerOnly => matches!(part, Part::Server),
+        }
+    }
 
     /// The name that records carry.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Tcp => "tcp",
             Transport::Megapipe => "megapipe",
+            Transport::ClientOnly => "client-only",
+            Transport::ServerOnly => "server-only",
             Transport::Unix => "unix",
         }
     }
@@ -180,15 +198,29 @@ impl Case {
     }
 
     /// What is compared.
-    pub fn transports(self) -> &'static [Transport] {
-        match self.app.has_unix_socket() && self.operation.is_worth_it() {
-            true => Transport::ALL,
-            false => &[Transport::Tcp, Transport::Megapipe],
+    pub fn transports(self) -> Vec<Transport> {
+        let has_unix = self.app.has_unix_socket() && self.operation.is_worth_it();
+        // Once for each server is enough.
+        let alone =
+            self.placement == Placement::TwoCores && self.app.operations().first() == Some(&self.operation);
+        let is_compared = |transport: &Transport| match transport {
+            Transport::Tcp | Transport::Megapipe => true,
+            Transport::ClientOnly | Transport::ServerOnly => alone,
+            Transport::Unix => has_unix,
+        };
+        Transport::ALL.iter().copied().filter(is_compared).collect()
+    }
+
+    /// How many times the requests per second of TCP are asked of a transport.
+    pub fn asked(self, transport: Transport) -> Option<f64> {
+        match transport {
+            Transport::Tcp | Transport::Unix => None,
+            Transport::Megapipe => Some(self.asked_of_both()),
+            Transport::ClientOnly | Transport::ServerOnly => Some(NEVER_SLOWER),
         }
     }
 
-    /// How many times the requests per second of TCP are asked of Megapipe.
-    pub fn asked(self) -> f64 {
+    fn asked_of_both(self) -> f64 {
         let busy = self.placement == Placement::TwoCores && self.operation.is_worth_it();
         match (self.app, self.connections) {
             _ if !busy => NEVER_SLOWER,

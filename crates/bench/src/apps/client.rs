@@ -149,7 +149,7 @@ impl Client<'_> {
         };
         let mut command = Command::new(program);
         undress(&mut command);
-        if self.site.transport == Transport::Megapipe {
+        if self.site.transport.has_library(Part::Client) {
             dress(&mut command, self.site.preload, Some(&self.site.log(Part::Client)));
         }
         command.args(["bench", LOAD_VERB, "--request", request.name()]);

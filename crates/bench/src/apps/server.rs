@@ -60,7 +60,7 @@ impl Site<'_> {
     /// A program, with the library if this is what is measured.
     pub(super) fn program(&self, name: &str, part: Part) -> Result<Command, Failure> {
         let mut command = plain(name)?;
-        if self.transport == Transport::Megapipe {
+        if self.transport.has_library(part) {
             dress(&mut command, self.preload, Some(&self.log(part)));
         }
         if let Some(user) = self.database.and_then(|database| database.user) {

@@ -69,7 +69,7 @@ fn cells(row: &Row) -> [String; 15] {
         spread.map_or("-".to_owned(), |spread| format!("{:.digits$}", spread.median))
     };
     let ours = row.transport == Transport::Megapipe;
-    let [tcp, asked] = compared(row.times_tcp, ours.then(|| row.case.asked()));
+    let [tcp, asked] = compared(row.times_tcp, row.case.asked(row.transport));
     let [unix, asked_of_unix] =
         compared(row.times_unix.filter(|_| ours), row.case.asked_of_unix().filter(|_| ours));
     [
@@ -134,8 +134,9 @@ fn described(placement: Placement) -> &'static str {
 
 const LEGEND: &str = "\
 Medians over the rounds. p50 and p99: time of a request as the client tells it; server ns, client ns: CPU time of their
-processes over the requests; promoted: connections, by the client's library; x tcp, x unix: requests per second over those
-of TCP, and of the server's UNIX socket, and what is asked of Megapipe (< marks less).
+processes over the requests; client-only, server-only: one of the two programs has the library, and the other is plain;
+promoted: connections, by the client's library; x tcp, x unix: requests per second over those of TCP, and of the server's
+UNIX socket, and what is asked (< marks less).
 
 ";
 

@@ -125,7 +125,8 @@ pub struct Memory {
     pub unpromoted_used: Bytes,
     /// Of all three processes, promoted less not promoted, before the first message.
     pub idle_bytes: f64,
-    /// The same after the messages.
+    /// The same after the messages. With fewer than some hundred connections their share of a channel's pools, whose
+    /// pages fill as messages come, is more than they are themselves; it may be below 0 then.
     pub used_bytes: f64,
 }
 

@@ -37,8 +37,9 @@ pub(super) struct Apps {
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,50,500")]
     #[arg(value_parser = whole(1..=500))]
     connections: Vec<u32>,
-    /// Where server and client run: two-cores (a CPU each), one-core, oversubscribed (four busy
-    /// processes per CPU beside them) [default: all, or one-core with one CPU]
+    /// Where server and client run: two-cores (a CPU each; the first operation of each server also with
+    /// the library in one of both alone), one-core, oversubscribed (four busy processes per CPU beside
+    /// them) [default: all, or one-core with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(PLACEMENTS, Placement::name))]
     placements: Vec<Placement>,
     /// The two CPUs, such as 0,1: the server takes the first, the client the last [default: the first

@@ -20,7 +20,8 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
         ("cost", &["first_cpu_us", "second_cpu_us", "batch_first_cpu_us", "promotions_per_s"][..]),
         ("load", &["alone_messages_per_s", "beside_messages_per_s", "ratio"]),
         ("idle", &["alone_rtt_ns_p50", "fresh_rtt_ns_p50", "beside_rtt_ns_p50", "ratio"]),
-        ("memory", &["idle_bytes", "used_bytes"]),
+        // What was used is less than without promotion at times: so few messages leave most of a pool untouched.
+        ("memory", &["idle_bytes"]),
     ] {
         let of_kind = of_kind(&records, kind);
         let rounds = of_kind.iter().map(|record| record["round"].as_u64().unwrap());
@@ -30,6 +31,13 @@ fn a_run_leaves_a_header_and_a_record_per_figure_and_round() {
                 assert!(record[field].as_f64().unwrap() > 0.0, "{field} in {record}");
             }
         }
+    }
+    for record in of_kind(&records, "memory") {
+        for side in ["first", "second"] {
+            let [idle, used] = ["idle", "used"].map(|when| record[when][side].as_f64().unwrap());
+            assert!(0.0 < idle && idle <= used, "{side} in {record}");
+        }
+        assert!(record["used_bytes"].is_f64(), "{record}");
     }
     for figure in ["promotion, monitor", "beside / alone", "beside idle / alone", "idle, all"] {
         assert!(table.contains(figure), "{table}");
