@@ -111,6 +111,10 @@ pub(crate) fn discard_seen(fd: c_int, seen: Pieces<'_>) -> usize {
 
 /// Receives; negative: errno is set.
 pub(crate) fn receive(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
+    if let Some((base, len)) = into.alone() {
+        // SAFETY: the piece is the caller's memory.
+        return unsafe { real::recv(fd, base.cast(), len, flags) };
+    }
     let mut room = [EMPTY; VECTOR];
     let vector = into.vector(&mut room);
     let mut message = message(vector);
@@ -120,6 +124,10 @@ pub(crate) fn receive(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
 
 /// Sends; negative: errno is set.
 pub(crate) fn send(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
+    if let Some((base, len)) = from.alone() {
+        // SAFETY: as for `receive`.
+        return unsafe { real::send(fd, base.cast_const().cast(), len, flags) };
+    }
     let mut room = [EMPTY; VECTOR];
     let vector = from.vector(&mut room);
     let message = message(vector);

@@ -63,20 +63,19 @@ fn receive_some(
 ) -> Option<Result<(usize, bool), i32>> {
     let mut wait: Option<Wait> = None;
     let mut handled = signals::handled();
+    let mut asked = false;
     loop {
         let mut inner = socket.lock();
         // A set that is not known may be edge-triggered.
         let told_again = inner.interest.set != 0 && inner.interest.events & EDGE == 0;
         let promoted = inner.promoted.as_deref_mut()?;
-        if let Break(outcome) = take(promoted, fd, into, flags, told_again) {
+        // What waits in the kernel alone is met by the one call that waits for it.
+        let hears = !asked && promoted.waits_in_kernel(flags) && promoted.knows_nothing();
+        if !hears && let Break(outcome) = take(promoted, fd, into, flags, told_again) {
             if outcome.is_err() && !told {
                 promoted.connection.take_error();
             }
-            promoted.unmark(fd);
-            let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
-            let list = promoted.wants_list(fd);
-            settle(socket, inner, list);
-            return Some(outcome.map(|count| (count, seam)));
+            return Some(finish(socket, inner, fd, flags, outcome));
         }
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
@@ -89,8 +88,8 @@ fn receive_some(
                 Err(errno) => return Some(Err(errno)),
             }
         }
-        if promoted.will_hear() && flags & libc::MSG_TRUNC == 0 {
-            // The ring is not in use: one call of the kernel waits, and looks.
+        if promoted.waits_in_kernel(flags) {
+            asked = true;
             let at = promoted.connection.read_of_kernel();
             drop(inner);
             let count = kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK);
@@ -103,10 +102,7 @@ fn receive_some(
                 && promoted.connection.read_of_kernel() == at
                 && let Break(outcome) = promoted.seen(fd, into, count as usize, flags)
             {
-                let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
-                let list = promoted.wants_list(fd);
-                settle(socket, inner, list);
-                return Some(outcome.map(|count| (count, seam)));
+                return Some(finish(socket, inner, fd, flags, outcome));
             }
             continue;
         }
@@ -139,6 +135,22 @@ fn receive_some(
             return Some(Err(errno));
         }
     }
+}
+
+/// A call has come to this.
+fn finish(
+    socket: &'static Socket,
+    mut inner: Guard<'_>,
+    fd: c_int,
+    flags: c_int,
+    outcome: Outcome,
+) -> Result<(usize, bool), i32> {
+    let Some(promoted) = inner.promoted.as_deref_mut() else { return outcome.map(|count| (count, false)) };
+    promoted.unmark(fd);
+    let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+    let list = promoted.wants_list(fd);
+    settle(socket, inner, list);
+    outcome.map(|count| (count, seam))
 }
 
 /// Looks until something is there, or looking no longer pays, or a handler ran.
@@ -414,6 +426,17 @@ impl Promoted {
     /// of itself.
     pub(crate) fn will_hear(&self) -> bool {
         self.armed && !self.stale && !self.has_mark() && self.connection.reads_from_kernel()
+    }
+
+    /// The ring is not in use: a call of the kernel that may wait also looks.
+    fn waits_in_kernel(&self, flags: c_int) -> bool {
+        flags & (libc::MSG_DONTWAIT | libc::MSG_TRUNC) == 0 && self.will_hear()
+    }
+
+    /// Neither bytes nor an end are known of, as of the last look.
+    fn knows_nothing(&mut self) -> bool {
+        matches!(self.connection.next(0), Ok(Next::Kernel | Next::Nothing))
+            && matches!(self.connection.surely_data(), Ok(0))
     }
 
     /// Takes bells out of the kernel, if the ring is empty: while it is not, they keep the

@@ -5,7 +5,10 @@
 //! makes every wait begin with a look. Both ends have to look for either to gain, so the first
 //! waits of a thread begin with one. Between looks the core is given to whoever wants it. If it
 //! comes back late, others are at work on it, and giving it away loses a turn: for a while looks
-//! keep it, are shorter, and go on only while they take less time than sleeps would.
+//! keep it, are shorter, and go on only while they take less time than sleeps would. The same is
+//! asked of looks that give it away where who is waited for has the same core: a fair scheduler
+//! (EEVDF) hands it over only when this thread has had as much of it as that one, and a sleep does
+//! so at once.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,6 +26,8 @@ const VAIN: u32 = 3;
 const SLEEP: i64 = 10_000;
 /// To be saved where the core is kept, to make up for looks in vain.
 const ENOUGH: i64 = 16 * SLEEP;
+/// Waits that are measured after a long one: that costs system calls.
+const MEASURED: u32 = 16;
 /// After more of them a try comes every 2^this waits at the least.
 const RAREST: u32 = 10;
 /// A yield that takes longer met others at work.
@@ -88,6 +93,10 @@ struct Learned {
     /// Until when it is kept, since others want it.
     paused: Option<Instant>,
     next_pause: u32,
+    /// Waits that are still measured.
+    measured: u32,
+    /// Nanoseconds of the core that such a look takes from others, lately.
+    taken: i64,
     /// Waits that found something since.
     found: u32,
     switches: i64,
@@ -95,13 +104,28 @@ struct Learned {
 
 thread_local! {
     static LEARNED: Cell<Learned> = const { Cell::new(Learned {
-        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, found: 0, switches: 0,
+        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, measured: 0, taken: 0, found: 0,
+        switches: 0,
     }) };
 }
 
 impl Learned {
     fn tries(&mut self, keeps: bool) -> &mut Tries {
         if keeps { &mut self.keeping } else { &mut self.yielding }
+    }
+
+    /// Something was found, and whoever wanted the core had it. From those it took so much before, if that was
+    /// measured.
+    fn found_yielding(&mut self, taken: Option<Duration>) {
+        if let Some(taken) = taken {
+            let taken = i64::try_from(taken.as_nanos()).unwrap_or(i64::MAX);
+            self.taken += taken.saturating_sub(self.taken) / 8;
+        }
+        match (self.taken > SLEEP, taken) {
+            (true, Some(_)) => self.yielding.in_vain(),
+            (true, None) => {}
+            (false, _) => self.yielding.vain = 0,
+        }
     }
 }
 
@@ -118,6 +142,8 @@ pub(crate) struct Wait {
     began: Instant,
     until: Instant,
     looks: u32,
+    /// What the thread had had of its core before, if that is measured.
+    before: Option<Duration>,
     /// The core is not yielded meanwhile.
     keeps: bool,
 }
@@ -127,7 +153,7 @@ impl Wait {
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
         let began = Instant::now();
         let fixed = FIXED.load(Ordering::Relaxed);
-        let mut keeps = false;
+        let (mut keeps, mut measures) = (false, false);
         let budget = if fixed > 0 {
             Duration::from_nanos(fixed - 1)
         } else {
@@ -136,6 +162,8 @@ impl Wait {
                 keeps = learned.paused.is_some_and(|until| began < until);
                 if !keeps {
                     learned.paused = None;
+                    measures = learned.measured > 0;
+                    learned.measured = learned.measured.saturating_sub(1);
                 }
                 match &mut learned.tries(keeps).skip {
                     0 => budget = if keeps { KEPT_BUDGET } else { BUDGET },
@@ -145,7 +173,9 @@ impl Wait {
             budget
         };
         let until = began + budget;
-        Wait { began, until: deadline.map_or(until, |deadline| deadline.min(until)), looks: 0, keeps }
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
+        let before = (measures && until > began).then(cpu_time);
+        Wait { began, until, looks: 0, before, keeps }
     }
 
     /// Whether to look once more before sleeping. Pauses, or yields the core.
@@ -183,11 +213,19 @@ impl Wait {
 
     /// What was looked for is here.
     pub(crate) fn found(&self) {
+        let took = self.began.elapsed();
+        let taken = self.before.map(|before| {
+            let own = cpu_time().saturating_sub(before);
+            // The rest was others', or an interrupt's. What nobody else wanted was taken from nobody.
+            if took.saturating_sub(own) > own / 2 { own } else { Duration::ZERO }
+        });
         learn(|learned| {
             match self.keeps {
-                true => learned.keeping.found_after(self.began.elapsed()),
-                // Who wanted the core had it.
-                false => learned.yielding.vain = 0,
+                true => learned.keeping.found_after(took),
+                false => learned.found_yielding(taken),
+            }
+            if !self.keeps && took.as_nanos() > SLEEP as u128 {
+                learned.measured = MEASURED;
             }
             learned.found = learned.found.saturating_add(1);
         });
@@ -199,10 +237,16 @@ impl Wait {
     }
 }
 
+/// What this thread has had of its core.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}
+
 /// Whether another thread ran in place of this one since this was last asked: a virtual
 /// machine's host takes the core, too, and comes back without anybody waiting for it here.
 fn others_ran() -> bool {
-    let switches = rusage();
+    let switches = switches();
     let mut ran = false;
     learn(|learned| {
         ran = learned.switches != switches;
@@ -213,7 +257,7 @@ fn others_ran() -> bool {
 
 /// Times that this thread was taken from its core, by its own yields among others.
 #[allow(unsafe_code)] // getrusage(2)
-fn rusage() -> i64 {
+fn switches() -> i64 {
     // SAFETY: zeros are a usage, and there is room for one.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
@@ -270,5 +314,23 @@ mod tests {
         // What takes longer than a sleep does not pay.
         (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
         assert!(tries.skip > 0);
+    }
+
+    #[test]
+    fn a_shared_core_is_slept_on_where_that_hands_it_over_sooner() {
+        let mut learned = LEARNED.get();
+        for _ in 0..100 {
+            (0..20).for_each(|_| learned.found_yielding(Some(5 * QUICK)));
+            // An interrupt is no lesson.
+            learned.found_yielding(Some(40 * QUICK));
+            assert_eq!(learned.yielding.vain, 0);
+        }
+        (0..100).for_each(|_| learned.found_yielding(Some(17 * QUICK)));
+        assert!(learned.yielding.skip > 100);
+        // What is not measured teaches nothing until it changes.
+        learned.found_yielding(None);
+        assert!(learned.yielding.vain > VAIN);
+        (0..20).for_each(|_| learned.found_yielding(Some(5 * QUICK)));
+        assert_eq!(learned.yielding.vain, 0);
     }
 }
