@@ -94,7 +94,7 @@ fn receive_some(
             drop(inner);
             let count = kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK);
             if count < 0 {
-                return Some(Err(crate::real::errno()));
+                return Some(Err(failed(socket, crate::real::errno(), told)));
             }
             let mut inner = socket.lock();
             let promoted = inner.promoted.as_deref_mut()?;
@@ -132,9 +132,21 @@ fn receive_some(
         }
         handled = signals::handled();
         if let Err(errno) = kernel::wait(fd, flags) {
-            return Some(Err(errno));
+            return Some(Err(failed(socket, errno, told)));
         }
     }
+}
+
+/// The kernel, which tells an error of the connection once, failed a wait. A call that tells what it took before
+/// leaves the error to the next.
+fn failed(socket: &Socket, errno: i32, told: bool) -> i32 {
+    if told
+        && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT)
+        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
+    {
+        promoted.failed(errno);
+    }
+    errno
 }
 
 /// A call has come to this.
