@@ -129,13 +129,7 @@ impl<'a> Pieces<'a> {
     /// The only piece, if there is no other: the kernel takes that quicker than a vector.
     #[inline]
     pub(crate) fn alone(self) -> Option<(*mut u8, usize)> {
-        match self.pieces {
-            [piece] => {
-                let skip = self.skip.min(piece.iov_len);
-                Some((piece.iov_base.cast::<u8>().wrapping_add(skip), self.left.min(piece.iov_len - skip)))
-            }
-            _ => None,
-        }
+        if self.pieces.len() == 1 { self.ranges().next() } else { None }
     }
 
     /// Bytes of it that one call into the kernel takes.

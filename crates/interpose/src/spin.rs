@@ -213,19 +213,21 @@ impl Wait {
 
     /// What was looked for is here.
     pub(crate) fn found(&self) {
-        let took = self.began.elapsed();
+        // Before the first yield nobody else has had the core, and no clock need be asked.
+        let took = if self.keeps || self.looks >= PAUSES { self.began.elapsed() } else { Duration::ZERO };
         let taken = self.before.map(|before| {
             let own = cpu_time().saturating_sub(before);
             // The rest was others', or an interrupt's. What nobody else wanted was taken from nobody.
             if took.saturating_sub(own) > own / 2 { own } else { Duration::ZERO }
         });
         learn(|learned| {
-            match self.keeps {
-                true => learned.keeping.found_after(took),
-                false => learned.found_yielding(taken),
-            }
-            if !self.keeps && took.as_nanos() > SLEEP as u128 {
-                learned.measured = MEASURED;
+            if self.keeps {
+                learned.keeping.found_after(took);
+            } else {
+                learned.found_yielding(taken);
+                if took.as_nanos() > SLEEP as u128 {
+                    learned.measured = MEASURED;
+                }
             }
             learned.found = learned.found.saturating_add(1);
         });
