@@ -14,6 +14,6 @@ pub mod wire;
 pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, HoldError, OtherLoop, OwnLoop};
 pub use demand::{Presence, ensure_monitor};
-pub use machine::{KernelEnd, Machine, Next};
+pub use machine::{KernelEnd, Machine, Next, TcpPositions};
 pub use place::{UnsafePlace, default_socket};
 pub use wire::Reason;

@@ -26,6 +26,15 @@ pub enum Next {
     End(KernelEnd),
 }
 
+/// Bytes of a kernel connection since its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpPositions {
+    /// That the kernel took from this end.
+    pub written: u64,
+    /// That this end took from the kernel.
+    pub consumed: u64,
+}
+
 /// The protocol of one end as a state machine, on memory that its owner keeps mapped. A clone
 /// is the end as it is now: with the words of its segment as they are now, it does the same
 /// from here on.
@@ -200,6 +209,53 @@ impl Machine {
     /// The ring is tried again, as soon as the peer has come to the end of the TCP part.
     pub fn end_rest(&mut self) {
         self.resting = false;
+    }
+
+    /// Tells the other end whether this one would give the rings up, for good, if that one did so, too: they have not paid
+    /// for long.
+    pub fn wish_to_retire(&self, wishes: bool) {
+        self.end.sender.wish_tcp(wishes);
+    }
+
+    /// Whether the other end sends through the kernel for good, or would.
+    #[inline]
+    pub fn peer_wishes_to_retire(&self) -> bool {
+        self.end.sender.peer_wishes_tcp()
+    }
+
+    /// Whether the other end sends through the kernel for good.
+    #[inline]
+    pub fn peer_retires(&self) -> bool {
+        self.end.sender.peer_keeps_to_tcp()
+    }
+
+    /// This end sends through the kernel for good; while [`Self::rest`] holds.
+    pub fn retire(&mut self) {
+        if !self.sends_to_ring() {
+            self.demoted = true;
+            self.end.sender.keep_to_tcp();
+        }
+    }
+
+    /// Whether both ends have called [`Self::retire`], and nothing of the rings is left for this one: the kernel connection
+    /// is all that it needs, and where that was read and written to, bells among it, is what this returns.
+    /// The other end may need this one's memory for longer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn retired(&mut self) -> Result<Option<TcpPositions>, Corrupt> {
+        let End { sender, receiver } = &mut self.end;
+        let done = sender.keeps_to_tcp()
+            && sender.kernel_is_idle()
+            && !sender.peer_left()
+            && self.kernel_end.is_none()
+            && receiver.is_plain()?;
+        if done {
+            // Whatever ends the connection later is TCP's own.
+            receiver.mark_ended();
+        }
+        Ok(done.then(|| TcpPositions { written: sender.tcp(), consumed: receiver.tcp_lane() }))
     }
 
     /// Whether [`Self::rest`] holds.

@@ -159,7 +159,9 @@ pub(crate) struct Header {
     pub(crate) owes: AtomicU32,
     /// Calls of this end's processes that are giving the kernel bytes of a TCP part.
     pub(crate) sending: AtomicU32,
-    gap_108: Gap<20>,
+    /// 1: the ring has not paid for long, and this end would keep to the kernel if the other did so, too.
+    pub(crate) wishes_tcp: AtomicU32,
+    gap_112: Gap<16>,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -252,6 +254,7 @@ const _: () = {
     assert!(offset_of!(Header, at_kernel) == 96);
     assert!(offset_of!(Header, owes) == 100);
     assert!(offset_of!(Header, sending) == 104);
+    assert!(offset_of!(Header, wishes_tcp) == 108);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);

@@ -35,6 +35,13 @@ pub(crate) enum Act {
     SleepCold,
     /// Sleeps as a loop, with this connection hot.
     SleepHot,
+    /// Wakes without a reason.
+    Timer,
+    /// The ring does not pay: sends through the kernel for a while, and would for good.
+    Rest,
+    EndRest,
+    /// Gives the rings up if the other end would, too, and goes back to TCP as soon as it can.
+    Retire,
     /// Ends its direction behind what was sent.
     Shutdown,
     Close,
@@ -45,6 +52,9 @@ pub(crate) enum Act {
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
+    /// That were ever put in, and taken out.
+    put: u64,
+    taken: u64,
     fin: bool,
 }
 
@@ -83,6 +93,7 @@ pub(crate) struct World {
     reset_is_right: bool,
     pub(crate) spills: u32,
     pub(crate) ring_bytes: u64,
+    pub(crate) retired: u32,
 }
 
 /// The byte of a side's stream at an offset: zeros among them, which look like bells.
@@ -91,22 +102,30 @@ fn byte(side: usize, offset: u64) -> u8 {
     if mixed >> 62 == 0 { 0 } else { (mixed >> 32) as u8 }
 }
 
+/// Memory for a promotion: for each end its own segment and the other's.
+fn segments() -> [(SharedMapping, SharedMapping); 2] {
+    let segments = [(); 2].map(|()| {
+        let head = ring::layout::format_segment(SEGMENT).unwrap();
+        MemoryFile::create("segment", SEGMENT as u64, &head).unwrap()
+    });
+    [0, 1].map(|side| {
+        let own = SharedMapping::writable(segments[side].writable.as_fd(), SEGMENT).unwrap();
+        let peer = SharedMapping::read_only(segments[1 - side].read_only.as_fd(), SEGMENT).unwrap();
+        (own, peer)
+    })
+}
+
 impl World {
     pub(crate) fn new() -> World {
-        let segments = [(); 2].map(|()| {
-            let head = ring::layout::format_segment(SEGMENT).unwrap();
-            MemoryFile::create("segment", SEGMENT as u64, &head).unwrap()
-        });
+        let mut segments = segments().map(Some);
         let pages = [(); 2]
             .map(|()| MemoryFile::create("page", PAGE as u64, &ring::layout::format_loop_page()).unwrap());
-        let end = |side: usize| {
-            let own = SharedMapping::writable(segments[side].writable.as_fd(), SEGMENT).unwrap();
-            let peer = SharedMapping::read_only(segments[1 - side].read_only.as_fd(), SEGMENT).unwrap();
+        let mut end = |side: usize| {
             let page = SharedMapping::writable(pages[side].writable.as_fd(), PAGE).unwrap();
             let other = SharedMapping::read_only(pages[1 - side].read_only.as_fd(), PAGE).unwrap();
             End {
                 connection: None,
-                granted: Some((own, peer)),
+                granted: segments[side].take(),
                 own_loop: OwnLoop::new(page).unwrap(),
                 other_loop: OtherLoop::new(Arc::new(PeerLoop { id: 1, page: other })).unwrap(),
                 waiting: VecDeque::new(),
@@ -130,6 +149,7 @@ impl World {
             reset_is_right: false,
             spills: 0,
             ring_bytes: 0,
+            retired: 0,
         }
     }
 
@@ -140,6 +160,7 @@ impl World {
         match act {
             Act::KernelTakes(_) => !self.reset && !end.waiting.is_empty() && pipe.bytes.len() < KERNEL_ROOM,
             Act::Bell => end.bell,
+            Act::Timer => end.asleep,
             _ if end.closed => false,
             // Who sleeps does nothing, until the kernel wakes it.
             _ if end.asleep && !self.is_roused(side) => false,
@@ -156,6 +177,9 @@ impl World {
             Act::Take(_) => end.told.is_none(),
             Act::SleepCold | Act::SleepHot => {
                 input.bytes.is_empty() && !input.fin && !self.reset && end.connection.is_some()
+            }
+            Act::Rest | Act::EndRest | Act::Retire => {
+                end.connection.is_some() && end.waiting.is_empty() && end.fetched.is_empty() && !self.reset
             }
             Act::Shutdown => !end.shut && !self.reset,
             Act::Close | Act::Reset => true,
@@ -181,6 +205,10 @@ impl World {
             Act::Take(count) => self.take(side, count),
             Act::SleepCold => self.sleep_cold(side),
             Act::SleepHot => self.sleep_hot(side),
+            Act::Timer => self.wake(side),
+            Act::Rest => self.rest(side),
+            Act::EndRest => self.end_rest(side),
+            Act::Retire => self.retire(side),
             Act::Shutdown => self.shutdown(side),
             Act::Close => self.close(side),
             Act::Reset => {
@@ -233,10 +261,43 @@ impl World {
         }
     }
 
+    fn rest(&mut self, side: usize) {
+        self.bell(side);
+        let connection = self.ends[side].connection.as_mut().unwrap();
+        connection.rest().unwrap();
+        connection.wish_to_retire(true);
+    }
+
+    fn end_rest(&mut self, side: usize) {
+        let connection = self.ends[side].connection.as_mut().unwrap();
+        connection.wish_to_retire(false);
+        connection.end_rest();
+    }
+
+    fn retire(&mut self, side: usize) {
+        let end = &mut self.ends[side];
+        let connection = end.connection.as_mut().unwrap();
+        if connection.is_resting() && connection.peer_wishes_to_retire() {
+            connection.retire();
+        }
+        let Some(positions) = connection.retired().unwrap() else { return };
+        assert_eq!(positions.written, self.pipes[side].put, "what the kernel took");
+        assert_eq!(positions.consumed, self.pipes[1 - side].taken, "what the kernel gave");
+        (end.written, end.consumed) = (positions.written, positions.consumed);
+        end.connection = None;
+        self.retired += 1;
+        if self.ends.iter().all(|end| end.connection.is_none() && end.granted.is_none()) {
+            for (end, segments) in self.ends.iter_mut().zip(segments()) {
+                end.granted = Some(segments);
+            }
+        }
+    }
+
     fn kernel_takes(&mut self, side: usize, count: usize) {
         let (end, pipe) = (&mut self.ends[side], &mut self.pipes[side]);
         let count = count.min(end.waiting.len()).min(KERNEL_ROOM - pipe.bytes.len().min(KERNEL_ROOM));
         pipe.bytes.extend(end.waiting.drain(..count));
+        pipe.put += count as u64;
         match &mut end.connection {
             Some(connection) => connection.kernel_took(count),
             None => end.written += count as u64,
@@ -267,6 +328,7 @@ impl World {
                 return;
             }
             pipe.bytes.push_back(0);
+            pipe.put += 1;
             end.connection.as_mut().unwrap().bell_was_taken();
         }
         self.finish(side);
@@ -286,6 +348,7 @@ impl World {
             return;
         }
         end.fetched.extend(pipe.bytes.drain(..count));
+        pipe.taken += count as u64;
         if let Some(connection) = &mut end.connection {
             while !end.fetched.is_empty()
                 && let Front::Bells(bells) = connection.front(end.fetched.len()).unwrap()
