@@ -17,6 +17,7 @@ use crate::sockets::{self, State};
 use crate::spin::Wait;
 use crate::stats::{COUNTERS, count};
 use crate::table::{self, Entry};
+use crate::threads;
 
 /// How long a wait may take.
 #[derive(Clone, Copy)]
@@ -301,6 +302,13 @@ unsafe fn kernel_wait(fd: c_int, room: &mut [epoll_event], limit: Limit, mask: *
             }
         }
     }
+}
+
+/// Whether a wait is the kernel's alone from here on: no socket of the set is promoted, and nobody is there who
+/// could promote one before it ends. A handler ends it, and one that promotes a socket just before leaves that armed.
+#[inline]
+pub(crate) fn is_the_kernels(fd: c_int) -> bool {
+    promoted_set(fd).is_none() && threads::is_alone()
 }
 
 /// The set of a descriptor, if it has promoted sockets.

@@ -36,6 +36,7 @@ mod spin;
 mod start;
 mod stats;
 mod table;
+mod threads;
 mod uring;
 mod worth;
 

@@ -20,6 +20,7 @@ use crate::sockets;
 use crate::spin;
 use crate::stats;
 use crate::table;
+use crate::threads;
 
 /// Begins to watch this process's sockets, once, before the program's own code runs. Without
 /// it every function of [`crate::calls`] is the kernel's.
@@ -30,6 +31,7 @@ pub fn start(settings: Settings) {
         return;
     }
     fork::remember_process();
+    threads::find();
     spin::fix(settings.spin);
     if settings.stats != Stats::None {
         let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());

@@ -1,0 +1,24 @@
+//! Whether this process has one thread.
+#![allow(unsafe_code)] // a byte of libc's is read
+
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering::Relaxed};
+
+/// Until libc's own byte is known, and where it has none.
+static MANY: AtomicU8 = AtomicU8::new(0);
+static ALONE: AtomicPtr<AtomicU8> = AtomicPtr::new((&raw const MANY).cast_mut());
+
+/// Looks up what libc tells of it (glibc from 2.32 on), before the program's code runs.
+pub(crate) fn find() {
+    // SAFETY: the name ends with 0, and RTLD_DEFAULT is a handle that dlsym(3) knows.
+    let byte = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    if !byte.is_null() {
+        ALONE.store(byte.cast(), Relaxed);
+    }
+}
+
+/// Whether no other thread runs. One that does may end unseen: then it is false for longer.
+#[inline(always)]
+pub(crate) fn is_alone() -> bool {
+    // SAFETY: `MANY`, or the char of <sys/single_threaded.h>, which is there as long as libc is.
+    unsafe { &*ALONE.load(Relaxed) }.load(Relaxed) != 0
+}
