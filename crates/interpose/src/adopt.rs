@@ -72,7 +72,8 @@ pub(crate) fn adopt(
         socket.set_state(State::Offered);
         return Err(Stays::NoMemory);
     };
-    count(&COUNTERS.promoted, 1);
+    // One that comes back to rings counts once.
+    count(&COUNTERS.promoted, u64::from(socket.retreats.load(Ordering::Relaxed) == 0));
     promoter::answer_came();
     inner.promoted = Some(Box::new(Promoted {
         connection,

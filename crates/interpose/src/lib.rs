@@ -26,6 +26,7 @@ mod poll;
 mod promoter;
 pub mod real;
 mod receive;
+mod retiring;
 mod select;
 mod send;
 mod sets;

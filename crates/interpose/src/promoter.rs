@@ -26,7 +26,7 @@ mod pages;
 mod withdrawals;
 
 use pace::look_later;
-pub(crate) use pace::{after_message, ended};
+pub(crate) use pace::{after_message, ended, look_much_later};
 pub(crate) use pages::{sleep, wake};
 pub(crate) use withdrawals::withdraw;
 

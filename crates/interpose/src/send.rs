@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::kernel;
 use crate::memory::Pieces;
-use crate::promoter;
 use crate::real;
 use crate::receive::Outcome;
+use crate::retiring;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, WHOLE_RING};
 use crate::stats::{COUNTERS, count};
@@ -104,18 +104,22 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                 let sent = kernel::send(fd, from.after(done), flags | quiet);
                 let errno = real::errno();
                 let mut inner = socket.lock();
+                let (mut retired, prods) = (None, inner.interest.prods);
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     promoted.connection.kernel_call_ends();
                     if sent <= 0 {
                         promoted.connection.kernel_refused();
                     } else {
                         promoted.connection.kernel_took(sent as usize);
-                        if promoted.connection.is_resting() && promoted.worth.rested() {
-                            promoted.connection.end_rest();
+                        if promoted.connection.is_resting() && !prods {
+                            retired = promoted.rests();
                         }
                     }
                 }
-                drop(inner);
+                match retired {
+                    Some(positions) => retiring::retire(socket, inner, fd, positions),
+                    None => drop(inner),
+                }
                 if sent < 0 {
                     real::set_errno(errno);
                     return Some(if done > 0 { Ok(done) } else { Err(errno) });
@@ -164,8 +168,7 @@ impl Promoted {
             if sent > 0 {
                 *done += sent;
                 let rung = self.ring_bell(fd);
-                // Tests want rings, whatever they cost.
-                if self.worth.sent(rung) && !promoter::is_eager() && self.connection.rest().is_err() {
+                if self.judge(rung).is_err() {
                     return Step::Failed(self.corrupt(fd));
                 }
                 count(&COUNTERS.ring_sends, 1);

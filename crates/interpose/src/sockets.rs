@@ -80,6 +80,8 @@ pub(crate) struct Socket {
     pub(crate) patience: AtomicU32,
     /// The monitor refused it because the other end had made no offer, and it counts as such.
     pub(crate) unmatched: AtomicBool,
+    /// Times in a row that it went back to TCP because its rings did not pay.
+    pub(crate) retreats: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -247,6 +249,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.look_at.store(0, Ordering::Relaxed);
     socket.unmatched.store(false, Ordering::Relaxed);
     socket.patience.store(0, Ordering::Relaxed);
+    socket.retreats.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
     Some((number, socket))
 }
@@ -379,7 +382,7 @@ impl Socket {
         self.generation.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         let distance = std::ptr::from_ref(self).addr() - RECORDS.load(Ordering::Relaxed).addr();
         // Below `MOST`.
         (distance / size_of::<Socket>()) as u32
@@ -458,10 +461,14 @@ impl Guard<'_> {
 
     #[cold]
     fn demote(&mut self) {
+        self.becomes(State::Kernel);
+    }
+
+    fn becomes(&mut self, state: State) {
         self.let_others_in();
         self.promoted = None;
         self.socket.hears.store(false, Ordering::Relaxed);
-        self.socket.set_state(State::Kernel);
+        self.socket.set_state(state);
     }
 
     #[inline(always)]
@@ -482,6 +489,11 @@ impl Guard<'_> {
     /// on with the connection.
     pub(crate) fn end(mut self) {
         self.demote();
+    }
+
+    /// The socket is on TCP again, and watched.
+    pub(crate) fn retire(mut self) {
+        self.becomes(State::Plain);
     }
 }
 

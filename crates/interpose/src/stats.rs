@@ -37,6 +37,8 @@ counters! {
     /// Looks that ended in vain, and those that others needed the core for.
     vain,
     crowded,
+    /// Connections whose rings did not pay, and were given up.
+    retired,
     /// Offers that no monitor was there for.
     without_monitor,
     /// A word of the other end was nonsense.
@@ -164,11 +166,13 @@ pub(crate) fn summary(to: &mut impl Write, name: &str, pid: u32) -> std::fmt::Re
     )?;
     writeln!(
         to,
-        "megapipe: {name} ({pid}): {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others",
+        "megapipe: {name} ({pid}): {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others, \
+         {} rings given up",
         get(&c.bells),
         get(&c.spun),
         get(&c.vain),
         get(&c.crowded),
+        get(&c.retired),
     )
 }
 

@@ -10,11 +10,27 @@ const BELLS: u32 = 15;
 const REST: u32 = 1 << 6;
 const LONGEST_REST: u32 = 1 << 13;
 
+/// Rests in a row after which nothing is hoped for from the ring.
+const RESTS: u32 = 3;
+
+/// What a window of messages came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It is not full.
+    None,
+    Pays,
+    /// The ring is to rest.
+    Rests,
+}
+
 /// One sender's account.
 #[derive(Debug)]
 pub(crate) struct Worth {
     messages: u32,
     bells: u32,
+    /// In a row.
+    rests: u32,
+    has_paid: bool,
     /// Messages left of the rest.
     rest: u32,
     next_rest: u32,
@@ -22,27 +38,45 @@ pub(crate) struct Worth {
 
 impl Default for Worth {
     fn default() -> Worth {
-        Worth { messages: 0, bells: 0, rest: 0, next_rest: REST }
+        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST }
     }
 }
 
 impl Worth {
-    /// A message went into the ring, with a bell or without one. True: the ring is to rest.
-    pub(crate) fn sent(&mut self, bell: bool) -> bool {
+    /// A message went into the ring, with a bell or without one.
+    #[inline]
+    pub(crate) fn sent(&mut self, bell: bool) -> Verdict {
         self.messages += 1;
         self.bells += u32::from(bell);
-        if self.messages < WINDOW {
-            return false;
-        }
-        let rests = self.bells >= BELLS;
-        if rests {
-            self.rest = self.next_rest;
-            self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
-        } else {
-            self.next_rest = REST;
-        }
+        if self.messages < WINDOW { Verdict::None } else { self.judge() }
+    }
+
+    fn judge(&mut self) -> Verdict {
+        let pays = self.bells < BELLS;
         (self.messages, self.bells) = (0, 0);
-        rests
+        if pays {
+            (self.rests, self.has_paid, self.next_rest) = (0, true, REST);
+            return Verdict::Pays;
+        }
+        self.rests += 1;
+        self.rest = self.next_rest;
+        self.next_rest = (self.next_rest * 2).min(LONGEST_REST);
+        Verdict::Rests
+    }
+
+    /// Whether the ring has rested, been tried and rested again for long enough.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.rests >= RESTS
+    }
+
+    /// The other end has given up.
+    pub(crate) fn give_up(&mut self) {
+        self.rests = RESTS;
+    }
+
+    /// Whether the ring ever did.
+    pub(crate) fn has_paid(&self) -> bool {
+        self.has_paid
     }
 
     /// A message went through the kernel while the ring rests. True: it has rested enough.
@@ -59,10 +93,15 @@ mod tests {
     #[test]
     fn bells_send_a_ring_to_rest() {
         let mut worth = Worth::default();
-        assert!((0..1000).all(|_| !worth.sent(false)));
-        assert!((0..100).any(|_| worth.sent(true)));
-        assert_eq!((0..5000).position(|_| worth.rested()), Some(REST as usize - 1));
-        assert!((0..100).any(|_| worth.sent(true)));
-        assert_eq!((0..5000).position(|_| worth.rested()), Some(2 * REST as usize - 1));
+        assert!((0..1000).all(|_| worth.sent(false) != Verdict::Rests));
+        for rests in 0..RESTS {
+            assert!(!worth.is_hopeless());
+            assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
+            let rest = (REST << rests) as usize;
+            assert_eq!((0..5000).position(|_| worth.rested()), Some(rest - 1));
+        }
+        assert!(worth.is_hopeless() && worth.has_paid());
+        assert!((0..100).any(|_| worth.sent(false) == Verdict::Pays));
+        assert!(!worth.is_hopeless());
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
 //! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
-//! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long.
+//! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long;
+//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then.
 //! TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
@@ -110,6 +111,8 @@ impl Bench {
             text.split_once("spins: ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
         let modes = [("observe", None), ("eager", None)].into_iter();
         let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", spins)));
+        let gives_up = text.contains("rings: given up");
+        let more = more.chain(gives_up.then_some(("auto", Some("0"))));
         for (mode, spins) in modes.chain(more) {
             let run = self.run(&program, Some(mode), spins)?;
             if run.transcript != plain.transcript {
@@ -117,6 +120,9 @@ impl Bench {
                 return Err(format!("{mode}:\n{}{errors}", difference(&plain.transcript, &run.transcript)));
             }
             let (promoted, bytes) = told(&run.log);
+            if gives_up && mode == "auto" && run.log.contains(" 0 rings given up") {
+                return Err(format!("{mode}: no rings were given up\n{}", run.log));
+            }
             let wanted = mode != "observe" && !stays;
             if (promoted > 0 && bytes > 0) != wanted {
                 return Err(format!("{mode}: {promoted} promoted, {bytes} bytes over memory\n{}", run.log));

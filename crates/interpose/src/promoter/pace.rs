@@ -90,6 +90,22 @@ fn is_brisk(socket: &Socket, messages: u32) -> bool {
     brisk
 }
 
+/// Messages over TCP after which rings that did not pay are tried again, and the most: each time in a row takes twice
+/// as many.
+const PAUSE: u32 = 1 << 9;
+const LONGEST_PAUSE: u32 = 1 << 16;
+
+/// Its rings did not pay, so many times in a row.
+pub(crate) fn look_much_later(socket: &Socket, times: u32) {
+    let pause =
+        PAUSE.checked_shl(times.saturating_sub(1)).map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+    let sent = socket.messages_sent.load(Ordering::Relaxed);
+    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
+    socket.looked_at.store(messages, Ordering::Relaxed);
+    socket.looked_when.store(milliseconds(), Ordering::Relaxed);
+}
+
 /// Looked at again after as many messages more, if nothing comes of it now.
 pub(super) fn look_later(socket: &Socket) {
     let sent = socket.messages_sent.load(Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use libc::epoll_event;
 
-use super::{EDGE, Guard, ONCE, at};
+use super::{EDGE, Guard, ONCE, at, shots};
 use crate::leaving;
 use crate::real;
 use crate::sockets::{self, Interest, Membership, Socket, State};
@@ -245,8 +245,16 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
     if inner.by_data.get(&data) == Some(&socket_number) {
         inner.by_data.remove(&data);
     }
+    inner.list.retain(|listed| *listed != socket_number);
     inner.has_other(data, fd);
     inner.kernel_is_due = true;
+    let Interest { events, spent, unsure, .. } = socket.interest;
+    if events & EDGE != 0 && !spent && !unsure {
+        // What the kernel told of while the set looked at the ring it does not tell again.
+        shots::rearm(at(number).epfd.load(Ordering::Relaxed), &socket.interest);
+    }
+    // UNAWARE-PAIR: as for `apply`.
+    at(number).promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
 }
 
 /// A change that the kernel need not know of before it is asked for events, since the wait

@@ -1,0 +1,89 @@
+//! Connections whose rings do not pay, as where each message wakes a process that sleeps on the same core. A ring that
+//! rests costs a little more than TCP alone; so once both directions have rested again and again, both ends go
+//! back to TCP, and are offered anew after more messages.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use promote::TcpPositions;
+use ring::Corrupt;
+
+use crate::kernel;
+use crate::promoter;
+use crate::sets;
+use crate::sockets::{Guard, Promoted, Socket};
+use crate::stats::{COUNTERS, count};
+use crate::worth::Verdict;
+
+impl Promoted {
+    /// A message went into the ring: whether the next ones should is decided.
+    #[inline]
+    pub(crate) fn judge(&mut self, rung: bool) -> Result<(), Corrupt> {
+        match self.worth.sent(rung) {
+            Verdict::None => Ok(()),
+            verdict => self.follow(verdict),
+        }
+    }
+
+    #[cold]
+    fn follow(&mut self, verdict: Verdict) -> Result<(), Corrupt> {
+        if promoter::is_eager() {
+            // Tests want rings, whatever they cost.
+            return Ok(());
+        }
+        if self.connection.peer_retires() {
+            self.worth.give_up();
+        } else if verdict != Verdict::Rests {
+            return Ok(());
+        }
+        self.connection.rest()?;
+        if self.worth.is_hopeless() && !self.connection.is_shared() {
+            self.connection.wish_to_retire(true);
+        }
+        Ok(())
+    }
+
+    /// A message went through the kernel while the ring rests. If the connection has gone back to TCP, where it is
+    /// there.
+    pub(crate) fn rests(&mut self) -> Option<TcpPositions> {
+        if self.worth.is_hopeless() && self.can_retire() {
+            if self.connection.peer_wishes_to_retire() {
+                self.connection.retire();
+            }
+            // Of nonsense that the other end wrote, whoever reads is told.
+            if let Ok(Some(positions)) = self.connection.retired() {
+                return Some(positions);
+            }
+        }
+        if self.worth.rested() && !self.connection.stays_with_kernel() {
+            self.connection.wish_to_retire(false);
+            self.connection.end_rest();
+        }
+        None
+    }
+
+    /// Other processes may be in the middle of a call, and what was promised to sets and poll(2) is not undone.
+    fn can_retire(&self) -> bool {
+        !self.connection.is_shared() && !self.has_mark() && !self.shown_in_kernel && self.low_water == 0
+    }
+}
+
+/// Goes back to TCP, where the connection is at these positions. Whoever is in a call on it comes back to find that.
+#[cold]
+pub(crate) fn retire(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, at: TcpPositions) {
+    let Some(promoted) = inner.promoted.as_deref_mut() else { return };
+    let (token, no_delay) = (promoted.token, promoted.no_delay);
+    let retreats = if promoted.worth.has_paid() { 1 } else { socket.retreats.load(Ordering::Relaxed) + 1 };
+    kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &no_delay);
+    count(&COUNTERS.retired, 1);
+    socket.retreats.store(retreats, Ordering::Relaxed);
+    socket.sent.store(at.written, Ordering::Relaxed);
+    socket.received.store(at.consumed, Ordering::Relaxed);
+    promoter::look_much_later(socket, retreats);
+    promoter::withdraw(token);
+    let set = inner.interest.set;
+    inner.retire();
+    if set > 0 {
+        sets::demoted(set - 1, socket.number());
+    }
+}
