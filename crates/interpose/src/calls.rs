@@ -102,23 +102,27 @@ fn receiving_pieces(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
+    let receive_rest = |into: Pieces<'_>| kernel::receive(fd, into, flags);
     let mut waited = false;
+    let mut taken = 0;
     let generation = socket.generation.load(Ordering::Relaxed);
     loop {
         match socket.state() {
-            State::Kernel | State::Free => return Some(plain()),
+            State::Kernel | State::Free => {
+                return Some(in_all(taken, by_kernel(taken, &pieces, &mut plain, receive_rest)));
+            }
             // Errors of packets and urgent bytes are the kernel's.
             State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return Some(plain()),
             State::Promoted => {
                 let before = real::errno();
                 let into = pieces().ok().filter(|into| into.left > 0)?;
-                if let Some(outcome) = receive::receive(socket, fd, into, flags) {
+                if let Some(outcome) = receive::receive(socket, fd, into, flags, &mut taken) {
                     return Some(told(outcome, before));
                 }
                 // It is not any more: this thread waited, and another closed it. The number may
                 // be another file's by now. Who shuts a connection down before wakes this thread to the end of it.
                 if gone(socket, generation) {
-                    return Some(0);
+                    return Some(taken as ssize_t);
                 }
                 std::hint::spin_loop();
             }
@@ -126,6 +130,7 @@ fn receiving_pieces(
                 promoter::before_message(socket, number);
                 if socket.state() == State::Offered
                     && !waited
+                    && taken == 0
                     && promoter::is_impatient()
                     && socket.blocks(flags)
                 {
@@ -140,7 +145,7 @@ fn receiving_pieces(
                     continue;
                 }
                 let Some(busy) = socket.enter() else { continue };
-                let count = plain();
+                let count = by_kernel(taken, &pieces, &mut plain, receive_rest);
                 if count > 0 && flags & libc::MSG_PEEK == 0 {
                     socket.received.fetch_add(count as u64, Ordering::Relaxed);
                     Socket::one_more(&socket.messages_received);
@@ -149,7 +154,7 @@ fn receiving_pieces(
                 if count > 0 {
                     promoter::after_message(socket, number);
                 }
-                return Some(count);
+                return Some(in_all(taken, count));
             }
         }
     }
@@ -158,6 +163,44 @@ fn receiving_pieces(
 /// Whether a record is no longer the socket that it was.
 fn gone(socket: &Socket, generation: u32) -> bool {
     socket.state() == State::Free || socket.generation.load(Ordering::Relaxed) != generation
+}
+
+/// What the kernel does of a call of which `done` bytes went over the ring before the connection came back to TCP: the
+/// program's own call, or the rest of it.
+#[inline(always)]
+fn by_kernel(
+    done: usize,
+    pieces: impl Fn() -> Result<Pieces<'static>, i32>,
+    call: impl FnOnce() -> ssize_t,
+    rest: impl FnOnce(Pieces<'_>) -> ssize_t,
+) -> ssize_t {
+    if done == 0 {
+        return call();
+    }
+    // What went over the ring is told, whatever comes of the rest.
+    kept_errno(|| pieces().map_or(0, |pieces| rest(pieces.after(done)).max(0)))
+}
+
+/// A count of the kernel's, and what went over the ring before.
+#[inline(always)]
+fn in_all(done: usize, by_kernel: ssize_t) -> ssize_t {
+    if done == 0 { by_kernel } else { done as ssize_t + by_kernel }
+}
+
+/// Sends all, unless the kernel takes less than it was given.
+#[cold]
+fn send_whole(fd: c_int, from: Pieces<'_>, flags: c_int) -> ssize_t {
+    let mut sent = 0;
+    while sent < from.left {
+        let rest = from.after(sent);
+        // A signal is for calls that send nothing.
+        match usize::try_from(kernel::send(fd, rest, flags | libc::MSG_NOSIGNAL)) {
+            Ok(count @ 1..) if count == rest.in_one_call() => sent += count,
+            Ok(count) => return (sent + count) as ssize_t,
+            Err(_) => break,
+        }
+    }
+    sent as ssize_t
 }
 
 /// As [`receiving`], for sending.
@@ -181,25 +224,29 @@ fn sending_pieces(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> Option<ssize_t> {
+    let send_rest = |from: Pieces<'_>| send_whole(fd, from, flags);
+    let mut done = 0;
     let generation = socket.generation.load(Ordering::Relaxed);
     loop {
         match socket.state() {
-            State::Kernel | State::Free => return Some(plain()),
+            State::Kernel | State::Free => {
+                return Some(in_all(done, by_kernel(done, &pieces, &mut plain, send_rest)));
+            }
             State::Promoted => {
                 let before = real::errno();
                 let from = pieces().ok().filter(|from| from.left > 0)?;
-                if let Some(outcome) = sending::send(socket, fd, from, flags) {
+                if let Some(outcome) = sending::send(socket, fd, from, flags, &mut done) {
                     return Some(told(outcome, before));
                 }
                 if gone(socket, generation) {
-                    return Some(failed(libc::EBADF));
+                    return Some(if done > 0 { done as ssize_t } else { failed(libc::EBADF) });
                 }
                 std::hint::spin_loop();
             }
             State::Plain | State::Offered => {
                 promoter::before_message(socket, number);
                 let Some(busy) = socket.enter() else { continue };
-                let count = plain();
+                let count = by_kernel(done, &pieces, &mut plain, send_rest);
                 if count > 0 {
                     socket.sent.fetch_add(count as u64, Ordering::Relaxed);
                     Socket::one_more(&socket.messages_sent);
@@ -212,7 +259,7 @@ fn sending_pieces(
                 if count > 0 {
                     promoter::after_message(socket, number);
                 }
-                return Some(count);
+                return Some(in_all(done, count));
             }
         }
     }

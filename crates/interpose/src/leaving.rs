@@ -89,6 +89,10 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
                 // Wrong bytes would be worse than none.
                 promoted.corrupt(fd);
             }
+            if !promoted.connection.kernel_is_idle() {
+                // Another thread is in the middle of a call, and will not tell what comes of it: stream bytes only.
+                promoted.connection.kernel_refused();
+            }
             promoter::withdraw(promoted.token);
             kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
             if promoted.low_water > 0 {

@@ -21,8 +21,15 @@ use crate::stats::{COUNTERS, count};
 /// What one call came to: a count, or an errno.
 pub(crate) type Outcome = Result<usize, i32>;
 
-/// Receives on a socket that was promoted. `None`: it is not, after all.
-pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+/// Receives on a socket that was promoted. `None`: it is not, after all, and only `taken` bytes were: fewer than what
+/// the call waits for.
+pub(crate) fn receive(
+    socket: &'static Socket,
+    fd: c_int,
+    into: Pieces<'_>,
+    flags: c_int,
+    taken: &mut usize,
+) -> Option<Outcome> {
     let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
     // Bytes before which a call that waits does not return.
     let wanted = match waits {
@@ -30,23 +37,22 @@ pub(crate) fn receive(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flag
         true if flags & libc::MSG_WAITALL != 0 => into.left,
         true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
     };
-    let mut taken = 0;
     let mut kept = None;
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
-        let more = if taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
-        let outcome = receive_some(socket, &mut kept, fd, into.after(taken), flags | more, taken > 0)?;
-        match outcome {
-            Ok((count, seam)) => {
-                taken += count;
-                if count == 0 || taken >= into.left || (taken >= wanted && !seam) {
-                    return Some(Ok(taken));
+        let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
+        match receive_some(socket, &mut kept, fd, into.after(*taken), flags | more, *taken > 0) {
+            Some(Ok((count, seam))) => {
+                *taken += count;
+                if count == 0 || *taken >= into.left || (*taken >= wanted && !seam) {
+                    return Some(Ok(*taken));
                 }
             }
             // What was taken is told first, as Linux does; the error is there the next time,
             // or was an interruption.
-            Err(_) if taken > 0 => return Some(Ok(taken)),
-            Err(errno) => return Some(Err(errno)),
+            Some(Err(_)) if *taken > 0 => return Some(Ok(*taken)),
+            Some(Err(errno)) => return Some(Err(errno)),
+            None => return (*taken >= wanted).then_some(Ok(*taken)),
         }
     }
 }

@@ -41,9 +41,14 @@ impl Step {
     }
 }
 
-/// Sends on a socket that was promoted. `None`: it is not, after all.
-pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: c_int) -> Option<Outcome> {
-    let mut done = 0;
+/// Sends on a socket that was promoted. `None`: it is not, after all, or is no more since `done` bytes were sent.
+pub(crate) fn send(
+    socket: &'static Socket,
+    fd: c_int,
+    from: Pieces<'_>,
+    flags: c_int,
+    done: &mut usize,
+) -> Option<Outcome> {
     let mut deadline: Option<Instant> = None;
     let mut looks = 0u32;
     let mut kept = None;
@@ -51,31 +56,26 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
     loop {
         let mut inner = socket.lock();
         let promoted = inner.promoted.as_deref_mut()?;
-        let before = done;
-        let step = promoted.step(
-            fd,
-            from,
-            &mut done,
-            flags,
-            deadline.is_some_and(|deadline| Instant::now() >= deadline),
-        );
+        let before = *done;
+        let step =
+            promoted.step(fd, from, done, flags, deadline.is_some_and(|deadline| Instant::now() >= deadline));
         if !step.is_last() {
             // This thread comes back to the record.
             kept.get_or_insert_with(|| socket.keep());
         }
         match step {
-            Step::Done => return Some(Ok(done)),
-            Step::Failed(errno) => return Some(if done > 0 { Ok(done) } else { Err(errno) }),
+            Step::Done => return Some(Ok(*done)),
+            Step::Failed(errno) => return Some(if *done > 0 { Ok(*done) } else { Err(errno) }),
             Step::Full => {
                 drop(inner);
                 if signals::handled() != handled {
-                    let restarts = || done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
+                    let restarts = || *done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
                     if socket.blocks(flags) && signals::end_a_wait(handled, restarts) {
-                        return Some(if done > 0 { Ok(done) } else { Err(libc::EINTR) });
+                        return Some(if *done > 0 { Ok(*done) } else { Err(libc::EINTR) });
                     }
                     handled = signals::handled();
                 }
-                if done > before || deadline.is_none() {
+                if *done > before || deadline.is_none() {
                     deadline = Some(Instant::now() + PATIENCE);
                 }
                 looks = looks.wrapping_add(1);
@@ -88,20 +88,20 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
             }
             Step::Blocked => {
                 drop(inner);
-                let room = if socket.blocks(flags) && done == 0 {
+                let room = if socket.blocks(flags) && *done == 0 {
                     kernel::wait_for_room(fd)
                 } else {
                     Err(libc::EAGAIN)
                 };
                 if let Err(errno) = room {
-                    return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                    return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
                 }
             }
             Step::Kernel => {
                 promoted.connection.kernel_call_begins();
                 drop(inner);
-                let quiet = if done > 0 { libc::MSG_NOSIGNAL } else { 0 };
-                let sent = kernel::send(fd, from.after(done), flags | quiet);
+                let quiet = if *done > 0 { libc::MSG_NOSIGNAL } else { 0 };
+                let sent = kernel::send(fd, from.after(*done), flags | quiet);
                 let errno = real::errno();
                 let mut inner = socket.lock();
                 let (mut retired, prods) = (None, inner.interest.prods);
@@ -122,13 +122,13 @@ pub(crate) fn send(socket: &'static Socket, fd: c_int, from: Pieces<'_>, flags: 
                 }
                 if sent < 0 {
                     real::set_errno(errno);
-                    return Some(if done > 0 { Ok(done) } else { Err(errno) });
+                    return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
                 }
-                done += sent as usize;
+                *done += sent as usize;
                 // A call that takes less than it was given would block, or was interrupted; a
                 // long vector goes in several calls.
-                if done >= from.left || (sent as usize) < from.after(done - sent as usize).in_one_call() {
-                    return Some(Ok(done));
+                if *done >= from.left || (sent as usize) < from.after(*done - sent as usize).in_one_call() {
+                    return Some(Ok(*done));
                 }
             }
         }
