@@ -88,6 +88,7 @@ pub(crate) fn adopt(
         listed_in: 0,
         reported: 0,
         reported_of_kernel: 0,
+        shown: 0,
         told_writable: false,
         quiet: 0,
         in_vain: 0,

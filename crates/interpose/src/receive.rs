@@ -165,7 +165,12 @@ fn finish(
 ) -> Result<(usize, bool), i32> {
     let Some(promoted) = inner.promoted.as_deref_mut() else { return outcome.map(|count| (count, false)) };
     promoted.unmark(fd);
-    let seam = flags & libc::MSG_PEEK == 0 && promoted.connection.nears_next_part();
+    let taken = promoted.connection.taken();
+    if flags & libc::MSG_PEEK != 0 {
+        promoted.shown = promoted.shown.max(taken + outcome.map_or(0, |count| count as u64));
+    }
+    let behind = promoted.connection.nears_next_part() || promoted.shown > taken;
+    let seam = flags & libc::MSG_PEEK == 0 && behind;
     let list = promoted.wants_list(fd);
     settle(socket, inner, list);
     outcome.map(|count| (count, seam))

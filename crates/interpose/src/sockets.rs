@@ -152,6 +152,9 @@ pub(crate) struct Promoted {
     pub(crate) reported: u64,
     /// Bytes of the kernel whose arrival was, whether they had been taken or not.
     pub(crate) reported_of_kernel: u64,
+    /// Up to where in the stream the program was told that bytes are here, by MSG_PEEK or FIONREAD: a read that has room
+    /// for them takes them all.
+    pub(crate) shown: u64,
     /// That it can be written to was reported to an edge-triggered set.
     pub(crate) told_writable: bool,
     /// Sleeps of its set since bytes came, and looks.

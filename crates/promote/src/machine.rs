@@ -270,6 +270,12 @@ impl Machine {
         self.end.receiver.is_in_tcp()
     }
 
+    /// Stream bytes that were taken, from both lanes.
+    #[inline]
+    pub fn taken(&self) -> u64 {
+        self.end.receiver.stream()
+    }
+
     /// Stream bytes that were taken from the kernel, no bells among them.
     #[inline]
     pub fn taken_from_kernel(&self) -> u64 {
@@ -545,6 +551,15 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn here(&mut self, unread: usize) -> Result<u64, Corrupt> {
         self.end.receiver.here(unread as u64)
+    }
+
+    /// Bytes that can be read now, from both lanes; `unread` as for [`Self::front`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn readable(&mut self, unread: usize) -> Result<u64, Corrupt> {
+        self.end.receiver.readable(unread as u64)
     }
 
     /// What to deliver next; `unread` as for [`Self::front`].

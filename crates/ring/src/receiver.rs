@@ -563,4 +563,42 @@ impl Receiver {
         }
         Ok(here)
     }
+
+    /// Of the bytes that [`Receiver::here`] counts, those that can be read now: ring bytes are not while bytes that were
+    /// sent through the kernel before them are still under way.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn readable(&mut self, kernel: u64) -> Result<u64, Corrupt> {
+        self.refresh()?;
+        let peer = self.peer.header();
+        let end = self.tcp.saturating_add(kernel);
+        let mut in_ring = self.tail.wrapping_sub(self.head);
+        let (mut lane, mut stream) = (self.lane(), self.stream());
+        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
+        let mut readable = 0u64;
+        for record in 0..parts::unread(peer, self.parts)? {
+            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
+            let part = next.start - stream;
+            match next.tcp_start {
+                Some(start) => {
+                    let here = part.min(in_ring);
+                    in_ring -= here;
+                    readable = readable.saturating_add(here);
+                    (lane, tcp) = (Lane::Tcp, start);
+                }
+                None => {
+                    let here = part.min(end.saturating_sub(tcp));
+                    readable = readable.saturating_add(here);
+                    if here < part {
+                        return Ok(readable);
+                    }
+                    (lane, tcp) = (Lane::Ring, tcp.saturating_add(part));
+                }
+            }
+            stream = next.start;
+        }
+        let last = if lane == Lane::Ring { in_ring } else { end.saturating_sub(tcp) };
+        Ok(readable.saturating_add(last))
+    }
 }

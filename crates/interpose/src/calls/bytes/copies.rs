@@ -109,9 +109,13 @@ pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flag
     }
     // SAFETY: so many bytes were peeked.
     let written = unsafe { real::write(pipe, room.as_ptr().cast(), got as usize) };
-    if written > 0 {
-        // The same bytes, now taken.
-        receive(&mut room[..written as usize], 0);
+    // The same bytes, now taken.
+    let mut left = usize::try_from(written).unwrap_or(0);
+    while left > 0 {
+        match receive(&mut room[..left], libc::MSG_DONTWAIT) {
+            taken @ 1.. => left -= taken as usize,
+            _ => break,
+        }
     }
     written
 }
