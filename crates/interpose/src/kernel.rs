@@ -243,6 +243,15 @@ pub(crate) fn is_inherited(fd: c_int) -> bool {
     flags >= 0 && flags & libc::FD_CLOEXEC == 0
 }
 
+/// Whether such a program gets it from here on.
+pub(crate) fn set_close_at_exec(fd: c_int, closes: bool) {
+    let flags = if closes { libc::FD_CLOEXEC } else { 0 };
+    // SAFETY: F_SETFD takes a number.
+    unsafe {
+        real::fcntl(fd, libc::F_SETFD, std::ptr::without_provenance_mut(flags.unsigned_abs() as usize))
+    };
+}
+
 /// An option that is an int.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let mut value: c_int = 0;

@@ -40,9 +40,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
     let possible = {
         let mut inner = sockets::at(number).lock();
         let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-        let ended = matches!(promoted.look(fd), Found::End | Found::Failed(_));
-        let ready = matches!(promoted.connection.leaving(), Ok(Leaving::Bells(_)));
-        let possible = ready && !(ended && promoted.connection.has_unread());
+        let possible = promoted.can_leave(fd);
         if !possible {
             promoted.shown_in_kernel = true;
             let _ = promoted.arm();
@@ -61,8 +59,48 @@ pub(crate) fn before_exec() {
         // Its descriptors are not those of the table: what it duplicated was brought back then.
         return;
     }
+    for fd in inherited() {
+        match stays_here(fd, true) {
+            true => kernel::set_close_at_exec(fd, true),
+            false => leave(fd),
+        }
+    }
+}
+
+/// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
+/// those that it does not get. [`after_spawn`] follows.
+pub(crate) fn before_spawn() -> Vec<c_int> {
+    if fork::borrows_memory() {
+        return Vec::new();
+    }
+    let (kept, gone): (Vec<c_int>, Vec<c_int>) =
+        real::kept_errno(|| inherited().partition(|fd| stays_here(*fd, false)));
+    real::kept_errno(|| kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true)));
+    gone.into_iter().for_each(leave);
+    kept
+}
+
+/// It was started, or not.
+pub(crate) fn after_spawn(kept: Vec<c_int>) {
+    real::kept_errno(|| kept.into_iter().for_each(|fd| kernel::set_close_at_exec(fd, false)));
+}
+
+fn inherited() -> impl Iterator<Item = c_int> {
     let inherited = |fd: &c_int| matches!(table::entry(*fd), Entry::Socket(_)) && kernel::is_inherited(*fd);
-    (0..table::end()).filter(inherited).for_each(leave);
+    (0..table::end()).filter(inherited)
+}
+
+/// Whether a descriptor is not to go to another program that inherits it, since the connection could only be reset: it
+/// has bytes in both lanes that nobody read, as streams have. Most programs that inherit one know nothing of it;
+/// those that are meant to have it get it as standard input or output. `forked`: only if another process goes on with it.
+pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
+    let Entry::Socket(number) = table::entry(fd) else { return false };
+    if fd <= libc::STDERR_FILENO {
+        return false;
+    }
+    let mut inner = sockets::at(number).lock();
+    let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
+    (!forked || promoted.inherited) && !promoted.can_leave(fd)
 }
 
 /// This process can have no promoted connection any more, nor get one.
@@ -120,6 +158,13 @@ fn call_back_here() {
 }
 
 impl Promoted {
+    /// Whether all that nobody read can be had through the kernel, as of now.
+    fn can_leave(&mut self, fd: c_int) -> bool {
+        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        let ready = matches!(self.connection.leaving(), Ok(Leaving::Bells(_)));
+        ready && !(ended && self.connection.has_unread())
+    }
+
     /// Gives the connection back to the kernel, with nothing of ours in it. `None`: bytes that
     /// lie unread cannot be had again in their order.
     fn leave(&mut self, fd: c_int) -> Option<()> {

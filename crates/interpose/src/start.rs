@@ -75,11 +75,6 @@ pub(crate) fn tell_now() {
     }
 }
 
-/// Before another program is started beside this one, which inherits what is not closed at exec.
-pub(crate) fn before_spawn() {
-    leaving::before_exec();
-}
-
 /// In the child of a fork.
 pub(crate) fn forked() {
     TOLD.store(confined::is_confined(), Ordering::Relaxed);

@@ -5,7 +5,6 @@
 #![allow(clippy::missing_safety_doc)] // said in the module above
 
 use super::*;
-use crate::start::before_spawn;
 
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(domain, kind, protocol);
@@ -316,7 +315,11 @@ fn before_exec() {
         let Some(socket) = table::socket(fd).filter(|_| kernel::is_inherited(fd)) else { continue };
         let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);
         if cookie.is_none_or(|cookie| kept_errno(|| kernel::cookie(fd)) == cookie) {
-            leaving::leave(fd);
+            match leaving::stays_here(fd, false) {
+                // In the table of the child, which is its own.
+                true => kernel::set_close_at_exec(fd, true),
+                false => leaving::leave(fd),
+            }
         }
     }
 }
@@ -370,15 +373,16 @@ pub unsafe fn execveat(
 }
 
 pub unsafe fn system(command: *const c_char) -> c_int {
-    if !command.is_null() {
-        before_spawn();
-    }
-    real::system(command)
+    let kept = if command.is_null() { Vec::new() } else { leaving::before_spawn() };
+    let status = real::system(command);
+    leaving::after_spawn(kept);
+    status
 }
 
 pub unsafe fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE {
-    before_spawn();
+    let kept = leaving::before_spawn();
     let stream = real::popen(command, kind);
+    leaving::after_spawn(kept);
     if !stream.is_null() {
         made(libc::fileno(stream));
     }
@@ -393,8 +397,10 @@ pub unsafe fn posix_spawn(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    before_spawn();
-    real::posix_spawn(process, path, actions, attributes, arguments, environment)
+    let kept = leaving::before_spawn();
+    let status = real::posix_spawn(process, path, actions, attributes, arguments, environment);
+    leaving::after_spawn(kept);
+    status
 }
 
 pub unsafe fn posix_spawnp(
@@ -405,6 +411,8 @@ pub unsafe fn posix_spawnp(
     arguments: *const *mut c_char,
     environment: *const *mut c_char,
 ) -> c_int {
-    before_spawn();
-    real::posix_spawnp(process, file, actions, attributes, arguments, environment)
+    let kept = leaving::before_spawn();
+    let status = real::posix_spawnp(process, file, actions, attributes, arguments, environment);
+    leaving::after_spawn(kept);
+    status
 }
