@@ -1,16 +1,23 @@
 //! Finds the C libraries that are measured as peers. Without them the benchmark builds all the
-//! same and names these peers as absent.
+//! same and names these peers as absent. They become part of the program, which then needs nothing but
+//! libc wherever it is taken.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     watch_packages();
-    for (peer, package, minimum) in [("libevent", "libevent_core", "2.1"), ("libuv", "libuv", "1.0")] {
+    let packages = [("libevent", "libevent_core", "2.1", "event_core"), ("libuv", "libuv", "1.0", "uv_a")];
+    for (peer, package, minimum, archive) in packages {
         println!("cargo::rustc-check-cfg=cfg({peer})");
         let source = format!("src/peer/{peer}.c");
         println!("cargo::rerun-if-changed={source}");
-        let Ok(library) = pkg_config::Config::new().atleast_version(minimum).probe(package) else {
+        let mut search = pkg_config::Config::new();
+        let Ok(library) = search.atleast_version(minimum).cargo_metadata(false).probe(package) else {
+            continue;
+        };
+        let Some(folder) = folder_of(package, archive) else {
+            println!("cargo::warning=the benchmark is built without {peer}: there is no lib{archive}.a");
             continue;
         };
         let compiled = cc::Build::new()
@@ -20,10 +27,20 @@ fn main() {
             .extra_warnings(true)
             .try_compile(&format!("bench_{peer}"));
         match compiled {
-            Ok(()) => println!("cargo::rustc-cfg={peer}"),
+            Ok(()) => {
+                println!("cargo::rustc-cfg={peer}");
+                println!("cargo::rustc-link-search=native={folder}");
+                println!("cargo::rustc-link-lib=static={archive}");
+            }
             Err(error) => println!("cargo::warning=the benchmark is built without {peer}: {error}"),
         }
     }
+}
+
+/// Where a package keeps its static library; `None`: it has none.
+fn folder_of(package: &str, archive: &str) -> Option<String> {
+    let folder = pkg_config::get_variable(package, "libdir").ok()?;
+    Path::new(&folder).join(format!("lib{archive}.a")).is_file().then_some(folder)
 }
 
 /// Has this run again when a package is installed or removed.
