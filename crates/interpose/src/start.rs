@@ -89,17 +89,15 @@ fn tell() {
     }
     let mut text = Text { room: [0; LONGEST], len: 0 };
     let _ = stats::summary(&mut text, &report.name, pid);
-    crate::real::kept_errno(|| match &report.log {
-        Some(path) => {
+    crate::real::kept_errno(|| {
+        let logged = report.log.as_ref().is_some_and(|path| {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
-            if let Ok(file) = rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666)) {
-                text.write_to(file.as_fd());
-            }
-        }
-        None => {
-            if let Some(error) = promoter::borrow(libc::STDERR_FILENO) {
-                text.write_to(error);
-            }
+            rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666))
+                .is_ok_and(|file| text.write_to(file.as_fd()))
+        });
+        // A program that gave up its rights since, or its root directory, may not write there any more.
+        if !logged && let Some(error) = promoter::borrow(libc::STDERR_FILENO) {
+            text.write_to(error);
         }
     });
 }
@@ -114,9 +112,9 @@ struct Text {
 }
 
 impl Text {
-    /// In one write, so that summaries of several processes stay whole.
-    fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) {
-        let _ = rustix::io::write(fd, &self.room[..self.len]);
+    /// In one write, so that summaries of several processes stay whole. Whether it was taken.
+    fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) -> bool {
+        rustix::io::write(fd, &self.room[..self.len]).is_ok()
     }
 }
 

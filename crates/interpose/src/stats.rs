@@ -142,7 +142,7 @@ pub(crate) fn summary(to: &mut impl Write, name: &str, pid: u32) -> std::fmt::Re
     if left > 0 {
         write!(to, ", {left} not offered")?;
     }
-    if connections == 0 {
+    if connections == 0 && !is_idle() {
         write!(to, ", its parent's apart")?;
     }
     match (get(&c.without_monitor), get(&c.corrupt)) {

@@ -47,7 +47,29 @@ impl Environment {
         self.check(SPIN, "auto, or microseconds", |text| super::spin(text).ok())?;
         self.check(ONLY, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
         self.check(NOT, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
+        let stats = self.check(STATS, "1, or 0 for none", |text| text.parse::<u32>().ok())?;
+        self.check_ports()?;
+        // Another word than a path is a level for libmegapipe.
+        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|path| path.is_absolute());
+        if let Some(path) = log.filter(|_| stats.is_some_and(|stats| stats > 0)) {
+            check_log(path)?;
+        }
         Ok(when.unwrap_or(When::Auto))
+    }
+
+    /// Whether any port is left that may be promoted.
+    fn check_ports(&self) -> Result<(), Failure> {
+        let ports = |name: &str| -> Vec<u16> {
+            let text = self.0.get(OsStr::new(name)).and_then(|text| text.to_str()).unwrap_or_default();
+            text.split(',').filter_map(|port| port.trim().parse().ok()).collect()
+        };
+        let (only, not) = (ports(ONLY), ports(NOT));
+        if !only.is_empty() && only.iter().all(|port| not.contains(port)) {
+            let message =
+                "each port of --only is one of --not, so that nothing can be promoted; leave one of both out";
+            return Err(Failure { status: 2, message: message.into() });
+        }
+        Ok(())
     }
 
     fn put(&mut self, name: &str, value: Option<String>) {
@@ -130,6 +152,8 @@ fn check_log(path: &Path) -> Result<std::path::PathBuf, Failure> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     opened.and_then(|_| std::path::absolute(path)).map_err(|cause| {
         let path = path.display();
-        Failure::own(format!("the log {path} cannot be written: {cause}; name another file with --log"))
+        Failure::own(format!(
+            "the log {path} cannot be written: {cause}; name another file with --log or MEGAPIPE_LOG"
+        ))
     })
 }

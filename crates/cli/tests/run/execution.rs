@@ -162,6 +162,7 @@ fn what_cannot_run_is_told_with_its_remedy() {
         ("MEGAPIPE_PROMOTE", "sometimes", "off, observe, auto or eager"),
         ("MEGAPIPE_SPIN", "-1", "microseconds"),
         ("MEGAPIPE_ONLY", "http", "6379"),
+        ("MEGAPIPE_STATS", "yes", "0 for none"),
         ("MEGAPIPE_PRELOAD", "/nowhere.so", "no file"),
         ("MEGAPIPE_PRELOAD", "/etc/passwd", "not Megapipe's library"),
         ("MEGAPIPE_PRELOAD", PROGRAM, "not Megapipe's library"),
@@ -176,9 +177,24 @@ fn what_cannot_run_is_told_with_its_remedy() {
         let ended = output(place.run().args(option).arg("true"));
         assert_eq!(ended.status.code(), Some(2), "{option:?}");
     }
+    let ended = output(place.run().args(["--only", "80", "--not", "80,81", "true"]));
+    assert_eq!(ended.status.code(), Some(2));
     let ended = output(place.run().args(["--log", "/nowhere/log", "true"]));
     assert_eq!(ended.status.code(), Some(125));
     assert!(text(&ended.stderr).contains("--log"), "{}", text(&ended.stderr));
+    let ended =
+        output(place.run().arg("true").env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", "/nowhere/log"));
+    assert_eq!(ended.status.code(), Some(125));
+}
+
+#[test]
+fn a_summary_that_the_log_does_not_take_goes_to_standard_error() {
+    let place = Place::new("lost-log");
+    let _monitor = place.monitor();
+    let ended = output(place.run().args(["--stats", "--log", "/dev/full", "true"]));
+    assert!(text(&ended.stderr).contains("0 connections"), "{}", text(&ended.stderr));
+    assert!(!text(&ended.stderr).contains("parent"), "{}", text(&ended.stderr));
+    assert!(ended.status.success());
 }
 
 #[test]
