@@ -196,7 +196,7 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 
 /// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
-    let kernel_knows = promoted.connection.reads_from_kernel() && !promoted.connection.peer_left();
+    let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
     let told = !promoted.has_mark() && (kernel_knows || promoted.kernel_has_news(fd));
     told || has_bytes(promoted, fd)
 }

@@ -270,6 +270,12 @@ impl Machine {
         self.end.receiver.is_in_tcp()
     }
 
+    /// Whether whatever the kernel has is stream bytes at first, as of the last look.
+    #[inline]
+    pub fn reads_data_from_kernel(&self) -> bool {
+        self.end.receiver.is_behind_bells()
+    }
+
     /// Stream bytes that were taken, from both lanes.
     #[inline]
     pub fn taken(&self) -> u64 {

@@ -324,6 +324,12 @@ impl Receiver {
         self.lane() == Lane::Tcp
     }
 
+    /// Whether that is so, and no bell lies before it.
+    #[inline]
+    pub fn is_behind_bells(&self) -> bool {
+        self.is_in_tcp() && self.tcp >= self.tcp_start
+    }
+
     /// Bytes of the TCP lane, bells among them, that the other end says it sent and that were
     /// not taken: what it says lags behind what it did.
     #[inline]

@@ -243,8 +243,8 @@ impl Inner {
         if ring(promoted) && sleeper.is_none() {
             return true;
         }
-        if promoted.connection.reads_from_kernel() && !promoted.connection.peer_left() {
-            // The kernel knows best, and its ring is not in use.
+        if promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left() {
+            // The kernel knows best, and its ring is not in use. (A bell from before would be no news.)
             return true;
         }
         let news = promoted.kernel_has_news(fd);
