@@ -34,9 +34,11 @@ impl Promoted {
         if self.connection.peer_retires() {
             self.worth.give_up();
         } else if verdict != Verdict::Rests {
+            promoter::pays();
             return Ok(());
         }
         self.connection.rest()?;
+        promoter::does_not_pay(self.worth.rest());
         if self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
         }

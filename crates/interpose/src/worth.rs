@@ -2,7 +2,7 @@
 //! that the kernel carries, and its reader too; one that needs none costs next to nothing.
 
 /// Messages after which it is asked.
-const WINDOW: u32 = 16;
+pub(crate) const WINDOW: u32 = 16;
 /// Bells among them that the others no longer make up for.
 const BELLS: u32 = 15;
 /// Messages that go through the kernel then, until the ring is tried again; more each time. Few at
@@ -72,6 +72,11 @@ impl Worth {
     /// The other end has given up.
     pub(crate) fn give_up(&mut self) {
         self.rests = RESTS;
+    }
+
+    /// Messages left of the rest.
+    pub(crate) fn rest(&self) -> u32 {
+        self.rest
     }
 
     /// Whether the ring ever did.
