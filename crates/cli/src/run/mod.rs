@@ -30,6 +30,7 @@ mod signals;
 /// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found, 2 if an
 /// option means nothing.
 #[derive(clap::Args)]
+#[command(override_usage = "megapipe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...", after_long_help = NOTES)]
 pub(crate) struct Arguments {
     /// Which connections with this host are promoted to shared memory [default: auto]
     #[arg(long, value_name = "WHEN")]
@@ -59,6 +60,20 @@ pub(crate) struct Arguments {
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
+
+/// What the manual page and `--help` say besides.
+const NOTES: &str = "\
+Examples:
+  megapipe run -- redis-server                      and, in another shell:
+  megapipe run --stats -- redis-benchmark -t get
+  megapipe run --only 6379 --log /var/log/mp.log -- server --option
+
+Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so does what was \
+handed to another program (exec, system(3), descriptors in messages). A stream that lies unread when it is handed over \
+is reset, or not inherited. A program that makes system calls of its own on a promoted socket reads wrong bytes: \
+`--promote observe` finds such programs, and `--not` leaves their ports out.
+
+See also: megapipe-monitor(1), megapipe-top(1); docs/run.md in the sources.";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum When {
