@@ -127,7 +127,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
                 // Wrong bytes would be worse than none.
                 promoted.corrupt(fd);
             }
-            if !promoted.connection.kernel_is_idle() {
+            if !promoted.connection.kernel_is_idle() && !promoted.connection.is_shared() {
                 // Another thread is in the middle of a call, and will not tell what comes of it: stream bytes only.
                 promoted.connection.kernel_refused();
             }

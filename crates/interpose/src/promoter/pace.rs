@@ -155,16 +155,15 @@ fn is_brisk(socket: &Socket, messages: u32) -> bool {
     brisk
 }
 
-/// Messages over TCP after which rings that did not pay are tried again, and the most: each time in a row takes twice
-/// as many.
+/// Messages over TCP after which rings that did not pay are tried again: each time in a row takes twice as many, up to
+/// 65,536.
 const PAUSE: u32 = 1 << 9;
-const LONGEST_PAUSE: u32 = 1 << 16;
+const DOUBLINGS: u32 = 7;
 
 /// Its rings did not pay, so many times in a row.
 pub(crate) fn look_much_later(socket: &Socket, times: u32) {
     does_not_pay(PAUSE);
-    let pause =
-        PAUSE.checked_shl(times.saturating_sub(1)).map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+    let pause = PAUSE << times.saturating_sub(1).min(DOUBLINGS);
     let sent = socket.messages_sent.load(Ordering::Relaxed);
     let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
     socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
