@@ -60,27 +60,29 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         return call();
     }
     sets::about_to_fork();
-    let mut held = Vec::new();
+    let (mut held, mut counted) = (Vec::new(), Vec::new());
     for (_, socket) in sockets::all() {
         match socket.state() {
-            State::Free => {}
+            State::Free => continue,
             State::Promoted => {
                 let mut inner = socket.lock();
-                if let Some(promoted) = inner.promoted.as_deref_mut() {
-                    promoted.connection.share(std::process::id());
-                }
+                // It may have gone back to TCP meanwhile.
+                let promoted = inner.promoted.as_deref_mut();
+                let shared = promoted.map(|promoted| promoted.connection.share(std::process::id())).is_some();
                 held.push(inner);
+                if shared {
+                    continue;
+                }
             }
-            State::Plain | State::Kernel | State::Offered => socket.holders.fork(),
+            State::Plain | State::Kernel | State::Offered => {}
         }
+        socket.holders.fork();
+        counted.push(socket);
     }
     let process = call();
     let errno = real::errno();
     if process < 0 {
-        let plain = |state| matches!(state, State::Plain | State::Kernel | State::Offered);
-        sockets::all()
-            .filter(|(_, socket)| plain(socket.state()))
-            .for_each(|(_, socket)| socket.holders.give_up());
+        counted.iter().for_each(|socket| socket.holders.give_up());
         for inner in &mut held {
             if let Some(promoted) = inner.promoted.as_deref_mut() {
                 promoted.connection.unshare();

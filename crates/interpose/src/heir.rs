@@ -33,7 +33,7 @@ impl Promoted {
             }
         }
         // It says so before its FIN.
-        if !self.connection.peer_reads_no_more() {
+        if !self.connection.peer_has_closed() {
             return None;
         }
         let heir = connection_with(&rest)?;

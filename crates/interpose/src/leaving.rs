@@ -3,7 +3,7 @@
 //! what lies unread in the ring the other end sends again through the kernel, or it goes to an heir.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use ring::Leaving;
@@ -68,22 +68,35 @@ pub(crate) fn before_exec() {
 }
 
 /// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
-/// those that it does not get. [`after_spawn`] follows.
-pub(crate) fn before_spawn() -> Vec<c_int> {
+/// those that it does not get, and which sockets they are. [`after_spawn`] follows.
+pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
     if fork::borrows_memory() {
         return Vec::new();
     }
+    SPAWNS.fetch_add(1, Ordering::Relaxed);
     let (kept, gone): (Vec<c_int>, Vec<c_int>) =
         real::kept_errno(|| inherited().partition(|fd| stays_here(*fd, false)));
     real::kept_errno(|| kept.iter().for_each(|fd| kernel::set_close_at_exec(*fd, true)));
     gone.into_iter().for_each(leave);
-    kept
+    real::kept_errno(|| kept.into_iter().map(|fd| (fd, kernel::cookie(fd))).collect())
 }
 
 /// It was started, or not.
-pub(crate) fn after_spawn(kept: Vec<c_int>) {
-    real::kept_errno(|| kept.into_iter().for_each(|fd| kernel::set_close_at_exec(fd, false)));
+pub(crate) fn after_spawn(kept: Vec<(c_int, u64)>) {
+    if fork::borrows_memory() {
+        return;
+    }
+    // A program that another thread is just starting would get them.
+    let alone = SPAWNS.fetch_sub(1, Ordering::Relaxed) == 1;
+    // The numbers may be others' by now.
+    let same = |(fd, cookie): &(c_int, u64)| alone && kernel::cookie(*fd) == *cookie;
+    real::kept_errno(|| {
+        kept.into_iter().filter(same).for_each(|(fd, _)| kernel::set_close_at_exec(fd, false))
+    });
 }
+
+/// Threads that are starting programs.
+static SPAWNS: AtomicU32 = AtomicU32::new(0);
 
 fn inherited() -> impl Iterator<Item = c_int> {
     let inherited = |fd: &c_int| matches!(table::entry(*fd), Entry::Socket(_)) && kernel::is_inherited(*fd);
@@ -100,7 +113,7 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
     }
     let mut inner = sockets::at(number).lock();
     let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-    (!forked || promoted.inherited) && !promoted.can_leave(fd)
+    (!forked || promoted.inherited) && promoted.is_lost(fd)
 }
 
 /// This process can have no promoted connection any more, nor get one.
@@ -136,6 +149,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
             if promoted.low_water > 0 {
                 kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &promoted.low_water);
             }
+            sets::tell(&mut inner.interest);
             let set = inner.interest.set;
             inner.end();
             if set > 0 {
@@ -163,6 +177,13 @@ impl Promoted {
         let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
         let ready = matches!(self.connection.leaving(), Ok(Leaving::Bells(_)));
         ready && !(ended && self.connection.has_unread())
+    }
+
+    /// Whether bytes that nobody read cannot be had in their order by anybody else, nor left to an heir.
+    fn is_lost(&mut self, fd: c_int) -> bool {
+        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        let lost = matches!(self.connection.leaving(), Ok(Leaving::Lost));
+        (lost || (ended && self.connection.has_unread())) && !self.connection.peer_has_closed()
     }
 
     /// Gives the connection back to the kernel, with nothing of ours in it. `None`: bytes that

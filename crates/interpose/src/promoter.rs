@@ -379,6 +379,7 @@ impl Promoter {
             return socket.set_state(State::Kernel);
         }
         let Some(token) = token(socket, number) else { return };
+        withdrawals::tell_all(self);
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
                 self.pause = ANSWERS_EVERY[0];

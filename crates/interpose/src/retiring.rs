@@ -83,6 +83,8 @@ pub(crate) fn retire(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, a
     socket.received.store(at.consumed, Ordering::Relaxed);
     promoter::look_much_later(socket, retreats);
     promoter::withdraw(token);
+    // Also of a set that it was taken out of, which nobody would tell later.
+    sets::tell(&mut inner.interest);
     let set = inner.interest.set;
     inner.retire();
     if set > 0 {

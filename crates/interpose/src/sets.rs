@@ -24,7 +24,7 @@ mod shots;
 
 pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
-    settle, take_out, watched_from_outside,
+    settle, take_out, tell, watched_from_outside,
 };
 
 /// The most sets of one process that are followed.

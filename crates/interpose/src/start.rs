@@ -35,7 +35,8 @@ pub fn start(settings: Settings) {
     spin::fix(settings.spin);
     if settings.stats != Stats::None {
         let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-        let _ = REPORT.set(Report { name: promoter::program_name(), log, of: settings.stats });
+        let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
+        let _ = REPORT.set(Report { name: promoter::program_name(), log, error, of: settings.stats });
     }
     promoter::start(settings);
 }
@@ -44,6 +45,8 @@ pub fn start(settings: Settings) {
 struct Report {
     name: String,
     log: Option<CString>,
+    /// Which file standard error was at the start.
+    error: Option<(u64, u64)>,
     /// Which process tells even if it had no connections.
     of: Stats,
 }
@@ -95,11 +98,19 @@ fn tell() {
             rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666))
                 .is_ok_and(|file| text.write_to(file.as_fd()))
         });
-        // A program that gave up its rights since, or its root directory, may not write there any more.
-        if !logged && let Some(error) = promoter::borrow(libc::STDERR_FILENO) {
+        // A program that gave up its rights since, or its root directory, may not write there any more. What it
+        // has put in the place of standard error may be a client's connection.
+        if let Some(error) = promoter::borrow(libc::STDERR_FILENO).filter(|_| !logged)
+            && (report.log.is_none() || file_of(error) == report.error)
+        {
             text.write_to(error);
         }
     });
+}
+
+/// Device and number of an open file.
+fn file_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
+    rustix::fs::fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
 }
 
 /// Bytes of a summary at most.

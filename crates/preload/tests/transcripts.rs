@@ -4,7 +4,7 @@
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
 //! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
 //! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long;
-//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then.
+//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then, or `at times`.
 //! TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
@@ -113,16 +113,22 @@ impl Bench {
         let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", spins)));
         let gives_up = text.contains("rings: given up");
         let more = more.chain(gives_up.then_some(("auto", Some("0"))));
+        // Whether each message wakes somebody depends on what else the machine does.
+        let mut attempts = if gives_up && !text.contains("given up at times") { 5 } else { 0 };
         for (mode, spins) in modes.chain(more) {
-            let run = self.run(&program, Some(mode), spins)?;
+            let mut run = self.run(&program, Some(mode), spins)?;
+            while mode == "auto" && attempts > 0 && run.log.contains(" 0 rings given up") {
+                attempts -= 1;
+                if attempts == 0 {
+                    return Err(format!("{mode}: no rings were given up\n{}", run.log));
+                }
+                run = self.run(&program, Some(mode), spins)?;
+            }
             if run.transcript != plain.transcript {
                 let errors = format!("{}{}", run.errors, run.log);
                 return Err(format!("{mode}:\n{}{errors}", difference(&plain.transcript, &run.transcript)));
             }
             let (promoted, bytes) = told(&run.log);
-            if gives_up && mode == "auto" && run.log.contains(" 0 rings given up") {
-                return Err(format!("{mode}: no rings were given up\n{}", run.log));
-            }
             let wanted = mode != "observe" && !stays;
             if (promoted > 0 && bytes > 0) != wanted {
                 return Err(format!("{mode}: {promoted} promoted, {bytes} bytes over memory\n{}", run.log));
@@ -165,6 +171,8 @@ impl Bench {
         command.stdout(fs::File::create(file("out")).expect("a file"));
         command.stderr(fs::File::create(file("err")).expect("a file"));
         if let Some(mode) = mode {
+            // Of an earlier attempt.
+            let _ = fs::remove_file(file("log"));
             command.env("LD_PRELOAD", &self.library).env("MEGAPIPE_PROMOTE", mode);
             command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
             command.envs(spins.map(|spins| ("MEGAPIPE_SPIN", spins)));

@@ -329,6 +329,11 @@ impl Machine {
         self.end.sender.peer_ended()
     }
 
+    /// Whether the other end has closed. One that went back to TCP does not tell.
+    pub fn peer_has_closed(&self) -> bool {
+        self.peer_reads_no_more() && !self.peer_retires()
+    }
+
     /// As [`Self::wants_bell`], for who has the kernel send the bell at once and tells
     /// [`Self::rang`] whether it took it: before that nothing counts as rung.
     #[inline]

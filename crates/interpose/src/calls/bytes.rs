@@ -4,6 +4,8 @@
 #![allow(missing_docs)] // each is documented under its name in section 2 of the manual
 #![allow(clippy::missing_safety_doc)] // said in the module above
 
+use std::cell::Cell;
+
 use super::*;
 
 #[inline]
@@ -96,11 +98,15 @@ pub unsafe fn recvfrom(
     address: *mut sockaddr,
     address_length: *mut socklen_t,
 ) -> ssize_t {
-    let plain = || real::recvfrom(fd, buffer, length, flags, address, address_length);
+    let by_kernel = Cell::new(false);
+    let plain = || {
+        by_kernel.set(true);
+        real::recvfrom(fd, buffer, length, flags, address, address_length)
+    };
     let Some(socket) = watched(fd) else { return plain() };
     let piece = whole(buffer, length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
-    if socket.1.state() == State::Promoted && count >= 0 && is_memory(address) && is_memory(address_length) {
+    if !by_kernel.get() && count >= 0 && is_memory(address) && is_memory(address_length) {
         // tcp(7): a stream tells no source.
         *address_length = 0;
     }
@@ -111,9 +117,13 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
-    let count =
-        receiving(fd, socket, || Pieces::of_message(&*message), flags, || real::recvmsg(fd, message, flags));
-    if socket.1.state() == State::Promoted && count >= 0 {
+    let by_kernel = Cell::new(false);
+    let plain = || {
+        by_kernel.set(true);
+        real::recvmsg(fd, message, flags)
+    };
+    let count = receiving(fd, socket, || Pieces::of_message(&*message), flags, plain);
+    if !by_kernel.get() && count >= 0 {
         (*message).msg_namelen = 0;
         (*message).msg_controllen = 0;
         // As Linux leaves it.

@@ -373,7 +373,10 @@ pub unsafe fn execveat(
 }
 
 pub unsafe fn system(command: *const c_char) -> c_int {
-    let kept = if command.is_null() { Vec::new() } else { leaving::before_spawn() };
+    if command.is_null() {
+        return real::system(command);
+    }
+    let kept = leaving::before_spawn();
     let status = real::system(command);
     leaving::after_spawn(kept);
     status

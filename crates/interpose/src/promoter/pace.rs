@@ -65,7 +65,7 @@ fn doubt() -> Option<&'static AtomicU32> {
 /// A ring does not pay, and rests for so many messages.
 pub(crate) fn does_not_pay(messages: u32) {
     if let Some(doubt) = doubt() {
-        let more = |doubt: u32| Some((doubt + messages / WINDOW).min(DOUBT_MOST));
+        let more = |doubt: u32| Some(doubt.saturating_add(messages / WINDOW).min(DOUBT_MOST));
         let _ = doubt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 }

@@ -61,17 +61,24 @@ pub(super) fn promoter_is_free() {
 /// so afterwards.
 #[cold]
 fn tell_noted() {
-    let tell = |promoter: &mut Option<Promoter>| {
-        // Notes are left before this is set.
-        NOTED.store(false, Ordering::SeqCst);
-        for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
-            if let Some(promoter) = promoter {
-                promoter.withdraw(token, true);
-            }
-        }
+    let tell = |promoter: &mut Option<Promoter>| match promoter {
+        Some(promoter) => tell_all(promoter),
+        None => forget(),
     };
     while NOTED.load(Ordering::SeqCst) && alone(tell).is_some() {
         fence(Ordering::SeqCst);
+    }
+}
+
+/// Tells what was noted; before an offer, too, which may be of a token that was noted.
+pub(super) fn tell_all(promoter: &mut Promoter) {
+    if !NOTED.load(Ordering::SeqCst) {
+        return;
+    }
+    // Notes are left before this is set.
+    NOTED.store(false, Ordering::SeqCst);
+    for token in NOTES.iter().filter_map(|note| Token::new(note.swap(0, Ordering::SeqCst))) {
+        promoter.withdraw(token, true);
     }
 }
 

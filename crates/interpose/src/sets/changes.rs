@@ -249,9 +249,14 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
     inner.has_other(data, fd);
     inner.kernel_is_due = true;
     let Interest { events, spent, unsure, .. } = socket.interest;
-    if events & EDGE != 0 && !spent && !unsure {
-        // What the kernel told of while the set looked at the ring it does not tell again.
-        shots::rearm(at(number).epfd.load(Ordering::Relaxed), &socket.interest);
+    let epfd = at(number).epfd.load(Ordering::Relaxed);
+    let prods = std::mem::take(&mut socket.interest.prods);
+    if prods && spent {
+        shots::spend(epfd, &mut socket.interest);
+    } else if prods || (events & EDGE != 0 && !spent && !unsure) {
+        // What the kernel told of while the set looked at the ring it does not tell again; and it is to tell
+        // only what the program asked for.
+        shots::rearm(epfd, &socket.interest);
     }
     // UNAWARE-PAIR: as for `apply`.
     at(number).promoted.store(inner.by_data.len() as u32, Ordering::SeqCst);
@@ -336,7 +341,7 @@ pub(crate) fn take_out(fd: i32) {
 }
 
 /// Tells the kernel what it has not been told of one socket.
-pub(super) fn tell(interest: &mut Interest) {
+pub(crate) fn tell(interest: &mut Interest) {
     if !interest.untold {
         return;
     }
