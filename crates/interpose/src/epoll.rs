@@ -304,11 +304,11 @@ unsafe fn kernel_wait(fd: c_int, room: &mut [epoll_event], limit: Limit, mask: *
     }
 }
 
-/// Whether a wait is the kernel's alone from here on: no socket of the set is promoted, and nobody is there who
+/// Whether a wait in this set is the kernel's alone from here on: no socket of it is [promoted](promoted_set), and nobody is there who
 /// could promote one before it ends. A handler ends it, and one that promotes a socket just before leaves that armed.
 #[inline]
-pub(crate) fn is_the_kernels(fd: c_int) -> bool {
-    promoted_set(fd).is_none() && threads::is_alone()
+pub(crate) fn is_the_kernels(promoted: Option<&'static Set>) -> bool {
+    promoted.is_none() && threads::is_alone()
 }
 
 /// The set of a descriptor, if it has promoted sockets.

@@ -165,7 +165,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
         Found::Nothing | Found::End | Found::Failed(_) => 0,
     };
     // Of nonsense that the other end wrote, whoever reads is told.
-    let here = promoted.connection.readable(in_kernel).unwrap_or(0);
+    let here = promoted.connection.here(in_kernel).map_or(0, |here| here.readable);
     promoted.shown = promoted.shown.max(promoted.connection.taken() + here);
     Some(c_int::try_from(here).unwrap_or(c_int::MAX))
 }

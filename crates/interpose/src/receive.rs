@@ -427,8 +427,7 @@ impl Promoted {
         }
         let Found::Bytes(unread) = self.look(fd) else { return 0 };
         // Of nonsense that the other end wrote, whoever reads is told.
-        let here = self.connection.here(unread).unwrap_or(0);
-        here.saturating_sub(self.connection.untaken_here() as u64)
+        self.connection.here(unread).map_or(0, |here| here.in_kernel)
     }
 
     /// Whether the kernel, which calls the socket readable, holds more than bells; these are

@@ -2,7 +2,7 @@
 //! which come next. Its owner tells what the kernel took, gave and reported, and does what it is
 //! told: send the rest to the kernel, drop a bell, ring one, report the end.
 
-use ring::{Corrupt, End, Front, Lane, Leaving, PeerSegment, Ready, Segment};
+use ring::{Corrupt, End, Front, Here, Lane, Leaving, PeerSegment, Ready, Segment};
 
 /// How the kernel connection ended in the direction that is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -555,22 +555,13 @@ impl Machine {
         self.end.receiver.nears_next_part()
     }
 
-    /// Bytes that are here, in both lanes; `unread` as for [`Self::front`].
+    /// Bytes that are here; `unread` as for [`Self::front`].
     ///
     /// # Errors
     ///
     /// As for [`Self::send`].
-    pub fn here(&mut self, unread: usize) -> Result<u64, Corrupt> {
+    pub fn here(&mut self, unread: usize) -> Result<Here, Corrupt> {
         self.end.receiver.here(unread as u64)
-    }
-
-    /// Bytes that can be read now, from both lanes; `unread` as for [`Self::front`].
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    pub fn readable(&mut self, unread: usize) -> Result<u64, Corrupt> {
-        self.end.receiver.readable(unread as u64)
     }
 
     /// What to deliver next; `unread` as for [`Self::front`].

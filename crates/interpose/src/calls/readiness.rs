@@ -46,10 +46,14 @@ unsafe fn unreachable_memory(
 #[inline]
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     promoter::answers();
-    if epoll::is_the_kernels(set) {
+    let promoted = epoll::promoted_set(set);
+    if epoll::is_the_kernels(promoted) {
         return real::epoll_wait(set, events, most, timeout);
     }
-    ours::epoll_wait(set, events, most, timeout)
+    let limit = epoll::milliseconds(timeout);
+    wait(set, promoted, events, most, limit, std::ptr::null(), || {
+        real::epoll_wait(set, events, most, timeout)
+    })
 }
 
 #[inline]
@@ -61,10 +65,12 @@ pub unsafe fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
-    if epoll::is_the_kernels(set) {
+    let promoted = epoll::promoted_set(set);
+    if epoll::is_the_kernels(promoted) {
         return real::epoll_pwait(set, events, most, timeout, mask);
     }
-    ours::epoll_pwait(set, events, most, timeout, mask)
+    let limit = epoll::milliseconds(timeout);
+    wait(set, promoted, events, most, limit, mask, || real::epoll_pwait(set, events, most, timeout, mask))
 }
 
 #[inline]
@@ -76,78 +82,35 @@ pub unsafe fn epoll_pwait2(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
-    if epoll::is_the_kernels(set) {
-        return real::epoll_pwait2(set, events, most, timeout, mask);
+    let promoted = epoll::promoted_set(set);
+    match epoll::time(timeout.as_ref()) {
+        Ok(limit) if !epoll::is_the_kernels(promoted) => {
+            wait(set, promoted, events, most, limit, mask, || {
+                real::epoll_pwait2(set, events, most, timeout, mask)
+            })
+        }
+        _ => real::epoll_pwait2(set, events, most, timeout, mask),
     }
-    ours::epoll_pwait2(set, events, most, timeout, mask)
 }
 
-/// The same calls where a set has promoted sockets, or may get some meanwhile: apart, so that from others' waits
-/// nothing comes back here, where little is in the cache after a sleep.
-mod ours {
-    use super::*;
-
-    #[inline(never)]
-    pub(super) unsafe fn epoll_wait(
-        set: c_int,
-        events: *mut epoll_event,
-        most: c_int,
-        timeout: c_int,
-    ) -> c_int {
-        match epoll::promoted_set(set) {
-            Some(promoted) if most > 0 && is_memory(events) => {
-                epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), std::ptr::null())
-            }
-            Some(promoted) if most > 0 => {
-                unreachable_memory(set, promoted, epoll::milliseconds(timeout), std::ptr::null())
-            }
-            _ => {
-                epoll::wait_unaware(set, events, most, epoll::milliseconds(timeout), std::ptr::null(), || {
-                    real::epoll_wait(set, events, most, timeout)
-                })
-            }
+/// A wait in a set that has promoted sockets, or may get some meanwhile; `call` is the program's own. Apart, so that
+/// from others' waits nothing comes back here, where little is in the cache after a sleep.
+#[inline(never)]
+unsafe fn wait(
+    set: c_int,
+    promoted: Option<&'static Set>,
+    events: *mut epoll_event,
+    most: c_int,
+    limit: Limit,
+    mask: *const sigset_t,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    match promoted {
+        Some(promoted) if most > 0 && is_memory(events) => {
+            epoll::wait(set, promoted, events, most, limit, mask)
         }
-    }
-
-    #[inline(never)]
-    pub(super) unsafe fn epoll_pwait(
-        set: c_int,
-        events: *mut epoll_event,
-        most: c_int,
-        timeout: c_int,
-        mask: *const sigset_t,
-    ) -> c_int {
-        match epoll::promoted_set(set) {
-            Some(promoted) if most > 0 && is_memory(events) => {
-                epoll::wait(set, promoted, events, most, epoll::milliseconds(timeout), mask)
-            }
-            Some(promoted) if most > 0 => {
-                unreachable_memory(set, promoted, epoll::milliseconds(timeout), mask)
-            }
-            _ => epoll::wait_unaware(set, events, most, epoll::milliseconds(timeout), mask, || {
-                real::epoll_pwait(set, events, most, timeout, mask)
-            }),
-        }
-    }
-
-    #[inline(never)]
-    pub(super) unsafe fn epoll_pwait2(
-        set: c_int,
-        events: *mut epoll_event,
-        most: c_int,
-        timeout: *const timespec,
-        mask: *const sigset_t,
-    ) -> c_int {
-        match (epoll::promoted_set(set), epoll::time(timeout.as_ref())) {
-            (Some(promoted), Ok(limit)) if most > 0 && is_memory(events) => {
-                epoll::wait(set, promoted, events, most, limit, mask)
-            }
-            (Some(promoted), Ok(limit)) if most > 0 => unreachable_memory(set, promoted, limit, mask),
-            (_, Ok(limit)) => epoll::wait_unaware(set, events, most, limit, mask, || {
-                real::epoll_pwait2(set, events, most, timeout, mask)
-            }),
-            _ => real::epoll_pwait2(set, events, most, timeout, mask),
-        }
+        Some(promoted) if most > 0 => unreachable_memory(set, promoted, limit, mask),
+        _ => epoll::wait_unaware(set, events, most, limit, mask, call),
     }
 }
 
