@@ -8,6 +8,8 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
+use crate::sockets;
+
 /// Sockets that may be held by several processes at a time; others stay on TCP.
 const MOST: u32 = 1 << 16;
 /// Looks for a free place that a fork is willing to make.
@@ -28,20 +30,7 @@ const UNCOUNTED: u32 = u32::MAX;
 
 /// Makes room for the counts.
 pub(crate) fn make() -> std::io::Result<()> {
-    // SAFETY: a new mapping, where nothing was.
-    let memory = unsafe {
-        libc::mmap(
-            null_mut(),
-            MOST as usize * size_of::<AtomicU32>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if memory == libc::MAP_FAILED {
-        return Err(std::io::Error::last_os_error());
-    }
+    let memory = sockets::reserve_shared(MOST as usize * size_of::<AtomicU32>())?;
     COUNTS.store(memory.cast(), Ordering::Release);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::kernel::{self, Found};
 use crate::promoter;
 use crate::real;
 use crate::sets;
-use crate::sockets::{self, Promoted, Socket, State};
+use crate::sockets::{self, Guard, Promoted, Socket, State};
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
@@ -144,19 +144,26 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
                 // Another thread is in the middle of a call, and will not tell what comes of it: stream bytes only.
                 promoted.connection.kernel_refused();
             }
-            promoter::withdraw(promoted.token);
-            kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
-            if promoted.low_water > 0 {
-                kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &promoted.low_water);
-            }
-            sets::tell(&mut inner.interest);
-            let set = inner.interest.set;
-            inner.end();
-            if set > 0 {
-                sets::demoted(set - 1, number);
-            }
+            back_to_tcp(socket, inner, fd, State::Kernel);
             call_back_here();
         }
+    }
+}
+
+/// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
+pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, becomes: State) {
+    let Some(promoted) = inner.promoted.as_deref() else { return };
+    promoter::withdraw(promoted.token);
+    kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
+    if promoted.low_water > 0 {
+        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &promoted.low_water);
+    }
+    // Also of a set that it was taken out of, which nobody would tell later.
+    sets::tell(&mut inner.interest);
+    let set = inner.interest.set;
+    inner.end_as(becomes);
+    if set > 0 {
+        sets::demoted(set - 1, socket.number());
     }
 }
 
@@ -172,18 +179,24 @@ fn call_back_here() {
 }
 
 impl Promoted {
-    /// Whether all that nobody read can be had through the kernel, as of now.
-    fn can_leave(&mut self, fd: c_int) -> bool {
+    /// What leaving would come to now. Behind FIN nothing can be sent again.
+    fn outlook(&mut self, fd: c_int) -> Leaving {
         let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
-        let ready = matches!(self.connection.leaving(), Ok(Leaving::Bells(_)));
-        ready && !(ended && self.connection.has_unread())
+        if ended && self.connection.has_unread() {
+            return Leaving::Lost;
+        }
+        // Of nonsense that the other end wrote, whoever leaves is told.
+        self.connection.leaving().unwrap_or(Leaving::Wait)
+    }
+
+    /// Whether all that nobody read can be had through the kernel.
+    fn can_leave(&mut self, fd: c_int) -> bool {
+        matches!(self.outlook(fd), Leaving::Bells(_))
     }
 
     /// Whether bytes that nobody read cannot be had in their order by anybody else, nor left to an heir.
     fn is_lost(&mut self, fd: c_int) -> bool {
-        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
-        let lost = matches!(self.connection.leaving(), Ok(Leaving::Lost));
-        (lost || (ended && self.connection.has_unread())) && !self.connection.peer_has_closed()
+        self.outlook(fd) == Leaving::Lost && !self.connection.peer_has_closed()
     }
 
     /// Gives the connection back to the kernel, with nothing of ours in it. `None`: bytes that

@@ -8,10 +8,9 @@ use std::sync::atomic::Ordering;
 use promote::TcpPositions;
 use ring::Corrupt;
 
-use crate::kernel;
+use crate::leaving;
 use crate::promoter;
-use crate::sets;
-use crate::sockets::{Guard, Promoted, Socket};
+use crate::sockets::{Guard, Promoted, Socket, State};
 use crate::stats::{COUNTERS, count};
 use crate::worth::Verdict;
 
@@ -72,22 +71,13 @@ impl Promoted {
 
 /// Goes back to TCP, where the connection is at these positions. Whoever is in a call on it comes back to find that.
 #[cold]
-pub(crate) fn retire(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, at: TcpPositions) {
-    let Some(promoted) = inner.promoted.as_deref_mut() else { return };
-    let (token, no_delay) = (promoted.token, promoted.no_delay);
+pub(crate) fn retire(socket: &'static Socket, inner: Guard<'_>, fd: c_int, at: TcpPositions) {
+    let Some(promoted) = inner.promoted.as_deref() else { return };
     let retreats = if promoted.worth.has_paid() { 1 } else { socket.retreats.load(Ordering::Relaxed) + 1 };
-    kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &no_delay);
     count(&COUNTERS.retired, 1);
     socket.retreats.store(retreats, Ordering::Relaxed);
     socket.sent.store(at.written, Ordering::Relaxed);
     socket.received.store(at.consumed, Ordering::Relaxed);
     promoter::look_much_later(socket, retreats);
-    promoter::withdraw(token);
-    // Also of a set that it was taken out of, which nobody would tell later.
-    sets::tell(&mut inner.interest);
-    let set = inner.interest.set;
-    inner.retire();
-    if set > 0 {
-        sets::demoted(set - 1, socket.number());
-    }
+    leaving::back_to_tcp(socket, inner, fd, State::Plain);
 }

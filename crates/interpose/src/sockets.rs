@@ -194,13 +194,22 @@ static CONNECTED: AtomicU32 = AtomicU32::new(0);
 
 /// Zeroed memory that is there for good, and takes room only where it is used.
 pub(crate) fn reserve(len: usize) -> io::Result<*mut u8> {
+    map(len, libc::MAP_PRIVATE)
+}
+
+/// The same, shared with all that is forked from this process.
+pub(crate) fn reserve_shared(len: usize) -> io::Result<*mut u8> {
+    map(len, libc::MAP_SHARED)
+}
+
+fn map(len: usize, kind: i32) -> io::Result<*mut u8> {
     // SAFETY: a new mapping, where nothing was.
     let memory = unsafe {
         libc::mmap(
             null_mut(),
             len,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
             0,
         )
@@ -494,9 +503,9 @@ impl Guard<'_> {
         self.demote();
     }
 
-    /// The socket is on TCP again, and watched.
-    pub(crate) fn retire(mut self) {
-        self.becomes(State::Plain);
+    /// The same, where the socket may be watched on.
+    pub(crate) fn end_as(mut self, state: State) {
+        self.becomes(state);
     }
 }
 

@@ -41,18 +41,7 @@ static DOUBT: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
 /// Makes room for the doubt. Without it there is none.
 pub(crate) fn make() {
-    // SAFETY: a new mapping, where nothing was.
-    let memory = unsafe {
-        libc::mmap(
-            null_mut(),
-            size_of::<AtomicU32>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED | libc::MAP_ANONYMOUS,
-            -1,
-            0,
-        )
-    };
-    if memory != libc::MAP_FAILED {
+    if let Ok(memory) = sockets::reserve_shared(size_of::<AtomicU32>()) {
         DOUBT.store(memory.cast(), Ordering::Release);
     }
 }
@@ -155,6 +144,12 @@ fn is_brisk(socket: &Socket, messages: u32) -> bool {
     brisk
 }
 
+/// Messages over TCP, both ways.
+fn messages(socket: &Socket) -> u32 {
+    let sent = socket.messages_sent.load(Ordering::Relaxed);
+    sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed))
+}
+
 /// Messages over TCP after which rings that did not pay are tried again: each time in a row takes twice as many, up to
 /// 65,536.
 const PAUSE: u32 = 1 << 9;
@@ -164,8 +159,7 @@ const DOUBLINGS: u32 = 7;
 pub(crate) fn look_much_later(socket: &Socket, times: u32) {
     does_not_pay(PAUSE);
     let pause = PAUSE << times.saturating_sub(1).min(DOUBLINGS);
-    let sent = socket.messages_sent.load(Ordering::Relaxed);
-    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    let messages = messages(socket);
     socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
     socket.looked_at.store(messages, Ordering::Relaxed);
     socket.looked_when.store(milliseconds(), Ordering::Relaxed);
@@ -173,8 +167,7 @@ pub(crate) fn look_much_later(socket: &Socket, times: u32) {
 
 /// Looked at again after as many messages more, if nothing comes of it now.
 pub(super) fn look_later(socket: &Socket) {
-    let sent = socket.messages_sent.load(Ordering::Relaxed);
-    let messages = sent.wrapping_add(socket.messages_received.load(Ordering::Relaxed));
+    let messages = messages(socket);
     let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
     socket.look_at.store(again, Ordering::Relaxed);
 }
