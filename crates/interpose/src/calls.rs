@@ -32,6 +32,7 @@ use crate::select::{self as selecting, Sets};
 use crate::send as sending;
 use crate::sets::Set;
 use crate::sockets::{self, Socket, State};
+use crate::spin;
 use crate::stats::{self, Stays};
 use crate::table::{self, Entry};
 
@@ -117,6 +118,9 @@ fn receiving_pieces(
                 let before = real::errno();
                 let into = pieces().ok().filter(|into| into.left > 0)?;
                 if let Some(outcome) = receive::receive(socket, fd, into, flags, &mut taken) {
+                    if outcome.is_ok() {
+                        spin::received();
+                    }
                     return Some(told(outcome, before));
                 }
                 // It is not any more: this thread waited, and another closed it. The number may
@@ -149,6 +153,7 @@ fn receiving_pieces(
                 if count > 0 && flags & libc::MSG_PEEK == 0 {
                     socket.received.fetch_add(count as u64, Ordering::Relaxed);
                     Socket::one_more(&socket.messages_received);
+                    spin::received();
                 }
                 drop(busy);
                 if count > 0 {

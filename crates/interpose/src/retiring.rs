@@ -11,6 +11,7 @@ use ring::Corrupt;
 use crate::leaving;
 use crate::promoter;
 use crate::sockets::{Guard, Promoted, Socket, State};
+use crate::spin;
 use crate::stats::{COUNTERS, count};
 use crate::worth::Verdict;
 
@@ -56,7 +57,7 @@ impl Promoted {
                 return Some(positions);
             }
         }
-        if self.worth.rested() && !self.connection.stays_with_kernel() {
+        if self.worth.rested(spin::turns()) && !self.connection.stays_with_kernel() {
             self.connection.wish_to_retire(false);
             self.connection.end_rest();
         }

@@ -6,15 +6,20 @@
 //! waits of a thread begin with one. Between looks the core is given to whoever wants it. If it
 //! comes back late, others are at work on it, and giving it away loses a turn: for a while looks
 //! keep it, are shorter, and go on only while they take less time than sleeps would. The same is
-//! asked of looks that give it away where who is waited for has the same core: a fair scheduler
-//! (EEVDF) hands it over only when this thread has had as much of it as that one, and a sleep does
-//! so at once.
+//! asked of looks that give it away where who is waited for has the same core, by [trial]: a fair
+//! scheduler (EEVDF) hands it over only when this thread has had as much of it as that one, and a
+//! sleep does so at once.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::stats::{COUNTERS, count};
+
+mod trial;
+
+use trial::Trial;
+pub(crate) use trial::turns;
 
 /// As long as two wake-ups take, so that an answer of an end that slept is still met.
 const BUDGET: Duration = Duration::from_micros(100);
@@ -26,8 +31,12 @@ const VAIN: u32 = 3;
 const SLEEP: i64 = 10_000;
 /// To be saved where the core is kept, to make up for looks in vain.
 const ENOUGH: i64 = 16 * SLEEP;
-/// Waits that are measured after a long one: that costs system calls.
+/// Waits that are measured after a long one, which costs system calls; and how many of them give the core to
+/// others until it is tried whether that pays.
 const MEASURED: u32 = 16;
+const SHARED: u32 = 8;
+/// What is found later than this after the wait began was waited for by more than a few yields.
+const LONG: Duration = Duration::from_micros(10);
 /// After more of them a try comes every 2^this waits at the least.
 const RAREST: u32 = 10;
 /// A yield that takes longer met others at work.
@@ -93,10 +102,10 @@ struct Learned {
     /// Until when it is kept, since others want it.
     paused: Option<Instant>,
     next_pause: u32,
-    /// Waits that are still measured.
+    /// Waits that are still measured, and those that gave the core to others meanwhile.
     measured: u32,
-    /// Nanoseconds of the core that such a look takes from others, lately.
-    taken: i64,
+    shared: u32,
+    trial: Trial,
     /// Waits that found something since.
     found: u32,
     switches: i64,
@@ -104,9 +113,17 @@ struct Learned {
 
 thread_local! {
     static LEARNED: Cell<Learned> = const { Cell::new(Learned {
-        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, measured: 0, taken: 0, found: 0,
-        switches: 0,
+        yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, measured: 0, shared: 0,
+        trial: Trial::NONE, found: 0, switches: 0,
     }) };
+}
+
+/// This thread has received.
+#[inline]
+pub(crate) fn received() {
+    if trial::any() {
+        learn(|learned| learned.trial.received(Instant::now));
+    }
 }
 
 impl Learned {
@@ -114,17 +131,13 @@ impl Learned {
         if keeps { &mut self.keeping } else { &mut self.yielding }
     }
 
-    /// Something was found, and whoever wanted the core had it. From those it took so much before, if that was
-    /// measured.
-    fn found_yielding(&mut self, taken: Option<Duration>) {
-        if let Some(taken) = taken {
-            let taken = i64::try_from(taken.as_nanos()).unwrap_or(i64::MAX);
-            self.taken += taken.saturating_sub(self.taken) / 8;
-        }
-        match (self.taken > SLEEP, taken) {
-            (true, Some(_)) => self.yielding.in_vain(),
-            (true, None) => {}
-            (false, _) => self.yielding.vain = 0,
+    /// Something was found; whether others had the core before, if that was measured.
+    fn found_yielding(&mut self, shared: Option<bool>) {
+        self.yielding.vain = 0;
+        self.shared += u32::from(shared == Some(true));
+        if self.shared == SHARED {
+            self.shared = 0;
+            self.trial.begin(Instant::now());
         }
     }
 }
@@ -162,6 +175,9 @@ impl Wait {
                 keeps = learned.paused.is_some_and(|until| began < until);
                 if !keeps {
                     learned.paused = None;
+                    if !learned.trial.looks(began) {
+                        return;
+                    }
                     measures = learned.measured > 0;
                     learned.measured = learned.measured.saturating_sub(1);
                 }
@@ -215,18 +231,18 @@ impl Wait {
     pub(crate) fn found(&self) {
         // Before the first yield nobody else has had the core, and no clock need be asked.
         let took = if self.keeps || self.looks >= PAUSES { self.began.elapsed() } else { Duration::ZERO };
-        let taken = self.before.map(|before| {
+        let shared = self.before.map(|before| {
             let own = cpu_time().saturating_sub(before);
-            // The rest was others', or an interrupt's. What nobody else wanted was taken from nobody.
-            if took.saturating_sub(own) > own / 2 { own } else { Duration::ZERO }
+            // The rest was others', or an interrupt's.
+            took.saturating_sub(own) > own / 2
         });
         learn(|learned| {
             if self.keeps {
                 learned.keeping.found_after(took);
             } else {
-                learned.found_yielding(taken);
-                if took.as_nanos() > SLEEP as u128 {
-                    learned.measured = MEASURED;
+                learned.found_yielding(shared);
+                if took > LONG && learned.measured == 0 && learned.trial.is_due(self.began) {
+                    (learned.measured, learned.shared) = (MEASURED, 0);
                 }
             }
             learned.found = learned.found.saturating_add(1);
@@ -316,23 +332,5 @@ mod tests {
         // What takes longer than a sleep does not pay.
         (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
         assert!(tries.skip > 0);
-    }
-
-    #[test]
-    fn a_shared_core_is_slept_on_where_that_hands_it_over_sooner() {
-        let mut learned = LEARNED.get();
-        for _ in 0..100 {
-            (0..20).for_each(|_| learned.found_yielding(Some(5 * QUICK)));
-            // An interrupt is no lesson.
-            learned.found_yielding(Some(40 * QUICK));
-            assert_eq!(learned.yielding.vain, 0);
-        }
-        (0..100).for_each(|_| learned.found_yielding(Some(17 * QUICK)));
-        assert!(learned.yielding.skip > 100);
-        // What is not measured teaches nothing until it changes.
-        learned.found_yielding(None);
-        assert!(learned.yielding.vain > VAIN);
-        (0..20).for_each(|_| learned.found_yielding(Some(5 * QUICK)));
-        assert_eq!(learned.yielding.vain, 0);
     }
 }

@@ -34,11 +34,13 @@ pub(crate) struct Worth {
     /// Messages left of the rest.
     rest: u32,
     next_rest: u32,
+    /// What the rest was decided under.
+    turn: u32,
 }
 
 impl Default for Worth {
     fn default() -> Worth {
-        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST }
+        Worth { messages: 0, bells: 0, rests: 0, has_paid: false, rest: 0, next_rest: REST, turn: 0 }
     }
 }
 
@@ -84,9 +86,13 @@ impl Worth {
         self.has_paid
     }
 
-    /// A message went through the kernel while the ring rests. True: it has rested enough.
-    pub(crate) fn rested(&mut self) -> bool {
+    /// A message went through the kernel while the ring rests. True: it has rested enough, or other waits than
+    /// before are tried (`turn`).
+    pub(crate) fn rested(&mut self, turn: u32) -> bool {
         self.rest = self.rest.saturating_sub(1);
+        if turn != self.turn {
+            (self.turn, self.rest, self.rests, self.next_rest) = (turn, 0, 0, REST);
+        }
         self.rest == 0
     }
 }
@@ -103,9 +109,12 @@ mod tests {
             assert!(!worth.is_hopeless());
             assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
             let rest = (REST << rests) as usize;
-            assert_eq!((0..5000).position(|_| worth.rested()), Some(rest - 1));
+            assert_eq!((0..5000).position(|_| worth.rested(0)), Some(rest - 1));
         }
         assert!(worth.is_hopeless() && worth.has_paid());
+        // Where other waits are tried, the ring is, too.
+        assert!((0..100).any(|_| worth.sent(true) == Verdict::Rests));
+        assert!(worth.rested(1) && !worth.is_hopeless());
         assert!((0..100).any(|_| worth.sent(false) == Verdict::Pays));
         assert!(!worth.is_hopeless());
     }
