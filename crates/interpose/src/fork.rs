@@ -3,6 +3,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::family;
 use crate::promoter;
 use crate::real;
 use crate::sets;
@@ -104,5 +105,6 @@ pub(crate) fn in_child() {
     sockets::inherit();
     sets::forked();
     promoter::forked();
+    family::forked();
     start::forked();
 }

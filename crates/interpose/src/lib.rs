@@ -12,6 +12,7 @@ mod clock;
 mod confined;
 mod descriptors;
 mod epoll;
+mod family;
 mod fork;
 mod free_list;
 mod heir;

@@ -14,6 +14,7 @@ use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
 use crate::clock::milliseconds;
+use crate::family;
 use crate::real;
 use crate::settings::{Mode, Settings};
 use crate::signals::Quiet;
@@ -26,7 +27,7 @@ mod pages;
 mod withdrawals;
 
 use pace::look_later;
-pub(crate) use pace::{after_message, does_not_pay, ended, look_much_later, pays};
+pub(crate) use pace::{after_message, ended, look_much_later};
 pub(crate) use pages::{sleep, wake};
 pub(crate) use withdrawals::withdraw;
 
@@ -83,7 +84,7 @@ thread_local! {
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
     MODE.store(settings.mode as u32, Ordering::Relaxed);
-    pace::make();
+    family::make();
     with(|promoter| *promoter = Some(Promoter::new(settings)));
 }
 

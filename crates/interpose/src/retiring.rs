@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use promote::TcpPositions;
 use ring::Corrupt;
 
+use crate::family;
 use crate::leaving;
 use crate::promoter;
 use crate::sockets::{Guard, Promoted, Socket, State};
@@ -34,11 +35,11 @@ impl Promoted {
         if self.connection.peer_retires() {
             self.worth.give_up();
         } else if verdict != Verdict::Rests {
-            promoter::pays();
+            family::pays();
             return Ok(());
         }
         self.connection.rest()?;
-        promoter::does_not_pay(self.worth.rest());
+        family::does_not_pay(self.worth.rest());
         if self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
         }

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::family;
 use crate::stats::{COUNTERS, count};
 
 mod trial;
@@ -82,13 +83,15 @@ impl Tries {
             self.vain = 0;
         } else if self.saved < 0 {
             // A sleep would have cost less.
-            self.in_vain();
+            self.in_vain(0);
         }
     }
 
-    fn in_vain(&mut self) {
+    /// A look was in vain, and so many of the family's since one of them was not: who is new need not find out by
+    /// itself.
+    fn in_vain(&mut self, of_family: u32) {
         self.saved = 0;
-        self.vain = (self.vain + 1).min(VAIN + RAREST);
+        self.vain = (self.vain + 1).max(of_family).min(VAIN + RAREST);
         self.skip = (1 << self.vain.saturating_sub(VAIN)) - 1;
     }
 }
@@ -236,6 +239,7 @@ impl Wait {
             // The rest was others', or an interrupt's.
             took.saturating_sub(own) > own / 2
         });
+        family::found();
         learn(|learned| {
             if self.keeps {
                 learned.keeping.found_after(took);
@@ -251,7 +255,8 @@ impl Wait {
 
     fn in_vain(&self) {
         count(&COUNTERS.vain, 1);
-        learn(|learned| learned.tries(self.keeps).in_vain());
+        let of_family = family::looked_in_vain();
+        learn(|learned| learned.tries(self.keeps).in_vain(of_family));
     }
 }
 
@@ -310,24 +315,26 @@ mod tests {
     #[test]
     fn looks_in_vain_make_tries_rarer() {
         let mut tries = Tries::NONE;
-        (0..VAIN).for_each(|_| tries.in_vain());
+        (0..VAIN).for_each(|_| tries.in_vain(0));
         assert_eq!(tries.skip, 0);
-        tries.in_vain();
+        tries.in_vain(0);
         assert_eq!(tries.skip, 1);
-        (0..100).for_each(|_| tries.in_vain());
+        tries.in_vain(VAIN + 3);
+        assert_eq!(tries.skip, 7);
+        (0..100).for_each(|_| tries.in_vain(0));
         assert_eq!(tries.skip, (1 << RAREST) - 1);
     }
 
     #[test]
     fn a_kept_core_is_paid_for() {
         let mut tries = Tries::NONE;
-        (0..20).for_each(|_| tries.in_vain());
+        (0..20).for_each(|_| tries.in_vain(0));
         // One find by chance is no reason to begin anew; many are.
         tries.found_after(QUICK);
-        tries.in_vain();
+        tries.in_vain(0);
         assert_eq!(tries.skip, (1 << RAREST) - 1);
         (0..20).for_each(|_| tries.found_after(QUICK));
-        tries.in_vain();
+        tries.in_vain(0);
         assert_eq!(tries.skip, 0);
         // What takes longer than a sleep does not pay.
         (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));

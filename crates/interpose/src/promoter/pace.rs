@@ -1,14 +1,12 @@
 //! Whether a connection has enough to carry to be worth a promotion.
-#![allow(unsafe_code)] // a word in memory that is mapped once, for good
 
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{answers, is_eager, offer};
 use crate::clock::milliseconds;
+use crate::family;
 use crate::real;
 use crate::sockets::{self, Socket, State};
-use crate::worth::WINDOW;
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
 /// this many messages save would make short connections slower.
@@ -30,43 +28,10 @@ const PACE: u32 = 16;
 /// Messages each way before an offer, as this process's connections have taught.
 static PATIENCE: AtomicU32 = AtomicU32::new(WORTH_MESSAGES);
 
-/// The most that the doubt comes to, and how much of it doubles the patience.
-const DOUBT_MOST: u32 = 256;
-const DOUBLES: u32 = 32;
-
-/// Whether rings pay at all for programs like this one: windows of messages that went past rings that did not, less those that
-/// went through rings that did; in memory that a process shares with all that were forked from it, since many
-/// servers have one for each connection.
-static DOUBT: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
-
-/// Makes room for the doubt. Without it there is none.
-pub(crate) fn make() {
-    if let Ok(memory) = sockets::reserve_shared(size_of::<AtomicU32>()) {
-        DOUBT.store(memory.cast(), Ordering::Release);
-    }
-}
-
-fn doubt() -> Option<&'static AtomicU32> {
-    // SAFETY: `make` mapped a zeroed word for good.
-    unsafe { DOUBT.load(Ordering::Acquire).as_ref() }
-}
-
-/// A ring does not pay, and rests for so many messages.
-pub(crate) fn does_not_pay(messages: u32) {
-    if let Some(doubt) = doubt() {
-        let more = |doubt: u32| Some(doubt.saturating_add(messages / WINDOW).min(DOUBT_MOST));
-        let _ = doubt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-    }
-}
-
-/// A ring pays.
-pub(crate) fn pays() {
-    // Mostly there is no doubt, and nothing to write.
-    if let Some(doubt) = doubt().filter(|doubt| doubt.load(Ordering::Relaxed) > 0) {
-        let less = |doubt: u32| doubt.checked_sub(1);
-        let _ = doubt.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-    }
-}
+/// How much of the family's doubt doubles the patience.
+const DOUBLES: u32 = 16;
+/// Offers of the family that have proved nothing yet double it, too: the first few go ahead.
+const SAMPLE: u32 = 8;
 
 /// A connection ends, which carried so many messages since it was offered; `None`: it was not. Nobody knows
 /// beforehand which will end soon, and had better not be promoted, but those before it tell. Of many that were
@@ -114,9 +79,7 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let bytes = socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed);
     let much = is_eager() || bytes >= WORTH_BYTES;
     let patience = PATIENCE.load(Ordering::Relaxed);
-    // Another process that was forked from the same one may have written it.
-    let doubt = doubt().map_or(0, |doubt| doubt.load(Ordering::Relaxed)).min(DOUBT_MOST);
-    let enough = patience << (doubt / DOUBLES);
+    let enough = patience << (family::doubt() / DOUBLES + family::unproven() / SAMPLE);
     let missing = enough.saturating_sub(sent).saturating_add(enough.saturating_sub(received));
     if !much && missing > 0 {
         // Soon at first: a stream has enough after few messages.
@@ -126,6 +89,7 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     if is_brisk(socket, messages) || much {
         // What is offered for its bytes tells nothing of messages.
         socket.patience.store(if much { 0 } else { patience }, Ordering::Relaxed);
+        family::offers();
         real::kept_errno(|| offer(socket, number));
     }
 }
@@ -157,7 +121,7 @@ const DOUBLINGS: u32 = 7;
 
 /// Its rings did not pay, so many times in a row.
 pub(crate) fn look_much_later(socket: &Socket, times: u32) {
-    does_not_pay(PAUSE);
+    family::does_not_pay(PAUSE);
     let pause = PAUSE << times.saturating_sub(1).min(DOUBLINGS);
     let messages = messages(socket);
     socket.look_at.store(messages.saturating_add(pause), Ordering::Relaxed);
