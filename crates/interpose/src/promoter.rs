@@ -19,6 +19,7 @@ use crate::real;
 use crate::settings::{Mode, Settings};
 use crate::signals::Quiet;
 use crate::sockets::{self, Socket, State};
+use crate::spin;
 use crate::stats::{self, COUNTERS, Stays, count};
 use crate::uring;
 
@@ -165,6 +166,7 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
 /// the answer to ours is near.
 pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     connected(socket, number);
+    spin::serves();
     if is_eager() {
         socket.awaited.store(true, Ordering::Relaxed);
         await_answer(socket, number);

@@ -40,7 +40,8 @@ impl Promoted {
         }
         self.connection.rest()?;
         family::does_not_pay(self.worth.rest());
-        if self.worth.is_hopeless() && !self.connection.is_shared() {
+        // While other ways to wait are tried nothing is given up, which would take long to come back.
+        if self.worth.is_hopeless() && !self.connection.is_shared() && !spin::tries() {
             self.connection.wish_to_retire(true);
         }
         Ok(())
@@ -49,7 +50,7 @@ impl Promoted {
     /// A message went through the kernel while the ring rests. If the connection has gone back to TCP, where it is
     /// there.
     pub(crate) fn rests(&mut self) -> Option<TcpPositions> {
-        if self.worth.is_hopeless() && self.can_retire() {
+        if self.worth.is_hopeless() && self.can_retire() && !spin::tries() {
             if self.connection.peer_wishes_to_retire() {
                 self.connection.retire();
             }

@@ -20,7 +20,7 @@ use crate::stats::{COUNTERS, count};
 mod trial;
 
 use trial::Trial;
-pub(crate) use trial::turns;
+pub(crate) use trial::{serves, turns};
 
 /// As long as two wake-ups take, so that an answer of an end that slept is still met.
 const BUDGET: Duration = Duration::from_micros(100);
@@ -151,6 +151,11 @@ fn learn(change: impl FnOnce(&mut Learned)) {
         change(&mut learned);
         cell.set(learned);
     });
+}
+
+/// Whether this thread tries whether looks pay.
+pub(crate) fn tries() -> bool {
+    trial::any() && LEARNED.get().trial.is_running()
 }
 
 /// One wait of this thread.

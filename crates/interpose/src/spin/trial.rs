@@ -3,7 +3,7 @@
 //! Where who is waited for has the same core, a look costs what it takes from that one and saves a bell, and
 //! nothing that this thread can see of one wait tells which is more. What it receives in a second with and without does.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Messages of half a turn, of either kind. A turn is judged by its second half: the first has the rests of the other
@@ -13,8 +13,11 @@ const HALF: u32 = 256;
 const SLOW: Duration = Duration::from_millis(50);
 /// Halves of a trial: a turn with looks, one without, and both again.
 const HALVES: u32 = 8;
-/// Doing without has to be faster by this part, each time.
+/// Doing without has to be faster by this part.
 const MARGIN: u32 = 16;
+/// A program that accepts connections begins its first trial so much later: two ends that take the same turns at the
+/// same time judge each other's.
+const SERVERS_LATER: Duration = Duration::from_millis(150);
 /// How long an outcome holds; twice as long each time that it is the same.
 const HOLDS: Duration = Duration::from_millis(500);
 const HOLDS_MOST: Duration = Duration::from_secs(16);
@@ -23,6 +26,13 @@ const HOLDS_MOST: Duration = Duration::from_secs(16);
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// Turns of all trials of this process so far.
 static TURNS: AtomicU32 = AtomicU32::new(0);
+
+/// This program accepts connections.
+static SERVES: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn serves() {
+    SERVES.store(true, Ordering::Relaxed);
+}
 
 /// Whether there may be a trial that counts messages.
 #[inline]
@@ -46,8 +56,8 @@ enum State {
         began: Instant,
         /// Of that half.
         messages: u32,
-        /// What the last half with looks took.
-        with_looks: Duration,
+        /// What the halves that counted took, with looks and without.
+        took: [Duration; 2],
     },
     /// Until then.
     Settled(Instant),
@@ -73,9 +83,17 @@ impl Trial {
         }
     }
 
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.state, State::Running { .. })
+    }
+
     pub(super) fn begin(&mut self, now: Instant) {
+        if matches!(self.state, State::Off) && SERVES.load(Ordering::Relaxed) {
+            self.state = State::Settled(now + SERVERS_LATER);
+            return;
+        }
         RUNNING.fetch_add(1, Ordering::Relaxed);
-        self.state = State::Running { half: 0, began: now, messages: 0, with_looks: Duration::ZERO };
+        self.state = State::Running { half: 0, began: now, messages: 0, took: [Duration::ZERO; 2] };
     }
 
     /// Whether the wait that begins now is to look.
@@ -109,20 +127,18 @@ impl Trial {
 
     #[cold]
     fn end_half(&mut self, now: Instant) {
-        let State::Running { half, began, messages, with_looks } = &mut self.state else { return };
-        let took = now.saturating_duration_since(*began);
-        let (ended, with) = (*half, *with_looks);
+        let State::Running { half, began, messages, took } = &mut self.state else { return };
+        let (ended, lasted) = (*half, now.saturating_duration_since(*began));
         (*half, *began, *messages) = (ended + 1, now, 0);
         if ended.is_multiple_of(2) {
             return;
         }
         TURNS.fetch_add(1, Ordering::Relaxed);
-        if !is_without(ended) {
-            *with_looks = took;
-            return;
-        }
-        let looks = took + with / MARGIN > with;
-        if looks || ended + 1 == HALVES {
+        took[usize::from(is_without(ended))] += lasted;
+        let [with, without] = *took;
+        let looks = without + with / MARGIN > with;
+        // The first two turns are enough where looks are not found wanting.
+        if is_without(ended) && (looks || ended + 1 == HALVES) {
             self.settle(looks, now);
         }
     }
