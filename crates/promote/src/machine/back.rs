@@ -1,0 +1,147 @@
+//! The ways back to the kernel connection: both ends give up rings that do not pay, or one leaves them for somebody who knows
+//! of none.
+
+use ring::{Corrupt, End, Leaving};
+
+use super::{Machine, TcpPositions};
+
+impl Machine {
+    /// Tells the other end whether this one would give the rings up, for good, if that one did so, too: they have not paid
+    /// for long.
+    pub fn wish_to_retire(&self, wishes: bool) {
+        self.end.sender.wish_tcp(wishes);
+    }
+
+    /// Whether the other end sends through the kernel for good, or would.
+    #[inline]
+    pub fn peer_wishes_to_retire(&self) -> bool {
+        self.end.sender.peer_wishes_tcp()
+    }
+
+    /// Whether the other end sends through the kernel for good.
+    #[inline]
+    pub fn peer_retires(&self) -> bool {
+        self.end.sender.peer_keeps_to_tcp()
+    }
+
+    /// This end sends through the kernel for good; while [`Self::rest`] holds.
+    pub fn retire(&mut self) {
+        if !self.sends_to_ring() {
+            self.demoted = true;
+            self.end.sender.keep_to_tcp();
+        }
+    }
+
+    /// Whether both ends have called [`Self::retire`], and nothing of the rings is left for this one: the kernel connection
+    /// is all that it needs, and where that was read and written to, bells among it, is what this returns.
+    /// The other end may need this one's memory for longer.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn retired(&mut self) -> Result<Option<TcpPositions>, Corrupt> {
+        let End { sender, receiver } = &mut self.end;
+        let done = sender.keeps_to_tcp()
+            && sender.kernel_is_idle()
+            && !sender.peer_left()
+            && self.kernel_end.is_none()
+            && receiver.is_plain()?;
+        if done {
+            // Whatever ends the connection later is TCP's own.
+            receiver.mark_ended();
+        }
+        Ok(done.then(|| TcpPositions { written: sender.tcp(), consumed: receiver.tcp_lane() }))
+    }
+
+    /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.
+    pub fn sends_no_more(&mut self) {
+        self.end.sender.sends_no_more();
+    }
+
+    /// Whether the other end takes nothing from the ring any more: somebody else is to see its
+    /// bytes, in the kernel ([`Self::leave`]). Then [`Self::recall`] tells what to do.
+    #[inline]
+    pub fn peer_left(&self) -> bool {
+        self.end.sender.peer_left()
+    }
+
+    /// The other end has left: how many bytes it did not take, which have to go to the kernel
+    /// before anything else ([`Self::peek_owed`], [`Self::sent_again`]). `kernel_idle`: as for
+    /// [`Self::send`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`]; or they cannot be sent in their order any more.
+    #[cold]
+    pub fn recall(&mut self, kernel_idle: bool) -> Result<usize, Corrupt> {
+        self.demoted = true;
+        let owes = self.end.sender.recall()?;
+        if owes > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owes) }
+    }
+
+    /// Copies the first of the bytes that are owed; returns how many.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::recall`].
+    pub fn peek_owed(&mut self, bytes: &mut [u8]) -> Result<usize, Corrupt> {
+        self.end.sender.peek_owed(bytes)
+    }
+
+    /// The kernel took so many of the bytes that were owed.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::recall`].
+    pub fn sent_again(&mut self, count: usize) -> Result<(), Corrupt> {
+        self.end.sender.sent_again(count)
+    }
+
+    /// Somebody else is to have the kernel connection, who knows of no rings and bells. The
+    /// other end sends again what was not taken; true: it sleeps perhaps, and the kernel is to
+    /// be given a bell for it ([`Self::bell_was_taken`], [`Self::kernel_refused`]).
+    /// [`Self::end_sending`] and [`Self::leaving`] follow. `kernel_idle`: as for [`Self::send`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leave(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
+        self.end.receiver.leave();
+        let sender = &mut self.end.sender;
+        // What the kernel is given anyway wakes, too. Who has left would take a bell for data.
+        let asleep = kernel_idle && !sender.peer_ended() && !sender.peer_left();
+        Ok(asleep && sender.open_ring()? && sender.may_ring())
+    }
+
+    /// Nobody who has this end sends to the ring from here on.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn end_sending(&mut self) -> Result<(), Corrupt> {
+        self.demoted = true;
+        self.end.sender.keep_to_tcp();
+        if self.sends_to_ring() { self.spill() } else { Ok(()) }
+    }
+
+    /// What has to be done before the kernel connection is handed over.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
+        self.end.receiver.leaving()
+    }
+
+    /// This end has left, and the other has not ([`Self::peer_left`]): what that does not take is not sent again
+    /// if it leaves later.
+    pub fn refuse(&mut self) {
+        self.end.sender.refuse();
+    }
+
+    /// Whether a process that has this end, too, has called [`Self::leave`]: the kernel
+    /// connection is all there is.
+    pub fn has_left(&self) -> bool {
+        self.end.receiver.has_left()
+    }
+}
