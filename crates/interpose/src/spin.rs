@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::clock;
 use crate::family;
 use crate::stats::{COUNTERS, count};
 
@@ -198,7 +199,7 @@ impl Wait {
         };
         let until = began + budget;
         let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let before = (measures && until > began).then(cpu_time);
+        let before = (measures && until > began).then(clock::of_thread);
         Wait { began, until, looks: 0, before, keeps }
     }
 
@@ -240,7 +241,7 @@ impl Wait {
         // Before the first yield nobody else has had the core, and no clock need be asked.
         let took = if self.keeps || self.looks >= PAUSES { self.began.elapsed() } else { Duration::ZERO };
         let shared = self.before.map(|before| {
-            let own = cpu_time().saturating_sub(before);
+            let own = clock::of_thread().saturating_sub(before);
             // The rest was others', or an interrupt's.
             took.saturating_sub(own) > own / 2
         });
@@ -263,12 +264,6 @@ impl Wait {
         let of_family = family::looked_in_vain();
         learn(|learned| learned.tries(self.keeps).in_vain(of_family));
     }
-}
-
-/// What this thread has had of its core.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
 }
 
 /// Whether another thread ran in place of this one since this was last asked: a virtual
