@@ -118,7 +118,7 @@ fn receiving_pieces(
                 let before = real::errno();
                 let into = pieces().ok().filter(|into| into.left > 0)?;
                 if let Some(outcome) = receive::receive(socket, fd, into, flags, &mut taken) {
-                    if outcome.is_ok() {
+                    if outcome.is_ok_and(|count| count > 0) && flags & libc::MSG_PEEK == 0 {
                         spin::received();
                     }
                     return Some(told(outcome, before));

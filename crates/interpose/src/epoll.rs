@@ -184,7 +184,7 @@ pub(crate) unsafe fn wait(
             }
         }
         if told > 0 || at_once {
-            if let Some(wait) = wait.filter(Wait::spins) {
+            if let Some(mut wait) = wait.filter(Wait::spins) {
                 wait.found();
                 count(&COUNTERS.spun, 1);
             }

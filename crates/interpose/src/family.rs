@@ -54,12 +54,7 @@ pub(crate) fn does_not_pay(messages: u32) {
 /// A ring pays.
 pub(crate) fn pays() {
     let Some(family) = family() else { return };
-    for count in [&family.doubt, &family.unproven] {
-        // Mostly there is nothing to write.
-        if count.load(Ordering::Relaxed) > 0 {
-            let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
-        }
-    }
+    [&family.doubt, &family.unproven].into_iter().for_each(less);
 }
 
 /// How much it is doubted that rings pay.
@@ -67,9 +62,16 @@ pub(crate) fn doubt() -> u32 {
     family().map_or(0, |family| family.doubt.load(Ordering::Relaxed)).min(DOUBT_MOST)
 }
 
-/// A connection is offered.
-pub(crate) fn offers() {
+/// A connection was offered.
+pub(crate) fn offered() {
     add(|family| &family.unproven, 1, UNPROVEN_MOST);
+}
+
+/// One that was offered will not be promoted.
+pub(crate) fn refused() {
+    if let Some(family) = family() {
+        less(&family.unproven);
+    }
 }
 
 /// How many connections of a server that forks were offered, and have not shown yet whether rings pay. One process
@@ -79,9 +81,10 @@ pub(crate) fn unproven() -> u32 {
     family.map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
 }
 
-/// A look for messages was in vain. So many were, by all, since one found something.
+/// A look for messages was in vain. So many were, by all of a server that forks, since one found something.
 pub(crate) fn looked_in_vain() -> u32 {
-    family().map_or(0, |family| family.vain.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    let family = family().filter(|_| IS_CHILD.load(Ordering::Relaxed));
+    family.map_or(0, |family| family.vain.fetch_add(1, Ordering::Relaxed).saturating_add(1))
 }
 
 /// A look found something.
@@ -89,6 +92,13 @@ pub(crate) fn found() {
     // Mostly there is nothing to write.
     if let Some(family) = family().filter(|family| family.vain.load(Ordering::Relaxed) > 0) {
         family.vain.store(0, Ordering::Relaxed);
+    }
+}
+
+fn less(count: &AtomicU32) {
+    // Mostly there is nothing to write.
+    if count.load(Ordering::Relaxed) > 0 {
+        let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| count.checked_sub(1));
     }
 }
 

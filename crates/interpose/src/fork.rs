@@ -8,6 +8,7 @@ use crate::promoter;
 use crate::real;
 use crate::sets;
 use crate::sockets::{self, State};
+use crate::spin;
 use crate::start;
 
 /// The process whose descriptors the table knows.
@@ -106,5 +107,6 @@ pub(crate) fn in_child() {
     sets::forked();
     promoter::forked();
     family::forked();
+    spin::forked();
     start::forked();
 }

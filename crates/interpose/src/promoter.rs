@@ -385,6 +385,7 @@ impl Promoter {
         withdrawals::tell_all(self);
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
+                family::offered();
                 self.pause = ANSWERS_EVERY[0];
                 self.ask_at = Instant::now() + self.pause;
                 IMPATIENT.store(true, Ordering::Relaxed);
@@ -465,6 +466,7 @@ impl Promoter {
     }
 
     fn refused(&mut self, token: Token, reason: Reason) {
+        family::refused();
         let Some(socket) = offered(token) else { return };
         if reason == Reason::Rate {
             // Too much was offered at once: later it may be taken.

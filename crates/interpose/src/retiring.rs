@@ -39,9 +39,10 @@ impl Promoted {
             return Ok(());
         }
         self.connection.rest()?;
+        self.worth.rests_from(spin::turn());
         family::does_not_pay(self.worth.rest());
         // While other ways to wait are tried nothing is given up, which would take long to come back.
-        if self.worth.is_hopeless() && !self.connection.is_shared() && !spin::tries() {
+        if self.worth.is_hopeless() && !self.connection.is_shared() && spin::turn().is_none() {
             self.connection.wish_to_retire(true);
         }
         Ok(())
@@ -50,7 +51,7 @@ impl Promoted {
     /// A message went through the kernel while the ring rests. If the connection has gone back to TCP, where it is
     /// there.
     pub(crate) fn rests(&mut self) -> Option<TcpPositions> {
-        if self.worth.is_hopeless() && self.can_retire() && !spin::tries() {
+        if self.worth.is_hopeless() && self.can_retire() && spin::turn().is_none() {
             if self.connection.peer_wishes_to_retire() {
                 self.connection.retire();
             }
@@ -59,7 +60,7 @@ impl Promoted {
                 return Some(positions);
             }
         }
-        if self.worth.rested(spin::turns()) && !self.connection.stays_with_kernel() {
+        if self.worth.rested(spin::turn()) && !self.connection.stays_with_kernel() {
             self.connection.wish_to_retire(false);
             self.connection.end_rest();
         }

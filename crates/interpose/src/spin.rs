@@ -21,7 +21,7 @@ use crate::stats::{COUNTERS, count};
 mod trial;
 
 use trial::Trial;
-pub(crate) use trial::{serves, turns};
+pub(crate) use trial::serves;
 
 /// As long as two wake-ups take, so that an answer of an end that slept is still met.
 const BUDGET: Duration = Duration::from_micros(100);
@@ -110,15 +110,16 @@ struct Learned {
     measured: u32,
     shared: u32,
     trial: Trial,
-    /// Waits that found something since.
+    /// Waits that found something since, and whether any ever did.
     found: u32,
+    has_found: bool,
     switches: i64,
 }
 
 thread_local! {
     static LEARNED: Cell<Learned> = const { Cell::new(Learned {
         yielding: Tries::NONE, keeping: Tries::NONE, paused: None, next_pause: PAUSE, measured: 0, shared: 0,
-        trial: Trial::NONE, found: 0, switches: 0,
+        trial: Trial::NONE, found: 0, has_found: false, switches: 0,
     }) };
 }
 
@@ -140,7 +141,7 @@ impl Learned {
         self.yielding.vain = 0;
         self.shared += u32::from(shared == Some(true));
         if self.shared == SHARED {
-            self.shared = 0;
+            (self.measured, self.shared) = (0, 0);
             self.trial.begin(Instant::now());
         }
     }
@@ -154,9 +155,14 @@ fn learn(change: impl FnOnce(&mut Learned)) {
     });
 }
 
-/// Whether this thread tries whether looks pay.
-pub(crate) fn tries() -> bool {
-    trial::any() && LEARNED.get().trial.is_running()
+/// If this thread tries whether looks pay: a number that is another with each turn.
+pub(crate) fn turn() -> Option<u32> {
+    if trial::any() { LEARNED.get().trial.turn() } else { None }
+}
+
+/// In the child of a fork.
+pub(crate) fn forked() {
+    trial::forked(&LEARNED.get().trial);
 }
 
 /// One wait of this thread.
@@ -190,8 +196,9 @@ impl Wait {
                     measures = learned.measured > 0;
                     learned.measured = learned.measured.saturating_sub(1);
                 }
+                let tried = learned.trial.turn().is_some();
                 match &mut learned.tries(keeps).skip {
-                    0 => budget = if keeps { KEPT_BUDGET } else { BUDGET },
+                    skip if *skip == 0 || tried => budget = if keeps { KEPT_BUDGET } else { BUDGET },
                     skip => *skip -= 1,
                 }
             });
@@ -237,10 +244,10 @@ impl Wait {
     }
 
     /// What was looked for is here.
-    pub(crate) fn found(&self) {
+    pub(crate) fn found(&mut self) {
         // Before the first yield nobody else has had the core, and no clock need be asked.
         let took = if self.keeps || self.looks >= PAUSES { self.began.elapsed() } else { Duration::ZERO };
-        let shared = self.before.map(|before| {
+        let shared = self.before.take().map(|before| {
             let own = clock::of_thread().saturating_sub(before);
             // The rest was others', or an interrupt's.
             took.saturating_sub(own) > own / 2
@@ -256,13 +263,18 @@ impl Wait {
                 }
             }
             learned.found = learned.found.saturating_add(1);
+            learned.has_found = true;
         });
     }
 
     fn in_vain(&self) {
         count(&COUNTERS.vain, 1);
         let of_family = family::looked_in_vain();
-        learn(|learned| learned.tries(self.keeps).in_vain(of_family));
+        learn(|learned| {
+            // Who has found something knows better.
+            let of_family = if learned.has_found { 0 } else { of_family };
+            learned.tries(self.keeps).in_vain(of_family);
+        });
     }
 }
 
@@ -339,5 +351,18 @@ mod tests {
         // What takes longer than a sleep does not pay.
         (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
         assert!(tries.skip > 0);
+    }
+    #[test]
+    fn a_round_of_measuring_begins_one_trial() {
+        let mut learned = LEARNED.get();
+        learned.measured = MEASURED;
+        (1..SHARED).for_each(|_| learned.found_yielding(Some(true)));
+        learned.found_yielding(Some(false));
+        assert!(learned.trial.turn().is_none() && learned.measured == MEASURED);
+        learned.found_yielding(Some(true));
+        let turn = learned.trial.turn();
+        assert!(turn.is_some() && learned.measured == 0);
+        (0..SHARED).for_each(|_| learned.found_yielding(Some(true)));
+        assert_eq!(learned.trial.turn(), turn);
     }
 }

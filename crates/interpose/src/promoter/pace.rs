@@ -89,7 +89,6 @@ fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     if is_brisk(socket, messages) || much {
         // What is offered for its bytes tells nothing of messages.
         socket.patience.store(if much { 0 } else { patience }, Ordering::Relaxed);
-        family::offers();
         real::kept_errno(|| offer(socket, number));
     }
 }

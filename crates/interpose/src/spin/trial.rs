@@ -26,12 +26,14 @@ const HOLDS_MOST: Duration = Duration::from_secs(16);
 static RUNNING: AtomicU32 = AtomicU32::new(0);
 /// Turns of all trials of this process so far.
 static TURNS: AtomicU32 = AtomicU32::new(0);
-
 /// This program accepts connections.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
 pub(crate) fn serves() {
-    SERVES.store(true, Ordering::Relaxed);
+    // Whoever receives reads the words beside it.
+    if !SERVES.load(Ordering::Relaxed) {
+        SERVES.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Whether there may be a trial that counts messages.
@@ -40,10 +42,9 @@ pub(super) fn any() -> bool {
     RUNNING.load(Ordering::Relaxed) > 0
 }
 
-/// Changes with each turn of a trial.
-#[inline]
-pub(crate) fn turns() -> u32 {
-    TURNS.load(Ordering::Relaxed)
+/// In the child of a fork: only this thread is here.
+pub(super) fn forked(trial: &Trial) {
+    RUNNING.store(u32::from(trial.turn().is_some()), Ordering::Relaxed);
 }
 
 #[derive(Clone, Copy)]
@@ -51,6 +52,8 @@ enum State {
     /// Looks have not been found to hand the core to others.
     Off,
     Running {
+        /// Another number for each turn.
+        turn: u32,
         /// The half, and when it began.
         half: u32,
         began: Instant,
@@ -83,26 +86,34 @@ impl Trial {
         }
     }
 
-    pub(super) fn is_running(&self) -> bool {
-        matches!(self.state, State::Running { .. })
+    /// The turn of the trial that is running: a number that no other turn has.
+    pub(super) fn turn(&self) -> Option<u32> {
+        match self.state {
+            State::Running { turn, .. } => Some(turn),
+            State::Off | State::Settled(_) => None,
+        }
     }
 
     pub(super) fn begin(&mut self, now: Instant) {
+        if !self.is_due(now) {
+            return;
+        }
         if matches!(self.state, State::Off) && SERVES.load(Ordering::Relaxed) {
-            self.state = State::Settled(now + SERVERS_LATER);
+            // Two servers, one of which is the other's client, are still apart mostly.
+            let apart = Duration::from_millis(u64::from(std::process::id() % 64));
+            self.state = State::Settled(now + SERVERS_LATER + apart);
             return;
         }
         RUNNING.fetch_add(1, Ordering::Relaxed);
-        self.state = State::Running { half: 0, began: now, messages: 0, took: [Duration::ZERO; 2] };
+        self.state =
+            State::Running { turn: next_turn(), half: 0, began: now, messages: 0, took: [Duration::ZERO; 2] };
     }
 
     /// Whether the wait that begins now is to look.
     #[inline]
     pub(super) fn looks(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Running { began, .. } if now.saturating_duration_since(began) > SLOW => {
-                self.settle(true, now)
-            }
+            State::Running { began, .. } if now.saturating_duration_since(began) > SLOW => self.give_up(now),
             State::Running { half, .. } => return !is_without(half),
             // Who looks begins one only where that hands the core to others still.
             State::Settled(until) if !self.looks && now >= until => {
@@ -127,28 +138,44 @@ impl Trial {
 
     #[cold]
     fn end_half(&mut self, now: Instant) {
-        let State::Running { half, began, messages, took } = &mut self.state else { return };
+        let State::Running { turn, half, began, messages, took } = &mut self.state else { return };
         let (ended, lasted) = (*half, now.saturating_duration_since(*began));
+        if lasted > SLOW {
+            return self.give_up(now);
+        }
         (*half, *began, *messages) = (ended + 1, now, 0);
         if ended.is_multiple_of(2) {
             return;
         }
-        TURNS.fetch_add(1, Ordering::Relaxed);
+        *turn = next_turn();
         took[usize::from(is_without(ended))] += lasted;
         let [with, without] = *took;
-        let looks = without + with / MARGIN > with;
+        // What is done already is left for something better only.
+        let looks =
+            if self.looks { without + with / MARGIN > with } else { with + without / MARGIN < without };
         // The first two turns are enough where looks are not found wanting.
         if is_without(ended) && (looks || ended + 1 == HALVES) {
+            self.holds = if looks == self.looks { (self.holds * 2).min(HOLDS_MOST) } else { HOLDS };
             self.settle(looks, now);
         }
     }
 
+    /// Nothing is known.
+    #[cold]
+    fn give_up(&mut self, now: Instant) {
+        self.holds = HOLDS;
+        self.settle(true, now);
+    }
+
     fn settle(&mut self, looks: bool, now: Instant) {
-        RUNNING.fetch_sub(1, Ordering::Relaxed);
-        self.holds = if looks == self.looks { (self.holds * 2).min(HOLDS_MOST) } else { HOLDS };
+        let _ = RUNNING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |running| running.checked_sub(1));
         self.looks = looks;
         self.state = State::Settled(now + self.holds);
     }
+}
+
+fn next_turn() -> u32 {
+    TURNS.fetch_add(1, Ordering::Relaxed)
 }
 
 fn is_without(half: u32) -> bool {
@@ -199,5 +226,17 @@ mod tests {
         // Nor is a difference that others make.
         let [_, without] = run(&mut trial, &mut now, 10_000, [300, 200]);
         assert!(without < 512, "{without} without a look");
+    }
+
+    #[test]
+    fn a_pause_says_nothing() {
+        let (mut trial, mut now) = (Trial::NONE, Instant::now());
+        trial.begin(now);
+        // In the half that counts of the turn with looks.
+        run(&mut trial, &mut now, 8, [20, 20]);
+        now += Duration::from_secs(10);
+        trial.received(|| now);
+        run(&mut trial, &mut now, 400, [20, 20]);
+        assert!(trial.looks && trial.turn().is_none());
     }
 }
