@@ -352,6 +352,7 @@ mod tests {
         (0..20).for_each(|_| tries.found_after(KEPT_BUDGET));
         assert!(tries.skip > 0);
     }
+
     #[test]
     fn a_round_of_measuring_begins_one_trial() {
         let mut learned = LEARNED.get();

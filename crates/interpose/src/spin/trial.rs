@@ -13,7 +13,7 @@ const HALF: u32 = 256;
 const SLOW: Duration = Duration::from_millis(50);
 /// Halves of a trial: a turn with looks, one without, and both again.
 const HALVES: u32 = 8;
-/// Doing without has to be faster by this part.
+/// What was not done before has to be faster by this part.
 const MARGIN: u32 = 16;
 /// A program that accepts connections begins its first trial so much later: two ends that take the same turns at the
 /// same time judge each other's.
@@ -29,6 +29,7 @@ static TURNS: AtomicU32 = AtomicU32::new(0);
 /// This program accepts connections.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
+/// This program has accepted a connection.
 pub(crate) fn serves() {
     // Whoever receives reads the words beside it.
     if !SERVES.load(Ordering::Relaxed) {
@@ -94,6 +95,7 @@ impl Trial {
         }
     }
 
+    /// Begins one, if it is due.
     pub(super) fn begin(&mut self, now: Instant) {
         if !self.is_due(now) {
             return;
@@ -150,11 +152,10 @@ impl Trial {
         *turn = next_turn();
         took[usize::from(is_without(ended))] += lasted;
         let [with, without] = *took;
-        // What is done already is left for something better only.
         let looks =
             if self.looks { without + with / MARGIN > with } else { with + without / MARGIN < without };
-        // The first two turns are enough where looks are not found wanting.
-        if is_without(ended) && (looks || ended + 1 == HALVES) {
+        // The first two turns are enough to go on as before.
+        if is_without(ended) && (looks == self.looks || ended + 1 == HALVES) {
             self.holds = if looks == self.looks { (self.holds * 2).min(HOLDS_MOST) } else { HOLDS };
             self.settle(looks, now);
         }
