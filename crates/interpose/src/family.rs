@@ -14,7 +14,6 @@ const DOUBT_MOST: u32 = 128;
 const UNPROVEN_MOST: u32 = 16;
 
 /// In memory that a process shares with all that were forked from it. Each may write anything there: it is hints.
-#[derive(Default)]
 struct Family {
     /// Whether rings pay at all for programs like this one: windows of messages that went past rings that did not,
     /// less those that went through rings that did.
@@ -46,6 +45,11 @@ fn family() -> Option<&'static Family> {
     unsafe { FAMILY.load(Ordering::Acquire).as_ref() }
 }
 
+/// The same, of a server that forks: one process alone learns by itself.
+fn of_children() -> Option<&'static Family> {
+    family().filter(|_| IS_CHILD.load(Ordering::Relaxed))
+}
+
 /// A ring does not pay, and rests for so many messages.
 pub(crate) fn does_not_pay(messages: u32) {
     add(|family| &family.doubt, messages / WINDOW, DOUBT_MOST);
@@ -74,17 +78,14 @@ pub(crate) fn refused() {
     }
 }
 
-/// How many connections of a server that forks were offered, and have not shown yet whether rings pay. One process
-/// alone learns by itself what its next connections come to.
+/// How many connections of a server that forks were offered, and have not shown yet whether rings pay.
 pub(crate) fn unproven() -> u32 {
-    let family = family().filter(|_| IS_CHILD.load(Ordering::Relaxed));
-    family.map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
+    of_children().map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
 }
 
 /// A look for messages was in vain. So many were, by all of a server that forks, since one found something.
 pub(crate) fn looked_in_vain() -> u32 {
-    let family = family().filter(|_| IS_CHILD.load(Ordering::Relaxed));
-    family.map_or(0, |family| family.vain.fetch_add(1, Ordering::Relaxed).saturating_add(1))
+    of_children().map_or(0, |family| family.vain.fetch_add(1, Ordering::Relaxed).saturating_add(1))
 }
 
 /// A look found something.

@@ -39,10 +39,11 @@ impl Promoted {
             return Ok(());
         }
         self.connection.rest()?;
-        self.worth.rests_from(spin::turn());
+        let turn = spin::turn();
+        self.worth.rests_from(turn);
         family::does_not_pay(self.worth.rest());
         // While other ways to wait are tried nothing is given up, which would take long to come back.
-        if self.worth.is_hopeless() && !self.connection.is_shared() && spin::turn().is_none() {
+        if turn.is_none() && self.worth.is_hopeless() && !self.connection.is_shared() {
             self.connection.wish_to_retire(true);
         }
         Ok(())
@@ -51,7 +52,8 @@ impl Promoted {
     /// A message went through the kernel while the ring rests. If the connection has gone back to TCP, where it is
     /// there.
     pub(crate) fn rests(&mut self) -> Option<TcpPositions> {
-        if self.worth.is_hopeless() && self.can_retire() && spin::turn().is_none() {
+        let turn = spin::turn();
+        if turn.is_none() && self.worth.is_hopeless() && self.can_retire() {
             if self.connection.peer_wishes_to_retire() {
                 self.connection.retire();
             }
@@ -60,7 +62,7 @@ impl Promoted {
                 return Some(positions);
             }
         }
-        if self.worth.rested(spin::turn()) && !self.connection.stays_with_kernel() {
+        if self.worth.rested(turn) && !self.connection.stays_with_kernel() {
             self.connection.wish_to_retire(false);
             self.connection.end_rest();
         }
