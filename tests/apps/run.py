@@ -24,6 +24,7 @@ import time
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
 MODES = ("plain", "observe", "eager")
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -218,8 +219,8 @@ def main():
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--jobs", type=int, default=1, help="suites at a time")
     parser.add_argument("--keep", type=pathlib.Path, help="directory for logs; a temporary one otherwise")
-    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "target/release/libmegapipe_preload.so")
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/megapipe")
+    parser.add_argument("--library", type=pathlib.Path, default=BUILT / "libmegapipe_preload.so")
+    parser.add_argument("--program", type=pathlib.Path, default=BUILT / "megapipe")
     asked = parser.parse_args()
     modes = [mode for mode in MODES if mode in asked.modes.split(",")]
     known = {suite.name: suite for suite in suites.all_suites()}

@@ -10,5 +10,4 @@ if ! python=$(python3 -c 'import sys; assert sys.version_info >= (3, 9); print(s
     exit 0
 fi
 "$CARGO" build --release --locked -p megapipe-cli -p megapipe-preload
-built=${CARGO_TARGET_DIR:-target}/release
-exec "$python" tests/apps/run.py --library "$built/libmegapipe_preload.so" --program "$built/megapipe" "$@"
+exec "$python" tests/apps/run.py "$@"

@@ -28,7 +28,7 @@ import time
 import helpers
 import soak_servers
 import soak_watch
-from run import PR_SET_CHILD_SUBREAPER, ROOT, descendants
+from run import BUILT, PR_SET_CHILD_SUBREAPER, descendants
 from soak_wire import BREAKS, BYTES, CONNECTIONS, END, LANES, OPERATIONS, PAUSE, PAUSED, RUN, SINCE
 from soak_wire import Contents, Control, Progress
 
@@ -488,8 +488,8 @@ def main():
     parser.add_argument("--every", type=float, default=0.7, help="seconds between two kills or stops, on average")
     parser.add_argument("--only", type=lambda names: names.split(","), help="services, by comma")
     parser.add_argument("--keep", type=pathlib.Path, help="directory for logs; a temporary one otherwise")
-    parser.add_argument("--library", type=pathlib.Path, default=ROOT / "target/release/libmegapipe_preload.so")
-    parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/megapipe")
+    parser.add_argument("--library", type=pathlib.Path, default=BUILT / "libmegapipe_preload.so")
+    parser.add_argument("--program", type=pathlib.Path, default=BUILT / "megapipe")
     parser.add_argument("--quick", action="store_true", help="some seconds, without PostgreSQL, always the same seed")
     asked = parser.parse_args()
     if asked.quick:

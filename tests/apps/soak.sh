@@ -10,5 +10,4 @@ if ! python=$(python3 -c 'import sys; assert sys.version_info >= (3, 9); print(s
     exit 0
 fi
 "$CARGO" build --release --locked -p megapipe-cli -p megapipe-preload
-built=${CARGO_TARGET_DIR:-target}/release
-exec "$python" tests/apps/soak.py --library "$built/libmegapipe_preload.so" --program "$built/megapipe" --seconds "${DURATION:-600}" --seed "${SEED:-$(date +%s)}" "$@"
+exec "$python" tests/apps/soak.py --seconds "${DURATION:-600}" --seed "${SEED:-$(date +%s)}" "$@"
