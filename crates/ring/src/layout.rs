@@ -20,6 +20,9 @@ pub const LOOP_PAGE_SIZE: usize = 4096;
 pub const RING_OFFSET: usize = 1048;
 /// Records of parts that a segment has places for.
 pub const RECORDS: u32 = 8;
+/// Records that may be unread: one less, since who takes over as the receiver of a TCP part reads the record that
+/// opened it, which was passed, again.
+pub const MAX_UNREAD_RECORDS: u32 = RECORDS - 1;
 /// Words for statistics in a segment and in a loop page.
 pub const COUNTERS: usize = 16;
 /// Where the counters begin in a segment.

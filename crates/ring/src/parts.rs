@@ -1,7 +1,7 @@
 //! Parts: which bytes of a direction travel in which lane.
 
 use crate::Corrupt;
-use crate::layout::{Header, RECORDS, Record};
+use crate::layout::{Header, MAX_UNREAD_RECORDS, RECORDS, Record};
 use crate::sync::Ordering;
 
 /// `tcp_start` of a part that travels in the ring.
@@ -46,12 +46,12 @@ pub(crate) fn publish(own: &Header, number: u32, opening: Opening) {
     own.parts_published.store(number.wrapping_add(1), Ordering::Release);
 }
 
-/// Records of `peer` that `taken` ones do not count, at most as many as there are places.
+/// Records of `peer` that `taken` ones do not count, at most as many as there may be.
 #[inline]
 pub(crate) fn unread(peer: &Header, taken: u32) -> Result<u32, Corrupt> {
     // PART-PAIR: acquire what the record says.
     let unread = peer.parts_published.load(Ordering::Acquire).wrapping_sub(taken);
-    if unread > RECORDS { Err(Corrupt::Parts) } else { Ok(unread) }
+    if unread > MAX_UNREAD_RECORDS { Err(Corrupt::Parts) } else { Ok(unread) }
 }
 
 /// Record `number` of `peer`; it must lie at or behind stream offset `reached`, in the lane

@@ -146,7 +146,7 @@ impl Receiver {
         self.index = ((self.head - self.base) % ring_length) as usize;
         self.next = None;
         self.tcp_start = match self.lane() {
-            // The record that opened this part is the one passed last; its place is still its own.
+            // The record that opened this part is the one passed last; MAX_UNREAD_RECORDS keeps its place its own.
             Lane::Tcp if self.parts > 0 => {
                 parts::opened_at(peer, self.parts.wrapping_sub(1)).unwrap_or(self.tcp)
             }

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::PeerLoop;
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, NO_SLEEPER, RECORDS, REFUSED, SENT_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, REFUSED, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -97,7 +97,7 @@ impl Sender {
         self.messages = self.told;
         // What is surely true: no more can be on its way. The other end tells when it matters.
         self.head = self.tail.wrapping_sub(self.own.ring_length() as u64);
-        self.parts_taken = self.parts.wrapping_sub(RECORDS);
+        self.parts_taken = self.parts.wrapping_sub(MAX_UNREAD_RECORDS);
     }
 
     /// The lane that the next byte takes.
@@ -496,7 +496,7 @@ impl Sender {
             return Err(Corrupt::PartsTaken);
         }
         self.parts_taken = taken;
-        Ok(RECORDS - open)
+        Ok(MAX_UNREAD_RECORDS - open)
     }
 
     /// Whether the other end has taken all ring bytes and has come to the newest part: after
@@ -506,7 +506,7 @@ impl Sender {
     /// The other end has taken what was never sent.
     pub fn drained(&mut self) -> Result<bool, Corrupt> {
         self.refresh()?;
-        Ok(self.head == self.tail && self.free_records()? == RECORDS)
+        Ok(self.head == self.tail && self.free_records()? == MAX_UNREAD_RECORDS)
     }
 
     /// Bytes in the ring that the other end has not taken.
