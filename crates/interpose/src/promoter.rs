@@ -36,7 +36,7 @@ pub(crate) use withdrawals::withdraw;
 const UNMET_MAX: u32 = 6;
 /// How soon the monitor is asked for an answer, and how seldom at last: each time it has none
 /// takes twice as long.
-const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(100)];
+const ANSWERS_EVERY: [Duration; 2] = [Duration::from_micros(20), Duration::from_millis(10)];
 /// A pause after which an answer is no longer expected at any moment.
 const PATIENT: Duration = Duration::from_millis(5);
 /// How long a new connection waits for its promotion where all are wanted on rings.
@@ -386,9 +386,7 @@ impl Promoter {
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
                 family::offered();
-                self.pause = ANSWERS_EVERY[0];
-                self.ask_at = Instant::now() + self.pause;
-                IMPATIENT.store(true, Ordering::Relaxed);
+                self.expect_soon(Instant::now());
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 if !socket.change_state(State::Plain, State::Offered) {
                     WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -418,6 +416,13 @@ impl Promoter {
         }
     }
 
+    /// An answer may come at any moment.
+    fn expect_soon(&mut self, now: Instant) {
+        self.pause = ANSWERS_EVERY[0];
+        self.ask_at = now + self.pause;
+        IMPATIENT.store(true, Ordering::Relaxed);
+    }
+
     fn answers(&mut self) {
         let now = Instant::now();
         if now < self.ask_at {
@@ -431,9 +436,12 @@ impl Promoter {
             self.pause = ANSWERS_EVERY[0];
             self.take_up(grant);
         }
+        let mut came = false;
         loop {
             let Some(client) = self.client() else { return };
-            match client.receive() {
+            let answer = client.receive();
+            came |= matches!(answer, Ok(Some(_)));
+            match answer {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => {
                     if !pages::keep(loop_page) {
                         // Nobody would be told on it that this process sleeps.
@@ -447,6 +455,10 @@ impl Promoter {
                 Ok(None) => {
                     let unsent = client.has_unsent();
                     LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
+                    // Where one has come, as those of connections that began together do, more may.
+                    if came {
+                        self.expect_soon(Instant::now());
+                    }
                     return;
                 }
                 Err(_) => {

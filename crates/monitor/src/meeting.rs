@@ -258,30 +258,23 @@ impl Meeting {
         if self.promoted.contains_key(&verified.end.cookie) {
             return Err(Reason::Changed);
         }
+        let earlier = self.offers.same(&verified.end);
+        if earlier.is_some_and(|earlier| self.verifier.is_still(&earlier.verified)) {
+            // Another holder of the same end was faster.
+            return Err(Reason::Unmatched);
+        }
+        if let Some(stale) = self.take(Offers::take_same, &verified) {
+            self.refuse(stale.party, Reason::Changed, now);
+        }
+        let expires = now + self.policy.limits.offer_expires(verified.is_kept());
         if let Some(mirror) = self.take(Offers::take_mirror, &verified) {
             if self.verifier.is_still(&mirror.verified) {
-                return self.unite([mirror, Offer { party, verified, expires: now }], now);
+                return self.unite([mirror, Offer { party, verified, expires }], now);
             }
             // Of a connection that had these addresses before.
             self.refuse(mirror.party, Reason::Changed, now);
         }
-        if let Some(earlier) = self.take(Offers::take_same, &verified) {
-            if self.verifier.is_still(&earlier.verified) {
-                // Another holder of the same end was faster.
-                self.wait(earlier);
-                return Err(Reason::Unmatched);
-            }
-            self.refuse(earlier.party, Reason::Changed, now);
-        }
-        let limits = &self.policy.limits;
-        let foreign = verified.is_kept();
-        let Some(client) = self.clients.get(&party.client) else { return Ok(()) };
-        if foreign && !self.ledger.may_keep(client.subject.uid, limits) {
-            return Err(Reason::Quota);
-        }
-        let expires = now + limits.offer_expires(foreign);
-        self.wait(Offer { party, verified, expires });
-        Ok(())
+        self.wait_if_allowed(Offer { party, verified, expires })
     }
 
     /// Takes out a waiting offer; its client no longer holds the token.
@@ -306,6 +299,15 @@ impl Meeting {
         }
     }
 
+    fn wait_if_allowed(&mut self, offer: Offer) -> Result<(), Reason> {
+        let Some(client) = self.clients.get(&offer.party.client) else { return Ok(()) };
+        if offer.verified.is_kept() && !self.ledger.may_keep(client.subject.uid, &self.policy.limits) {
+            return Err(Reason::Quota);
+        }
+        self.wait(offer);
+        Ok(())
+    }
+
     fn wait(&mut self, offer: Offer) {
         let Some(client) = self.clients.get_mut(&offer.party.client) else { return };
         let foreign = offer.verified.is_kept();
@@ -318,10 +320,14 @@ impl Meeting {
     }
 
     /// Two offers that mirror each other; the first, which had to wait, still is what it
-    /// was. Whatever stands in the way is answered to both.
+    /// was. Whatever stands in the way is answered to both; what cannot be told to both now is not begun.
     fn unite(&mut self, offers: [Offer; 2], now: Instant) -> Result<(), Reason> {
         let [mirror, own] = &offers;
         let parties = [mirror.party, own.party];
+        let has_no_room = |id| self.clients.get(id).is_some_and(|client| !client.has_room());
+        if let Some(client) = parties.map(|party| party.client).iter().find(|id| has_no_room(id)) {
+            return self.hold_up(offers, *client);
+        }
         if !self.verifier.is_still(&own.verified) {
             self.refuse(parties[0], Reason::Changed, now);
             return Err(Reason::Changed);
@@ -333,6 +339,43 @@ impl Meeting {
         Ok(())
     }
 
+    /// Lets two offers that have met wait until a client has room.
+    fn hold_up(&mut self, [mirror, own]: [Offer; 2], client: ClientId) -> Result<(), Reason> {
+        let expires = mirror.expires.max(own.expires);
+        let end = own.verified.end;
+        self.wait(Offer { expires, ..mirror });
+        self.wait_if_allowed(Offer { expires, ..own })?;
+        self.offers.hold_up(&end, client);
+        self.unwell.push(client);
+        Ok(())
+    }
+
+    /// A client may have room again: what has waited for that, and no more than `most`.
+    pub(crate) fn go_on(&mut self, id: ClientId, most: usize, now: Instant) {
+        for _ in 0..most {
+            if !self.clients.get(&id).is_some_and(Client::has_room) {
+                return;
+            }
+            let Some(offers) = self.offers.take_held_up(id) else { return };
+            offers.iter().for_each(|offer| self.release(offer));
+            let [first, second] = offers;
+            if !self.verifier.is_still(&first.verified) {
+                self.refuse(first.party, Reason::Changed, now);
+                self.refuse(second.party, Reason::Changed, now);
+                continue;
+            }
+            let party = second.party;
+            if let Err(reason) = self.unite([first, second], now) {
+                self.refuse(party, reason, now);
+            }
+        }
+    }
+
+    /// Whether anything waits for a client to have room.
+    pub(crate) fn is_waited_for(&self, id: ClientId) -> bool {
+        self.offers.are_held_up(id)
+    }
+
     fn grant(&mut self, offers: &[Offer; 2], now: Instant) -> Result<(), Reason> {
         let parties = offers.each_ref().map(|offer| offer.party);
         let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
@@ -341,10 +384,6 @@ impl Meeting {
         let end = &offers[1].verified.end;
         if !self.policy.permits([&a.subject, &b.subject], [end.local, end.peer], self.run_by_root) {
             return Err(Reason::Policy);
-        }
-        // What cannot be told to both is not begun; they may come again.
-        if !a.has_room() || !b.has_room() {
-            return Err(Reason::Rate);
         }
         let limits = &self.policy.limits;
         let size = limits.segment_size;
@@ -416,6 +455,8 @@ impl Meeting {
                 tracing::debug!(client = parties[own].client.0, %error, "a grant cannot be sent");
                 return Err(match error.raw_os_error() {
                     Some(libc::EPIPE | libc::ECONNRESET) => Reason::Changed,
+                    // Too many descriptors are under way (unix(7)); they may come again.
+                    Some(libc::ETOOMANYREFS) => Reason::Rate,
                     _ => Reason::NoMemory,
                 });
             }

@@ -1,6 +1,6 @@
-//! The offers that wait for their mirror image.
+//! The offers that wait: for their mirror image, or for a client that has no room to be told.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Instant;
 
@@ -47,6 +47,11 @@ impl Place {
     fn mirrored(self) -> Place {
         Place { local: self.peer, peer: self.local, ..self }
     }
+
+    /// The one of both ends' places that stands for their connection.
+    fn of_connection(self) -> Place {
+        self.min(self.mirrored())
+    }
 }
 
 /// The table of waiting offers.
@@ -55,6 +60,11 @@ pub(crate) struct Offers {
     waiting: HashMap<Place, Offer>,
     /// The same offers in the order in which they expire.
     expiry: BTreeSet<(Instant, Party, Place)>,
+    /// Connections both of whose offers wait, since a client could not be told: who, and in which order.
+    held_up: BTreeMap<(ClientId, u64), Place>,
+    /// The same by connection.
+    turns: HashMap<Place, (ClientId, u64)>,
+    next_turn: u64,
 }
 
 impl Offers {
@@ -68,7 +78,12 @@ impl Offers {
         self.remove(Place::of(end).mirrored())
     }
 
-    /// Takes out an offer of the same end, or of an earlier connection's in its place.
+    /// The offer of the same end, or of an earlier connection's in its place.
+    pub(crate) fn same(&self, end: &End) -> Option<&Offer> {
+        self.waiting.get(&Place::of(end))
+    }
+
+    /// Takes that out.
     pub(crate) fn take_same(&mut self, end: &End) -> Option<Offer> {
         self.remove(Place::of(end))
     }
@@ -101,6 +116,30 @@ impl Offers {
         self.waiting.insert(place, offer);
     }
 
+    /// Both offers of an end's connection wait until a client has room.
+    pub(crate) fn hold_up(&mut self, end: &End, client: ClientId) {
+        let connection = Place::of(end).of_connection();
+        let turn = (client, self.next_turn);
+        self.next_turn += 1;
+        self.held_up.insert(turn, connection);
+        self.turns.insert(connection, turn);
+    }
+
+    /// Whether any wait until a client has room.
+    pub(crate) fn are_held_up(&self, client: ClientId) -> bool {
+        self.first_held_up(client).is_some()
+    }
+
+    /// Takes out the offers of the connection that has waited longest for a client to have room.
+    pub(crate) fn take_held_up(&mut self, client: ClientId) -> Option<[Offer; 2]> {
+        let connection = self.first_held_up(client)?;
+        Some([self.remove(connection)?, self.remove(connection.mirrored())?])
+    }
+
+    fn first_held_up(&self, client: ClientId) -> Option<Place> {
+        self.held_up.range((client, 0)..=(client, u64::MAX)).next().map(|(_, connection)| *connection)
+    }
+
     /// When the next offer expires.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         self.expiry.first().map(|(expires, ..)| *expires)
@@ -109,6 +148,9 @@ impl Offers {
     fn remove(&mut self, place: Place) -> Option<Offer> {
         let offer = self.waiting.remove(&place)?;
         self.expiry.remove(&(offer.expires, offer.party, place));
+        if let Some(turn) = self.turns.remove(&place.of_connection()) {
+            self.held_up.remove(&turn);
+        }
         Some(offer)
     }
 }

@@ -263,6 +263,7 @@ impl Monitor {
             if !client.flush() {
                 return self.remove(id);
             }
+            self.meeting.go_on(id, TURN, now);
             self.watch(id);
         }
         let mut bytes = [0; MOST_BYTES];
@@ -338,7 +339,11 @@ impl Monitor {
 
     fn watch(&mut self, id: ClientId) {
         let Some(client) = self.meeting.clients.get(&id) else { return };
-        let interest = if client.is_stalled() { epoll::OUT } else { epoll::IN };
+        let interest = match client.is_stalled() {
+            true => epoll::OUT,
+            false if self.meeting.is_waited_for(id) => epoll::IN | epoll::OUT,
+            false => epoll::IN,
+        };
         if let Err(error) = self.set.modify(client.socket.as_fd(), interest, id.0) {
             tracing::warn!(%error, client = id.0, "a client cannot be watched");
             self.remove(id);

@@ -1,11 +1,10 @@
 //! Clients that lie, flood, stall or break off harm nobody else.
 
-use std::net::UdpSocket;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use promote::wire::{ClientMessage, MonitorMessage, Name, Packet};
-use promote::{Answer, OfferError, Reason};
+use promote::{Answer, Reason};
 use sys::epoll::{self, Event, Set};
 use sys::packet;
 
@@ -114,56 +113,6 @@ fn withdrawing_what_is_not_there_is_nothing() {
     a.withdraw(token(77));
     promote(&mut a, &mut b, 1);
     drop((a, b));
-    running.end();
-}
-
-/// Offers nonsense until the monitor no longer listens, since the answers are not read.
-fn stall(a: &mut promote::Client, b: &mut promote::Client, nonsense: &UdpSocket) -> u64 {
-    let mut sent = 0;
-    let start = Instant::now();
-    loop {
-        while a.offer(token(1000 + sent), nonsense.as_fd()).is_ok() {
-            sent += 1;
-        }
-        // Each of these takes the monitor at least one turn, in which it would read.
-        for number in 0..20 {
-            b.offer(token(5000 + number), nonsense.as_fd()).unwrap();
-            assert_eq!(refused(b).1, Reason::NotTcp);
-        }
-        match a.offer(token(1000 + sent), nonsense.as_fd()) {
-            Err(OfferError::Full) => return sent,
-            outcome => outcome.unwrap(),
-        }
-        sent += 1;
-        assert!(start.elapsed() < WATCHDOG, "the monitor listens for ever");
-    }
-}
-
-#[test]
-fn who_does_not_read_is_not_heard_and_gets_no_grant() {
-    let limits = "[limits]\noffer_expires_ms = 600000\noffers_burst = 1000000\n";
-    let (running, mut a) = Running::start(&format!("{SHARE}{limits}"));
-    let (mut b, mut c) = (running.client("b"), running.client("c"));
-    let (near, far) = connection("127.0.0.1", "127.0.0.1");
-    offer(&mut a, 1, &near);
-    await_metric(&running.place, "waiting_offers", 1);
-    let nonsense = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let sent = stall(&mut a, &mut b, &nonsense);
-    offer(&mut b, 1, &far);
-    assert_eq!(refused(&mut b), (token(1), Reason::Rate));
-    // The others are served meanwhile.
-    promote(&mut b, &mut c, 2);
-    // And it too, once it reads: every answer comes, in order.
-    let mut answers = Vec::new();
-    for _ in 0..=sent {
-        answers.push(refused(&mut a));
-    }
-    let met = answers.iter().position(|answer| *answer == (token(1), Reason::Rate)).unwrap();
-    answers.remove(met);
-    let expected: Vec<_> = (0..sent).map(|number| (token(1000 + number), Reason::NotTcp)).collect();
-    assert_eq!(answers, expected);
-    promote(&mut a, &mut b, 3);
-    drop((a, b, c));
     running.end();
 }
 
