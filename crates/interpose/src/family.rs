@@ -13,6 +13,10 @@ const DOUBT_MOST: u32 = 128;
 /// rings, and few would never prove it.
 const UNPROVEN_MOST: u32 = 16;
 
+/// Connections of one process beyond which it learns nothing from the family about offers: while few of many are on
+/// rings, others keep both ends away from these, and each of their messages needs a bell.
+const FEW: u32 = 4;
+
 /// In memory that a process shares with all that were forked from it. Each may write anything there: it is hints.
 struct Family {
     /// Whether rings pay at all for programs like this one: windows of messages that went past rings that did not,
@@ -61,9 +65,14 @@ pub(crate) fn pays() {
     [&family.doubt, &family.unproven].into_iter().for_each(less);
 }
 
+/// The same, of a process with few connections.
+fn of_few(family: Option<&'static Family>) -> Option<&'static Family> {
+    family.filter(|_| sockets::connected() <= FEW)
+}
+
 /// How much it is doubted that rings pay.
 pub(crate) fn doubt() -> u32 {
-    family().map_or(0, |family| family.doubt.load(Ordering::Relaxed)).min(DOUBT_MOST)
+    of_few(family()).map_or(0, |family| family.doubt.load(Ordering::Relaxed)).min(DOUBT_MOST)
 }
 
 /// A connection was offered.
@@ -80,7 +89,7 @@ pub(crate) fn refused() {
 
 /// How many connections of a server that forks were offered, and have not shown yet whether rings pay.
 pub(crate) fn unproven() -> u32 {
-    of_children().map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
+    of_few(of_children()).map_or(0, |family| family.unproven.load(Ordering::Relaxed)).min(UNPROVEN_MOST)
 }
 
 /// A look for messages was in vain. So many were, by all of a server that forks, since one found something.

@@ -4,7 +4,8 @@
 //! Each program says in its first lines what it is about; `lane: tcp` there says that its
 //! connections are to stay on TCP, `also: auto` that they are promoted as by default, too, and so go
 //! back to TCP while the ring does not pay; `spins: US` that it runs once more with waits that look for messages for so long;
-//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then, or `at times`.
+//! `rings: given up` that it runs once more as by default, where nobody looks, and that rings are given up then, or `at times`;
+//! `promotes: 48` that so many ends are promoted then.
 //! TRANSCRIPT=NAME runs one of them.
 
 use std::collections::VecDeque;
@@ -107,20 +108,31 @@ impl Bench {
         if plain.transcript.is_empty() {
             return Err("it wrote no transcript".into());
         }
-        let spins =
-            text.split_once("spins: ").map(|(_, rest)| rest.split(|c: char| !c.is_ascii_digit()).next());
-        let modes = [("observe", None), ("eager", None)].into_iter();
-        let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", spins)));
+        let number_after = |name: &str| {
+            let (_, rest) = text.split_once(name)?;
+            rest.split(|c: char| !c.is_ascii_digit()).next()
+        };
+        let spins = number_after("spins: ");
+        let modes = [("observe", None), ("eager", None::<&str>)].into_iter();
+        let more = also.map(|mode| (mode, None)).into_iter().chain(spins.map(|spins| ("eager", Some(spins))));
         let gives_up = text.contains("rings: given up");
         let more = more.chain(gives_up.then_some(("auto", Some("0"))));
-        // Whether each message wakes somebody depends on what else the machine does.
+        let promotes = number_after("promotes: ").and_then(|number| number.parse::<u64>().ok());
+        let more = more.chain(promotes.map(|_| ("auto", None)));
+        // Whether each message wakes somebody, and when the monitor answers, depends on what else the machine does.
         let mut attempts = if gives_up && !text.contains("given up at times") { 5 } else { 0 };
+        attempts += if promotes.is_some() { 5 } else { 0 };
+        let is_met = |log: &str| match promotes {
+            Some(promotes) => told(log).0 >= promotes,
+            None => !log.contains(" 0 rings given up"),
+        };
         for (mode, spins) in modes.chain(more) {
             let mut run = self.run(&program, Some(mode), spins)?;
-            while mode == "auto" && attempts > 0 && run.log.contains(" 0 rings given up") {
+            while mode == "auto" && attempts > 0 && !is_met(&run.log) {
                 attempts -= 1;
                 if attempts == 0 {
-                    return Err(format!("{mode}: no rings were given up\n{}", run.log));
+                    let what = promotes.map_or("no rings were given up", |_| "too few were promoted");
+                    return Err(format!("{mode}: {what}\n{}", run.log));
                 }
                 run = self.run(&program, Some(mode), spins)?;
             }
