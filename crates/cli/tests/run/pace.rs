@@ -110,7 +110,7 @@ def talk(client):
     client.sendall(b"ping")
     assert client.recv(4, socket.MSG_WAITALL) == b"ping"
 crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
-for _ in range(20):
+for _ in range(28):
     for client in crowd:
         talk(client)
 for client in crowd:

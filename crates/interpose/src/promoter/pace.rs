@@ -9,8 +9,8 @@ use crate::real;
 use crate::sockets::{self, Socket, State};
 
 /// Messages each way after which a connection is worth a promotion: what costs more than
-/// this many messages save would make short connections slower.
-const WORTH_MESSAGES: u32 = 8;
+/// this many messages save would make short connections slower (some 25 of Redis's pay for theirs).
+const WORTH_MESSAGES: u32 = 16;
 /// The most that are waited for, where connections end soon after a promotion.
 const PATIENCE_MOST: u32 = 1024;
 /// Messages that pay for a promotion.

@@ -3,7 +3,7 @@
  * promotes: 48 */
 #include "transcript.h"
 
-enum { CONNECTIONS = 24, ROUNDS = 15, QUICK = 10, PAUSE_US = 30000 };
+enum { CONNECTIONS = 24, ROUNDS = 28, QUICK = 20, PAUSE_US = 30000 };
 
 static void serve(int listener)
 {
