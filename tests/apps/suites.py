@@ -223,10 +223,9 @@ def packages():
     return [
         Crate("tokio", TOKIO, "full"),
         Crate("polling", ("concurrent_modification", "io", "many_connections", "multiple_pollers", "notify",
-                          "other_modes", "precision", "timeout"), known={
-            "multiple_pollers::edge_triggered":
-                "it waits with system calls of its own, and expects an edge for what comes behind unread bytes",
-        }),
+                          "other_modes", "precision", "timeout"), known=dict.fromkeys(
+            ("multiple_pollers::edge_triggered", "other_modes::edge_triggered"),
+            "it waits with system calls of its own, and expects an edge for what comes behind unread bytes")),
         Packaged("tornado", "tornado.test.runtests", lambda _: ["-m", "tornado.test.runtests", "--verbose"],
                  from_log(unittest_verbose), limit=300, environment={"ASYNC_TEST_TIMEOUT": "30"}),
         Packaged("trio", "trio._tests, pytest, pytest_timeout, trustme", lambda place: [
