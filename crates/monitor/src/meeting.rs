@@ -300,7 +300,7 @@ impl Meeting {
     }
 
     fn wait_if_allowed(&mut self, offer: Offer) -> Result<(), Reason> {
-        let Some(client) = self.clients.get(&offer.party.client) else { return Ok(()) };
+        let Some(client) = self.clients.get(&offer.party.client) else { return Err(Reason::Unmatched) };
         if offer.verified.is_kept() && !self.ledger.may_keep(client.subject.uid, &self.policy.limits) {
             return Err(Reason::Quota);
         }

@@ -133,6 +133,7 @@ impl Offers {
     /// Takes out the offers of the connection that has waited longest for a client to have room.
     pub(crate) fn take_held_up(&mut self, client: ClientId) -> Option<[Offer; 2]> {
         let connection = self.first_held_up(client)?;
+        // Both wait: whoever takes one of them out ends the turn.
         Some([self.remove(connection)?, self.remove(connection.mirrored())?])
     }
 
