@@ -82,6 +82,7 @@ pub(crate) fn adopt(
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         shown_in_kernel: false,
+        awaited_here: false,
         armed: true,
         stale: false,
         sleeper: NO_SLEEPER,

@@ -113,6 +113,7 @@ fn receive_some(
             continue;
         }
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
+        promoted.awaited_here = true;
         let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
         if spins && wait.spins() && signals::handled() == handled {
@@ -163,6 +164,7 @@ fn finish(
     flags: c_int,
     outcome: Outcome,
 ) -> Result<(usize, bool), i32> {
+    let in_a_set = inner.interest.sets > 0;
     let Some(promoted) = inner.promoted.as_deref_mut() else { return outcome.map(|count| (count, false)) };
     promoted.unmark(fd);
     let taken = promoted.connection.taken();
@@ -172,6 +174,9 @@ fn finish(
     let behind = promoted.connection.nears_next_part() || promoted.shown > taken;
     let seam = flags & libc::MSG_PEEK == 0 && behind;
     let list = promoted.wants_list(fd);
+    if list && !in_a_set && !promoted.awaited_here && outcome.is_ok() {
+        promoted.tells_unseen_sets(fd);
+    }
     settle(socket, inner, list);
     outcome.map(|count| (count, seam))
 }
@@ -402,6 +407,28 @@ impl Promoted {
             self.drop_bells(fd);
         }
         self.arm().unwrap_or(false)
+    }
+
+    /// Bytes are left, and whoever waits for more does so where the library does not see it, in a set that it was put
+    /// in by a system call of the program's own: if that set is edge-triggered, it hears of what comes behind them by
+    /// another bell only.
+    #[cold]
+    fn tells_unseen_sets(&mut self, fd: c_int) {
+        let mut more = false;
+        for _ in 0..ROUNDS {
+            self.stale = false;
+            let Ok(came) = self.connection.arm_for_more() else { return };
+            self.armed = !came;
+            if !came {
+                break;
+            }
+            more = true;
+        }
+        if more && !self.has_mark() {
+            // No bell came for these. The kernel tells again of what lies in it, bells of before, if its mark is set
+            // (tcp_set_rcvlowat).
+            kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
+        }
     }
 
     /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for

@@ -139,6 +139,8 @@ pub(crate) struct Promoted {
     pub(crate) inherited: bool,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
+    /// A call of ours has waited for it: by poll(2), or by a read that blocks.
+    pub(crate) awaited_here: bool,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
     /// That bell may have come already.
