@@ -223,9 +223,8 @@ def packages():
     return [
         Crate("tokio", TOKIO, "full"),
         Crate("polling", ("concurrent_modification", "io", "many_connections", "multiple_pollers", "notify",
-                          "other_modes", "precision", "timeout"), known=dict.fromkeys(
-            ("multiple_pollers::edge_triggered", "other_modes::edge_triggered"),
-            "it waits with system calls of its own, and expects an edge for what comes behind unread bytes")),
+                          "other_modes", "precision", "timeout")),
+        Crate("async-io", ("async", "block_on", "timer")),
         Packaged("tornado", "tornado.test.runtests", lambda _: ["-m", "tornado.test.runtests", "--verbose"],
                  from_log(unittest_verbose), limit=300, environment={"ASYNC_TEST_TIMEOUT": "30"}),
         Packaged("trio", "trio._tests, pytest, pytest_timeout, trustme", lambda place: [
@@ -248,9 +247,9 @@ class Crate(Suite):
 
     limit = 300
 
-    def __init__(self, crate, tests, features="", known=None):
+    def __init__(self, crate, tests, features=""):
         super().__init__(crate)
-        self.tests, self.features, self.known = tests, features, known or {}
+        self.tests, self.features = tests, features
 
     @functools.cached_property
     def source(self):

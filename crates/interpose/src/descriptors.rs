@@ -4,7 +4,7 @@
 //! was: whoever makes a descriptor says what it is now.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::confined;
 use crate::fork;
@@ -33,12 +33,28 @@ pub(crate) fn foreign(fd: c_int) {
     }
 }
 
-/// A descriptor came of which nobody knows what it is.
-pub(crate) fn unknown(fd: c_int) {
+/// A descriptor came from another process, which may go on to use what it stands for.
+pub(crate) fn handed_over(fd: c_int) {
     if !borrowed(fd) {
         forget(table::set(fd, Entry::Unknown), -1);
+        learn(fd, true);
     }
 }
+
+/// At the start: what this program was given is not its own.
+pub(crate) fn inherited() {
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    for entry in open.flatten() {
+        if let Some(fd) = entry.file_name().to_str().and_then(|number| number.parse().ok())
+            && is_tcp(fd)
+        {
+            learn(fd, true);
+        }
+    }
+    INHERITED_KNOWN.store(true, Ordering::Relaxed);
+}
+
+static INHERITED_KNOWN: AtomicBool = AtomicBool::new(false);
 
 /// A TCP socket was made.
 pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)> {
@@ -235,34 +251,49 @@ fn audit(socket: &Socket, fd: c_int) {
     }
 }
 
-/// Finds out what a descriptor is that came on a way that was not seen, at its first use.
+/// Finds out at its first use what a descriptor is that was made by a system call of the program's own.
 #[cold]
 pub(crate) fn classify(fd: c_int) -> Entry {
     if fork::borrows_memory() || confined::is_confined() {
         return Entry::Foreign;
     }
-    crate::real::kept_errno(|| match kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) {
-        Some(libc::IPPROTO_TCP) => match tcp(fd, false) {
-            Some((number, socket)) => {
-                // Others may go on with what is connected, and this process cannot know.
-                if kernel::is_connected(fd) {
-                    socket.set_state(State::Kernel);
-                }
-                // What others sent and received before is no business of ours.
-                match promoter::borrow(fd).map(sys::tcp::positions) {
-                    Some(Ok(Some(at))) => {
-                        socket.sent.store(at.written, Ordering::Relaxed);
-                        socket.received.store(at.consumed, Ordering::Relaxed);
-                    }
-                    _ => socket.set_state(State::Kernel),
+    learn(fd, !INHERITED_KNOWN.load(Ordering::Relaxed))
+}
+
+/// `others`: other processes may use it, too.
+fn learn(fd: c_int, others: bool) -> Entry {
+    crate::real::kept_errno(|| {
+        let nonblocking = kernel::flags(fd) & libc::O_NONBLOCK != 0;
+        let Some((number, socket)) = is_tcp(fd).then(|| sockets::add(fd, nonblocking)).flatten() else {
+            let _ = table::claim(fd, Entry::Foreign);
+            return Entry::Foreign;
+        };
+        let connected = kernel::is_connected(fd);
+        // What others sent and received before is no business of ours, and what this program did, nobody saw.
+        let at = promoter::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
+        let unused = at.is_some_and(|at| (at.written, at.consumed) == (0, 0));
+        if at.is_none() || (connected && (others || !unused)) {
+            socket.set_state(State::Kernel);
+        }
+        let (written, consumed) = at.map_or((0, 0), |at| (at.written, at.consumed));
+        socket.sent.store(written, Ordering::Relaxed);
+        socket.received.store(consumed, Ordering::Relaxed);
+        match table::claim(fd, Entry::Socket(number)) {
+            Ok(()) => {
+                if connected && socket.state() == State::Plain {
+                    promoter::connected(socket, number);
                 }
                 Entry::Socket(number)
             }
-            None => Entry::Foreign,
-        },
-        _ => {
-            table::set(fd, Entry::Foreign);
-            Entry::Foreign
+            // Another thread was quicker.
+            Err(entry) => {
+                sockets::remove(number);
+                entry
+            }
         }
     })
+}
+
+fn is_tcp(fd: c_int) -> bool {
+    kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
 }

@@ -39,6 +39,7 @@ pub fn start(settings: Settings) {
         let _ = REPORT.set(Report { name: promoter::program_name(), log, error, of: settings.stats });
     }
     promoter::start(settings);
+    descriptors::inherited();
 }
 
 /// What the summary needs, found out while memory can be had.

@@ -72,12 +72,7 @@ pub(crate) fn is_foreign(fd: c_int) -> bool {
 
 #[inline(always)]
 pub(crate) fn entry(fd: c_int) -> Entry {
-    match word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)) {
-        UNKNOWN => Entry::Unknown,
-        set if set >= SETS => Entry::Set(set - SETS),
-        socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
-        _ => Entry::Foreign,
-    }
+    meant(word(fd).map_or(FOREIGN, |word| word.load(Ordering::Acquire)))
 }
 
 /// The socket of a descriptor, if it is known to be one.
@@ -91,6 +86,20 @@ pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
 
 /// Changes an entry; returns what it was.
 pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
+    let value = stored(fd, entry);
+    meant(word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)))
+}
+
+/// Makes an entry for a descriptor of which nothing is known. The error: what is known of it by now.
+pub(crate) fn claim(fd: c_int, entry: Entry) -> Result<(), Entry> {
+    let word = word(fd).ok_or(Entry::Foreign)?;
+    let value = stored(fd, entry);
+    let claimed = word.compare_exchange(UNKNOWN, value, Ordering::AcqRel, Ordering::Acquire);
+    claimed.map(drop).map_err(meant)
+}
+
+/// The word of an entry that is about to be made.
+fn stored(fd: c_int, entry: Entry) -> u32 {
     let value = match entry {
         Entry::Unknown => UNKNOWN,
         Entry::Foreign => FOREIGN,
@@ -100,7 +109,12 @@ pub(crate) fn set(fd: c_int, entry: Entry) -> Entry {
     if value > FOREIGN && fd >= end() {
         END.fetch_max(fd.saturating_add(1), Ordering::Relaxed);
     }
-    match word(fd).map_or(FOREIGN, |word| word.swap(value, Ordering::AcqRel)) {
+    value
+}
+
+#[inline(always)]
+fn meant(value: u32) -> Entry {
+    match value {
         UNKNOWN => Entry::Unknown,
         set if set >= SETS => Entry::Set(set - SETS),
         socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),

@@ -132,10 +132,10 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
     count
 }
 
-/// Descriptors that came in a message are of kinds that nobody has seen.
+/// Descriptors that came in a message are another process's, too.
 unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
     if count >= 0 && is_memory(message) && (*message).msg_controllen > 0 {
-        carried(message, descriptors::unknown);
+        carried(message, descriptors::handed_over);
     }
     count
 }

@@ -120,7 +120,7 @@ pub unsafe fn forkpty(
             }
             // It is closed, and stands for the terminal under the first three numbers.
             for fd in [theirs, 0, 1, 2] {
-                descriptors::unknown(fd);
+                descriptors::handed_over(fd);
             }
             0
         }

@@ -172,7 +172,7 @@ pub unsafe fn syscall(
         libc::SYS_pidfd_getfd => {
             let new = real::syscall(number, a, b, c, d, e, f) as c_int;
             if new >= 0 {
-                descriptors::unknown(new);
+                descriptors::handed_over(new);
             }
             new
         }
