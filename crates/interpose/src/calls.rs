@@ -22,7 +22,7 @@ use crate::epoll::{self, Limit};
 use crate::fork as process;
 use crate::kernel;
 use crate::leaving;
-use crate::memory::{Pieces, is_memory, piece};
+use crate::memory::{Pieces, are_readable, is_readable, is_writable, piece};
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libc::{epoll_event, sigset_t, timespec};
 
 use crate::clock::{self, TICK};
-use crate::memory::is_memory;
+use crate::memory::{is_readable, is_writable};
 use crate::promoter;
 use crate::real;
 use crate::sets::{self, Change, Place, Set, Wish};
@@ -52,7 +52,7 @@ unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Opti
     if operation == libc::EPOLL_CTL_DEL {
         return Some(Change::Delete);
     }
-    if !is_memory(event) {
+    if !is_readable(event) {
         return None;
     }
     // SAFETY: the caller's promise. The event is packed: its words need not be aligned.
@@ -253,7 +253,7 @@ pub(crate) unsafe fn wait_unaware(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     let Entry::Set(number) = table::entry(fd) else { return call() };
-    if matches!(limit, Limit::After(Duration::ZERO)) || most <= 0 || !is_memory(events) {
+    if matches!(limit, Limit::After(Duration::ZERO)) || most <= 0 || !is_writable(events) {
         return call();
     }
     let began = clock::milliseconds();

@@ -13,6 +13,7 @@ mod confined;
 mod descriptors;
 mod epoll;
 mod family;
+mod faults;
 mod fork;
 mod free_list;
 mod heir;

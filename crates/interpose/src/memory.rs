@@ -3,10 +3,36 @@
 
 use libc::{iovec, msghdr, size_t};
 
+use crate::faults;
+
 /// Whether a program may have memory there: the kernel refuses what it may not.
 #[inline(always)]
-pub(crate) fn is_memory<T>(address: *const T) -> bool {
+fn is_memory<T>(address: *const T) -> bool {
     address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST
+}
+
+/// Whether a `T` lies there.
+#[inline(always)]
+pub(crate) fn is_readable<T>(address: *const T) -> bool {
+    is_memory(address) && faults::can_be_read(address.cast(), size_of::<T>())
+}
+
+/// Whether there is room for a `T`.
+#[inline(always)]
+pub(crate) fn is_writable<T>(address: *mut T) -> bool {
+    is_memory(address) && faults::can_be_written(address.cast(), size_of::<T>())
+}
+
+/// Whether so many of them lie there: not more than a vector of a call has.
+#[inline]
+pub(crate) fn are_readable<T>(first: *const T, count: usize) -> bool {
+    is_memory(first) && faults::can_be_read(first.cast(), count * size_of::<T>())
+}
+
+/// Whether there is room for so many.
+#[inline]
+pub(crate) fn are_writable<T>(first: *mut T, count: usize) -> bool {
+    is_memory(first) && faults::can_be_written(first.cast(), count * size_of::<T>())
 }
 
 /// Where bytes of one call come from or go to: at most IOV_MAX pieces.
@@ -49,7 +75,7 @@ impl<'a> Pieces<'a> {
         if count == 0 {
             return Ok(Pieces { pieces: &[], skip: 0, left: 0 });
         }
-        if !is_memory(vector) {
+        if !are_readable(vector, count) {
             return Err(libc::EFAULT);
         }
         // SAFETY: the caller's promise.
@@ -91,13 +117,24 @@ impl<'a> Pieces<'a> {
         Pieces { left: self.left.min(limit), ..self }
     }
 
-    /// Whether this can be memory of a program. The kernel finds every bad address out; what
-    /// is copied here finds those that programs use on purpose: null, and the kernel's own.
+    /// Whether a program may have memory there: null is refused, and what is the kernel's own, whether it is used or not.
     #[inline]
     pub(crate) fn is_plausible(self) -> bool {
         self.ranges().all(|(base, len)| {
             base.addr() >= LOWEST && base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST)
         })
+    }
+
+    /// Whether it is there, all of it plausible.
+    #[inline]
+    pub(crate) fn is_readable(self) -> bool {
+        self.ranges().all(|(base, len)| faults::can_be_read(base, len))
+    }
+
+    /// Whether it is there and can be written.
+    #[inline]
+    pub(crate) fn is_writable(self) -> bool {
+        self.ranges().all(|(base, len)| faults::can_be_written(base, len))
     }
 
     fn ranges(self) -> impl Iterator<Item = (*mut u8, usize)> {

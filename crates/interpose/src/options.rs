@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::socklen_t;
 
 use crate::kernel::{self, Found};
-use crate::memory::is_memory;
+use crate::memory::{are_writable, is_readable, is_writable};
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Socket, State};
@@ -25,27 +25,30 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
-    if socket.state() != State::Promoted {
+    let is_ours = matches!(
+        (level, name),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_ERROR)
+    );
+    if !is_ours || socket.state() != State::Promoted || !is_writable(length) {
         return None;
     }
-    let answer = match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.lock().promoted.as_deref()?.no_delay,
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => socket.low_water.load(Relaxed).max(1),
+    // SAFETY: it lies there.
+    let room = unsafe { length.read_unaligned() };
+    // The kernel refuses more.
+    let room = (room <= c_int::MAX as u32).then_some((room as usize).min(size_of::<c_int>()))?;
+    if !are_writable(value.cast::<u8>(), room) {
+        return None;
+    }
+    let answer = match name {
+        libc::TCP_NODELAY if level == libc::IPPROTO_TCP => socket.lock().promoted.as_deref()?.no_delay,
+        libc::SO_RCVLOWAT => socket.low_water.load(Relaxed).max(1),
         // An error that the kernel told us instead of the program.
-        (libc::SOL_SOCKET, libc::SO_ERROR) if is_memory(value) && is_memory(length) => {
-            socket.lock().promoted.as_deref_mut()?.connection.take_error()?
-        }
-        _ => return None,
+        _ => socket.lock().promoted.as_deref_mut()?.connection.take_error()?,
     };
-    // SAFETY: the caller's promise.
-    if !is_memory(value) || !is_memory(length) || unsafe { *length } > c_int::MAX as u32 {
-        return None;
-    }
-    // SAFETY: the caller's promise: `length` bytes of room at `value`.
+    // SAFETY: there is room for that many bytes, and for the length.
     unsafe {
-        let room = (*length as usize).min(size_of::<c_int>());
         std::ptr::copy_nonoverlapping((&raw const answer).cast::<u8>(), value.cast(), room);
-        *length = room as socklen_t;
+        length.write_unaligned(room as socklen_t);
     }
     Some(0)
 }
@@ -69,7 +72,7 @@ pub(crate) unsafe fn set(
         promoter::keep_on_tcp(socket, number);
         return None;
     }
-    if !is_memory(value) || (length as usize) < size_of::<c_int>() {
+    if (length as usize) < size_of::<c_int>() || !is_readable(value.cast::<c_int>()) {
         return None;
     }
     // SAFETY: the caller's promise.

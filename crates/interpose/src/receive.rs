@@ -324,7 +324,8 @@ impl Promoted {
 
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
-        if flags & libc::MSG_TRUNC == 0 && !into.is_plausible() {
+        let filled = into.at_most(self.connection.untaken_here());
+        if flags & libc::MSG_TRUNC == 0 && !(into.is_plausible() && filled.is_writable()) {
             return Err(libc::EFAULT);
         }
         if flags & libc::MSG_PEEK != 0 {

@@ -6,8 +6,9 @@ use std::ffi::c_int;
 use libc::{fd_set, pollfd, sigset_t};
 
 use crate::epoll::Limit;
+use crate::memory::{are_readable, are_writable};
 use crate::poll;
-use crate::sockets::{Socket, State};
+use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
 
 /// The three sets of a call; null ones are empty.
@@ -16,6 +17,14 @@ pub(crate) struct Sets {
     pub(crate) read: *mut fd_set,
     pub(crate) write: *mut fd_set,
     pub(crate) except: *mut fd_set,
+}
+
+impl Sets {
+    /// What `look` says of each set's words of as many bits.
+    fn lie_there(self, count: usize, look: impl Fn(*mut u64, usize) -> bool) -> bool {
+        let words = count.div_ceil(u64::BITS as usize);
+        [self.read, self.write, self.except].iter().all(|set| set.is_null() || look(set.cast(), words))
+    }
 }
 
 const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
@@ -38,7 +47,10 @@ unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
 ///
 /// As select(2).
 pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
-    usize::try_from(count).is_ok_and(|count| count <= MOST)
+    sockets::any()
+        && usize::try_from(count).is_ok_and(|count| {
+            count <= MOST && sets.lie_there(count, |word, words| are_readable(word, words))
+        })
         && (0..count).fold(false, |concerns, fd| {
             // SAFETY: the caller's promise.
             let asked = unsafe { has(sets.read, fd) };
@@ -76,6 +88,10 @@ pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const s
     }
     if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
         crate::real::set_errno(libc::EBADF);
+        return -1;
+    }
+    if !sets.lie_there(usize::try_from(count).unwrap_or(0), are_writable) {
+        crate::real::set_errno(libc::EFAULT);
         return -1;
     }
     let mut ready = 0;

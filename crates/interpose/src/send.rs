@@ -153,7 +153,10 @@ impl Promoted {
             return Step::Failed(libc::EFAULT);
         }
         if !self.connection.stays_with_kernel() {
-            let mut rest = from.after(*done);
+            let mut rest = from.after(*done).at_most(self.connection.most_at_once());
+            if !rest.is_readable() {
+                return Step::Failed(libc::EFAULT);
+            }
             if self.send_limit != WHOLE_RING {
                 match self.connection.untaken() {
                     Ok(untaken) => rest = rest.at_most((self.send_limit as usize).saturating_sub(untaken)),

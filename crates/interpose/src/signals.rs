@@ -9,11 +9,14 @@
 use std::arch::{asm, global_asm, naked_asm};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence,
+};
 
 use libc::{siginfo_t, ucontext_t};
 
 use crate::confined;
+use crate::faults;
 use crate::real;
 
 /// Numbers of signals are below this (NSIG of Linux is 64).
@@ -192,7 +195,17 @@ unsafe extern "C" fn entrance(signal: c_int, info: *mut siginfo_t, context: *mut
 /// The handler that is to run now; null: it runs later.
 unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> *mut c_void {
     let local = local();
+    let handler = HANDLERS[signal.unsigned_abs() as usize].load(Relaxed);
     if is_of_an_instruction(signal) {
+        // SAFETY: the kernel's frame of this signal.
+        if unsafe { faults::recovers(context) } {
+            return null_mut();
+        }
+        if handler.is_null() {
+            // SAFETY: the kernel's information about this signal.
+            unsafe { leave_to_kernel(signal, info) };
+            return null_mut();
+        }
         // If the handler comes back, what is locked stays locked; if it leaves by siglongjmp, no signal may wait for
         // that.
         local.locks.store(0, Relaxed);
@@ -206,7 +219,67 @@ unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut 
     }
     local.last.store(signal.unsigned_abs(), Relaxed);
     local.handled.store(local.handled.load(Relaxed).wrapping_add(1), Relaxed);
-    HANDLERS[signal.unsigned_abs() as usize].load(Relaxed)
+    handler
+}
+
+/// Signals of faults, which are handled so that [`faults`] can go on, whether the program handles them or not.
+const OF_FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// So, where it does not.
+const OF_GUARD: c_int = libc::SA_SIGINFO | libc::SA_ONSTACK;
+static GUARDS: AtomicBool = AtomicBool::new(false);
+/// The flags that go with what the program left to the kernel.
+static LEFT: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
+
+/// Has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
+pub(crate) fn guard() {
+    if !confined::is_confined() && !GUARDS.swap(true, Relaxed) {
+        OF_FAULTS.into_iter().for_each(guard_against);
+    }
+}
+
+fn guard_against(signal: c_int) {
+    if let Some(mut action) = action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL)
+        && let Some(left) = LEFT.get(signal.unsigned_abs() as usize)
+    {
+        left.store(action.sa_flags, Relaxed);
+        action.sa_sigaction = entrance as *const () as usize;
+        action.sa_flags = (action.sa_flags & !libc::SA_RESETHAND) | OF_GUARD;
+        set_action(signal, &action);
+    }
+}
+
+/// What the kernel tells of a signal that the program leaves to it, without what [`guard`] added.
+pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
+    if action.sa_sigaction == libc::SIG_DFL
+        && OF_FAULTS.contains(&signal)
+        && let Some(left) =
+            LEFT.get(signal.unsigned_abs() as usize).filter(|_| action.sa_flags & OF_GUARD == OF_GUARD)
+    {
+        action.sa_flags = left.load(Relaxed);
+    }
+}
+
+/// The program has no handler: the kernel does what it does of itself.
+///
+/// # Safety
+///
+/// `info` is the kernel's.
+#[cold]
+unsafe fn leave_to_kernel(signal: c_int, info: *const siginfo_t) {
+    // SAFETY: zeros are an action, SIG_DFL.
+    set_action(signal, &unsafe { std::mem::zeroed() });
+    // What an instruction brought it brings again. SAFETY: the caller's promise.
+    let is_sent =
+        unsafe { (*info).si_code <= 0 || (signal == libc::SIGBUS && (*info).si_code == libc::BUS_MCEERR_AO) };
+    if is_sent {
+        // It is blocked until the frame is left. SAFETY: numbers.
+        unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), libc::syscall(libc::SYS_gettid), signal) };
+    }
+}
+
+fn set_action(signal: c_int, action: &libc::sigaction) {
+    // SAFETY: an action of which the handler is this library's, or none.
+    unsafe { real::sigaction(signal, &raw const *action, null_mut()) };
 }
 
 /// Without its handler the thread cannot go on.
@@ -263,7 +336,17 @@ pub(crate) fn install(
         }
         was
     } else {
-        call(handler)
+        let was = call(handler);
+        if handler == libc::SIG_DFL
+            && was != libc::SIG_ERR
+            && keeps
+            && OF_FAULTS.contains(&signal)
+            && GUARDS.load(Relaxed)
+        {
+            place.store(null_mut(), Relaxed);
+            guard_against(signal);
+        }
+        was
     };
     if was == ours { before as usize } else { was }
 }

@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::free_list::FreeList;
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
+use crate::signals;
 
 /// How far a socket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,7 +242,12 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     }
     let unused = || {
         let next = |used: u32| (used < MOST).then_some(used + 1);
-        USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()
+        let used = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok();
+        if used == Some(0) {
+            // From here on calls look at what the program names.
+            signals::guard();
+        }
+        used
     };
     let number = FREE.take(|number| &at(number).next_free).or_else(unused)?;
     // Whoever gave it back left `inner` as it was at first.
@@ -321,6 +327,12 @@ impl Interest {
         let Interest { set, fd, events, data, .. } = *self;
         (set != 0).then_some(Membership { set, fd, events, data })
     }
+}
+
+/// Whether this process has had a TCP socket.
+#[inline(always)]
+pub(crate) fn any() -> bool {
+    USED.load(Ordering::Relaxed) > 0
 }
 
 /// Connections of this process.

@@ -145,6 +145,12 @@ impl Machine {
         self.end.write(slices, total)
     }
 
+    /// Bytes that one [`Self::send`] takes at most.
+    #[inline]
+    pub fn most_at_once(&self) -> usize {
+        self.end.sender.ring_length()
+    }
+
     /// Bytes in the ring that the peer has not taken: for programs that limit them.
     ///
     /// # Errors

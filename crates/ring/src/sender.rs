@@ -262,6 +262,12 @@ impl Sender {
         Ok(())
     }
 
+    /// Bytes of the ring.
+    #[inline]
+    pub fn ring_length(&self) -> usize {
+        self.own.ring_length()
+    }
+
     /// Free bytes of the ring; the other end is asked only if fewer than `wanted` were free
     /// when it was last asked.
     ///

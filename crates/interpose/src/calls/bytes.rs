@@ -106,7 +106,7 @@ pub unsafe fn recvfrom(
     let Some(socket) = watched(fd) else { return plain() };
     let piece = whole(buffer, length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
-    if !by_kernel.get() && count >= 0 && is_memory(address) && is_memory(address_length) {
+    if !by_kernel.get() && count >= 0 && is_readable(address) && is_writable(address_length) {
         // tcp(7): a stream tells no source.
         *address_length = 0;
     }
@@ -114,7 +114,7 @@ pub unsafe fn recvfrom(
 }
 
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
+    let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
     let by_kernel = Cell::new(false);
@@ -134,14 +134,21 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
 
 /// Descriptors that came in a message are another process's, too.
 unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
-    if count >= 0 && is_memory(message) && (*message).msg_controllen > 0 {
+    if count >= 0 && (*message).msg_controllen > 0 {
         carried(message, descriptors::handed_over);
     }
     count
 }
 
+/// Bytes: of more the kernel takes none (net.core.optmem_max).
+const MOST_CONTROL: usize = 1 << 20;
+
 /// The descriptors that a message carries.
 unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
+    let (control, length) = ((*message).msg_control.cast::<u8>(), (*message).msg_controllen);
+    if length > MOST_CONTROL || !are_readable(control, length) {
+        return;
+    }
     let mut header = libc::CMSG_FIRSTHDR(message);
     while !header.is_null() {
         if ((*header).cmsg_level, (*header).cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
@@ -163,7 +170,7 @@ pub unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
-    if !promoted || !is_memory(messages) {
+    if !promoted || !is_readable(messages) || !(timeout.is_null() || is_writable(timeout)) {
         let received = real::recvmmsg(fd, messages, count, flags, timeout);
         for place in 0..usize::try_from(received).unwrap_or(0) {
             received_descriptors(0, &raw mut (*messages.add(place)).msg_hdr);
@@ -239,7 +246,7 @@ pub unsafe fn sendto(
 }
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| is_memory(message)) else {
+    let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
         hands_over(message);
         return real::sendmsg(fd, message, flags);
     };
@@ -248,18 +255,16 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
 
 /// Promoted sockets whose descriptors are sent to somebody leave their rings before.
 unsafe fn hands_over(message: *const msghdr) {
-    if is_memory(message) && (*message).msg_controllen > 0 {
+    if sockets::any() && is_readable(message) && (*message).msg_controllen > 0 {
         carried(message, leaving::leave);
     }
 }
 
 pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
-    if !promoted || !is_memory(messages) {
-        if is_memory(messages) {
-            for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
-                hands_over(&raw const (*messages.add(place as usize)).msg_hdr);
-            }
+    if !promoted || !is_readable(messages) {
+        for place in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+            hands_over(&raw const (*messages.wrapping_add(place as usize)).msg_hdr);
         }
         return real::sendmmsg(fd, messages, count, flags);
     }
@@ -283,7 +288,9 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let plain = || real::sendfile(out, input, offset, count);
-    let Some(socket) = watched(out) else { return plain() };
+    let Some(socket) = watched(out).filter(|_| offset.is_null() || is_writable(offset)) else {
+        return plain();
+    };
     sending_pieces(out, socket, || Err(libc::EINVAL), 0, plain)
         .unwrap_or_else(|| copies::send_file(out, input, offset, count))
 }

@@ -78,7 +78,7 @@ struct Clone3 {
 /// clone3(2), by syscall(2).
 pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
     let call = || real::syscall(libc::SYS_clone3, arguments as c_long, size as c_long, 0, 0, 0, 0);
-    let told = is_memory(arguments) && size >= size_of::<Clone3>();
+    let told = size >= size_of::<Clone3>() && is_readable(arguments.cast::<Clone3>());
     match told.then(|| arguments.cast::<Clone3>().read_unaligned()) {
         Some(Clone3 { flags, stack: 0, .. }) if flags & libc::CLONE_VM as u64 == 0 => {
             c_long::from(process::fork(|| call() as pid_t))

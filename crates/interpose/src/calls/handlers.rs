@@ -30,6 +30,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
         if new.is_null() {
             was.sa_sigaction = signals::as_installed(signal, was.sa_sigaction);
         }
+        signals::without_guard(signal, &mut was);
         old.write(was);
     }
     status

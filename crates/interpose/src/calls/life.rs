@@ -172,14 +172,14 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     let Some(socket) = table::socket(fd) else { return real::ioctl(fd, request, argument) };
     if request == libc::FIONREAD as c_ulong
-        && is_memory(argument)
+        && is_writable(argument.cast::<c_int>())
         && let Some(unread) = kept_errno(|| options::unread(socket, fd))
     {
         argument.cast::<c_int>().write_unaligned(unread);
         return 0;
     }
     let result = real::ioctl(fd, request, argument);
-    if request == libc::FIONBIO as c_ulong && result >= 0 && is_memory(argument) {
+    if request == libc::FIONBIO as c_ulong && result >= 0 {
         options::nonblocking(socket, argument.cast::<c_int>().read_unaligned() != 0);
     }
     result
@@ -232,7 +232,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
 
 /// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
 pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
-    if is_memory(stream) {
+    if is_readable(stream) {
         kept_errno(|| descriptors::closing(libc::fileno(stream)));
     }
     real::fclose(stream)

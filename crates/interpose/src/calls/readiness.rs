@@ -83,13 +83,19 @@ pub unsafe fn epoll_pwait2(
 ) -> c_int {
     promoter::answers();
     let promoted = epoll::promoted_set(set);
-    match epoll::time(timeout.as_ref()) {
-        Ok(limit) if !epoll::is_the_kernels(promoted) => {
-            wait(set, promoted, events, most, limit, mask, || {
-                real::epoll_pwait2(set, events, most, timeout, mask)
-            })
-        }
-        _ => real::epoll_pwait2(set, events, most, timeout, mask),
+    let call = || real::epoll_pwait2(set, events, most, timeout, mask);
+    match limit_at(timeout).filter(|_| !epoll::is_the_kernels(promoted)) {
+        Some(limit) => wait(set, promoted, events, most, limit, mask, call),
+        None => call(),
+    }
+}
+
+/// How long to wait; `None`: the kernel refuses it.
+unsafe fn limit_at(timeout: *const timespec) -> Option<Limit> {
+    match timeout.is_null() {
+        true => Some(Limit::Never),
+        false if is_readable(timeout) => epoll::time(Some(&timeout.read_unaligned())).ok(),
+        false => None,
     }
 }
 
@@ -106,7 +112,7 @@ unsafe fn wait(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     match promoted {
-        Some(promoted) if most > 0 && is_memory(events) => {
+        Some(promoted) if most > 0 && is_writable(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
         }
         Some(promoted) if most > 0 => unreachable_memory(set, promoted, limit, mask),
@@ -116,7 +122,7 @@ unsafe fn wait(
 
 /// The descriptors of a poll among which are promoted sockets.
 unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'a mut [pollfd]> {
-    if !is_memory(fds) || count == 0 || count > 1 << 20 {
+    if !sockets::any() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
         return None;
     }
     // SAFETY: poll(2): `count` entries lie there.
@@ -139,10 +145,12 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
-    match (promoted_among(fds, count), epoll::time(timeout.as_ref())) {
-        (Some(fds), Ok(limit)) => polling::wait(fds, limit, mask),
-        _ => real::ppoll(fds, count, timeout, mask),
+    if let Some(concerned) = promoted_among(fds, count)
+        && let Some(limit) = limit_at(timeout)
+    {
+        return polling::wait(concerned, limit, mask);
     }
+    real::ppoll(fds, count, timeout, mask)
 }
 
 pub unsafe fn select(
@@ -154,23 +162,24 @@ pub unsafe fn select(
 ) -> c_int {
     promoter::answers();
     let sets = Sets { read, write, except };
+    if !selecting::concerns(count, sets) || !(timeout.is_null() || is_writable(timeout)) {
+        return real::select(count, read, write, except, timeout);
+    }
     let limit = timeout
         .as_ref()
         .map(|timeout| timespec { tv_sec: timeout.tv_sec, tv_nsec: timeout.tv_usec.saturating_mul(1000) });
-    match epoll::time(limit.as_ref()) {
-        Ok(limit) if selecting::concerns(count, sets) => {
-            let began = std::time::Instant::now();
-            let ready = selecting::wait(count, sets, limit, std::ptr::null());
-            if let (Some(timeout), Limit::After(limit)) = (timeout.as_mut(), limit) {
-                // Linux's select leaves the time that was not slept (select(2)).
-                let left = limit.saturating_sub(began.elapsed());
-                timeout.tv_sec = left.as_secs() as i64;
-                timeout.tv_usec = i64::from(left.subsec_micros());
-            }
-            ready
-        }
-        _ => real::select(count, read, write, except, timeout),
+    let Ok(limit) = epoll::time(limit.as_ref()) else {
+        return real::select(count, read, write, except, timeout);
+    };
+    let began = std::time::Instant::now();
+    let ready = selecting::wait(count, sets, limit, std::ptr::null());
+    if let (Some(timeout), Limit::After(limit)) = (timeout.as_mut(), limit) {
+        // Linux's select leaves the time that was not slept (select(2)).
+        let left = limit.saturating_sub(began.elapsed());
+        timeout.tv_sec = left.as_secs() as i64;
+        timeout.tv_usec = i64::from(left.subsec_micros());
     }
+    ready
 }
 
 pub unsafe fn pselect(
@@ -183,8 +192,10 @@ pub unsafe fn pselect(
 ) -> c_int {
     promoter::answers();
     let sets = Sets { read, write, except };
-    match epoll::time(timeout.as_ref()) {
-        Ok(limit) if selecting::concerns(count, sets) => selecting::wait(count, sets, limit, mask),
-        _ => real::pselect(count, read, write, except, timeout, mask),
+    if selecting::concerns(count, sets)
+        && let Some(limit) = limit_at(timeout)
+    {
+        return selecting::wait(count, sets, limit, mask);
     }
+    real::pselect(count, read, write, except, timeout, mask)
 }

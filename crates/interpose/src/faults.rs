@@ -1,0 +1,125 @@
+//! Memory of the program that may not be there.
+//!
+//! The kernel says EFAULT of such memory. What the library copies by itself would end the program, so it touches a byte
+//! of each page before, by instructions of which [`recovers`] knows: a fault there goes on as an answer.
+#![allow(unsafe_code)] // instructions that may fault, and the frame of the signal that they bring
+
+use std::arch::global_asm;
+
+use libc::ucontext_t;
+
+// Each takes the first and the last byte of a run that is not empty, and returns 0, or 1 where one is not there. What
+// is written is what was read.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".pushsection .text.megapipe_touch,\"ax\",%progbits",
+    ".hidden megapipe_touch_to_read",
+    ".globl megapipe_touch_to_read",
+    ".type megapipe_touch_to_read, %function",
+    "megapipe_touch_to_read:",
+    "2:",
+    "movzx eax, byte ptr [rdi]",
+    "and rdi, -4096",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jbe 2b",
+    "xor eax, eax",
+    "ret",
+    ".hidden megapipe_touch_to_write",
+    ".globl megapipe_touch_to_write",
+    ".type megapipe_touch_to_write, %function",
+    "megapipe_touch_to_write:",
+    "2:",
+    "movzx eax, byte ptr [rdi]",
+    "mov byte ptr [rdi], al",
+    "and rdi, -4096",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jbe 2b",
+    "xor eax, eax",
+    "ret",
+    ".hidden megapipe_touch_failed",
+    ".globl megapipe_touch_failed",
+    "megapipe_touch_failed:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+);
+#[cfg(target_arch = "aarch64")]
+global_asm!(
+    ".pushsection .text.megapipe_touch,\"ax\",%progbits",
+    ".hidden megapipe_touch_to_read",
+    ".globl megapipe_touch_to_read",
+    ".type megapipe_touch_to_read, %function",
+    "megapipe_touch_to_read:",
+    "2:",
+    "ldrb w2, [x0]",
+    "and x0, x0, #-4096",
+    "add x0, x0, #4096",
+    "cmp x0, x1",
+    "b.ls 2b",
+    "mov x0, #0",
+    "ret",
+    ".hidden megapipe_touch_to_write",
+    ".globl megapipe_touch_to_write",
+    ".type megapipe_touch_to_write, %function",
+    "megapipe_touch_to_write:",
+    "2:",
+    "ldrb w2, [x0]",
+    "strb w2, [x0]",
+    "and x0, x0, #-4096",
+    "add x0, x0, #4096",
+    "cmp x0, x1",
+    "b.ls 2b",
+    "mov x0, #0",
+    "ret",
+    ".hidden megapipe_touch_failed",
+    ".globl megapipe_touch_failed",
+    "megapipe_touch_failed:",
+    "mov x0, #1",
+    "ret",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    fn megapipe_touch_to_read(first: *const u8, last: *const u8) -> usize;
+    fn megapipe_touch_to_write(first: *mut u8, last: *mut u8) -> usize;
+    fn megapipe_touch_failed();
+}
+
+/// Whether all pages of the run can be read; its end must not lie beyond the addresses.
+#[inline]
+pub(crate) fn can_be_read(start: *const u8, length: usize) -> bool {
+    // SAFETY: it reads, and a fault is an answer.
+    length == 0 || unsafe { megapipe_touch_to_read(start, start.wrapping_add(length - 1)) } == 0
+}
+
+/// Whether they can be written. The run is the call's alone, as the kernel's own is: each byte that is touched is
+/// written as it was read.
+#[inline]
+pub(crate) fn can_be_written(start: *mut u8, length: usize) -> bool {
+    // SAFETY: bytes that the call may change stay what they are, and a fault is an answer.
+    length == 0 || unsafe { megapipe_touch_to_write(start, start.wrapping_add(length - 1)) } == 0
+}
+
+/// Whether the instruction that brought a signal is one of those above: the thread goes on with the answer.
+///
+/// # Safety
+///
+/// `context` is the frame of a signal of this thread.
+pub(crate) unsafe fn recovers(context: *mut ucontext_t) -> bool {
+    let (first, failed) =
+        ((megapipe_touch_to_read as *const ()).addr(), (megapipe_touch_failed as *const ()).addr());
+    // SAFETY: the caller's promise; sigreturn(2) takes the place to go on at from there.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        let place = &raw mut (*context).uc_mcontext.gregs[libc::REG_RIP as usize];
+        #[cfg(target_arch = "aarch64")]
+        let place = &raw mut (*context).uc_mcontext.pc;
+        let touched = (first..failed).contains(&(*place as usize));
+        if touched {
+            *place = failed as _;
+        }
+        touched
+    }
+}
