@@ -14,7 +14,7 @@ use crate::memory::Pieces;
 use crate::promoter;
 use crate::sets::{self, EDGE};
 use crate::signals;
-use crate::sockets::{Busy, Guard, Promoted, Socket};
+use crate::sockets::{Busy, Guard, Interest, Promoted, Socket};
 use crate::spin::{self, Wait};
 use crate::stats::{COUNTERS, count};
 
@@ -72,9 +72,10 @@ fn receive_some(
     let mut asked = false;
     loop {
         let mut inner = socket.lock();
-        // A set that is not known may be edge-triggered.
-        let told_again = inner.interest.set != 0 && inner.interest.events & EDGE == 0;
+        let Interest { set, events, .. } = inner.interest;
         let promoted = inner.promoted.as_deref_mut()?;
+        // A set that is not known may be edge-triggered.
+        let told_again = if set == 0 { promoted.awaited_here } else { events & EDGE == 0 };
         // What waits in the kernel alone is met by the one call that waits for it.
         let hears = !asked && promoted.waits_in_kernel(flags) && promoted.knows_nothing();
         if !hears && let Break(outcome) = take(promoted, fd, into, flags, told_again) {
@@ -234,13 +235,13 @@ pub(crate) fn take(
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
         }
-        if promoted.connection.reads_from_kernel() && !peek && told_again && flags & libc::MSG_TRUNC == 0 {
+        if promoted.connection.reads_from_kernel() && !peek && flags & libc::MSG_TRUNC == 0 {
             // What the other end has counted need not be looked at before. It counts late, so that more may be
-            // here: then the next look tells.
-            match promoted.connection.surely_data() {
-                Ok(0) => {}
-                Ok(sure) => {
-                    let into = into.at_most(usize::try_from(sure).unwrap_or(usize::MAX));
+            // here: then the next look tells, or the program, whose buffer is full.
+            let sure = promoted.connection.surely_data();
+            match sure.map(|sure| usize::try_from(sure).unwrap_or(usize::MAX)) {
+                Ok(sure) if sure > 0 && (told_again || sure >= into.left) => {
+                    let into = into.at_most(sure);
                     let taken = kernel::receive(fd, into, libc::MSG_DONTWAIT);
                     match (usize::try_from(taken), crate::real::errno()) {
                         (Ok(taken @ 1..), _) => {
@@ -257,6 +258,7 @@ pub(crate) fn take(
                         }
                     }
                 }
+                Ok(_) => {}
                 Err(_) => return Break(Err(promoted.corrupt(fd))),
             }
         }
