@@ -7,6 +7,7 @@ use crate::family;
 use crate::promoter;
 use crate::real;
 use crate::sets;
+use crate::signals;
 use crate::sockets::{self, State};
 use crate::spin;
 use crate::start;
@@ -61,6 +62,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
     if borrows_memory() {
         return call();
     }
+    promoter::hold_still();
     sets::about_to_fork();
     let (mut held, mut counted) = (Vec::new(), Vec::new());
     for (_, socket) in sockets::all() {
@@ -92,6 +94,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         }
     }
     drop(held);
+    promoter::move_on();
     if process == 0 {
         in_child();
     }
@@ -102,6 +105,8 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
 /// In the child of a fork: from here on it is a process of its own.
 pub(crate) fn in_child() {
     remember_process();
+    promoter::move_on();
+    signals::forked();
     sockets::reset_locks();
     sockets::inherit();
     sets::forked();

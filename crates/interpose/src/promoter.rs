@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use promote::OtherLoop;
@@ -25,11 +25,13 @@ use crate::uring;
 
 mod pace;
 mod pages;
+mod still;
 mod withdrawals;
 
 use pace::look_later;
 pub(crate) use pace::{after_message, ended, look_much_later};
 pub(crate) use pages::{sleep, wake};
+pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
 
 /// Offers in a row that nobody met, as far as they are counted: twice as many are left out each time.
@@ -63,7 +65,7 @@ struct Promoter {
     listens_until: Instant,
 }
 
-static PROMOTER: std::sync::Mutex<Option<Promoter>> = std::sync::Mutex::new(None);
+static PROMOTER: Mutex<Option<Promoter>> = Mutex::new(None);
 static MODE: AtomicU32 = AtomicU32::new(0);
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
@@ -173,10 +175,11 @@ pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     }
 }
 
-/// Before a socket's bytes go by TCP: eager promotion wants them on rings, the first as well.
+/// Before a socket's bytes go by TCP: eager promotion wants them on rings, the first as well. True: it may have waited
+/// for that.
 #[inline]
-pub(crate) fn before_message(socket: &'static Socket, number: u32) {
-    if is_eager() {
+pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
+    is_eager() && {
         match socket.state() {
             State::Plain | State::Offered if !socket.awaited.swap(true, Ordering::Relaxed) => {
                 await_answer(socket, number)
@@ -184,6 +187,7 @@ pub(crate) fn before_message(socket: &'static Socket, number: u32) {
             State::Offered => answers(),
             _ => {}
         }
+        true
     }
 }
 

@@ -107,6 +107,14 @@ impl Drop for Quiet {
     }
 }
 
+/// In the child of a fork, which may go on elsewhere than its parent: it holds nothing.
+pub(crate) fn forked() {
+    local().locks.store(0, Relaxed);
+    if local().waiting.load(Relaxed) != 0 {
+        let_them_come();
+    }
+}
+
 /// Those that waited.
 #[cold]
 fn let_them_come() {
