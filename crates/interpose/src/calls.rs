@@ -131,7 +131,9 @@ fn receiving_pieces(
                 std::hint::spin_loop();
             }
             State::Plain | State::Offered => {
-                promoter::before_message(socket, number);
+                if promoter::before_message(socket, number) && gone(socket, generation) {
+                    return Some(taken as ssize_t);
+                }
                 if socket.state() == State::Offered
                     && !waited
                     && taken == 0
@@ -144,7 +146,7 @@ fn receiving_pieces(
                         return Some(failed(errno));
                     }
                     if gone(socket, generation) {
-                        return Some(failed(libc::EBADF));
+                        return Some(taken as ssize_t);
                     }
                     continue;
                 }
@@ -249,7 +251,9 @@ fn sending_pieces(
                 std::hint::spin_loop();
             }
             State::Plain | State::Offered => {
-                promoter::before_message(socket, number);
+                if promoter::before_message(socket, number) && gone(socket, generation) {
+                    return Some(if done > 0 { done as ssize_t } else { failed(libc::EBADF) });
+                }
                 let Some(busy) = socket.enter() else { continue };
                 let count = by_kernel(done, &pieces, &mut plain, send_rest);
                 if count > 0 {

@@ -2,12 +2,14 @@
 #include "transcript.h"
 
 static struct pair pair;
+static volatile pid_t waiter;
 
 static void *reads(void *unused)
 {
     (void)unused;
     static char bytes[16];
     errno = UNTOUCHED;
+    waiter = gettid();
     long count = recv(pair.server, bytes, sizeof bytes, 0);
     return (void *)(count < 0 ? -errno : count);
 }
@@ -17,6 +19,7 @@ static void *polls(void *unused)
     (void)unused;
     struct pollfd fd = {.fd = pair.server, .events = POLLIN};
     errno = UNTOUCHED;
+    waiter = gettid();
     long count = poll(&fd, 1, -1);
     return (void *)(count < 0 ? -errno : count << 16 | fd.revents);
 }
@@ -28,8 +31,9 @@ int main(void)
         pair = promoted();
         int copy = NEED(fcntl(pair.server, F_DUPFD, 60));
         pthread_t thread;
+        waiter = 0;
         pthread_create(&thread, NULL, way == 2 ? polls : reads, NULL);
-        pause_ms(50);
+        until_asleep(&waiter);
         if (way == 0 || way == 2)
             SHOW(close(pair.server));
         else if (way == 1)

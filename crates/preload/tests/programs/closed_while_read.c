@@ -25,25 +25,6 @@ static void *old_reader(void *fd)
     return NULL;
 }
 
-/* Until the reader sleeps in its call. */
-static void sleeps(void)
-{
-    for (int look = 0; look < 20000; look++) {
-        char name[64], text[512] = "";
-        snprintf(name, sizeof name, "/proc/self/task/%d/stat", reader);
-        int file = reader ? open(name, O_RDONLY) : -1;
-        if (file >= 0 && read(file, text, sizeof text - 1) < 0)
-            fail("stat");
-        if (file >= 0)
-            close(file);
-        char *state = strrchr(text, ')');
-        if (state && state[2] == 'S')
-            return;
-        usleep(500);
-    }
-    fail("the reader never slept");
-}
-
 enum { UP = 4 << 20, DOWN = 20000 };
 
 static void *serves(void *fd)
@@ -80,7 +61,7 @@ int main(void)
         pthread_t thread, server, client;
         reader = 0;
         pthread_create(&thread, NULL, old_reader, &old.client);
-        sleeps();
+        until_asleep(&reader);
         NEED(shutdown(old.client, SHUT_RDWR));
         close(old.client);
         struct pair new = another();

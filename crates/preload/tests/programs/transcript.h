@@ -243,6 +243,26 @@ static UNUSED void pause_ms(int milliseconds)
     usleep(milliseconds * 1000);
 }
 
+/* Until a thread of this process sleeps in its call; 0: it has not begun. */
+static UNUSED void until_asleep(volatile pid_t *thread)
+{
+    for (int look = 0; look < 20000; look++) {
+        char name[64], text[512] = "";
+        snprintf(name, sizeof name, "/proc/self/task/%d/stat", *thread);
+        int file = *thread ? open(name, O_RDONLY) : -1;
+        if (file >= 0 && read(file, text, sizeof text - 1) < 0)
+            fail("stat");
+        if (file >= 0)
+            close(file);
+        char *state = strrchr(text, ')');
+        if (state && state[2] == 'S')
+            return;
+        usleep(500);
+    }
+    errno = ETIMEDOUT;
+    fail("the thread never slept");
+}
+
 static UNUSED long milliseconds(void)
 {
     struct timespec now;
