@@ -117,7 +117,13 @@ impl<'a> Pieces<'a> {
         Pieces { left: self.left.min(limit), ..self }
     }
 
-    /// Whether a program may have memory there: null is refused, and what is the kernel's own, whether it is used or not.
+    /// Whether none of it is the kernel's own, which refuses that whether it is used or not.
+    #[inline]
+    pub(crate) fn is_allowed(self) -> bool {
+        self.ranges().all(|(base, len)| base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST))
+    }
+
+    /// Whether a program may have memory there: null is refused, too.
     #[inline]
     pub(crate) fn is_plausible(self) -> bool {
         self.ranges().all(|(base, len)| {

@@ -37,6 +37,9 @@ pub(crate) fn receive(
         true if flags & libc::MSG_WAITALL != 0 => into.left,
         true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
     };
+    if !into.is_allowed() {
+        return Some(Err(libc::EFAULT));
+    }
     let mut kept = None;
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
@@ -250,8 +253,8 @@ pub(crate) fn take(
                             return Break(Ok(taken));
                         }
                         (Err(_), libc::EAGAIN | libc::EINTR) => return Continue(()),
-                        // The end, or bad memory, which the kernel says again.
-                        (Ok(0), _) | (Err(_), libc::EFAULT) => {}
+                        // The end, or what the call lacks, which the kernel says again.
+                        (Ok(0), _) | (Err(_), libc::EFAULT | libc::ENOMEM | libc::ENOBUFS) => {}
                         (Err(_), errno) => {
                             promoted.connection.kernel_ended(KernelEnd::Failed(errno));
                             continue;
@@ -272,6 +275,8 @@ pub(crate) fn take(
                 },
                 (0, _) => promoted.connection.kernel_ended(KernelEnd::Finished),
                 (_, libc::EAGAIN | libc::EINTR) => return Continue(()),
+                // It is the call that failed, not the connection.
+                (_, errno @ (libc::EFAULT | libc::ENOMEM | libc::ENOBUFS)) => return Break(Err(errno)),
                 (_, errno) => promoted.connection.kernel_ended(KernelEnd::Failed(errno)),
             }
             continue;
@@ -327,7 +332,7 @@ impl Promoted {
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
         let filled = into.at_most(self.connection.untaken_here());
-        if flags & libc::MSG_TRUNC == 0 && !(into.is_plausible() && filled.is_writable()) {
+        if flags & libc::MSG_TRUNC == 0 && !(filled.is_plausible() && filled.is_writable()) {
             return Err(libc::EFAULT);
         }
         if flags & libc::MSG_PEEK != 0 {

@@ -76,8 +76,10 @@ pub(crate) struct Inner {
     untold: Vec<u32>,
     /// Its word of the loop page.
     sleeper: Option<u32>,
-    /// Threads that wait now.
+    /// Threads that wait now, and whether one ever did: a set that is waited for by system calls of the program's own
+    /// hears of what the kernel knows only.
     waiting: u32,
+    awaited: bool,
     /// Several threads have waited at once: bells of each socket wake, none of the set's.
     crowd: bool,
     /// Where the next look begins, so that none is always last.
@@ -99,7 +101,8 @@ pub(crate) fn add() -> Option<u32> {
     if let Some(number) = FREE.take(|number| &at(number).next_free) {
         at(number).names.store(1, Ordering::Relaxed);
         // A fork may have found it among those that are no more.
-        at(number).lock().crowd = false;
+        let mut inner = at(number).lock();
+        (inner.crowd, inner.awaited) = (false, false);
         return Some(number);
     }
     let number = USED.fetch_add(1, Ordering::Relaxed);
@@ -124,6 +127,7 @@ pub(crate) fn add() -> Option<u32> {
             untold: Vec::new(),
             sleeper: None,
             waiting: 0,
+            awaited: false,
             crowd: false,
             turn: 0,
             asked_kernel: Instant::now(),

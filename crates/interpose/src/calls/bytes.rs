@@ -106,10 +106,17 @@ pub unsafe fn recvfrom(
     let Some(socket) = watched(fd) else { return plain() };
     let piece = whole(buffer, length);
     let count = receiving(fd, socket, || one(&raw const piece), flags, plain);
-    if !by_kernel.get() && count >= 0 && is_readable(address) && is_writable(address_length) {
-        // tcp(7): a stream tells no source.
-        *address_length = 0;
+    if by_kernel.get() || count < 0 || address.is_null() {
+        return count;
     }
+    if !is_writable(address_length) {
+        return failed(libc::EFAULT);
+    }
+    if *address_length > c_int::MAX as socklen_t {
+        return failed(libc::EINVAL);
+    }
+    // tcp(7): a stream tells no source.
+    *address_length = 0;
     count
 }
 
@@ -122,8 +129,17 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
         by_kernel.set(true);
         real::recvmsg(fd, message, flags)
     };
+    if is_promoted(socket)
+        && !(*message).msg_name.is_null()
+        && (*message).msg_namelen > c_int::MAX as socklen_t
+    {
+        return failed(libc::EINVAL);
+    }
     let count = receiving(fd, socket, || Pieces::of_message(&*message), flags, plain);
     if !by_kernel.get() && count >= 0 {
+        if !is_writable(message) {
+            return failed(libc::EFAULT);
+        }
         (*message).msg_namelen = 0;
         (*message).msg_controllen = 0;
         // As Linux leaves it.
@@ -170,12 +186,15 @@ pub unsafe fn recvmmsg(
     timeout: *mut timespec,
 ) -> c_int {
     let promoted = watched(fd).is_some_and(|(_, socket)| socket.state() != State::Kernel);
-    if !promoted || !is_readable(messages) || !(timeout.is_null() || is_writable(timeout)) {
+    if !promoted || !is_readable(messages) {
         let received = real::recvmmsg(fd, messages, count, flags, timeout);
         for place in 0..usize::try_from(received).unwrap_or(0) {
             received_descriptors(0, &raw mut (*messages.add(place)).msg_hdr);
         }
         return received;
+    }
+    if !timeout.is_null() && !is_readable(timeout) {
+        return failed(libc::EFAULT) as c_int;
     }
     let until = match epoll::time(timeout.as_ref()) {
         Ok(Limit::Never) => None,
@@ -189,7 +208,10 @@ pub unsafe fn recvmmsg(
         // recvmmsg(2): after the first message, MSG_WAITFORONE turns waiting off.
         let waits = done == 0 || flags & libc::MSG_WAITFORONE == 0;
         let flags = (flags & !libc::MSG_WAITFORONE) | if waits { 0 } else { libc::MSG_DONTWAIT };
-        let received = recvmsg(fd, &raw mut (*message).msg_hdr, flags);
+        let mut received = recvmsg(fd, &raw mut (*message).msg_hdr, flags);
+        if received >= 0 && !is_writable(message) {
+            received = failed(libc::EFAULT);
+        }
         if received < 0 {
             if done == 0 {
                 return -1;
@@ -202,6 +224,9 @@ pub unsafe fn recvmmsg(
         if until.is_some_and(|until| std::time::Instant::now() >= until) {
             break;
         }
+    }
+    if until.is_some() && !is_writable(timeout) {
+        return failed(libc::EFAULT) as c_int;
     }
     if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
         let left = until.saturating_duration_since(std::time::Instant::now());
@@ -241,6 +266,15 @@ pub unsafe fn sendto(
 ) -> ssize_t {
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
+    if is_promoted(socket) && !address.is_null() {
+        // A stream does not use it (tcp(7)), but it has to be there.
+        if address_length as usize > size_of::<libc::sockaddr_storage>() {
+            return failed(libc::EINVAL);
+        }
+        if address_length > 0 && !are_readable(address.cast::<u8>(), address_length as usize) {
+            return failed(libc::EFAULT);
+        }
+    }
     let piece = whole(buffer, length);
     sends(fd, socket, || one(&raw const piece), flags, plain)
 }
@@ -250,7 +284,34 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
         hands_over(message);
         return real::sendmsg(fd, message, flags);
     };
+    if is_promoted(socket)
+        && let Err(errno) = can_be_sent(&*message)
+    {
+        return failed(errno);
+    }
     sends(fd, socket, || Pieces::of_message(&*message), flags, || real::sendmsg(fd, message, flags))
+}
+
+fn is_promoted((_, socket): (u32, &'static Socket)) -> bool {
+    socket.state() == State::Promoted
+}
+
+/// Whether an address and control data are there that a stream does not use, as the kernel looks at them before.
+unsafe fn can_be_sent(message: &msghdr) -> Result<(), i32> {
+    let named = if message.msg_name.is_null() { 0 } else { message.msg_namelen };
+    if named > c_int::MAX as socklen_t {
+        return Err(libc::EINVAL);
+    }
+    let named = (named as usize).min(size_of::<libc::sockaddr_storage>());
+    if named > 0 && !are_readable(message.msg_name.cast::<u8>(), named) {
+        return Err(libc::EFAULT);
+    }
+    match message.msg_controllen {
+        0 => Ok(()),
+        length if length > MOST_CONTROL => Err(libc::ENOBUFS),
+        length if are_readable(message.msg_control.cast::<u8>(), length) => Ok(()),
+        _ => Err(libc::EFAULT),
+    }
 }
 
 /// Promoted sockets whose descriptors are sent to somebody leave their rings before.
@@ -280,6 +341,9 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
             }
             return -1;
         }
+        if !is_writable(message) {
+            return if done > 0 { done } else { failed(libc::EFAULT) as c_int };
+        }
         (*message).msg_len = sent as c_uint;
         done += 1;
     }
@@ -288,11 +352,13 @@ pub unsafe fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: 
 
 pub unsafe fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     let plain = || real::sendfile(out, input, offset, count);
-    let Some(socket) = watched(out).filter(|_| offset.is_null() || is_writable(offset)) else {
-        return plain();
-    };
-    sending_pieces(out, socket, || Err(libc::EINVAL), 0, plain)
-        .unwrap_or_else(|| copies::send_file(out, input, offset, count))
+    let Some(socket) = watched(out) else { return plain() };
+    sending_pieces(out, socket, || Err(libc::EINVAL), 0, plain).unwrap_or_else(|| {
+        match offset.is_null() || is_readable(offset) {
+            true => copies::send_file(out, input, offset, count),
+            false => failed(libc::EFAULT),
+        }
+    })
 }
 
 pub unsafe fn splice(

@@ -24,8 +24,11 @@ impl Clock {
         Clock { began: Instant::now(), limit }
     }
 
+    /// What cannot be told does no harm.
     unsafe fn tell(&self, timeout: *mut timespec) {
-        if let Some(limit) = self.limit {
+        if let Some(limit) = self.limit
+            && is_writable(timeout)
+        {
             let left = limit.saturating_sub(self.began.elapsed());
             *timeout = timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         }
@@ -112,14 +115,14 @@ pub unsafe fn syscall(
             let (timeout, mask) = (d as *const timespec, e as *const sigset_t);
             epoll_pwait2(fd, b as *mut epoll_event, c as c_int, timeout, mask)
         }
-        libc::SYS_ppoll => {
+        libc::SYS_ppoll if lies_there(c as *const timespec) => {
             let timeout = c as *mut timespec;
             let clock = Clock::new(timeout);
             let ready = ppoll(a as *mut pollfd, b as libc::nfds_t, timeout, d as *const sigset_t);
             clock.tell(timeout);
             ready
         }
-        libc::SYS_pselect6 => {
+        libc::SYS_pselect6 if lies_there(e as *const timespec) && lies_there(f as *const Mask) => {
             let (timeout, mask) = (e as *mut timespec, f as *const Mask);
             let mask = mask.as_ref().map_or(std::ptr::null(), |mask| mask.mask);
             let (read, write, except) = (b as *mut fd_set, c as *mut fd_set, d as *mut fd_set);
@@ -182,6 +185,12 @@ pub unsafe fn syscall(
     c_long::from(status)
 }
 
+/// Null means something to these calls. What else does not lie there is for the kernel to refuse: libc's functions would
+/// look at it.
+fn lies_there<T>(address: *const T) -> bool {
+    address.is_null() || is_readable(address)
+}
+
 /// An offset of -1, in two halves: the calls that take one then do what those without do.
 fn is_no_place(low: c_long, high: c_long) -> bool {
     // Of 64-bit systems only the first half counts (preadv(2)).
@@ -208,9 +217,15 @@ mod older {
             libc::SYS_epoll_create => epoll_create(fd),
             libc::SYS_epoll_wait => epoll_wait(fd, b as *mut epoll_event, c as c_int, d as c_int),
             libc::SYS_poll => poll(a as *mut pollfd, b as libc::nfds_t, c as c_int),
-            libc::SYS_select => {
+            libc::SYS_select if lies_there(e as *const timeval) => {
                 let (read, write, except) = (b as *mut fd_set, c as *mut fd_set, d as *mut fd_set);
-                select(fd, read, write, except, e as *mut timeval)
+                let timeout = e as *mut timeval;
+                if timeout.is_null() || is_writable(timeout) {
+                    select(fd, read, write, except, timeout)
+                } else {
+                    let mut copy = timeout.read_unaligned();
+                    select(fd, read, write, except, &raw mut copy)
+                }
             }
             libc::SYS_fork => fork(),
             libc::SYS_vfork => {

@@ -112,6 +112,8 @@ unsafe fn wait(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     match promoted {
+        // The kernel looks at it first.
+        Some(_) if !mask.is_null() && !is_readable(mask.cast::<u64>()) => call(),
         Some(promoted) if most > 0 && is_writable(events) => {
             epoll::wait(set, promoted, events, most, limit, mask)
         }

@@ -282,6 +282,7 @@ pub(crate) fn defer(place: Place, change: Change) -> Option<Result<(), i32>> {
     let plain = |events: u32| events & (EDGE | ONCE | libc::EPOLLEXCLUSIVE as u32) == 0;
     let now = match change {
         _ if inner.waiting > 0
+            || !inner.awaited
             || inner.crowd
             || inner.ambiguous
             || set.unaware.load(Ordering::SeqCst) > 0

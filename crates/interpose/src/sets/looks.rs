@@ -51,6 +51,7 @@ impl Inner {
     /// A thread begins to wait; [`Self::leave`] ends that.
     pub(crate) fn enter(&mut self) {
         self.waiting += 1;
+        self.awaited = true;
         if (self.waiting > 1 || self.ambiguous) && !self.crowd {
             self.tell_kernel();
             self.share();

@@ -166,8 +166,35 @@ static void outrun(void)
     say("records: %ld, lost edges: %ld", records, lost);
 }
 
+/* A set of the C library's that the program waits for by itself. */
+static void half_seen(uint32_t events)
+{
+    say("# half seen %x", events);
+    for (int round = 0; round < 5; round++) {
+        struct pair pair = connected();
+        char bytes[64];
+        int set = NEED(epoll_create1(0));
+        NEED(add(set, pair.server, events, 1));
+        for (int message = 0; message < 20; message++) {
+            send_all(pair.client, "abc", 3);
+            show_wait("arrival", set, 5000);
+            if (message % 2)
+                NEED(modify(set, pair.server, events | EPOLLOUT, 1));
+            SHOW(recv(pair.server, bytes, sizeof bytes, MSG_DONTWAIT));
+            NEED(modify(set, pair.server, events, 1));
+            send_all(pair.server, "de", 2);
+            take_all(pair.client, bytes, 2);
+        }
+        close(set);
+        close(pair.client);
+        close(pair.server);
+    }
+}
+
 int main(void)
 {
+    half_seen(EPOLLIN);
+    half_seen(EPOLLIN | EPOLLONESHOT);
     made();
     leaves_some(true, 2);
     leaves_some(false, 1);

@@ -103,6 +103,99 @@ static void asks(struct pair pair, char *none)
     close(own);
 }
 
+/* More than a ring holds is unread, and the room for it ends where the kernel's part begins, or elsewhere. */
+static void spilled(void)
+{
+    enum { SENT = 1 << 20, RING = 261 << 10 };
+    static char sent[SENT], got[SENT];
+    char *room = mmap(NULL, SENT + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED)
+        fail("mmap");
+    NEED(mprotect(room + SENT, PAGE, PROT_NONE));
+    for (int there = RING - 4096 * 4; there < RING + 4096 * 8; there += 1021) {
+        struct pair pair = promoted();
+        fill((unsigned char *)sent, 0, SENT);
+        long size = NEED(send(pair.client, sent, SENT, MSG_DONTWAIT)), done = 0;
+        NEED(shutdown(pair.client, SHUT_WR));
+        long count = recv(pair.server, room + SENT - there, SENT, 0);
+        if (count > 0)
+            memcpy(got, room + SENT - there, done = count);
+        else if (count == 0 || errno != EFAULT)
+            say("crossing: %ld", count);
+        while ((count = recv(pair.server, got + done, SENT - done, 0)) > 0)
+            done += count;
+        if (count != 0 || done != size || !same((unsigned char *)got, 0, done))
+            say("with room for %d: lost %ld of %ld", there, size - done, size);
+        close(pair.client);
+        close(pair.server);
+    }
+}
+
+/* What a call leaves beside the bytes has no room, or is to be read only. */
+static void beside(struct pair pair, char *none, char *fixed)
+{
+    char bytes[8], from[16];
+    struct iovec part = {bytes, 1};
+    struct msghdr *head = (void *)(fixed + 64);
+    struct mmsghdr *many = (void *)(fixed + 256);
+    NEED(mprotect(fixed, PAGE, PROT_READ | PROT_WRITE));
+    *head = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1};
+    *many = (struct mmsghdr){.msg_hdr = *head};
+    struct timespec *time = (void *)(fixed + 512);
+    struct timeval *span = (void *)(fixed + 576);
+    *time = (struct timespec){0, 1000000};
+    *span = (struct timeval){0, 1000};
+    NEED(mprotect(fixed, PAGE, PROT_READ));
+    memcpy(bytes, "m", 1);
+    SHOW(sendmsg(pair.client, head, 0));
+    SHOW(sendmmsg(pair.client, many, 1, 0));
+    SHOW(send(pair.client, "more of it", 10, 0));
+    wait_for(pair.server, 12);
+    SHOW(recvmsg(pair.server, head, 0));
+    SHOW(recvmmsg(pair.server, many, 1, 0, NULL));
+    socklen_t length = -1;
+    struct sockaddr_in name;
+    SHOW(recvfrom(pair.server, bytes, 1, 0, (void *)&name, (void *)none));
+    SHOW(recvfrom(pair.server, bytes, 1, 0, (void *)&name, &length));
+    SHOW(sendto(pair.client, "x", 1, 0, (void *)none, 16));
+    SHOW(sendto(pair.client, "x", 1, 0, (void *)from, 1000));
+    struct msghdr bad = {.msg_iov = &part, .msg_iovlen = 1, .msg_name = none, .msg_namelen = 16};
+    SHOW(sendmsg(pair.client, &bad, 0));
+    bad.msg_namelen = -1;
+    SHOW(sendmsg(pair.client, &bad, 0));
+    SHOW(recvmsg(pair.server, &bad, 0));
+    bad = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_control = none, .msg_controllen = 64};
+    SHOW(sendmsg(pair.client, &bad, 0));
+    bad.msg_controllen = -1;
+    SHOW(sendmsg(pair.client, &bad, 0));
+    struct pollfd one = {.fd = pair.client, .events = POLLIN};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pair.client, &set);
+    SHOW(syscall(SYS_ppoll, &one, 1L, none, NULL, 8L));
+    SHOW(syscall(SYS_ppoll, &one, 1L, time, NULL, 8L));
+    SHOW(syscall(SYS_pselect6, pair.client + 1L, &set, NULL, NULL, none, NULL));
+    SHOW(syscall(SYS_pselect6, pair.client + 1L, &set, NULL, NULL, time, none));
+    SHOW(syscall(SYS_pselect6, pair.client + 1L, &set, NULL, NULL, time, NULL));
+#ifdef SYS_select
+    FD_SET(pair.client, &set);
+    SHOW(syscall(SYS_select, pair.client + 1L, &set, NULL, NULL, none));
+    SHOW(syscall(SYS_select, pair.client + 1L, &set, NULL, NULL, span));
+#endif
+    int own = NEED(epoll_create1(0));
+    struct epoll_event event;
+    NEED(add(own, pair.server, EPOLLIN, 1));
+    SHOW(epoll_pwait(own, &event, 1, 0, (void *)none));
+    close(own);
+    void *kernels = (void *)-4096;
+    SHOW(recv(pair.client, kernels, 1, MSG_DONTWAIT));
+    SHOW(recv(pair.server, kernels, 1, MSG_TRUNC));
+    long left = 0;
+    while (recv(pair.server, bytes, 1, MSG_DONTWAIT) == 1)
+        left++;
+    say("left: %ld", left);
+}
+
 /* Of a piece whose end is not there no more is taken than what arrives. */
 static void ends(struct pair pair, char *start)
 {
@@ -205,6 +298,8 @@ int main(void)
     receives(pair, file);
     say("# to be read only");
     receives(pair, start + PAGE);
+    beside(pair, none, start + PAGE);
+    spilled();
     own_faults(pair, none);
     ends(pair, start);
     dies("reads", reads, none);

@@ -48,6 +48,7 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
     }
     // SAFETY: as above.
     match unsafe { offset.as_mut() } {
+        Some(_) if !is_writable(offset) => return failed(libc::EFAULT),
         Some(place) => *place = at,
         // SAFETY: the file's own place.
         None => drop(unsafe { libc::lseek(input, at, libc::SEEK_SET) }),
