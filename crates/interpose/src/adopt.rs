@@ -68,10 +68,14 @@ pub(crate) fn adopt(
     // Bells must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
     kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
-    let Ok(connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
+    let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
         socket.set_state(State::Offered);
         return Err(Stays::NoMemory);
     };
+    // Whoever waits for it may do so where the library does not see it, by edges: until it is known otherwise.
+    let unseen = inner.interest.sets == 0;
+    connection.rings_each(unseen);
+    let armed = !unseen || !connection.arm().unwrap_or(true);
     // One that comes back to rings counts once.
     count(&COUNTERS.promoted, u64::from(socket.retreats.load(Ordering::Relaxed) == 0));
     promoter::answer_came();
@@ -83,7 +87,7 @@ pub(crate) fn adopt(
         inherited: false,
         shown_in_kernel: false,
         awaited_here: false,
-        armed: true,
+        armed,
         stale: false,
         sleeper: NO_SLEEPER,
         listed_in: 0,

@@ -50,6 +50,7 @@ impl Promoted {
 
     /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
     pub(crate) fn arm_to_sleep(&mut self, fd: c_int) -> bool {
+        self.connection.rings_each(false);
         if !self.has_mark() {
             return self.arm().unwrap_or(true);
         }

@@ -115,7 +115,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     // The program may wait in a way of its own the next time.
     for fd in fds.iter() {
         with(fd, |promoted, _| {
-            promoted.awaited_here = true;
+            promoted.is_awaited_here();
             if promoted.listed_in == 0 && !promoted.armed {
                 let _ = promoted.arm();
             }

@@ -117,7 +117,7 @@ fn receive_some(
             continue;
         }
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
-        promoted.awaited_here = true;
+        promoted.is_awaited_here();
         let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
         if spins && wait.spins() && signals::handled() == handled {
@@ -389,6 +389,12 @@ impl Promoted {
         let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
         self.armed = !news;
         Ok(news)
+    }
+
+    /// A call of ours waits for it, which looks before it does.
+    pub(crate) fn is_awaited_here(&mut self) {
+        self.awaited_here = true;
+        self.connection.rings_each(false);
     }
 
     /// Looked at by the thread that waits for it, which tells when it no longer does.

@@ -557,6 +557,11 @@ impl Machine {
         self.end.receiver.mute();
     }
 
+    /// See [`ring::Receiver::rings_each`].
+    pub fn rings_each(&mut self, each: bool) {
+        self.end.receiver.rings_each(each);
+    }
+
     /// This end looks by itself while its loop is awake.
     pub fn disarm(&mut self) {
         self.end.receiver.disarm();

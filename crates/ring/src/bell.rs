@@ -150,8 +150,14 @@ impl Clone for Numbers {
     }
 }
 
-/// The number after `number`; never 0.
+/// With an arming number: a bell is wanted for each publication, not for the first one only.
+pub(crate) const EACH: u32 = 1 << 31;
+
+/// The number after `number`, without [`EACH`]; never 0.
 #[inline]
 pub(crate) fn next_number(number: u32) -> u32 {
-    number.checked_add(1).unwrap_or(1)
+    match (number & !EACH) + 1 {
+        EACH => 1,
+        next => next,
+    }
 }

@@ -71,6 +71,8 @@ pub struct Receiver {
     tcp_start: u64,
     /// The last arming number.
     number: u32,
+    /// Armed, it is rung for each publication.
+    each: bool,
     /// Messages taken, and how many of them the segment tells.
     messages: u64,
     told: u64,
@@ -109,6 +111,7 @@ impl Receiver {
             tcp: 0,
             tcp_start: 0,
             number: 0,
+            each: false,
             messages: 0,
             told: 0,
             long: false,

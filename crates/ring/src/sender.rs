@@ -3,7 +3,7 @@
 use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
-use crate::bell::PeerLoop;
+use crate::bell::{EACH, PeerLoop};
 use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, REFUSED, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
@@ -567,7 +567,7 @@ impl Sender {
         // SLEEPER-PAIR: acquire who looks at it since it is hot.
         self.seen = peer.armed.load(Ordering::Acquire);
         if self.seen != 0 {
-            return self.seen != self.rung;
+            return self.seen != self.rung || self.seen & EACH != 0;
         }
         self.seen_sleep = (sleeper, number);
         if peer.sleeper.load(Ordering::Relaxed) != sleeper {

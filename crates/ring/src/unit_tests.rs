@@ -95,6 +95,28 @@ fn questions_and_answers_stay_in_the_first_bytes() {
 }
 
 #[test]
+fn an_end_is_rung_once_or_for_each_publication() {
+    let mut pair = Pair::in_ring();
+    let [first, second] = &mut pair.ends;
+    for each in [true, false, true] {
+        second.receiver.rings_each(each);
+        let mut buffer = [0; 64];
+        while second.receiver.read(&mut buffer).unwrap() > 0 {}
+        assert!(!second.receiver.arm().unwrap());
+        for publication in 0..3 {
+            assert_eq!(first.sender.write([b"ring".as_slice()], 4, None).unwrap(), 4);
+            let wanted = first.sender.wants_bell(&pair.peers[0]);
+            assert_eq!(wanted, each || publication == 0);
+            if wanted {
+                first.sender.rang(&pair.peers[0], true);
+            }
+        }
+        second.receiver.disarm();
+        assert!(!first.sender.wants_bell(&pair.peers[0]));
+    }
+}
+
+#[test]
 fn bells_before_a_tcp_part_are_told_from_its_data() {
     let mut pair = Pair::in_ring();
     let [first, second] = &mut pair.ends;

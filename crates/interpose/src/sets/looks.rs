@@ -360,6 +360,7 @@ impl Promoted {
 
     /// Has a bell ring for what comes next. False: something is here.
     fn rings_next(&mut self, interest: &Interest) -> bool {
+        self.connection.rings_each(false);
         if self.is_news(interest.events & EDGE != 0) {
             return !self.arm_to_sleep(interest.fd);
         }
@@ -382,6 +383,7 @@ impl Promoted {
         if self.shown_in_kernel {
             return;
         }
+        self.connection.rings_each(false);
         if self.sleeper != sleeper {
             if !self.armed {
                 self.connection.mute();

@@ -116,6 +116,11 @@ static void leaves_some(bool blocks, int left)
         SHOW(send(pair.client, "fghij", 5 - left, 0));
         show_wait("arrival beside the rest", set, 5000);
     }
+    for (int round = 0; round < 5; round++) {
+        SHOW(send(pair.client, "z", 1, 0));
+        show_wait("arrival beside what was not looked at", set, 5000);
+    }
+    show_wait("no more", set, 20);
     change(set, EPOLL_CTL_MOD, pair.server, EPOLLIN | EPOLLET);
     show_wait("told anew", set, 5000);
     SHOW(recv(pair.server, bytes, sizeof bytes, 0));

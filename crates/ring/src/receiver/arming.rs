@@ -2,7 +2,7 @@
 
 use super::{Ready, Receiver};
 use crate::Corrupt;
-use crate::bell::next_number;
+use crate::bell::{EACH, next_number};
 use crate::sync::{Ordering, full_fence};
 
 impl Receiver {
@@ -14,7 +14,7 @@ impl Receiver {
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.release();
         self.tell_count();
-        self.number = next_number(self.number);
+        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
         let own = self.own.header();
         own.arming.store(self.number, Ordering::Relaxed);
         own.armed.store(self.number, Ordering::Relaxed);
@@ -44,6 +44,12 @@ impl Receiver {
         ready.map(|_| true)
     }
 
+    /// Whether an armed end is rung for each publication from its next [`Receiver::arm`] on, instead of once: for
+    /// somebody who waits by edges of the kernel connection, and looks at nothing in between.
+    pub fn rings_each(&mut self, each: bool) {
+        self.each = each;
+    }
+
     /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
     /// little. True: more came meanwhile, and this end is not armed.
     ///
@@ -65,7 +71,7 @@ impl Receiver {
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {
         self.release();
-        self.number = next_number(self.number);
+        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
         let own = self.own.header();
         own.arming.store(self.number, Ordering::Relaxed);
         own.armed.store(self.number, Ordering::Relaxed);
