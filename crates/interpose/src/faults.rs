@@ -8,79 +8,58 @@ use std::arch::global_asm;
 
 use libc::ucontext_t;
 
-// Each takes the first and the last byte of a run that is not empty, and returns 0, or 1 where one is not there. What
-// is written is what was read.
+/// The functions below, in a processor's instructions: to load a byte from the first address, to store it there, to go
+/// on with the next page unless that is beyond the last, and to answer.
+macro_rules! touches {
+    ($load:literal, $store:literal, [$($go_on:literal),+], $answer:literal) => {
+        global_asm!(
+            ".pushsection .text.megapipe_touch,\"ax\",%progbits",
+            ".hidden megapipe_touch_to_read",
+            ".globl megapipe_touch_to_read",
+            ".type megapipe_touch_to_read, %function",
+            "megapipe_touch_to_read:",
+            "2:",
+            $load,
+            $($go_on,)+
+            concat!($answer, "0"),
+            "ret",
+            ".hidden megapipe_touch_to_write",
+            ".globl megapipe_touch_to_write",
+            ".type megapipe_touch_to_write, %function",
+            "megapipe_touch_to_write:",
+            "2:",
+            $load,
+            $store,
+            $($go_on,)+
+            concat!($answer, "0"),
+            "ret",
+            ".hidden megapipe_touch_failed",
+            ".globl megapipe_touch_failed",
+            "megapipe_touch_failed:",
+            concat!($answer, "1"),
+            "ret",
+            ".popsection",
+        );
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".pushsection .text.megapipe_touch,\"ax\",%progbits",
-    ".hidden megapipe_touch_to_read",
-    ".globl megapipe_touch_to_read",
-    ".type megapipe_touch_to_read, %function",
-    "megapipe_touch_to_read:",
-    "2:",
-    "movzx eax, byte ptr [rdi]",
-    "and rdi, -4096",
-    "add rdi, 4096",
-    "cmp rdi, rsi",
-    "jbe 2b",
-    "xor eax, eax",
-    "ret",
-    ".hidden megapipe_touch_to_write",
-    ".globl megapipe_touch_to_write",
-    ".type megapipe_touch_to_write, %function",
-    "megapipe_touch_to_write:",
-    "2:",
+touches!(
     "movzx eax, byte ptr [rdi]",
     "mov byte ptr [rdi], al",
-    "and rdi, -4096",
-    "add rdi, 4096",
-    "cmp rdi, rsi",
-    "jbe 2b",
-    "xor eax, eax",
-    "ret",
-    ".hidden megapipe_touch_failed",
-    ".globl megapipe_touch_failed",
-    "megapipe_touch_failed:",
-    "mov eax, 1",
-    "ret",
-    ".popsection",
+    ["and rdi, -4096", "add rdi, 4096", "cmp rdi, rsi", "jbe 2b"],
+    "mov eax, "
 );
 #[cfg(target_arch = "aarch64")]
-global_asm!(
-    ".pushsection .text.megapipe_touch,\"ax\",%progbits",
-    ".hidden megapipe_touch_to_read",
-    ".globl megapipe_touch_to_read",
-    ".type megapipe_touch_to_read, %function",
-    "megapipe_touch_to_read:",
-    "2:",
-    "ldrb w2, [x0]",
-    "and x0, x0, #-4096",
-    "add x0, x0, #4096",
-    "cmp x0, x1",
-    "b.ls 2b",
-    "mov x0, #0",
-    "ret",
-    ".hidden megapipe_touch_to_write",
-    ".globl megapipe_touch_to_write",
-    ".type megapipe_touch_to_write, %function",
-    "megapipe_touch_to_write:",
-    "2:",
+touches!(
     "ldrb w2, [x0]",
     "strb w2, [x0]",
-    "and x0, x0, #-4096",
-    "add x0, x0, #4096",
-    "cmp x0, x1",
-    "b.ls 2b",
-    "mov x0, #0",
-    "ret",
-    ".hidden megapipe_touch_failed",
-    ".globl megapipe_touch_failed",
-    "megapipe_touch_failed:",
-    "mov x0, #1",
-    "ret",
-    ".popsection",
+    ["and x0, x0, #-4096", "add x0, x0, #4096", "cmp x0, x1", "b.ls 2b"],
+    "mov x0, #"
 );
 
+// Each takes the first and the last byte of a run that is not empty, and returns 0, or 1 where one is not there. What
+// is written is what was read.
 unsafe extern "C" {
     fn megapipe_touch_to_read(first: *const u8, last: *const u8) -> usize;
     fn megapipe_touch_to_write(first: *mut u8, last: *mut u8) -> usize;

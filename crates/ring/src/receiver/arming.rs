@@ -14,10 +14,7 @@ impl Receiver {
     pub fn arm(&mut self) -> Result<bool, Corrupt> {
         self.release();
         self.tell_count();
-        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
-        let own = self.own.header();
-        own.arming.store(self.number, Ordering::Relaxed);
-        own.armed.store(self.number, Ordering::Relaxed);
+        self.ask_for_bell();
         // BELL-PAIR: armed before this last look; `wants_bell` has the other fence.
         self.look_armed()
     }
@@ -42,6 +39,13 @@ impl Receiver {
         }
         self.disarm();
         ready.map(|_| true)
+    }
+
+    fn ask_for_bell(&mut self) {
+        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
+        let own = self.own.header();
+        own.arming.store(self.number, Ordering::Relaxed);
+        own.armed.store(self.number, Ordering::Relaxed);
     }
 
     /// Whether an armed end is rung for each publication from its next [`Receiver::arm`] on, instead of once: for
@@ -71,10 +75,7 @@ impl Receiver {
     /// once, and other connections of its loop are not counted as rung through this one.
     pub fn mute(&mut self) {
         self.release();
-        self.number = next_number(self.number) | if self.each { EACH } else { 0 };
-        let own = self.own.header();
-        own.arming.store(self.number, Ordering::Relaxed);
-        own.armed.store(self.number, Ordering::Relaxed);
+        self.ask_for_bell();
         // BELL-PAIR: whoever looks after this sees what came before, and is rung for the rest.
         full_fence();
     }
