@@ -2,8 +2,9 @@
 //! sockets, and with the preload library in both.
 //!
 //! Every transport is measured in every case, once per round, with servers of its own; within a
-//! round the transports take turns, and each round starts with another one, so that a slow minute
-//! of the machine falls on all of them alike. Programs that are not installed are named and left out.
+//! round the transports take turns, and each round has another order, so that a slow minute of the
+//! machine, and what it remembers of the measurement before, fall on all of them alike. Programs that
+//! are not installed are named and left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -133,8 +134,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
         for case in plan.cases() {
             let transports = case.transports();
             let installed = absent.iter().all(|absent| absent.app != case.app);
-            for turn in 0..transports.len() {
-                let transport = transports[(turn + round as usize - 1) % transports.len()];
+            for transport in order(transports.len(), round as usize).map(|place| transports[place]) {
                 if installed && !lost.contains(&(case, transport)) {
                     let what = format!("{case}, {}", transport.name());
                     tell(Progress::Measuring(what.clone()))?;
@@ -171,6 +171,19 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
         }
     }
     Ok(Outcome::Complete)
+}
+
+/// The places of so many transports in the order of a round, which is counted from 1. Each round begins with another one,
+/// and has another one come after each: a machine that lends its CPUs out is slower for seconds after a transport that
+/// kept both busy.
+fn order(count: usize, round: usize) -> impl Iterator<Item = usize> {
+    let steps: Vec<usize> = (1..=count).filter(|step| is_coprime(*step, count)).collect();
+    let step = steps[(round - 1) % steps.len()];
+    (0..count).map(move |turn| (round - 1 + turn * step) % count)
+}
+
+fn is_coprime(a: usize, b: usize) -> bool {
+    if b == 0 { a == 1 } else { is_coprime(b, a % b) }
 }
 
 /// What all measurements share; dropping it ends and removes it.
@@ -305,4 +318,24 @@ fn version(name: &str, flag: &str) -> Option<String> {
     let output = server::plain(name).ok()?.arg(flag).output().ok()?;
     let words = if output.stdout.is_empty() { output.stderr } else { output.stdout };
     String::from_utf8_lossy(&words).lines().next().map(|line| line.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_transport_comes_after_each_other_one() {
+        let rounds: Vec<Vec<usize>> = (1..=4).map(|round| order(5, round).collect()).collect();
+        let mut followers: Vec<_> = rounds.iter().flat_map(|round| round.windows(2)).collect();
+        followers.sort();
+        followers.dedup();
+        assert_eq!(followers.len(), 16, "{rounds:?}");
+        assert_eq!((0..4).filter(|&round| rounds[round][0] == round).count(), 4);
+        for count in 1..=6 {
+            let mut all: Vec<_> = order(count, 7).collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..count).collect::<Vec<_>>());
+        }
+    }
 }
