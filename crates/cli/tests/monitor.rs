@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use promote::client::{Options, SharedMapping};
 use promote::wire::Token;
 use promote::{Answer, Client, Reason};
+use testkit::net::until_deserted;
 use testkit::process::{Fosterling, PATIENCE, copy_program, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
@@ -318,6 +319,9 @@ fn what_lies_at_its_places_is_not_deleted() {
     assert_eq!(fs::read_to_string(&file).unwrap(), "precious");
     assert!(!place.file("file.lock").exists() && !place.file("socket").exists());
     drop((stream, packets, waiting, datagrams));
+    for name in ["packets", "stream"] {
+        until_deserted(&place.file(name));
+    }
 
     // Dead sockets of either kind are replaced.
     let mut monitor = Running::start(
@@ -371,6 +375,7 @@ fn only_the_owner_or_root_replaces_a_dead_socket() {
     copy_program(PROGRAM.as_ref(), &program);
     let own = place.file("own");
     drop(sys::packet::listen(&own, 1).unwrap());
+    until_deserted(&own);
     // Even where whoever is asked whether it is alive may answer.
     fs::set_permissions(&own, PermissionsExt::from_mode(0o666)).unwrap();
     let output = Command::new(&program)
@@ -384,6 +389,7 @@ fn only_the_owner_or_root_replaces_a_dead_socket() {
 
     let theirs = place.file("theirs");
     drop(sys::packet::listen(&theirs, 1).unwrap());
+    until_deserted(&theirs);
     std::os::unix::fs::chown(&theirs, Some(STRANGER), Some(STRANGER)).unwrap();
     let mut monitor = Running::start(place.command().arg("--socket").arg(&theirs));
     monitor.signal(rustix::process::Signal::TERM);
@@ -505,8 +511,8 @@ fn root_starts_none_without_a_policy_and_nobody_in_a_strangers_directory() {
     }
     let marker = place.file("started");
     let program = place.file("program");
-    fs::write(&program, format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
-    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+    fs::write(place.file("text"), format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
+    copy_program(&place.file("text"), &program);
     let options = Options {
         start: true,
         policy: place.file(policy),

@@ -10,7 +10,7 @@ use socket2::Socket;
 
 mod support;
 
-use support::{Kind, Pair, Shape, Vector};
+use support::{Kind, Pair, Shape, Vector, arrived};
 
 fn udp() -> (UdpSocket, UdpSocket) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -32,6 +32,7 @@ fn eps(pairs: &[(UdpSocket, UdpSocket)], num: i32) -> Vec<Mmep> {
 fn exchange(receive: impl FnOnce(&mut [Mmep], &mut [libc::mmsghdr]) -> usize) -> bool {
     let pairs: Vec<_> = (0..30).map(|_| udp()).collect();
     pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"message").unwrap(), 7));
+    pairs.iter().for_each(|(socket, _)| arrived(socket));
     let mut vector = Vector::new(&vec![Shape::plain(64); 30]);
     let mut eps = eps(&pairs, 1);
     receive(&mut eps, &mut vector.messages) == 30
@@ -99,6 +100,7 @@ fn a_forked_child_gets_a_ring_of_its_own() {
     let mut vector = Vector::new(&vec![Shape::plain(64); 20]);
     let mut eps = eps(&pairs, 1);
     pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"child").unwrap(), 5));
+    pairs.iter().for_each(|(socket, _)| arrived(socket));
     // SAFETY: the child makes a few calls and ends; it allocates, which the C library allows
     // after a fork.
     let child = unsafe { libc::fork() };
@@ -127,6 +129,7 @@ fn a_flooded_socket_starves_nobody() {
             for (at, (_, sender)) in pairs.iter().enumerate().filter(|&(at, _)| at != 7) {
                 sender.send(&[round, at as u8]).unwrap();
             }
+            pairs.iter().for_each(|(socket, _)| arrived(socket));
             let mut vector = Vector::new(&vec![Shape::plain(64); 40]);
             let mut eps = eps(&pairs, 0);
             // SAFETY: the vector's memory lives.
@@ -145,6 +148,7 @@ fn few_places_go_round() {
     for mut caller in support::callers() {
         let pairs: Vec<_> = (0..10).map(|_| udp()).collect();
         pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"one").unwrap(), 3));
+        pairs.iter().for_each(|(socket, _)| arrived(socket));
         let mut got = 0;
         for _ in 0..10 {
             let mut vector = Vector::new(&vec![Shape::plain(64); 3]);
@@ -160,8 +164,9 @@ fn few_places_go_round() {
 #[test]
 fn entries_of_one_socket_go_on_where_the_one_before_ended() {
     for mut caller in support::callers() {
-        let (socket, sender) = udp();
-        (0..5u8).for_each(|number| assert_eq!(sender.send(&[number]).unwrap(), 1));
+        // Of a kind whose messages are there when they have been sent.
+        let Pair { socket, senders, .. } = Pair::new(Kind::UnixDatagram);
+        (0..5u8).for_each(|number| assert_eq!(senders[0].send(&[number]).unwrap(), 1));
         let mut vector = Vector::new(&vec![Shape::plain(8); 7]);
         let fd = socket.as_raw_fd();
         let entry = |num, offset| Mmep { sockfd: fd, num, offset };

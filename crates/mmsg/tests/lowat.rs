@@ -27,6 +27,14 @@ fn is_reported(set: &Set, within: Duration) -> bool {
     set.wait(&mut [Event::NONE; 4], Some(within)).unwrap() > 0
 }
 
+/// How long a few bytes wait for their report.
+fn reported_after(set: &Set, peer: &mut TcpStream) -> Duration {
+    let began = Instant::now();
+    peer.write_all(&[1; 10]).unwrap();
+    assert!(is_reported(set, FOREVER));
+    began.elapsed()
+}
+
 fn read(socket: &mut TcpStream) -> usize {
     socket.read(&mut [0; 4096]).unwrap()
 }
@@ -122,12 +130,13 @@ fn the_mark_is_back_when_rearm_returns() {
 
 #[test]
 fn the_end_is_reported_at_once() {
-    let (_lowat, mut socket, mut peer, set) = waiting(epoll::EDGES);
+    let (lowat, mut socket, mut peer, set) = waiting(epoll::EDGES);
+    lowat.set(&socket, MARK, FOREVER).unwrap();
     peer.write_all(&[1; 10]).unwrap();
     drop(peer);
     let began = Instant::now();
     assert!(is_reported(&set, FOREVER));
-    assert!(began.elapsed() < TIMEOUT / 2, "{:?}", began.elapsed());
+    assert!(began.elapsed() < FOREVER / 2, "{:?}", began.elapsed());
     assert_eq!((read(&mut socket), read(&mut socket)), (10, 0));
 }
 
@@ -152,16 +161,13 @@ fn the_first_unread_byte_counts() {
         peer.write_all(&[1; MARK as usize]).unwrap();
         std::thread::sleep(TIMEOUT * 3 / 4);
         assert!(read(&mut socket) >= MARK as usize);
-        began.elapsed() < TIMEOUT || {
+        let in_time = began.elapsed() < TIMEOUT && reported_after(&set, &mut peer) >= TIMEOUT / 2;
+        if !in_time {
             std::thread::sleep(TIMEOUT * 2);
-            false
         }
+        in_time
     });
-    assert!(in_time, "this machine is too busy to tell");
-    let began = Instant::now();
-    peer.write_all(&[1; 10]).unwrap();
-    assert!(is_reported(&set, FOREVER));
-    assert!(began.elapsed() >= TIMEOUT / 2, "{:?}", began.elapsed());
+    assert!(in_time, "what was read hastens, or this machine is too busy to tell");
 }
 
 /// A program that reads frames sets the mark to what the next one lacks.
@@ -183,11 +189,17 @@ fn a_mark_that_is_set_again_keeps_the_age_of_what_waits() {
         assert_eq!(read(&mut socket), 10);
         lowat.set(&socket, MARK, TIMEOUT).unwrap();
         assert!(!is_reported(&set, Duration::ZERO));
-        std::thread::sleep(TIMEOUT);
-        let began = Instant::now();
-        peer.write_all(&[1; 10]).unwrap();
-        assert!(is_reported(&set, FOREVER));
-        assert!(began.elapsed() >= TIMEOUT / 4, "{:?}", began.elapsed());
+        // Looks are rare for a while after one that the machine made late, and what comes between two counts from the first.
+        let waited = (0..100).any(|_| {
+            std::thread::sleep(TIMEOUT);
+            let waited = reported_after(&set, &mut peer) >= TIMEOUT / 4;
+            if !waited {
+                assert_eq!(read(&mut socket), 10);
+                lowat.set(&socket, MARK, TIMEOUT).unwrap();
+            }
+            waited
+        });
+        assert!(waited, "what was read hastens, or this machine is too busy to tell");
 
         // Another socket at the same number is new.
         let (other, mut other_peer) = pair();

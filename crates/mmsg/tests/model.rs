@@ -604,6 +604,7 @@ fn a_call_serves_every_kind_of_socket() {
     let kinds = Kind::ALL.iter().cycle().take(SOCKETS);
     let pairs: Vec<_> = kinds.map(|&kind| Pair::new(kind)).collect();
     pairs.iter().for_each(|pair| assert_eq!(pair.senders[0].send(b"hello").unwrap(), 5));
+    pairs.iter().for_each(|pair| support::arrived(&pair.socket));
     let mut vector = Vector::new(&vec![Shape::plain(16); 2 * SOCKETS]);
     let mut eps: Vec<_> = pairs.iter().map(|pair| Mmep { sockfd: pair.fd(), num: 0, offset: 0 }).collect();
     // SAFETY: the vector's memory lives.

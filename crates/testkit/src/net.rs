@@ -1,14 +1,15 @@
 //! Real sockets on loopback.
 
-use std::io::{self, Read};
+use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::driver::WATCHDOG;
+use crate::process::until;
 use crate::skip::Skipped;
 
 /// Any free port of 127.0.0.1.
@@ -95,7 +96,23 @@ pub fn tighten(socket: &impl AsFd) {
 /// A socket bound to a free port that sends connection attempts away.
 pub fn closed_port() -> SockAddr {
     let listener = listener();
-    listener.local_addr().expect("a bound socket has an address").into()
+    let address = listener.local_addr().expect("a bound socket has an address");
+    drop(listener);
+    let refused =
+        || TcpStream::connect(address).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused);
+    until("a closed port", || refused().then_some(()));
+    address.into()
+}
+
+/// Waits until nobody listens at a UNIX socket, of packets or a stream, that was dropped: a program that another test
+/// begins just now holds a copy until it has replaced itself.
+pub fn until_deserted(path: &Path) {
+    let refused = |kind| {
+        let socket = Socket::new(Domain::UNIX, kind, None).expect("a socket");
+        let to = SockAddr::unix(path).expect("a path of a socket");
+        socket.connect(&to).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    };
+    until("a deserted socket", || (refused(Type::STREAM) && refused(Type::SEQPACKET)).then_some(()));
 }
 
 /// Bytes of which any piece tells where it belongs.

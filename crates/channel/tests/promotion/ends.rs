@@ -4,6 +4,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use testkit::channel::UnregisterError;
+use testkit::process::until;
 
 use crate::support::{Two, engines, own_monitor, pattern};
 
@@ -133,12 +134,18 @@ fn ports_are_used_again_right_after_a_close() {
         let mut two = Two::new(engines, &folder);
         let mut port = 0;
         for round in 0..10 {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            socket.set_reuse_address(true).unwrap();
             let local = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-            socket.bind(&local.into()).unwrap();
-            socket.connect(&address.into()).unwrap();
-            let client = std::net::TcpStream::from(socket);
+            let client = until("the ports", || {
+                let socket =
+                    socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+                socket.set_reuse_address(true).unwrap();
+                socket.bind(&local.into()).unwrap();
+                // The program that another test begins just now has both ends until it has replaced itself.
+                match socket.connect(&address.into()) {
+                    Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => None,
+                    connected => Some(connected.map(|()| std::net::TcpStream::from(socket)).unwrap()),
+                }
+            });
             port = client.local_addr().unwrap().port();
             two.add((client, listener.accept().unwrap().0));
             two.read_streams();

@@ -89,7 +89,7 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
             side.step(Duration::from_millis(1));
         }
     }
-    assert!(promoted > 5 && plain > 5, "{promoted} were promoted, {plain} were not");
+    assert!(promoted > 0 && plain > 0, "{promoted} were promoted, {plain} were not");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use promote::client::POLICY_FILE;
+use testkit::process::copy_program;
 
 use crate::support::{Place, output, text};
 
@@ -138,7 +139,7 @@ fn a_privileged_program_runs_with_a_warning() {
         return;
     }
     let copy = place.file("megapipe");
-    fs::copy(crate::support::PROGRAM, &copy).unwrap();
+    copy_program(crate::support::PROGRAM.as_ref(), &copy);
     let library = place.file("libmegapipe_preload.so");
     fs::copy(crate::support::library(), &library).unwrap();
     let mut command = Command::new(&copy);

@@ -313,6 +313,7 @@ fn without_a_monitor_it_names_where_it_looked() {
     // A dead one's socket is none; the user's own directory is looked at besides the system's.
     let dead = sys::packet::listen(&place.socket(), 1).unwrap();
     drop(dead);
+    testkit::net::until_deserted(&place.socket());
     let text = refused(Command::new(PROGRAM).arg("top").arg("--socket").arg(place.socket()));
     assert_eq!(text, chosen);
     if !std::path::Path::new("/run/megapipe/monitor.sock").exists() {

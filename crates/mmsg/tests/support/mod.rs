@@ -89,6 +89,14 @@ impl Pair {
     }
 }
 
+/// Waits until a message is there: loopback may deliver it after the call that sent it, where the CPU is busy.
+pub(crate) fn arrived(socket: &impl AsRawFd) {
+    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live pollfd. A signal may end the wait.
+    while unsafe { libc::poll(&raw mut poll, 1, 20_000) } < 0 {}
+    assert_eq!(poll.revents, libc::POLLIN, "nothing arrives");
+}
+
 pub(crate) fn udp() -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
     socket.bind(&SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))).unwrap();

@@ -1,6 +1,6 @@
 //! Which sockets are the two ends of one connection.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Stdio;
@@ -16,19 +16,27 @@ use crate::support::*;
 /// A connection between ports 5001 and 5002, which are not given out by the kernel, of an
 /// address that nobody else uses.
 fn connection_at(address: Ipv4Addr) -> (TcpStream, TcpStream) {
+    // The program that another test begins just now has the ends of the one before until it has replaced itself.
+    process::until("free ports", || match try_connection_at(address) {
+        Err(error) if matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::AddrNotAvailable) => None,
+        connection => Some(connection.unwrap()),
+    })
+}
+
+fn try_connection_at(address: Ipv4Addr) -> io::Result<(TcpStream, TcpStream)> {
     let at = |port: u16| SocketAddr::from((address, port));
     let socket = || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_reuse_address(true).unwrap();
-        socket
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        io::Result::Ok(socket)
     };
-    let listener = socket();
-    listener.bind(&at(5002).into()).unwrap();
-    listener.listen(1).unwrap();
-    let client = socket();
-    client.bind(&at(5001).into()).unwrap();
-    client.connect(&at(5002).into()).unwrap();
-    (client.into(), TcpListener::from(listener).accept().unwrap().0)
+    let listener = socket()?;
+    listener.bind(&at(5002).into())?;
+    listener.listen(1)?;
+    let client = socket()?;
+    client.bind(&at(5001).into())?;
+    client.connect(&at(5002).into())?;
+    Ok((client.into(), TcpListener::from(listener).accept()?.0))
 }
 
 /// Ends a connection without a trace (RST, no TIME_WAIT), so that its ports are free at once.

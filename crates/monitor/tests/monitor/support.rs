@@ -49,6 +49,12 @@ pub(crate) struct Running {
     thread: Option<JoinHandle<Result<(), RunError>>>,
 }
 
+/// A client, once it has been welcomed.
+fn welcomed(mut client: Client) -> Client {
+    assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+    client
+}
+
 impl Running {
     /// Starts one with this policy, and a first client, which keeps it alive.
     pub(crate) fn start(policy: &str) -> (Running, Client) {
@@ -62,18 +68,16 @@ impl Running {
             linger: Some(Duration::from_millis(200)),
             signals: false,
         };
+        let mut running = Running { place, thread: None };
         // Before the thread runs: its connection waits in the backlog.
-        let thread = std::thread::spawn(move || Monitor::new(listener, options)?.run());
-        let running = Running { place, thread: Some(thread) };
-        let first = running.client("first");
-        (running, first)
+        let first = Client::connect(&running.options("first")).unwrap();
+        running.thread = Some(std::thread::spawn(move || Monitor::new(listener, options)?.run()));
+        (running, welcomed(first))
     }
 
     /// A client that has been welcomed.
     pub(crate) fn client(&self, name: &str) -> Client {
-        let mut client = Client::connect(&self.options(name)).unwrap();
-        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
-        client
+        welcomed(Client::connect(&self.options(name)).unwrap())
     }
 
     pub(crate) fn options(&self, name: &str) -> client::Options {

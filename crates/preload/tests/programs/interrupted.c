@@ -15,7 +15,7 @@ static void noted(int signal)
 static void *signals(void *unused)
 {
     (void)unused;
-    pause_ms(100);
+    pause_ms(300);
     pthread_kill(waiter, SIGUSR1);
     return NULL;
 }

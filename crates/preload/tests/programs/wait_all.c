@@ -25,7 +25,7 @@ static void *interrupter(void *unused)
     (void)unused;
     send_all(pair.client, "abc", 3);
     wait_for(pair.server, 0);
-    pause_ms(100);
+    pause_ms(300);
     pthread_kill(reader, SIGUSR1);
     return NULL;
 }
