@@ -50,7 +50,11 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
     let folder = own_monitor("victims");
     let mut random = Random(815);
     let (mut promoted, mut plain) = (0, 0);
-    for round in 0..48 {
+    for round in 0..96 {
+        // How many of the first are promoted depends on what else the machine does.
+        if round >= 48 && promoted > 5 && plain > 5 {
+            break;
+        }
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut command =
             process::this_test_as("kills::an_end_may_be_killed_at_any_step_of_its_promotion", "victim");
@@ -89,7 +93,7 @@ fn an_end_may_be_killed_at_any_step_of_its_promotion() {
             side.step(Duration::from_millis(1));
         }
     }
-    assert!(promoted > 0 && plain > 0, "{promoted} were promoted, {plain} were not");
+    assert!(promoted > 5 && plain > 5, "{promoted} were promoted, {plain} were not");
 }
 
 #[test]
