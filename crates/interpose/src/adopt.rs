@@ -1,5 +1,6 @@
 //! A connection changes to its rings: the last look at what the kernel and the ledger say.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -86,6 +87,7 @@ pub(crate) fn adopt(
         send_limit: socket.send_limit.load(Ordering::Relaxed),
         inherited: false,
         shown_in_kernel: false,
+        apart: VecDeque::new(),
         awaited_here: false,
         armed,
         stale: false,

@@ -22,7 +22,7 @@ impl Promoted {
     /// Puts what is left of the stream under every descriptor of the socket. `None`: the other
     /// end has not closed, more is to come, or there is no room for so much.
     pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
-        let mut rest = Vec::new();
+        let mut rest = Vec::from(std::mem::take(&mut self.apart));
         let mut piece = [0u8; PIECE];
         loop {
             let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };

@@ -3,15 +3,19 @@
 //! what lies unread in the ring the other end sends again through the kernel, or it goes to an heir.
 
 use std::ffi::c_int;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use libc::iovec;
 use ring::Leaving;
 
 use crate::fork;
 use crate::kernel::{self, Found};
+use crate::memory::Pieces;
 use crate::promoter;
 use crate::real;
+use crate::receive;
 use crate::sets;
 use crate::sockets::{self, Guard, Promoted, Socket, State};
 use crate::stats::{self, Stays};
@@ -24,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes that are sent again in one call.
 const PIECE: usize = 16 * 1024;
+/// Bytes that lie in no lane at most: more than the buffers of both ends hold (tcp_rmem and tcp_wmem of tcp(7)).
+const APART_MOST: usize = 64 << 20;
 
 /// Somebody else is about to use the socket of this descriptor.
 pub(crate) fn leave(fd: c_int) {
@@ -145,7 +151,7 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
                 promoted.connection.kernel_refused();
             }
             back_to_tcp(socket, inner, fd, State::Kernel);
-            call_back_here();
+            call_back_here(|socket| Some(socket.lock()));
         }
     }
 }
@@ -168,12 +174,13 @@ pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_i
 }
 
 /// The other end may be this process's own, and its thread this one.
-fn call_back_here() {
+fn call_back_here(lock: impl Fn(&'static Socket) -> Option<Guard<'static>>) {
     for (_, socket) in sockets::all().filter(|(_, socket)| socket.state() == State::Promoted) {
-        if let Some(promoted) = socket.lock().promoted.as_deref_mut()
+        if let Some(mut inner) = lock(socket)
+            && let Some(promoted) = inner.promoted.as_deref_mut()
             && promoted.connection.peer_left()
         {
-            let _ = promoted.send_again(socket.fd.load(Ordering::Relaxed));
+            let _ = promoted.send_again_now(socket.fd.load(Ordering::Relaxed));
         }
     }
 }
@@ -186,7 +193,7 @@ impl Promoted {
             return Leaving::Lost;
         }
         // Of nonsense that the other end wrote, whoever leaves is told.
-        self.connection.leaving().unwrap_or(Leaving::Wait)
+        self.connection.outlook().unwrap_or(Leaving::Wait)
     }
 
     /// Whether all that nobody read can be had through the kernel.
@@ -220,12 +227,21 @@ impl Promoted {
         let bells = loop {
             match self.connection.leaving().ok()? {
                 Leaving::Bells(bells) => break bells,
+                Leaving::GiveBack => return self.give_back(fd),
                 // One that was killed meanwhile comes to no end of it.
                 Leaving::Wait if matches!(self.look(fd), Found::End | Found::Failed(_)) => return None,
-                Leaving::Wait => wait(&mut deadline)?,
+                Leaving::Wait => wait_for_other_end(&mut deadline)?,
                 Leaving::Lost => return None,
             }
         };
+        self.discard_bells(fd, bells)?;
+        // Behind FIN nothing can be sent again.
+        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+        (!ended || !self.connection.has_unread()).then_some(())
+    }
+
+    /// Takes out bells that the kernel has, or is about to have.
+    fn discard_bells(&mut self, fd: c_int, bells: u64) -> Option<()> {
         let mut left = bells as usize;
         let mut deadline = None;
         while left > 0 {
@@ -244,25 +260,111 @@ impl Promoted {
                 }
             }
         }
-        // Behind FIN nothing can be sent again.
-        let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
-        (!ended || !self.connection.has_unread()).then_some(())
+        Some(())
+    }
+
+    /// What is left lies in both lanes, in an order that the kernel alone cannot have any more: the other end, which waits
+    /// for it, sends it through the kernel.
+    #[cold]
+    fn give_back(&mut self, fd: c_int) -> Option<()> {
+        self.take_apart(fd)?;
+        let Ok(Leaving::Bells(bells)) = self.connection.outlook() else { return None };
+        self.discard_bells(fd, bells)?;
+        let mut deadline = None;
+        while !self.apart.is_empty() {
+            match self.connection.give_back(self.apart.as_slices().0).ok()? {
+                0 if matches!(self.look(fd), Found::End | Found::Failed(_)) => return None,
+                0 => wait_for_other_end(&mut deadline)?,
+                count => {
+                    self.apart.drain(..count);
+                    deadline = None;
+                }
+            }
+        }
+        self.connection.gave_all_back();
+        Some(())
+    }
+
+    /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
+    fn take_apart(&mut self, fd: c_int) -> Option<()> {
+        let mut piece = [0u8; PIECE];
+        let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+        let mut deadline = None;
+        while self.apart.len() <= APART_MOST {
+            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false) {
+                ControlFlow::Break(Ok(count @ 1..)) => {
+                    self.apart.extend(&piece[..count]);
+                    deadline = None;
+                    continue;
+                }
+                ControlFlow::Break(_) => return None,
+                ControlFlow::Continue(()) => {}
+            }
+            if self.connection.is_wanted_back()? && self.connection.left_to_take() == 0 {
+                return Some(());
+            }
+            wait_for_other_end(&mut deadline)?;
+        }
+        None
     }
 
     /// The other end has left: what it did not take goes to the kernel. EAGAIN: a part of it
     /// waits for room there, and the next call on this socket tries again.
     #[cold]
     pub(crate) fn send_again(&mut self, fd: c_int) -> Result<(), i32> {
+        let mut deadline = None;
+        while !self.has_back(fd)? {
+            let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
+            // It may have ended just behind the last of it.
+            if wait(&mut deadline).is_none() || (ended && !self.has_back(fd)?) {
+                return Err(self.corrupt(fd));
+            }
+        }
+        self.send_again_now(fd)
+    }
+
+    /// Whether nothing is missing of what the other end, which has left, has to give back. It does so at once.
+    fn has_back(&mut self, fd: c_int) -> Result<bool, i32> {
+        let idle = self.connection.kernel_is_idle();
+        if !self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))? {
+            return Ok(true);
+        }
+        let mut bytes = Vec::new();
+        let all = self.connection.get_back(&mut bytes);
+        self.apart.extend(bytes);
+        match all {
+            // Two that leave each other would wait for each other.
+            Ok(all) if (all || !self.connection.has_left()) && self.apart.len() <= APART_MOST => Ok(all),
+            _ => Err(self.corrupt(fd)),
+        }
+    }
+
+    /// As [`Self::send_again`], without waiting for what the other end gives back.
+    fn send_again_now(&mut self, fd: c_int) -> Result<(), i32> {
+        if !self.has_back(fd)? {
+            return Err(libc::EAGAIN);
+        }
         let mut room_made = false;
         let mut piece = [0; PIECE];
         loop {
             let idle = self.connection.kernel_is_idle();
-            let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
+            let (owed, count) = match self.apart.len() {
+                0 => {
+                    let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
+                    (owed, self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?)
+                }
+                owed => {
+                    let first = self.apart.as_slices().0;
+                    let count = first.len().min(PIECE);
+                    piece[..count].copy_from_slice(&first[..count]);
+                    (owed, count)
+                }
+            };
             if owed == 0 {
                 return Ok(());
             }
-            let count = self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?;
             match kernel::send_now(fd, &piece[..count]) {
+                Ok(sent) if !self.apart.is_empty() => drop(self.apart.drain(..sent)),
                 Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
                 Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
                     // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
@@ -272,6 +374,12 @@ impl Promoted {
             }
         }
     }
+}
+
+/// The same for who waits for an answer of the other end, which may be this process's own.
+fn wait_for_other_end(deadline: &mut Option<Instant>) -> Option<()> {
+    call_back_here(Socket::try_lock);
+    wait(deadline)
 }
 
 /// Waits a moment; `None`: for too long already.

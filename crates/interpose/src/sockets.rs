@@ -2,6 +2,7 @@
 #![allow(unsafe_code)] // records in memory that is mapped once, for good
 
 use std::cell::UnsafeCell;
+use std::collections::VecDeque;
 use std::ffi::CStr;
 use std::io::{self, Write};
 use std::ptr::null_mut;
@@ -140,6 +141,9 @@ pub(crate) struct Promoted {
     pub(crate) inherited: bool,
     /// Others than its set wait for it, by the kernel's readiness: it is never hot.
     pub(crate) shown_in_kernel: bool,
+    /// Stream bytes that lie in no lane: this end leaves and gives them back to the other end, or that left, and they wait
+    /// for room in the kernel.
+    pub(crate) apart: VecDeque<u8>,
     /// A call of ours has waited for it: by poll(2), or by a read that blocks.
     pub(crate) awaited_here: bool,
     /// A bell will come for what arrives.

@@ -43,6 +43,14 @@ pub const NO_SLEEPER: u32 = u32::MAX;
 pub(crate) const BUSY: u32 = 1;
 /// `owes`: this end left before the other did, and sends nothing again.
 pub(crate) const REFUSED: u32 = u32::MAX;
+/// `owes`: this end wants back what the other end did not take, and sends nothing until it has that.
+pub(crate) const WANTS_BACK: u32 = u32::MAX - 1;
+/// `left`: this end takes nothing from the ring any more.
+pub(crate) const LEFT: u32 = 1;
+/// `left`: nor can what it did not take be sent again in its order, since it lies in both lanes.
+pub(crate) const LEFT_BOTH: u32 = 2;
+/// `left`: all of that was given back.
+pub(crate) const GAVE_BACK: u32 = 3;
 /// `at_kernel`: this end sends nothing more.
 pub(crate) const FINISHED: u32 = 2;
 /// Where the counters begin in a loop page.
@@ -146,7 +154,7 @@ pub(crate) struct Header {
     pub(crate) ended: AtomicU32,
     /// Which sleeper of the loop page looks at this receiver while it is hot.
     pub(crate) sleeper: AtomicU32,
-    /// 1: this end takes nothing from the ring any more, and hears no bells.
+    /// Not 0: this end takes nothing from the ring any more, and hears no bells.
     pub(crate) left: AtomicU32,
     /// 1: a process of this end has used it that did not map it at the promotion.
     pub(crate) several: AtomicU32,
@@ -158,13 +166,16 @@ pub(crate) struct Header {
     pub(crate) keeps_tcp: AtomicU32,
     /// What this end is doing at the kernel connection that one who leaves has to know.
     pub(crate) at_kernel: AtomicU32,
-    /// Ring bytes to be sent again since the other end left, and 1; 0: it did not ask.
+    /// Ring bytes to be sent again since the other end left, and 1; 0: not answered.
     pub(crate) owes: AtomicU32,
     /// Calls of this end's processes that are giving the kernel bytes of a TCP part.
     pub(crate) sending: AtomicU32,
     /// 1: the ring has not paid for long, and this end would keep to the kernel if the other did so, too.
     pub(crate) wishes_tcp: AtomicU32,
-    gap_112: Gap<16>,
+    /// Bytes that this end, which left, has given back: the last of them lie behind `tail`.
+    pub(crate) given_back: AtomicU64,
+    /// Of those of the other end, which left: how many this end has.
+    pub(crate) got_back: AtomicU64,
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
@@ -258,6 +269,8 @@ const _: () = {
     assert!(offset_of!(Header, owes) == 100);
     assert!(offset_of!(Header, sending) == 104);
     assert!(offset_of!(Header, wishes_tcp) == 108);
+    assert!(offset_of!(Header, given_back) == 112);
+    assert!(offset_of!(Header, got_back) == 120);
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);

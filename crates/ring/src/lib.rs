@@ -60,6 +60,9 @@ pub enum Corrupt {
     /// It left over ring bytes behind which others went through the kernel.
     #[error("the other end left while bytes lay in both lanes, and none can be sent again in order")]
     Left,
+    /// `given_back` is more than it can be.
+    #[error("the other end gave back more than it was sent")]
+    GivenBack,
 }
 
 /// Both halves of one end, for a thread that uses both.

@@ -79,6 +79,57 @@ impl Machine {
         if owes > 0 && !kernel_idle { Err(Corrupt::Left) } else { Ok(owes) }
     }
 
+    /// Whether the other end, which has left, has bytes of both lanes that it did not take, and is to give them back:
+    /// [`Self::get_back`] has to say that all is here before anything else is sent. To be asked before [`Self::recall`].
+    /// `kernel_idle`: as for [`Self::send`]; where it is not, that refuses.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[cold]
+    pub fn wants_back(&mut self, kernel_idle: bool) -> Result<bool, Corrupt> {
+        Ok(kernel_idle && self.end.sender.wants_back()?)
+    }
+
+    /// Appends what the other end has given back to `bytes`. True: all is here, and has to go to the kernel before
+    /// anything else.
+    ///
+    /// # Errors
+    ///
+    /// What was given back cannot be.
+    #[cold]
+    pub fn get_back(&mut self, bytes: &mut Vec<u8>) -> Result<bool, Corrupt> {
+        self.demoted = true;
+        self.end.sender.get_back(bytes)
+    }
+
+    /// Behind [`Leaving::GiveBack`]: whether the other end sends nothing more before it has everything back; `None`: it
+    /// takes nothing back.
+    pub fn is_wanted_back(&self) -> Option<bool> {
+        self.end.receiver.is_wanted_back()
+    }
+
+    /// Behind [`Leaving::GiveBack`]: the stream bytes that are still to be taken, in their order.
+    pub fn left_to_take(&self) -> u64 {
+        self.end.receiver.left_to_take()
+    }
+
+    /// Gives back some of these bytes, which were taken then; returns how many: 0 while the other end has not got those
+    /// before. After the last [`Self::gave_all_back`] follows.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`]; or there is no room, since the other end has not read what this one sent.
+    #[cold]
+    pub fn give_back(&mut self, bytes: &[u8]) -> Result<usize, Corrupt> {
+        self.end.sender.give_back(bytes)
+    }
+
+    /// All was given back.
+    pub fn gave_all_back(&self) {
+        self.end.receiver.gave_all_back();
+    }
+
     /// Copies the first of the bytes that are owed; returns how many.
     ///
     /// # Errors
@@ -131,6 +182,15 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
         self.end.receiver.leaving()
+    }
+
+    /// What [`Self::leaving`] would come to where the other end can take nothing back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn outlook(&mut self) -> Result<Leaving, Corrupt> {
+        self.end.receiver.outlook()
     }
 
     /// This end has left, and the other has not ([`Self::peer_left`]): what that does not take is not sent again

@@ -2,7 +2,7 @@
 
 use super::Receiver;
 use crate::Corrupt;
-use crate::layout::{BUSY, FINISHED, REFUSED};
+use crate::layout::{BUSY, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, WANTS_BACK};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
 
@@ -14,6 +14,9 @@ pub enum Leaving {
     /// So many bells are the next that the kernel has, or is about to have; behind them come
     /// stream bytes only, all that are left.
     Bells(u64),
+    /// What is left lies in both lanes: to be read on until the other end wants all of it back
+    /// ([`Receiver::is_wanted_back`]) and nothing is left to take ([`Receiver::left_to_take`]), and given back then.
+    GiveBack,
     /// Bytes lie in the ring that the other end cannot send again in their order.
     Lost,
 }
@@ -29,10 +32,26 @@ impl Receiver {
     /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
     pub fn leave(&mut self) {
         self.release();
+        let both = self.refresh().is_ok()
+            && self.next.is_some()
+            && (self.lane() == Lane::Tcp || self.tail != self.head);
         // LEAVE-PAIR: release the last head.
-        self.own.header().left.store(1, Ordering::Release);
+        self.own.header().left.store(if both { LEFT_BOTH } else { LEFT }, Ordering::Release);
         // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
         full_fence();
+    }
+
+    /// Stream bytes that the other end has sent, and this end has not taken. Behind [`Leaving::GiveBack`] that is all.
+    pub fn left_to_take(&self) -> u64 {
+        let peer = self.peer.header();
+        let sent = peer.tail.load(Ordering::Acquire).wrapping_add(peer.sent.data.load(Ordering::Relaxed));
+        sent.wrapping_sub(self.stream())
+    }
+
+    /// All that was left was given back.
+    pub fn gave_all_back(&self) {
+        // RETURN-PAIR: release the last bytes.
+        self.own.header().left.store(GAVE_BACK, Ordering::Release);
     }
 
     /// Whether a process of this end has left.
@@ -46,6 +65,34 @@ impl Receiver {
     /// # Errors
     /// The other end's words are nonsense.
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
+        let outlook = self.outlook()?;
+        let peer = self.peer.header();
+        match (peer.owes.load(Ordering::Relaxed), outlook) {
+            (WANTS_BACK, _) => Ok(Leaving::GiveBack),
+            (0, Leaving::Lost) if peer.at_kernel.load(Ordering::Relaxed) != FINISHED => {
+                self.own.header().left.store(LEFT_BOTH, Ordering::Release);
+                Ok(Leaving::GiveBack)
+            }
+            _ => Ok(outlook),
+        }
+    }
+
+    /// Whether the other end has sent all that it will before this end, which reads on meanwhile, has given everything
+    /// back; `None`: it wants nothing back.
+    pub fn is_wanted_back(&self) -> Option<bool> {
+        // RETURN-PAIR: acquire how much was sent in all.
+        match self.peer.header().owes.load(Ordering::Acquire) {
+            WANTS_BACK => Some(true),
+            0 => Some(false),
+            _ => None,
+        }
+    }
+
+    /// What [`Receiver::leaving`] comes to where the other end cannot take anything back.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn outlook(&mut self) -> Result<Leaving, Corrupt> {
         let peer = self.peer.header();
         // LEAVE-PAIR: acquire the count of what the kernel took.
         let at_kernel = peer.at_kernel.load(Ordering::Acquire);
@@ -55,7 +102,7 @@ impl Receiver {
         // LEAVE-PAIR: bytes that were sent again are not counted before the answer is there.
         let sent = peer.sent.tcp.load(Ordering::Acquire);
         let owes = peer.owes.load(Ordering::Acquire);
-        let answered = owes != 0 && owes != REFUSED;
+        let answered = !matches!(owes, 0 | REFUSED | WANTS_BACK);
         self.refresh()?;
         let peer = self.peer.header();
         if owes == 0 && self.tail != self.head && peer.left.load(Ordering::Relaxed) != 0 {

@@ -1,0 +1,142 @@
+/* A stream that lies unread, more of it than any ring holds, goes to another process: that reads all of it. The sender is
+ * this process, or another that is writing, or one that waits for an answer meanwhile. */
+#include "transcript.h"
+
+enum { PIECE = 30000, STEPS = 3 };
+
+static unsigned char bytes[PIECE];
+
+/* As much as goes without waiting; returns how much was sent by then. */
+static uint64_t filled(int fd, uint64_t sent)
+{
+    for (;;) {
+        fill(bytes, sent, sizeof bytes);
+        ssize_t count = send(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+        if (count < 0)
+            return sent;
+        sent += count;
+    }
+}
+
+/* Reads so much, or to the end; returns how much was read by then. */
+static uint64_t read_on(int fd, uint64_t got, uint64_t until)
+{
+    ssize_t count;
+    while (got < until && (count = NEED(recv(fd, bytes, sizeof bytes, 0))) > 0) {
+        if (!same(bytes, got, count))
+            fail("other bytes");
+        got += count;
+    }
+    return got;
+}
+
+/* The process that gets the stream: from that place on, to its end, which it answers. */
+static pid_t heir(int channel, int unused)
+{
+    pid_t child = NEED(fork());
+    if (child > 0)
+        return child;
+    close(unused);
+    uint64_t got, before;
+    take_all(channel, &got, sizeof got);
+    int fd = take_fd(channel);
+    before = got;
+    send_all(fd, "mine", 4);
+    got = read_on(fd, got, UINT64_MAX);
+    say("more came: %d", got > before);
+    send_all(fd, &got, sizeof got);
+    _exit(0);
+}
+
+static void hand_over(int channel, int fd, uint64_t got)
+{
+    send_all(channel, &got, sizeof got);
+    give_fd(channel, fd);
+    close(fd);
+}
+
+static void ends(int fd, uint64_t sent)
+{
+    uint64_t arrived;
+    char answer[4];
+    take_all(fd, answer, sizeof answer);
+    NEED(shutdown(fd, SHUT_WR));
+    take_all(fd, &arrived, sizeof arrived);
+    say("all came: %d", arrived == sent);
+    close(fd);
+}
+
+/* Reads a little in turns with the sender, so that both lanes have something. */
+static uint64_t mixed(struct pair pair, uint64_t *sent)
+{
+    uint64_t got = 0;
+    for (int step = 0; step < STEPS; step++) {
+        *sent = filled(pair.client, *sent);
+        got = read_on(pair.server, got, got + PIECE);
+    }
+    return got;
+}
+
+static void by_this_process(bool refilled)
+{
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t child = heir(channel[1], channel[0]);
+    struct pair pair = promoted();
+    uint64_t sent = 0, got = mixed(pair, &sent);
+    if (refilled)
+        sent = filled(pair.client, sent);
+    hand_over(channel[0], pair.server, got);
+    /* What waits for room comes before what is sent now. */
+    fill(bytes, sent, 1000);
+    send_all(pair.client, bytes, 1000);
+    ends(pair.client, sent + 1000);
+    status_of(child);
+    close(channel[0]);
+    close(channel[1]);
+}
+
+/* Another process sends: `waits`: it has sent all that goes, and waits for the new owner. */
+static void by_another(bool waits)
+{
+    int channel[2];
+    struct sockaddr_in at;
+    int listener = listening(&at);
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t sender = NEED(fork());
+    if (sender == 0) {
+        int fd = NEED(socket(AF_INET, SOCK_STREAM, 0));
+        NEED(connect(fd, (struct sockaddr *)&at, sizeof at));
+        uint64_t sent = 0;
+        if (waits)
+            sent = filled(fd, 0);
+        for (; !waits && sent < 200 * PIECE; sent += PIECE) {
+            fill(bytes, sent, sizeof bytes);
+            send_all(fd, bytes, sizeof bytes);
+        }
+        ends(fd, sent);
+        _exit(0);
+    }
+    pid_t child = heir(channel[1], channel[0]);
+    int fd = NEED(accept(listener, NULL, NULL));
+    uint64_t got = read_on(fd, 0, 3 * PIECE);
+    pause_ms(50);
+    hand_over(channel[0], fd, got);
+    status_of(child);
+    status_of(sender);
+    close(listener);
+    close(channel[0]);
+    close(channel[1]);
+}
+
+int main(void)
+{
+    say("# this process");
+    by_this_process(false);
+    by_this_process(true);
+    say("# another, which writes");
+    by_another(false);
+    say("# another, which waits");
+    by_another(true);
+    return 0;
+}
