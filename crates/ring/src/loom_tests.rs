@@ -467,6 +467,8 @@ struct Heedful {
     sender: Sender,
     peer_loop: PeerLoop,
     kernel: Arc<Kernel>,
+    /// It takes back what lies in both lanes.
+    takes: bool,
 }
 
 impl Heedful {
@@ -483,8 +485,23 @@ impl Heedful {
         left
     }
 
+    /// The same for one that takes back what lies in both lanes.
+    fn takes_back(&mut self) {
+        if !self.sender.wants_back().unwrap() {
+            return;
+        }
+        let mut bytes = Vec::new();
+        while !self.sender.get_back(&mut bytes).unwrap() {
+            thread::yield_now();
+        }
+        bytes.iter().for_each(|byte| self.kernel.send(*byte));
+    }
+
     fn send_over_tcp(&mut self, byte: u8) {
         if self.sender.about_to_send_over_tcp() {
+            if self.takes {
+                self.takes_back();
+            }
             self.left();
         }
         self.kernel.send(byte);
@@ -511,7 +528,8 @@ fn left_by(mut receiver: Receiver, kernel: &Kernel) -> Option<()> {
     loop {
         match receiver.leaving().unwrap() {
             Leaving::Wait => thread::yield_now(),
-            Leaving::Lost => return None,
+            // Who sends to it makes no more calls.
+            Leaving::GiveBack | Leaving::Lost => return None,
             Leaving::Bells(bells) => {
                 assert!(kernel.unread() >= bells, "a bell is there when it is counted");
                 assert!(kernel.take(bells).iter().all(|byte| *byte == 0), "bells come before all else");
@@ -527,8 +545,12 @@ fn loom_a_leaver_gets_the_rest_through_the_kernel() {
     check(3, || {
         let (sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
-        let mut heedful =
-            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: kernel.clone() };
+        let mut heedful = Heedful {
+            sender,
+            peer_loop: PeerLoop::of(PageMemory::model()),
+            kernel: kernel.clone(),
+            takes: false,
+        };
         assert!(!receiver.arm().unwrap());
         let writer = thread::spawn(move || {
             heedful.send(1);
@@ -552,7 +574,7 @@ fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
         let kernel = Arc::new(Kernel::default());
         let peer_loop = PeerLoop::of(PageMemory::model());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone() };
+        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone(), takes: false };
         let writer = thread::spawn(move || {
             assert!(heedful.sender.open_tcp().unwrap());
             heedful.send_over_tcp(2);
@@ -569,6 +591,81 @@ fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
     });
 }
 
+/// Takes what is there, of both lanes in their order.
+fn take_some(receiver: &mut Receiver, kernel: &Kernel, taken: &mut Vec<u8>) {
+    match receiver.look().unwrap() {
+        Ready::Ring(_) => {
+            let mut bytes = [0; RING];
+            let count = receiver.read(&mut bytes).unwrap();
+            taken.extend(&bytes[..count]);
+        }
+        Ready::Tcp { .. } | Ready::Nothing => match receiver.tcp(kernel.unread()).unwrap() {
+            Front::Data(count) => {
+                taken.extend(kernel.take(count));
+                receiver.took_tcp(count);
+            }
+            Front::Bells(count) => {
+                kernel.take(count);
+                receiver.took_tcp(count);
+            }
+            Front::Later => {}
+        },
+    }
+}
+
+/// RETURN-PAIR: what lies in both lanes comes through the kernel, in its order.
+#[test]
+fn loom_a_stream_in_both_lanes_is_given_back() {
+    check(2, || {
+        let (first, second) = direction();
+        second.receiver.mark_aware();
+        let mut sender = first.sender;
+        assert!(sender.open_ring().unwrap());
+        assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+        let kernel = Arc::new(Kernel::default());
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone(), takes: true };
+        assert!(heedful.sender.open_tcp().unwrap());
+        let back_kernel = Arc::new(Kernel::default());
+        let bell = back_kernel.clone();
+        let writer = thread::spawn(move || {
+            heedful.send_over_tcp(2);
+            bell.wait();
+            heedful.send_over_tcp(3);
+        });
+        let End { sender: mut back, mut receiver } = second;
+        let mut taken = Vec::new();
+        receiver.leave();
+        back_kernel.send(0);
+        loop {
+            match receiver.leaving().unwrap() {
+                Leaving::Wait => thread::yield_now(),
+                Leaving::Bells(bells) => {
+                    assert_eq!(bells, 0);
+                    break;
+                }
+                Leaving::Lost => panic!("nothing is lost"),
+                Leaving::GiveBack => {
+                    while !receiver.is_wanted_back().unwrap() || receiver.left_to_take() > 0 {
+                        take_some(&mut receiver, &kernel, &mut taken);
+                        thread::yield_now();
+                    }
+                    while !taken.is_empty() {
+                        match back.give_back(&taken).unwrap() {
+                            0 => thread::yield_now(),
+                            count => drop(taken.drain(..count)),
+                        }
+                    }
+                    receiver.gave_all_back();
+                    break;
+                }
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(kernel.take(kernel.unread()), [1, 2, 3]);
+    });
+}
+
 /// LEAVE-PAIR: of two who leave at the same time the later one gets the rest, or is told that it is lost; nobody waits
 /// for ever.
 #[test]
@@ -580,8 +677,12 @@ fn loom_two_leavers_get_all_or_are_told() {
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
-        let mut heedful =
-            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: kernel.clone() };
+        let mut heedful = Heedful {
+            sender,
+            peer_loop: PeerLoop::of(PageMemory::model()),
+            kernel: kernel.clone(),
+            takes: false,
+        };
         let leaves = move |mut receiver: Receiver, heedful: &mut Heedful| {
             receiver.leave();
             if !heedful.left() {
@@ -595,7 +696,8 @@ fn loom_two_leavers_get_all_or_are_told() {
         });
         let End { sender, receiver, .. } = second;
         let back = Arc::new(Kernel::default());
-        let mut heedful = Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: back };
+        let mut heedful =
+            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: back, takes: false };
         let receiver = leaves(receiver, &mut heedful);
         let left = left_by(receiver, &kernel);
         other.join().unwrap();

@@ -245,15 +245,17 @@ impl Sender {
     /// The other end has taken what was never sent.
     #[cold]
     pub fn wants_back(&mut self) -> Result<bool, Corrupt> {
-        // LEAVE-PAIR: acquire the last head.
-        let left = self.peer.header().left.load(Ordering::Acquire);
         match self.own.header().owes.load(Ordering::Relaxed) {
             WANTS_BACK => return Ok(true),
-            0 if left != 0 => {}
+            0 if self.peer_left() => {}
             _ => return Ok(false),
         }
+        // RETURN-PAIR: acquire the head first, which moves on once `left` says that all comes back.
         let untaken = self.untaken()?;
-        let wants = left == LEFT_BOTH || self.is_in_both(untaken);
+        let left = self.peer.header().left.load(Ordering::Relaxed);
+        // Who sends nothing more may have been left by then.
+        let finished = self.own.header().at_kernel.load(Ordering::Relaxed) == FINISHED;
+        let wants = !finished && (left == LEFT_BOTH || self.is_in_both(untaken));
         if wants {
             // RETURN-PAIR: release how much was sent in all.
             self.own.header().owes.store(WANTS_BACK, Ordering::Release);

@@ -32,9 +32,8 @@ impl Receiver {
     /// through the kernel, and everything else behind it. [`Receiver::leaving`] follows.
     pub fn leave(&mut self) {
         self.release();
-        let both = self.refresh().is_ok()
-            && self.next.is_some()
-            && (self.lane() == Lane::Tcp || self.tail != self.head);
+        // Bells behind bytes that nobody took, and the ring's bytes that they announced.
+        let both = self.refresh().is_ok() && self.lane() == Lane::Tcp && self.next.is_some();
         // LEAVE-PAIR: release the last head.
         self.own.header().left.store(if both { LEFT_BOTH } else { LEFT }, Ordering::Release);
         // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
@@ -66,11 +65,14 @@ impl Receiver {
     /// The other end's words are nonsense.
     pub fn leaving(&mut self) -> Result<Leaving, Corrupt> {
         let outlook = self.outlook()?;
-        let peer = self.peer.header();
-        match (peer.owes.load(Ordering::Relaxed), outlook) {
-            (WANTS_BACK, _) => Ok(Leaving::GiveBack),
-            (0, Leaving::Lost) if peer.at_kernel.load(Ordering::Relaxed) != FINISHED => {
-                self.own.header().left.store(LEFT_BOTH, Ordering::Release);
+        let (own, peer) = (self.own.header(), self.peer.header());
+        let both = outlook == Leaving::Lost || own.left.load(Ordering::Relaxed) == LEFT_BOTH;
+        let finished = peer.at_kernel.load(Ordering::Relaxed) == FINISHED;
+        match peer.owes.load(Ordering::Relaxed) {
+            WANTS_BACK => Ok(Leaving::GiveBack),
+            0 if both && !finished && outlook != Leaving::Wait => {
+                // RETURN-PAIR: the next head releases this.
+                own.left.store(LEFT_BOTH, Ordering::Relaxed);
                 Ok(Leaving::GiveBack)
             }
             _ => Ok(outlook),
