@@ -320,7 +320,14 @@ impl Promoted {
                 return Err(self.corrupt(fd));
             }
         }
-        self.send_again_now(fd)
+        let mut deadline = None;
+        loop {
+            match self.send_again_now(fd) {
+                // There was room for all of it before, if not at once.
+                Err(libc::EAGAIN) if !self.apart.is_empty() && wait(&mut deadline).is_some() => {}
+                done => return done,
+            }
+        }
     }
 
     /// Whether nothing is missing of what the other end, which has left, has to give back. It does so at once.
@@ -366,7 +373,7 @@ impl Promoted {
             match kernel::send_now(fd, &piece[..count]) {
                 Ok(sent) if !self.apart.is_empty() => drop(self.apart.drain(..sent)),
                 Ok(sent) => self.connection.sent_again(sent).map_err(|_| self.corrupt(fd))?,
-                Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
+                Err(libc::EAGAIN) if self.apart.is_empty() && !std::mem::replace(&mut room_made, true) => {
                     // Nobody may come back to this socket soon. socket(7): the kernel doubles it.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(owed as c_int));
                 }

@@ -122,8 +122,8 @@ static void by_another(bool waits)
     uint64_t got = read_on(fd, 0, 3 * PIECE);
     pause_ms(50);
     hand_over(channel[0], fd, got);
-    status_of(child);
     status_of(sender);
+    status_of(child);
     close(listener);
     close(channel[0]);
     close(channel[1]);
