@@ -202,12 +202,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
 fn part(promoted: &mut Promoted, fd: c_int) {
     let last = promoted.connection.give_up();
     if fd >= 0 {
-        if last {
-            promoted.connection.sends_no_more();
-        }
-        if promoted.connection.peer_left() {
-            let _ = promoted.send_again(fd);
-        }
+        promoted.before_end(fd, last);
         if last && promoted.connection.has_unread() {
             // As Linux does for bytes that nobody read.
             kernel::reset_at_close(fd);

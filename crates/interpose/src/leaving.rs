@@ -312,6 +312,25 @@ impl Promoted {
     /// waits for room there, and the next call on this socket tries again.
     #[cold]
     pub(crate) fn send_again(&mut self, fd: c_int) -> Result<(), i32> {
+        self.send_again_waiting(fd, false)
+    }
+
+    /// FIN is about to be sent, behind all that this end sent; `last`: by nobody but this process.
+    pub(crate) fn before_end(&mut self, fd: c_int, last: bool) {
+        // Behind FIN the other end gives nothing back.
+        for finished in [false, true] {
+            if finished && last {
+                self.connection.sends_no_more();
+            }
+            if self.connection.peer_left() {
+                // Nobody asks again.
+                let _ = self.send_again_waiting(fd, true);
+            }
+        }
+    }
+
+    /// As [`Self::send_again`]; `all`: it waits for room.
+    fn send_again_waiting(&mut self, fd: c_int, all: bool) -> Result<(), i32> {
         let mut deadline = None;
         while !self.has_back(fd)? {
             let ended = matches!(self.look(fd), Found::End | Found::Failed(_));
@@ -320,20 +339,34 @@ impl Promoted {
                 return Err(self.corrupt(fd));
             }
         }
-        let mut deadline = None;
+        let (mut deadline, mut before) = (None, usize::MAX);
         loop {
             match self.send_again_now(fd) {
-                // There was room for all of it before, if not at once.
-                Err(libc::EAGAIN) if !self.apart.is_empty() && wait(&mut deadline).is_some() => {}
+                // There was room for what came back before, if not at once.
+                Err(libc::EAGAIN) if all || !self.apart.is_empty() => {
+                    if std::mem::replace(&mut before, self.apart.len()) != self.apart.len() {
+                        deadline = None;
+                    }
+                    if wait(&mut deadline).is_none() {
+                        // Other processes of this end do not know of it.
+                        let gone = all || self.connection.is_shared();
+                        return Err(if gone { self.corrupt(fd) } else { libc::EAGAIN });
+                    }
+                }
                 done => return done,
             }
         }
     }
 
+    /// Whether the other end, which has left, is to give something back.
+    fn is_owed_by_other_end(&mut self, fd: c_int) -> Result<bool, i32> {
+        let idle = self.connection.kernel_is_idle();
+        self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))
+    }
+
     /// Whether nothing is missing of what the other end, which has left, has to give back. It does so at once.
     fn has_back(&mut self, fd: c_int) -> Result<bool, i32> {
-        let idle = self.connection.kernel_is_idle();
-        if !self.connection.wants_back(idle).map_err(|_| self.corrupt(fd))? {
+        if !self.is_owed_by_other_end(fd)? {
             return Ok(true);
         }
         let mut bytes = Vec::new();
@@ -348,7 +381,8 @@ impl Promoted {
 
     /// As [`Self::send_again`], without waiting for what the other end gives back.
     fn send_again_now(&mut self, fd: c_int) -> Result<(), i32> {
-        if !self.has_back(fd)? {
+        // Other processes of this end do not know of a part of it.
+        if (self.connection.is_shared() && self.is_owed_by_other_end(fd)?) || !self.has_back(fd)? {
             return Err(libc::EAGAIN);
         }
         let mut room_made = false;

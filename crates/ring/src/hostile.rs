@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use ring::{Corrupt, End, PeerLoop, PeerSegment, Ready, Segment};
+use ring::{Corrupt, End, Leaving, PeerLoop, PeerSegment, Ready, Segment};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -48,8 +48,10 @@ impl Drop for Memory {
 
 /// Words of a segment that its peer reads: aware, armed, ended, parts, records, tail, base, head.
 const WORDS: [usize; 14] = [12, 64, 68, 128, 132, 192, 196, 200, 204, 1024, 1028, 1032, 1040, 1044];
-/// Those of an end that leaves.
-const LEAVING: [usize; 3] = [76, 96, 100];
+/// Those of an end that leaves: left, at_kernel, owes, given_back, got_back.
+const LEAVING: [usize; 5] = [76, 96, 100, 112, 120];
+/// What `owes` holds of an end that wants everything back.
+const WANTS_BACK: u32 = u32::MAX - 1;
 
 struct Script<'a>(&'a [u8]);
 
@@ -140,16 +142,29 @@ fn step(
             receiver.resume()?;
             sender.resume();
         }
-        _ if step >= 192 => theirs.poke(LEAVING[size % LEAVING.len()], (size / 3) as u32),
+        _ if step >= 216 => theirs.poke(LEAVING[size % LEAVING.len()], (size / LEAVING.len()) as u32),
+        _ if step >= 192 => theirs.poke(LEAVING[2], WANTS_BACK),
         _ if step >= 144 => {
             receiver.leave();
-            let _ = receiver.leaving()?;
+            if receiver.leaving()? == Leaving::GiveBack
+                && receiver.is_wanted_back() == Some(true)
+                && receiver.left_to_take() == 0
+            {
+                assert!(sender.give_back(&buffer[..size])? <= size);
+                receiver.gave_all_back();
+            }
         }
         _ if step >= 96 => {
             let left = sender.about_to_send_over_tcp();
-            let count = sender.peek_owed(&mut buffer[..size])?;
-            assert!(count <= size && (left || !sender.peer_left()));
-            sender.sent_again(count)?;
+            if sender.wants_back()? {
+                let mut back = Vec::new();
+                sender.get_back(&mut back)?;
+                assert!(back.len() <= sender.ring_length());
+            } else {
+                let count = sender.peek_owed(&mut buffer[..size])?;
+                assert!(count <= size && (left || !sender.peer_left()));
+                sender.sent_again(count)?;
+            }
         }
         _ => drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?)),
     }

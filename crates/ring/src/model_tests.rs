@@ -232,7 +232,18 @@ fn the_seeds_of_the_fuzzer_end_as_they_are_called() {
         assert_eq!(path.file_name().unwrap().to_str(), Some(end.as_str()));
         ends.insert(end);
     }
-    let every = ["Base", "Head", "None", "Parts", "PartsTaken", "RecordLane", "RecordStart", "Tail"];
+    let every = [
+        "Base",
+        "GivenBack",
+        "Head",
+        "Left",
+        "None",
+        "Parts",
+        "PartsTaken",
+        "RecordLane",
+        "RecordStart",
+        "Tail",
+    ];
     assert!(ends.iter().eq(every), "{ends:?}");
 }
 

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use crate::layout::{MAX_SIZE, MIN_SIZE, format_segment};
 use crate::support::Pair;
 use crate::{
-    Acquired, Direction, Front, Lane, LayoutError, Lock, LockError, PeerSegment, Ready, Segment, Wait,
+    Acquired, Corrupt, Direction, Front, Lane, LayoutError, Leaving, Lock, LockError, PeerSegment, Ready,
+    Segment, Wait,
 };
 
 /// Memory as a page is: aligned.
@@ -43,6 +44,67 @@ fn a_ring_opens_only_to_an_end_that_is_aware() {
     pair.ends[1].receiver.mark_aware();
     assert!(pair.ends[0].sender.open_ring().unwrap());
     assert_eq!(pair.ends[0].sender.lane(), Lane::Ring);
+}
+
+/// `b"ring"` lies in the ring, and five bytes that the kernel took come behind it.
+fn in_both_lanes() -> Pair {
+    let mut pair = Pair::in_ring();
+    let sender = &mut pair.ends[0].sender;
+    assert_eq!(sender.write([&b"ring"[..]], usize::MAX, None), Ok(4));
+    assert!(sender.open_tcp().unwrap());
+    sender.sent_over_tcp(5);
+    pair
+}
+
+#[test]
+fn what_lies_in_both_lanes_is_given_back() {
+    let mut pair = in_both_lanes();
+    let [sending, leaving] = &mut pair.ends;
+    leaving.receiver.leave();
+    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
+    assert_eq!(leaving.receiver.is_wanted_back(), Some(false), "the other end does not know yet");
+    assert_eq!(sending.sender.wants_back(), Ok(true));
+    assert_eq!(leaving.receiver.is_wanted_back(), Some(true));
+    assert_eq!(leaving.receiver.left_to_take(), 9);
+    let mut bytes = [0; 9];
+    assert_eq!(leaving.receiver.read(&mut bytes), Ok(4));
+    bytes[4..].copy_from_slice(b"other");
+    assert!(leaving.receiver.tcp(5).is_ok());
+    leaving.receiver.took_tcp(5);
+    assert_eq!(leaving.receiver.left_to_take(), 0);
+
+    let mut back = Vec::new();
+    assert_eq!(sending.sender.get_back(&mut back), Ok(false), "nothing yet");
+    assert_eq!(leaving.sender.give_back(&bytes[..6]), Ok(6));
+    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(0), "it has not got those before");
+    assert_eq!(sending.sender.get_back(&mut back), Ok(false));
+    assert_eq!(leaving.sender.give_back(&bytes[6..]), Ok(3));
+    leaving.receiver.gave_all_back();
+    assert_eq!(sending.sender.get_back(&mut back), Ok(true));
+    assert_eq!(back, b"ringother");
+    assert_eq!((sending.sender.wants_back(), sending.sender.recall()), (Ok(false), Ok(0)));
+}
+
+#[test]
+fn more_than_was_sent_is_not_taken_back() {
+    let mut pair = in_both_lanes();
+    let [sending, leaving] = &mut pair.ends;
+    leaving.receiver.leave();
+    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::GiveBack));
+    assert_eq!(sending.sender.wants_back(), Ok(true));
+    assert_eq!(leaving.sender.give_back(&[0; 10]), Ok(10));
+    assert_eq!(sending.sender.get_back(&mut Vec::new()), Err(Corrupt::GivenBack));
+}
+
+#[test]
+fn behind_fin_nothing_is_given_back() {
+    let mut pair = in_both_lanes();
+    let [sending, leaving] = &mut pair.ends;
+    sending.sender.sends_no_more();
+    leaving.receiver.leave();
+    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Lost));
+    assert_eq!((sending.sender.wants_back(), sending.sender.recall()), (Ok(false), Ok(0)));
+    assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Lost));
 }
 
 #[test]

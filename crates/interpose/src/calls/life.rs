@@ -68,10 +68,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     {
         // FIN comes behind what the ring holds; what is sent later is the kernel's to refuse.
         promoted.connection.kernel_sends();
-        promoted.connection.sends_no_more();
-        if promoted.connection.peer_left() {
-            let _ = promoted.send_again(fd);
-        }
+        promoted.before_end(fd, true);
     }
     real::shutdown(fd, how)
 }

@@ -4,6 +4,9 @@
 
 enum { PIECE = 30000, STEPS = 3 };
 
+/* What the sender does behind the stream: it sends more and waits for the answer, closes, or hands its end on, too. */
+enum behind { ENDS, CLOSES, PASSES_ON };
+
 static unsigned char bytes[PIECE];
 
 /* As much as goes without waiting; returns how much was sent by then. */
@@ -31,7 +34,7 @@ static uint64_t read_on(int fd, uint64_t got, uint64_t until)
 }
 
 /* The process that gets the stream: from that place on, to its end, which it answers. */
-static pid_t heir(int channel, int unused)
+static pid_t heir(int channel, int unused, bool answers)
 {
     pid_t child = NEED(fork());
     if (child > 0)
@@ -41,10 +44,14 @@ static pid_t heir(int channel, int unused)
     take_all(channel, &got, sizeof got);
     int fd = take_fd(channel);
     before = got;
-    send_all(fd, "mine", 4);
+    if (answers)
+        send_all(fd, "mine", 4);
     got = read_on(fd, got, UINT64_MAX);
     say("more came: %d", got > before);
-    send_all(fd, &got, sizeof got);
+    if (answers)
+        send_all(fd, &got, sizeof got);
+    else
+        send_all(channel, &got, sizeof got);
     _exit(0);
 }
 
@@ -77,23 +84,55 @@ static uint64_t mixed(struct pair pair, uint64_t *sent)
     return got;
 }
 
-static void by_this_process(bool refilled)
+/* The other process that gets the sender's end: what waits for room comes before what is sent now. */
+static pid_t sender(int channel, int unused)
 {
-    int channel[2];
+    pid_t child = NEED(fork());
+    if (child > 0)
+        return child;
+    close(unused);
+    uint64_t sent;
+    take_all(channel, &sent, sizeof sent);
+    int fd = take_fd(channel);
+    fill(bytes, sent, 1000);
+    send_all(fd, bytes, 1000);
+    ends(fd, sent + 1000);
+    _exit(0);
+}
+
+static void by_this_process(bool refilled, enum behind behind)
+{
+    int channel[2], senders[2];
     NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
-    pid_t child = heir(channel[1], channel[0]);
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, senders));
+    pid_t child = heir(channel[1], channel[0], behind != CLOSES);
+    pid_t other = behind == PASSES_ON ? sender(senders[1], senders[0]) : 0;
     struct pair pair = promoted();
-    uint64_t sent = 0, got = mixed(pair, &sent);
+    uint64_t sent = 0, got = mixed(pair, &sent), arrived;
     if (refilled)
         sent = filled(pair.client, sent);
     hand_over(channel[0], pair.server, got);
-    /* What waits for room comes before what is sent now. */
-    fill(bytes, sent, 1000);
-    send_all(pair.client, bytes, 1000);
-    ends(pair.client, sent + 1000);
+    switch (behind) {
+    case ENDS:
+        fill(bytes, sent, 1000);
+        send_all(pair.client, bytes, 1000);
+        ends(pair.client, sent + 1000);
+        break;
+    case CLOSES:
+        SHOW(close(pair.client));
+        take_all(channel[0], &arrived, sizeof arrived);
+        say("all came: %d", arrived == sent);
+        break;
+    case PASSES_ON:
+        hand_over(senders[0], pair.client, sent);
+        status_of(other);
+        break;
+    }
     status_of(child);
-    close(channel[0]);
-    close(channel[1]);
+    for (int end = 0; end < 2; end++) {
+        close(channel[end]);
+        close(senders[end]);
+    }
 }
 
 /* Another process sends: `waits`: it has sent all that goes, and waits for the new owner. */
@@ -117,7 +156,7 @@ static void by_another(bool waits)
         ends(fd, sent);
         _exit(0);
     }
-    pid_t child = heir(channel[1], channel[0]);
+    pid_t child = heir(channel[1], channel[0], true);
     int fd = NEED(accept(listener, NULL, NULL));
     uint64_t got = read_on(fd, 0, 3 * PIECE);
     pause_ms(50);
@@ -132,8 +171,10 @@ static void by_another(bool waits)
 int main(void)
 {
     say("# this process");
-    by_this_process(false);
-    by_this_process(true);
+    for (enum behind behind = ENDS; behind <= PASSES_ON; behind++) {
+        by_this_process(false, behind);
+        by_this_process(true, behind);
+    }
     say("# another, which writes");
     by_another(false);
     say("# another, which waits");
