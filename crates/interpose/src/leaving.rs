@@ -109,9 +109,9 @@ fn inherited() -> impl Iterator<Item = c_int> {
     (0..table::end()).filter(inherited)
 }
 
-/// Whether a descriptor is not to go to another program that inherits it, since the connection could only be reset: it
-/// has bytes in both lanes that nobody read, as streams have. Most programs that inherit one know nothing of it;
-/// those that are meant to have it get it as standard input or output. `forked`: only if another process goes on with it.
+/// Whether a descriptor is not to go to another program that inherits it, since that would have to wait until the other end's
+/// program looks: it has bytes in both lanes that nobody read, as streams have. Most programs that inherit one know nothing of
+/// it; those that are meant to have it get it as standard input or output. `forked`: only if another process goes on with it.
 pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
     let Entry::Socket(number) = table::entry(fd) else { return false };
     if fd <= libc::STDERR_FILENO {
@@ -201,7 +201,7 @@ impl Promoted {
         matches!(self.outlook(fd), Leaving::Bells(_))
     }
 
-    /// Whether bytes that nobody read cannot be had in their order by anybody else, nor left to an heir.
+    /// Whether bytes that nobody read can be had in their order through the other end only, if at all, nor be left to an heir.
     fn is_lost(&mut self, fd: c_int) -> bool {
         self.outlook(fd) == Leaving::Lost && !self.connection.peer_has_closed()
     }
