@@ -67,11 +67,18 @@ impl Promoted {
     }
 }
 
-/// Whether the connection has an end or an error behind whatever can be read.
-pub(crate) fn has_ended(fd: c_int) -> bool {
+/// Which ends, and whether an error, poll(2) tells of.
+pub(crate) fn ends(fd: c_int) -> u32 {
     let mut fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one descriptor.
-    unsafe { real::poll(&raw mut fd, 1, 0) > 0 }
+    unsafe { real::poll(&raw mut fd, 1, 0) };
+    // epoll(7) has the same bits.
+    u32::from(fd.revents.cast_unsigned())
+}
+
+/// Whether the connection has an end or an error behind whatever can be read.
+pub(crate) fn has_ended(fd: c_int) -> bool {
+    ends(fd) != 0
 }
 
 /// Waits until something can be read, exactly as a read would: blocking or not, with the

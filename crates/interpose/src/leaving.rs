@@ -119,7 +119,7 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
     }
     let mut inner = sockets::at(number).lock();
     let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-    (!forked || promoted.inherited) && promoted.is_lost(fd)
+    (!forked || (promoted.inherited && promoted.connection.is_held_elsewhere())) && promoted.is_lost(fd)
 }
 
 /// This process can have no promoted connection any more, nor get one.

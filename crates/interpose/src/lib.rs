@@ -24,6 +24,7 @@ mod lock;
 mod low_water;
 mod memory;
 mod options;
+mod peek;
 mod poll;
 mod promoter;
 pub mod real;

@@ -222,6 +222,9 @@ pub(crate) fn take(
     // Each round passes bells, or an end of the kernel connection, or ends.
     for _ in 0..ROUNDS {
         match promoted.connection.next(0) {
+            Ok(Next::Ring(here)) if peek && here < into.left && promoted.connection.nears_next_part() => {
+                return Break(promoted.peek_across(fd, into, flags));
+            }
             Ok(Next::Ring(here)) => {
                 if here < into.left && promoted.connection.look_again().is_err() {
                     // More may have come since the last look: a call takes all that is here.
@@ -237,6 +240,12 @@ pub(crate) fn take(
             }
             Ok(Next::Kernel | Next::Nothing) => {}
             Err(_) => return Break(Err(promoted.corrupt(fd))),
+        }
+        if peek && promoted.connection.nears_next_part() {
+            match promoted.peek_across(fd, into, flags) {
+                Ok(0) => {}
+                outcome => return Break(outcome),
+            }
         }
         if promoted.connection.reads_from_kernel() && !peek && flags & libc::MSG_TRUNC == 0 {
             // What the other end has counted need not be looked at before. It counts late, so that more may be
@@ -515,6 +524,8 @@ impl Promoted {
     /// The other end broke the rules: the connection is over for both.
     pub(crate) fn corrupt(&mut self, fd: c_int) -> i32 {
         count(&COUNTERS.corrupt, 1);
+        // Else the other end might find that it has everything, and take the reset for this end's death.
+        self.connection.reads_no_more();
         kernel::reset_now(fd);
         self.connection.kernel_ended(KernelEnd::Failed(libc::ECONNRESET));
         libc::ECONNRESET

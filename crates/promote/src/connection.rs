@@ -206,7 +206,12 @@ impl Connection {
         !self.shared || self.locks[0].drops_holder()
     }
 
-    /// Whether it was.
+    /// Whether another process has it, as far as is known.
+    pub fn is_held_elsewhere(&self) -> bool {
+        self.shared && self.locks[0].has_holders()
+    }
+
+    /// Whether it was shared.
     #[inline]
     pub fn is_shared(&self) -> bool {
         self.shared

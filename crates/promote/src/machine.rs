@@ -2,7 +2,7 @@
 //! which come next. Its owner tells what the kernel took, gave and reported, and does what it is
 //! told: send the rest to the kernel, drop a bell, ring one, report the end.
 
-use ring::{Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment};
+use ring::{Ahead, Corrupt, End, Front, Here, Lane, PeerSegment, Ready, Segment};
 
 mod back;
 
@@ -431,6 +431,20 @@ impl Machine {
     /// As for [`Self::send`].
     pub fn here(&mut self, unread: usize) -> Result<Here, Corrupt> {
         self.end.receiver.here(unread as u64)
+    }
+
+    /// Where these bytes lie, in their order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    pub fn ahead(&mut self, unread: usize) -> Result<Vec<Ahead>, Corrupt> {
+        self.end.receiver.ahead(unread as u64)
+    }
+
+    /// As [`ring::Receiver::copy_ahead`].
+    pub fn copy_ahead(&self, skip: u64, buffer: &mut [u8]) -> usize {
+        self.end.receiver.copy_ahead(skip, buffer)
     }
 
     /// What to deliver next; `unread` as for [`Self::front`].

@@ -27,7 +27,7 @@ pub use layout::LayoutError;
 pub use lock::{Acquired, Direction, Lock, LockError, Wait};
 pub use memory::{PeerSegment, Segment};
 pub use parts::Lane;
-pub use receiver::{Front, Here, Leaving, Ready, Receiver};
+pub use receiver::{Ahead, Front, Here, Leaving, Ready, Receiver};
 pub use sender::Sender;
 #[cfg(not(ring_loom))]
 pub use view::{LoopView, SegmentView, Words};

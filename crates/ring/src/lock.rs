@@ -128,6 +128,11 @@ impl Lock {
         taken.is_err()
     }
 
+    /// Whether others than the caller's have it.
+    pub fn has_holders(&self) -> bool {
+        self.segment.header().forks.load(Ordering::Acquire) > 0
+    }
+
     /// Says that more than one process uses this end; it stays so.
     pub fn mark_several(&self) {
         self.segment.header().several.store(1, Ordering::Relaxed);

@@ -8,9 +8,11 @@ use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::Ordering;
 
+mod ahead;
 mod arming;
 mod ends;
 
+pub use ahead::{Ahead, Here};
 pub use ends::Leaving;
 
 /// Bytes at the start of the ring that share a cache line with the positions.
@@ -540,66 +542,5 @@ impl Receiver {
     /// The other end's words are nonsense.
     pub fn unread(&mut self) -> Result<bool, Corrupt> {
         self.is_at_end_of_ring().map(|end| !end)
-    }
-
-    /// Stream bytes that are here, where `kernel` bytes of the TCP lane lie unread. To be asked after the kernel was.
-    ///
-    /// # Errors
-    /// The other end's words are nonsense.
-    pub fn here(&mut self, kernel: u64) -> Result<Here, Corrupt> {
-        self.refresh()?;
-        let peer = self.peer.header();
-        let end = self.tcp.saturating_add(kernel);
-        let mut in_ring = self.tail.wrapping_sub(self.head);
-        let (mut lane, mut stream) = (self.lane(), self.stream());
-        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
-        let mut sum = Here::default();
-        // Nothing is missing before what comes next.
-        let mut follows = true;
-        for record in 0..parts::unread(peer, self.parts)? {
-            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
-            let part = next.start - stream;
-            match next.tcp_start {
-                // The ring's part ends, and with it the bells.
-                Some(start) => {
-                    let here = part.min(in_ring);
-                    in_ring -= here;
-                    sum.add(0, here, follows);
-                    (lane, tcp) = (Lane::Tcp, start);
-                }
-                None => {
-                    let here = part.min(end.saturating_sub(tcp));
-                    sum.add(here, here, follows);
-                    follows &= here == part;
-                    (lane, tcp) = (Lane::Ring, tcp.saturating_add(part));
-                }
-            }
-            stream = next.start;
-        }
-        match lane {
-            Lane::Ring => sum.add(0, in_ring, follows),
-            Lane::Tcp => {
-                let here = end.saturating_sub(tcp);
-                sum.add(here, here, follows);
-            }
-        }
-        Ok(sum)
-    }
-}
-
-/// What [`Receiver::here`] finds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
-    /// Stream bytes in the kernel, whatever part they belong to: no bells.
-    pub in_kernel: u64,
-    /// Bytes that can be read now, from both lanes: ring bytes are not while bytes that were sent through the kernel
-    /// before them are still under way.
-    pub readable: u64,
-}
-
-impl Here {
-    fn add(&mut self, in_kernel: u64, here: u64, follows: bool) {
-        self.in_kernel = self.in_kernel.saturating_add(in_kernel);
-        self.readable = self.readable.saturating_add(if follows { here } else { 0 });
     }
 }

@@ -8,12 +8,16 @@ use libc::epoll_event;
 use promote::Next;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, shots, take_sleeper};
+use crate::kernel;
 use crate::promoter;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 
 /// Sleeps of a set without bytes after which a socket is no longer looked at.
 const COOLING: u8 = 16;
+
+/// What the kernel adds to each interest (epoll_ctl(2)).
+const UNASKED: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Calls that looked at it in vain after which it is not looked at any more, either: they cost as much as a
 /// bell by then, and a program that never sleeps would look for ever.
@@ -141,7 +145,13 @@ impl Inner {
             {
                 promoted.heat(sleeper);
             }
-            shots::spend(epfd, interest);
+            if interest.events & ONCE != 0 {
+                if promoted.connection.peer_has_finished() {
+                    // The kernel is not asked again before the program asks anew.
+                    ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
+                }
+                shots::spend(epfd, interest);
+            }
             events[count] = epoll_event { events: ready, u64: interest.data };
             count += 1;
         }
@@ -168,15 +178,15 @@ impl Inner {
         for place in told..events.len() {
             let epoll_event { events: said, u64: data } = events[place];
             let promoted = self.by_data.get(&data).copied();
+            let merges = self.ambiguous || promoted.is_some();
+            let before = events[..told].iter().position(|before| merges && before.u64 == data);
             let is = match promoted {
                 // Only what it says tells whose an event is, and several have the same said.
-                Some(number) if !self.ambiguous => self.meaning(epfd, number, data, said),
+                Some(number) if !self.ambiguous => self.meaning(epfd, number, data, said, before.is_some()),
                 _ => said,
             };
-            let merges = self.ambiguous || promoted.is_some();
-            let before = events[..told].iter_mut().find(|before| merges && before.u64 == data);
             if let Some(before) = before {
-                before.events |= is;
+                events[before].events |= is;
             } else if is != 0 {
                 events[kept] = epoll_event { events: is, u64: data };
                 kept += 1;
@@ -185,13 +195,18 @@ impl Inner {
         kept
     }
 
-    /// What is true of what the kernel said about a promoted socket.
-    fn meaning(&mut self, epfd: i32, number: u32, data: u64, said: u32) -> u32 {
+    /// What is true of what the kernel said about a promoted socket. `told`: the same call tells of something else
+    /// about it.
+    fn meaning(&mut self, epfd: i32, number: u32, data: u64, said: u32, told: bool) -> u32 {
         let mut guard = sockets::at(number).lock();
         let inner = &mut *guard;
         let ours = inner.interest.set == self.number + 1 && inner.interest.data == data;
         if !ours {
             return said;
+        }
+        if inner.interest.spent && said & !UNASKED == 0 && !told && inner.promoted.is_some() {
+            // `shots::spend` cannot keep the kernel from telling of these once more.
+            return 0;
         }
         let mut is = said;
         let prodded = std::mem::take(&mut inner.interest.prods);

@@ -1,6 +1,7 @@
 /* A stream that lies unread, more of it than any ring holds, goes to another process: that reads all of it. The sender is
  * this process, or another that is writing, or one that waits for an answer meanwhile. */
 #include "transcript.h"
+#include <inttypes.h>
 
 enum { PIECE = 30000, STEPS = 3 };
 
@@ -168,8 +169,58 @@ static void by_another(bool waits)
     close(channel[1]);
 }
 
-int main(void)
+/* The only process that still has it, the child of one that ended its part, executes itself. */
+static void by_one_that_executes(void)
 {
+    struct sockaddr_in at;
+    int listener = listening(&at), alone[2];
+    pid_t sender = NEED(fork());
+    if (sender == 0) {
+        int fd = NEED(socket(AF_INET, SOCK_STREAM, 0));
+        NEED(connect(fd, (struct sockaddr *)&at, sizeof at));
+        uint64_t sent = 0;
+        for (; sent < 200 * PIECE; sent += PIECE) {
+            fill(bytes, sent, sizeof bytes);
+            send_all(fd, bytes, sizeof bytes);
+        }
+        ends(fd, sent);
+        _exit(0);
+    }
+    int fd = NEED(accept(listener, NULL, NULL));
+    uint64_t got = read_on(fd, 0, 3 * PIECE);
+    pause_ms(50);
+    NEED(pipe2(alone, O_CLOEXEC));
+    pid_t child = NEED(fork());
+    if (child == 0) {
+        char numbers[2][24], byte;
+        char *words[] = {"given_back", numbers[0], numbers[1], NULL};
+        snprintf(numbers[0], sizeof numbers[0], "%d", fd);
+        snprintf(numbers[1], sizeof numbers[1], "%" PRIu64, got);
+        close(alone[1]);
+        (void)!read(alone[0], &byte, 1);
+        execv("/proc/self/exe", words);
+        _exit(9);
+    }
+    close(fd);
+    close(alone[1]);
+    status_of(sender);
+    status_of(child);
+    close(alone[0]);
+    close(listener);
+}
+
+int main(int count, char **words)
+{
+    if (count == 3) {
+        int fd = atoi(words[1]);
+        uint64_t got = strtoull(words[2], NULL, 10);
+        send_all(fd, "mine", 4);
+        got = read_on(fd, got, UINT64_MAX);
+        send_all(fd, &got, sizeof got);
+        return 0;
+    }
+    say("# one that executes");
+    by_one_that_executes();
     say("# this process");
     for (enum behind behind = ENDS; behind <= PASSES_ON; behind++) {
         by_this_process(false, behind);

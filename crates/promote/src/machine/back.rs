@@ -58,6 +58,11 @@ impl Machine {
         self.end.sender.sends_no_more();
     }
 
+    /// Whether the other end has said that it sends nothing more.
+    pub fn peer_has_finished(&self) -> bool {
+        self.end.receiver.peer_has_finished()
+    }
+
     /// Whether the other end takes nothing from the ring any more: somebody else is to see its
     /// bytes, in the kernel ([`Self::leave`]). Then [`Self::recall`] tells what to do.
     #[inline]

@@ -53,6 +53,11 @@ impl Receiver {
         self.own.header().left.store(GAVE_BACK, Ordering::Release);
     }
 
+    /// Whether the other end has called [`crate::Sender::sends_no_more`].
+    pub fn peer_has_finished(&self) -> bool {
+        self.peer.header().at_kernel.load(Ordering::Relaxed) == FINISHED
+    }
+
     /// Whether a process of this end has left.
     pub fn has_left(&self) -> bool {
         self.own.header().left.load(Ordering::Relaxed) != 0

@@ -1,0 +1,84 @@
+//! MSG_PEEK where a stream goes on in its other lane: on TCP one call tells of all that is here.
+
+use std::ffi::c_int;
+
+use libc::iovec;
+use ring::Ahead;
+
+use crate::kernel::{self, Found};
+use crate::memory::Pieces;
+use crate::receive::Outcome;
+use crate::sockets::Promoted;
+
+impl Promoted {
+    /// Copies what is here of both lanes, and takes nothing; 0: nothing is here.
+    #[cold]
+    pub(crate) fn peek_across(&mut self, fd: c_int, into: Pieces<'_>, flags: c_int) -> Outcome {
+        let unread = match self.look(fd) {
+            Found::Bytes(unread) => unread,
+            Found::Nothing | Found::End | Found::Failed(_) => 0,
+        };
+        let ahead = self.connection.ahead(unread).map_err(|_| self.corrupt(fd))?;
+        let (mut here, mut of_kernel) = (0u64, 0);
+        for part in &ahead {
+            let left = into.left as u64 - here;
+            let (Ahead::Ring { count, .. } | Ahead::Tcp { count, .. }) = *part;
+            here += count.min(left);
+            if let Ahead::Tcp { skip, .. } = *part {
+                of_kernel = of_kernel.max(skip + count.min(left));
+            }
+        }
+        let filled = into.at_most(here as usize);
+        if flags & libc::MSG_TRUNC != 0 {
+            return Ok(filled.left);
+        }
+        if !(filled.is_plausible() && filled.is_writable()) {
+            return Err(libc::EFAULT);
+        }
+        let bytes = self.bytes_ahead(&ahead, &peek_in_kernel(fd, of_kernel as usize), filled.left);
+        let mut rest = &bytes[..];
+        for target in filled.targets() {
+            let (now, later) = rest.split_at(target.len().min(rest.len()));
+            target[..now.len()].copy_from_slice(now);
+            rest = later;
+        }
+        Ok(bytes.len())
+    }
+
+    /// The first `most` bytes of these parts, as far as they are here; `kernel` is what the kernel has.
+    fn bytes_ahead(&self, ahead: &[Ahead], kernel: &[u8], most: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(most);
+        for part in ahead {
+            let before = bytes.len();
+            let (Ahead::Ring { count, .. } | Ahead::Tcp { count, .. }) = *part;
+            let wanted = count.min((most - before) as u64) as usize;
+            match *part {
+                Ahead::Ring { skip, .. } => {
+                    bytes.resize(before + wanted, 0);
+                    let copied = self.connection.copy_ahead(skip, &mut bytes[before..]);
+                    bytes.truncate(before + copied);
+                }
+                Ahead::Tcp { skip, .. } => {
+                    let there = kernel.get(skip as usize..).unwrap_or_default();
+                    bytes.extend_from_slice(&there[..wanted.min(there.len())]);
+                }
+            }
+            if bytes.len() < before + wanted {
+                break;
+            }
+        }
+        bytes
+    }
+}
+
+/// The first bytes that the kernel has, bells among them.
+fn peek_in_kernel(fd: c_int, count: usize) -> Vec<u8> {
+    let mut bytes = vec![0; count];
+    let room = iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: count };
+    let seen = match count {
+        0 => 0,
+        _ => kernel::receive(fd, Pieces::one(&room), libc::MSG_PEEK | libc::MSG_DONTWAIT),
+    };
+    bytes.truncate(usize::try_from(seen).unwrap_or(0));
+    bytes
+}

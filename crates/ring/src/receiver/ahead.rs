@@ -1,0 +1,120 @@
+//! What lies before the receiver in both lanes, without taking it.
+
+use super::Receiver;
+use crate::Corrupt;
+use crate::parts::{self, Lane};
+
+/// Stream bytes that lie together in one lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// Behind `skip` unread bytes of the ring ([`Receiver::copy_ahead`]).
+    Ring {
+        /// Unread bytes before them.
+        skip: u64,
+        /// How many.
+        count: u64,
+    },
+    /// Behind `skip` unread bytes of the kernel connection, bells among them.
+    Tcp {
+        /// Unread bytes before them.
+        skip: u64,
+        /// How many.
+        count: u64,
+    },
+}
+
+/// What [`Receiver::here`] finds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Here {
+    /// Stream bytes in the kernel, whatever part they belong to: no bells.
+    pub in_kernel: u64,
+    /// Bytes that can be read now, from both lanes: ring bytes are not while bytes that were sent through the kernel
+    /// before them are still under way.
+    pub readable: u64,
+}
+
+impl Here {
+    fn add(&mut self, in_kernel: u64, here: u64, follows: bool) {
+        self.in_kernel = self.in_kernel.saturating_add(in_kernel);
+        self.readable = self.readable.saturating_add(if follows { here } else { 0 });
+    }
+}
+
+impl Receiver {
+    /// Stream bytes that are here, where `kernel` bytes of the TCP lane lie unread. To be asked after the kernel was.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn here(&mut self, kernel: u64) -> Result<Here, Corrupt> {
+        let mut sum = Here::default();
+        self.walk(kernel, |ahead, follows| match ahead {
+            Ahead::Ring { count, .. } => sum.add(0, count, follows),
+            Ahead::Tcp { count, .. } => sum.add(count, count, follows),
+        })?;
+        Ok(sum)
+    }
+
+    /// The same bytes that can be read now, where they lie, in their order.
+    ///
+    /// # Errors
+    /// The other end's words are nonsense.
+    pub fn ahead(&mut self, kernel: u64) -> Result<Vec<Ahead>, Corrupt> {
+        let mut all = Vec::new();
+        self.walk(kernel, |ahead, follows| {
+            if follows {
+                all.push(ahead);
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// Copies bytes that lie behind `skip` unread ones of the ring, whatever lies between them in the stream; returns how
+    /// many are there.
+    pub fn copy_ahead(&self, skip: u64, buffer: &mut [u8]) -> usize {
+        let unread = self.tail.wrapping_sub(self.head);
+        let count = unread.saturating_sub(skip).min(buffer.len() as u64) as usize;
+        if count > 0 {
+            // Nobody has more unread than a ring's length.
+            let index = (self.index + skip as usize) % self.peer.ring_length();
+            self.peer.copy_out(index, &mut buffer[..count]);
+        }
+        count
+    }
+
+    /// What each part holds of the stream; false: something is missing before.
+    fn walk(&mut self, kernel: u64, mut each: impl FnMut(Ahead, bool)) -> Result<(), Corrupt> {
+        self.refresh()?;
+        let peer = self.peer.header();
+        let end = self.tcp.saturating_add(kernel);
+        let in_ring = self.tail.wrapping_sub(self.head);
+        let mut passed = 0;
+        let (mut lane, mut stream) = (self.lane(), self.stream());
+        let mut tcp = if lane == Lane::Tcp { self.tcp.max(self.tcp_start) } else { self.tcp };
+        let mut follows = true;
+        let mut part_is = |lane, tcp: u64, part: u64, follows: &mut bool| match lane {
+            Lane::Ring => {
+                let count = part.min(in_ring - passed);
+                each(Ahead::Ring { skip: passed, count }, *follows);
+                passed += count;
+            }
+            Lane::Tcp => {
+                let count = part.min(end.saturating_sub(tcp));
+                each(Ahead::Tcp { skip: tcp - self.tcp, count }, *follows);
+                *follows &= count == part;
+            }
+        };
+        for record in 0..parts::unread(peer, self.parts)? {
+            let next = parts::read(peer, self.parts.wrapping_add(record), stream, tcp)?;
+            let part = next.start - stream;
+            part_is(lane, tcp, part, &mut follows);
+            (lane, tcp) = match next.tcp_start {
+                // The ring's part ends, and with it the bells.
+                Some(start) => (Lane::Tcp, start),
+                None => (Lane::Ring, tcp.saturating_add(part)),
+            };
+            stream = next.start;
+        }
+        part_is(lane, tcp, u64::MAX, &mut follows);
+        Ok(())
+    }
+}
