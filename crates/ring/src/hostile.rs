@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use ring::{Corrupt, End, Leaving, PeerLoop, PeerSegment, Ready, Segment};
+use ring::{Ahead, Corrupt, End, Leaving, PeerLoop, PeerSegment, Ready, Segment};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -166,7 +166,14 @@ fn step(
                 sender.sent_again(count)?;
             }
         }
-        _ => drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?)),
+        _ => {
+            for ahead in receiver.ahead(size as u64)? {
+                if let Ahead::Ring { skip, .. } = ahead {
+                    assert!(receiver.copy_ahead(skip, &mut buffer[..size]) <= size);
+                }
+            }
+            drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?));
+        }
     }
     Ok(())
 }

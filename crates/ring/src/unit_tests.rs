@@ -6,8 +6,8 @@ use std::ptr::NonNull;
 use crate::layout::{MAX_SIZE, MIN_SIZE, format_segment};
 use crate::support::Pair;
 use crate::{
-    Acquired, Corrupt, Direction, Front, Lane, LayoutError, Leaving, Lock, LockError, PeerSegment, Ready,
-    Segment, Wait,
+    Acquired, Ahead, Corrupt, Direction, Front, Lane, LayoutError, Leaving, Lock, LockError, PeerSegment,
+    Ready, Segment, Wait,
 };
 
 /// Memory as a page is: aligned.
@@ -54,6 +54,25 @@ fn in_both_lanes() -> Pair {
     assert!(sender.open_tcp().unwrap());
     sender.sent_over_tcp(5);
     pair
+}
+
+#[test]
+fn what_lies_ahead_is_found_in_both_lanes() {
+    let mut pair = in_both_lanes();
+    let [sending, receiving] = &mut pair.ends;
+    assert!(sending.sender.open_ring().unwrap());
+    assert_eq!(sending.sender.write([&b"more"[..]], usize::MAX, None), Ok(4));
+    let receiver = &mut receiving.receiver;
+    let (ring, tcp) = (Ahead::Ring { skip: 0, count: 4 }, |count| Ahead::Tcp { skip: 0, count });
+    let behind = Ahead::Ring { skip: 4, count: 4 };
+    assert_eq!(receiver.ahead(5), Ok(vec![ring, tcp(5), behind]));
+    assert_eq!(receiver.ahead(3), Ok(vec![ring, tcp(3)]), "two bytes are under way");
+    let mut bytes = [0; 4];
+    assert_eq!((receiver.copy_ahead(4, &mut bytes), &bytes), (4, b"more"));
+    assert_eq!((receiver.copy_ahead(6, &mut bytes), &bytes[..2]), (2, &b"re"[..]));
+    assert_eq!(receiver.copy_ahead(9, &mut bytes), 0);
+    assert_eq!(receiver.read(&mut bytes), Ok(4));
+    assert_eq!(&bytes, b"ring", "nothing was taken");
 }
 
 #[test]
