@@ -10,6 +10,7 @@ use libc::iovec;
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::kernel;
+use crate::leaving;
 use crate::memory::Pieces;
 use crate::receive;
 use crate::sockets::Promoted;
@@ -24,11 +25,19 @@ impl Promoted {
     pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
         let mut rest = Vec::from(std::mem::take(&mut self.apart));
         let mut piece = [0u8; PIECE];
+        let mut deadline = None;
         loop {
             let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
             match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false) {
                 ControlFlow::Break(Ok(0)) => break,
-                ControlFlow::Break(Ok(count)) => rest.extend_from_slice(&piece[..count]),
+                ControlFlow::Break(Ok(count)) => {
+                    rest.extend_from_slice(&piece[..count]);
+                    deadline = None;
+                }
+                // It has said that it ends, and is about to.
+                ControlFlow::Continue(()) if self.connection.peer_has_finished() => {
+                    leaving::wait(&mut deadline)?
+                }
                 ControlFlow::Break(Err(_)) | ControlFlow::Continue(()) => return None,
             }
         }

@@ -225,11 +225,13 @@ impl Promoted {
         }
         let mut deadline = None;
         let bells = loop {
+            // Before: what the other end says behind its end is all that it will.
+            let ended = kernel::has_ended(fd);
             match self.connection.leaving().ok()? {
                 Leaving::Bells(bells) => break bells,
                 Leaving::GiveBack => return self.give_back(fd),
-                // One that was killed meanwhile comes to no end of it.
-                Leaving::Wait if matches!(self.look(fd), Found::End | Found::Failed(_)) => return None,
+                // One that was killed meanwhile comes to no end of it, and one that closed did not see this end leave.
+                Leaving::Wait if ended => return None,
                 Leaving::Wait => wait_for_other_end(&mut deadline)?,
                 Leaving::Lost => return None,
             }
@@ -424,7 +426,7 @@ fn wait_for_other_end(deadline: &mut Option<Instant>) -> Option<()> {
 }
 
 /// Waits a moment; `None`: for too long already.
-fn wait(deadline: &mut Option<Instant>) -> Option<()> {
+pub(crate) fn wait(deadline: &mut Option<Instant>) -> Option<()> {
     let now = Instant::now();
     (now < *deadline.get_or_insert(now + PATIENCE)).then(|| std::thread::sleep(PAUSE))
 }

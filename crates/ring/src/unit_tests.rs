@@ -127,6 +127,24 @@ fn behind_fin_nothing_is_given_back() {
 }
 
 #[test]
+fn who_leaves_one_that_ends_waits_for_its_answer() {
+    for sees in [false, true] {
+        let mut pair = Pair::in_ring();
+        let [sending, leaving] = &mut pair.ends;
+        assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
+        sending.sender.sends_no_more();
+        leaving.receiver.leave();
+        assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait));
+        if sees {
+            assert_eq!(sending.sender.recall(), Ok(4));
+            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Bells(0)));
+        } else {
+            assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Wait), "until its FIN is here");
+        }
+    }
+}
+
+#[test]
 fn an_end_leaves_the_ring_though_no_record_is_taken() {
     let mut pair = Pair::new();
     pair.ends[1].receiver.mark_aware();

@@ -9,7 +9,7 @@ use crate::sync::{Ordering, full_fence};
 /// What an end that leaves has to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaving {
-    /// The other end is just giving something to the kernel: ask again.
+    /// The other end is just giving something to the kernel, or about to end: ask again, and once behind its end.
     Wait,
     /// So many bells are the next that the kernel has, or is about to have; behind them come
     /// stream bytes only, all that are left.
@@ -122,11 +122,14 @@ impl Receiver {
         let sent = again.unwrap_or(sent);
         let unread = self.tail != self.head && !answered;
         let finished = unread && (at_kernel == FINISHED || owes == REFUSED);
+        // LEAVE-PAIR: whether it saw that this end left is certain behind its FIN, before which it answers.
+        let undecided = finished && owes == 0 && self.own.header().left.load(Ordering::Relaxed) == LEFT;
         let in_kernel = sent.saturating_sub(self.tcp);
         Ok(match (self.lane(), self.next) {
             (Lane::Ring, Some(Opening { tcp_start: Some(start), .. })) if sent > start && !answered => {
                 Leaving::Lost
             }
+            _ if undecided => Leaving::Wait,
             (Lane::Ring, _) if finished => Leaving::Lost,
             (Lane::Ring, _) => Leaving::Bells(in_kernel),
             (Lane::Tcp, next) => {
