@@ -275,6 +275,12 @@ pub extern "C" fn mp_receiver_add(receiver: *const ReceiverSlot, fd: c_int, cook
     long(with_receiver(receiver, |slot| {
         // What is no socket, or finds no place, stays the caller's.
         sys::message::protocol(fd)?;
+        if !slot.receiver.belongs_here() {
+            return Err(FORKED);
+        }
+        if slot.receiver.holds(fd) {
+            return Err(Errno(libc::EEXIST));
+        }
         if slot.receiver.is_full() {
             return Err(HANDLES);
         }

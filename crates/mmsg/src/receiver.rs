@@ -8,7 +8,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::{self, ManuallyDrop};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -174,6 +174,16 @@ impl Receiver {
     /// Whether there is no room for another socket.
     pub fn is_full(&self) -> bool {
         self.sockets.free.is_empty() && self.sockets.entries.len() == self.sockets.most
+    }
+
+    /// Whether this is a registered socket's descriptor, which is closed with the receiver.
+    pub fn holds(&self, fd: RawFd) -> bool {
+        self.sockets.entries.iter().flatten().any(|entry| entry.fd.as_raw_fd() == fd)
+    }
+
+    /// Whether this process made the receiver: the child of a fork cannot use it.
+    pub fn belongs_here(&self) -> bool {
+        self.fork_mark.is_here()
     }
 
     /// Registers a socket; `cookie` comes with each of its messages. Nobody else may receive from
