@@ -172,7 +172,7 @@ fn step(
                     assert!(receiver.copy_ahead(skip, &mut buffer[..size]) <= size);
                 }
             }
-            drop((receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?));
+            let _ = (receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?);
         }
     }
     Ok(())
