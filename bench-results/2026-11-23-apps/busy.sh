@@ -32,7 +32,7 @@ measure() {
     kill -INT $server
     wait $server || true
 }
-for round in 1 2 3 4; do
+for _ in 1 2 3 4; do
     measure plain; measure megapipe "$MEGAPIPE" run --
     measure megapipe "$MEGAPIPE" run --; measure plain
 done
