@@ -6,34 +6,22 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::ControlFlow;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use libc::iovec;
 use rustix::net::{self, AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 
 use crate::kernel;
 use crate::leaving;
-use crate::memory::Pieces;
-use crate::receive;
 use crate::sockets::Promoted;
 use crate::table::{self, Entry};
-
-/// Bytes that are taken in one call.
-const PIECE: usize = 16 * 1024;
 
 impl Promoted {
     /// Puts what is left of the stream under every descriptor of the socket. `None`: the other
     /// end has not closed, more is to come, or there is no room for so much.
     pub(crate) fn bequeath(&mut self, fd: c_int, number: u32) -> Option<()> {
-        let mut rest = Vec::from(std::mem::take(&mut self.apart));
-        let mut piece = [0u8; PIECE];
         let mut deadline = None;
         loop {
-            let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false) {
+            match self.set_apart(fd) {
                 ControlFlow::Break(Ok(0)) => break,
-                ControlFlow::Break(Ok(count)) => {
-                    rest.extend_from_slice(&piece[..count]);
-                    deadline = None;
-                }
+                ControlFlow::Break(Ok(_)) => deadline = None,
                 // It has said that it ends, and is about to.
                 ControlFlow::Continue(()) if self.connection.peer_has_finished() => {
                     leaving::wait(&mut deadline)?
@@ -45,7 +33,7 @@ impl Promoted {
         if !self.connection.peer_has_closed() {
             return None;
         }
-        let heir = connection_with(&rest)?;
+        let heir = connection_with(self.apart.make_contiguous())?;
         let flags = kernel::flags(fd);
         kernel::set_flags(heir.as_raw_fd(), flags);
         (0..table::end())

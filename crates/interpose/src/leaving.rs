@@ -26,7 +26,7 @@ use crate::table::{self, Entry};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks at what it came to.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Bytes that are sent again in one call.
+/// Bytes that are taken, or sent again, in one call.
 const PIECE: usize = 16 * 1024;
 /// Bytes that lie in no lane at most: more than the buffers of both ends hold (tcp_rmem and tcp_wmem of tcp(7)).
 const APART_MOST: usize = 64 << 20;
@@ -287,15 +287,23 @@ impl Promoted {
         Some(())
     }
 
-    /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
-    fn take_apart(&mut self, fd: c_int) -> Option<()> {
+    /// Takes a piece of what is here to [`Promoted::apart`], as [`receive::take`] does.
+    pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<receive::Outcome> {
         let mut piece = [0u8; PIECE];
         let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+        let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
+        if let ControlFlow::Break(Ok(count)) = taken {
+            self.apart.extend(&piece[..count]);
+        }
+        taken
+    }
+
+    /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
+    fn take_apart(&mut self, fd: c_int) -> Option<()> {
         let mut deadline = None;
         while self.apart.len() <= APART_MOST {
-            match receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false) {
-                ControlFlow::Break(Ok(count @ 1..)) => {
-                    self.apart.extend(&piece[..count]);
+            match self.set_apart(fd) {
+                ControlFlow::Break(Ok(1..)) => {
                     deadline = None;
                     continue;
                 }
@@ -320,14 +328,17 @@ impl Promoted {
     /// FIN is about to be sent, behind all that this end sent; `last`: by nobody but this process.
     pub(crate) fn before_end(&mut self, fd: c_int, last: bool) {
         // Behind FIN the other end gives nothing back.
-        for finished in [false, true] {
-            if finished && last {
-                self.connection.sends_no_more();
-            }
-            if self.connection.peer_left() {
-                // Nobody asks again.
-                let _ = self.send_again_waiting(fd, true);
-            }
+        self.send_all_again(fd);
+        if last {
+            self.connection.sends_no_more();
+            self.send_all_again(fd);
+        }
+    }
+
+    /// [`Self::send_again`] where nobody asks again.
+    fn send_all_again(&mut self, fd: c_int) {
+        if self.connection.peer_left() {
+            let _ = self.send_again_waiting(fd, true);
         }
     }
 

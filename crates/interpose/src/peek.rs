@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 
 use libc::iovec;
-use ring::Ahead;
+use ring::{Ahead, Lane};
 
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
@@ -20,12 +20,11 @@ impl Promoted {
         };
         let ahead = self.connection.ahead(unread).map_err(|_| self.corrupt(fd))?;
         let (mut here, mut of_kernel) = (0u64, 0);
-        for part in &ahead {
-            let left = into.left as u64 - here;
-            let (Ahead::Ring { count, .. } | Ahead::Tcp { count, .. }) = *part;
-            here += count.min(left);
-            if let Ahead::Tcp { skip, .. } = *part {
-                of_kernel = of_kernel.max(skip + count.min(left));
+        for &Ahead { lane, skip, count } in &ahead {
+            let count = count.min(into.left as u64 - here);
+            here += count;
+            if lane == Lane::Tcp {
+                of_kernel = of_kernel.max(skip + count);
             }
         }
         let filled = into.at_most(here as usize);
@@ -48,17 +47,16 @@ impl Promoted {
     /// The first `most` bytes of these parts, as far as they are here; `kernel` is what the kernel has.
     fn bytes_ahead(&self, ahead: &[Ahead], kernel: &[u8], most: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(most);
-        for part in ahead {
+        for &Ahead { lane, skip, count } in ahead {
             let before = bytes.len();
-            let (Ahead::Ring { count, .. } | Ahead::Tcp { count, .. }) = *part;
             let wanted = count.min((most - before) as u64) as usize;
-            match *part {
-                Ahead::Ring { skip, .. } => {
+            match lane {
+                Lane::Ring => {
                     bytes.resize(before + wanted, 0);
                     let copied = self.connection.copy_ahead(skip, &mut bytes[before..]);
                     bytes.truncate(before + copied);
                 }
-                Ahead::Tcp { skip, .. } => {
+                Lane::Tcp => {
                     let there = kernel.get(skip as usize..).unwrap_or_default();
                     bytes.extend_from_slice(&there[..wanted.min(there.len())]);
                 }

@@ -5,7 +5,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 use ring::layout::{LOOP_PAGE_SIZE, MIN_SIZE, format_loop_page, format_segment};
-use ring::{Ahead, Corrupt, End, Leaving, PeerLoop, PeerSegment, Ready, Segment};
+use ring::{Corrupt, End, Lane, Leaving, PeerLoop, PeerSegment, Ready, Segment};
 
 /// Zeroed memory that begins with `head`.
 struct Memory {
@@ -168,8 +168,8 @@ fn step(
         }
         _ => {
             for ahead in receiver.ahead(size as u64)? {
-                if let Ahead::Ring { skip, .. } = ahead {
-                    assert!(receiver.copy_ahead(skip, &mut buffer[..size]) <= size);
+                if ahead.lane == Lane::Ring {
+                    assert!(receiver.copy_ahead(ahead.skip, &mut buffer[..size]) <= size);
                 }
             }
             let _ = (receiver.is_at_end_of_ring()?, sender.peer_ended(), sender.free(size)?);

@@ -63,8 +63,9 @@ fn what_lies_ahead_is_found_in_both_lanes() {
     assert!(sending.sender.open_ring().unwrap());
     assert_eq!(sending.sender.write([&b"more"[..]], usize::MAX, None), Ok(4));
     let receiver = &mut receiving.receiver;
-    let (ring, tcp) = (Ahead::Ring { skip: 0, count: 4 }, |count| Ahead::Tcp { skip: 0, count });
-    let behind = Ahead::Ring { skip: 4, count: 4 };
+    let ring = Ahead { lane: Lane::Ring, skip: 0, count: 4 };
+    let tcp = |count| Ahead { lane: Lane::Tcp, skip: 0, count };
+    let behind = Ahead { skip: 4, ..ring };
     assert_eq!(receiver.ahead(5), Ok(vec![ring, tcp(5), behind]));
     assert_eq!(receiver.ahead(3), Ok(vec![ring, tcp(3)]), "two bytes are under way");
     let mut bytes = [0; 4];

@@ -145,13 +145,11 @@ impl Inner {
             {
                 promoted.heat(sleeper);
             }
-            if interest.events & ONCE != 0 {
-                if promoted.connection.peer_has_finished() {
-                    // The kernel is not asked again before the program asks anew.
-                    ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
-                }
-                shots::spend(epfd, interest);
+            if interest.events & ONCE != 0 && promoted.connection.peer_has_finished() {
+                // The kernel is not asked again before the program asks anew.
+                ready |= kernel::ends(interest.fd) & (interest.events | UNASKED);
             }
+            shots::spend(epfd, interest);
             events[count] = epoll_event { events: ready, u64: interest.data };
             count += 1;
         }

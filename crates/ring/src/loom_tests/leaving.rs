@@ -12,6 +12,10 @@ struct Heedful {
 }
 
 impl Heedful {
+    fn new(sender: Sender, kernel: Arc<Kernel>, takes: bool) -> Heedful {
+        Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel, takes }
+    }
+
     /// True: the other end has left, and what it did not take is on its way, or lost.
     fn left(&mut self) -> bool {
         let left = self.sender.peer_left();
@@ -85,12 +89,7 @@ fn loom_a_leaver_gets_the_rest_through_the_kernel() {
     check(3, || {
         let (sender, mut receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
-        let mut heedful = Heedful {
-            sender,
-            peer_loop: PeerLoop::of(PageMemory::model()),
-            kernel: kernel.clone(),
-            takes: false,
-        };
+        let mut heedful = Heedful::new(sender, kernel.clone(), false);
         assert!(!receiver.arm().unwrap());
         let writer = thread::spawn(move || {
             heedful.send(1);
@@ -112,9 +111,8 @@ fn loom_a_leaver_under_a_spill_gets_all_or_is_told() {
     check(3, || {
         let (mut sender, receiver) = ring_direction();
         let kernel = Arc::new(Kernel::default());
-        let peer_loop = PeerLoop::of(PageMemory::model());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
-        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone(), takes: false };
+        let mut heedful = Heedful::new(sender, kernel.clone(), false);
         let writer = thread::spawn(move || {
             assert!(heedful.sender.open_tcp().unwrap());
             heedful.send_over_tcp(2);
@@ -163,8 +161,7 @@ fn loom_a_stream_in_both_lanes_is_given_back() {
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
-        let peer_loop = PeerLoop::of(PageMemory::model());
-        let mut heedful = Heedful { sender, peer_loop, kernel: kernel.clone(), takes: true };
+        let mut heedful = Heedful::new(sender, kernel.clone(), true);
         assert!(heedful.sender.open_tcp().unwrap());
         let back_kernel = Arc::new(Kernel::default());
         let bell = back_kernel.clone();
@@ -217,12 +214,7 @@ fn loom_two_leavers_get_all_or_are_told() {
         assert!(sender.open_ring().unwrap());
         assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
         let kernel = Arc::new(Kernel::default());
-        let mut heedful = Heedful {
-            sender,
-            peer_loop: PeerLoop::of(PageMemory::model()),
-            kernel: kernel.clone(),
-            takes: false,
-        };
+        let mut heedful = Heedful::new(sender, kernel.clone(), false);
         let leaves = move |mut receiver: Receiver, heedful: &mut Heedful| {
             receiver.leave();
             if !heedful.left() {
@@ -236,8 +228,7 @@ fn loom_two_leavers_get_all_or_are_told() {
         });
         let End { sender, receiver, .. } = second;
         let back = Arc::new(Kernel::default());
-        let mut heedful =
-            Heedful { sender, peer_loop: PeerLoop::of(PageMemory::model()), kernel: back, takes: false };
+        let mut heedful = Heedful::new(sender, back, false);
         let receiver = leaves(receiver, &mut heedful);
         let left = left_by(receiver, &kernel);
         other.join().unwrap();

@@ -6,21 +6,13 @@ use crate::parts::{self, Lane};
 
 /// Stream bytes that lie together in one lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ahead {
-    /// Behind `skip` unread bytes of the ring ([`Receiver::copy_ahead`]).
-    Ring {
-        /// Unread bytes before them.
-        skip: u64,
-        /// How many.
-        count: u64,
-    },
-    /// Behind `skip` unread bytes of the kernel connection, bells among them.
-    Tcp {
-        /// Unread bytes before them.
-        skip: u64,
-        /// How many.
-        count: u64,
-    },
+pub struct Ahead {
+    /// Which ([`Receiver::copy_ahead`] copies those of the ring).
+    pub lane: Lane,
+    /// Unread bytes of that lane before them, bells among them.
+    pub skip: u64,
+    /// How many.
+    pub count: u64,
 }
 
 /// What [`Receiver::here`] finds.
@@ -47,9 +39,8 @@ impl Receiver {
     /// The other end's words are nonsense.
     pub fn here(&mut self, kernel: u64) -> Result<Here, Corrupt> {
         let mut sum = Here::default();
-        self.walk(kernel, |ahead, follows| match ahead {
-            Ahead::Ring { count, .. } => sum.add(0, count, follows),
-            Ahead::Tcp { count, .. } => sum.add(count, count, follows),
+        self.walk(kernel, |Ahead { lane, count, .. }, follows| {
+            sum.add(if lane == Lane::Tcp { count } else { 0 }, count, follows);
         })?;
         Ok(sum)
     }
@@ -94,12 +85,12 @@ impl Receiver {
         let mut part_is = |lane, tcp: u64, part: u64, follows: &mut bool| match lane {
             Lane::Ring => {
                 let count = part.min(in_ring - passed);
-                each(Ahead::Ring { skip: passed, count }, *follows);
+                each(Ahead { lane, skip: passed, count }, *follows);
                 passed += count;
             }
             Lane::Tcp => {
                 let count = part.min(end.saturating_sub(tcp));
-                each(Ahead::Tcp { skip: tcp - self.tcp, count }, *follows);
+                each(Ahead { lane, skip: tcp - self.tcp, count }, *follows);
                 *follows &= count == part;
             }
         };

@@ -72,7 +72,7 @@ impl Receiver {
         let outlook = self.outlook()?;
         let (own, peer) = (self.own.header(), self.peer.header());
         let both = outlook == Leaving::Lost || own.left.load(Ordering::Relaxed) == LEFT_BOTH;
-        let finished = peer.at_kernel.load(Ordering::Relaxed) == FINISHED;
+        let finished = self.peer_has_finished();
         match peer.owes.load(Ordering::Relaxed) {
             WANTS_BACK => Ok(Leaving::GiveBack),
             0 if both && !finished && outlook != Leaving::Wait => {
