@@ -1,6 +1,7 @@
 //! The calls that queue operations: each checks its arguments, adds an operation to the
 //! tables, and hands the batch over when it has reached its threshold.
 
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
@@ -508,6 +509,9 @@ impl Channel {
             return;
         }
         self.core.lane_sends_no_more(handle.index);
+        if let Some(lane) = self.core.lane(handle.index) {
+            lane.connection.reads_no_more();
+        }
         if !self.unread_are_bells(handle.index) {
             let _ = self.make_close_reset(handle.index);
         }
@@ -515,11 +519,13 @@ impl Channel {
     }
 
     /// Whether a promoted connection leaves no bytes unread. Takes the bells out of the
-    /// kernel, which would count them as such and send RST, and drop what it has not sent yet.
+    /// kernel, which would count them as such and send RST, and drop what it has not sent yet; one that is just
+    /// coming is waited for, but not for long: all other connections of the channel wait, too.
     fn unread_are_bells(&mut self, index: u32) -> bool {
         const READS_MAX: u32 = 64;
         self.core.settle_all_of_lane(index);
         let mut bells = [MaybeUninit::uninit(); 256];
+        let mut emptied = false;
         for _ in 0..READS_MAX {
             if self.core.lane(index).is_none_or(|lane| lane.needs_reset()) {
                 return false;
@@ -527,12 +533,20 @@ impl Channel {
             let fetched = engine::with_descriptor(&mut *self.engine, &mut self.core, index, |fd| {
                 socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
             });
-            let Ok(count @ 1..) = fetched else { return true };
-            if !self.core.lane(index).is_some_and(|lane| lane.took_bells(count)) {
-                return false;
+            let Some(lane) = self.core.lane(index) else { return false };
+            match fetched {
+                Ok(count @ 1..) if !lane.took_bells(count) => return false,
+                Ok(1..) => emptied = false,
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && lane.connection.is_given_more() =>
+                {
+                    emptied = true;
+                    std::thread::yield_now();
+                }
+                _ => return true,
             }
         }
-        false
+        emptied
     }
 
     /// Asks for the end of one operation. Its completion then says ECANCELED, or what

@@ -210,8 +210,11 @@ fn part(promoted: &mut Promoted, fd: c_int) {
         if last {
             promoted.connection.reads_no_more();
         }
-        // Bells are no unread data.
-        promoted.drop_bells(fd);
+        match last {
+            true => promoted.drop_last_bells(fd),
+            // Bells are no unread data.
+            false => promoted.drop_bells(fd),
+        }
     }
     promoted.connection.tell_counts();
 }

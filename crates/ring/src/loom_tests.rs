@@ -359,6 +359,43 @@ fn loom_no_bell_on_an_ended_connection() {
     });
 }
 
+/// CLOSE-PAIR: no bell comes behind a close that waits for those that are on their way.
+#[test]
+fn loom_no_bell_behind_a_close() {
+    check(3, || {
+        let (mut sender, mut receiver) = ring_direction();
+        let kernel = Arc::new(Kernel::default());
+        let closed = Arc::new(AtomicBool::new(false));
+        let peer_loop = PeerLoop::of(PageMemory::model());
+        assert!(!receiver.arm().unwrap());
+        let writer = thread::spawn({
+            let (kernel, closed) = (kernel.clone(), closed.clone());
+            move || {
+                assert_eq!(sender.write([[1].as_slice()], 1, None).unwrap(), 1);
+                if sender.wants_bell(&peer_loop) {
+                    assert!(!closed.load(Ordering::Relaxed));
+                    kernel.send(0);
+                    sender.rang(&peer_loop, true);
+                }
+            }
+        });
+        receiver.mark_ended();
+        loop {
+            let more = receiver.is_given_more();
+            let bells = kernel.unread();
+            kernel.take(bells);
+            receiver.took_tcp(bells);
+            if !more {
+                break;
+            }
+            thread::yield_now();
+        }
+        closed.store(true, Ordering::Relaxed);
+        writer.join().unwrap();
+        assert_eq!(kernel.unread(), 0, "the kernel would have reset the connection");
+    });
+}
+
 /// SLEEPER-PAIR: a bell on a connection that has gone to another sleeper is not counted for
 /// the sleeper it was with.
 #[test]

@@ -148,10 +148,19 @@ impl Sender {
     }
 
     /// To be called before a bell is given to the kernel that nobody asked for; what follows
-    /// [`Sender::wants_bell`] follows. False: the other end has left, and would take it for data.
+    /// [`Sender::wants_bell`] follows. False: the other end has left, and would take it for data, or it closes, and
+    /// the bell would meet a reset.
     #[inline]
     pub fn may_ring(&mut self) -> bool {
-        !self.goes_to_kernel()
+        if self.goes_to_kernel() {
+            return false;
+        }
+        // CLOSE-PAIR: one who closes waits for the bell, or is seen here.
+        let ended = self.peer_ended();
+        if ended {
+            self.kernel_refused();
+        }
+        !ended
     }
 
     /// True: the other end has left.
@@ -489,7 +498,7 @@ impl Sender {
     /// After each true [`Sender::bell_was_taken`] or [`Sender::kernel_refused`] has to follow.
     #[inline]
     pub fn wants_bell(&mut self, peer_loop: &PeerLoop) -> bool {
-        self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && !self.goes_to_kernel()
+        self.lane() == Lane::Ring && self.is_waited_for(peer_loop) && self.may_ring()
     }
 
     #[inline]

@@ -146,6 +146,20 @@ fn who_leaves_one_that_ends_waits_for_its_answer() {
 }
 
 #[test]
+fn no_bell_goes_to_one_that_closes() {
+    let mut pair = Pair::new();
+    let [closing, other] = &mut pair.ends;
+    assert!(other.sender.may_ring());
+    assert!(closing.receiver.is_given_more(), "it is on its way");
+    other.sender.bell_was_taken();
+    assert!(closing.receiver.is_given_more(), "it is counted");
+    closing.receiver.took_tcp(1);
+    closing.receiver.mark_ended();
+    assert!(!other.sender.may_ring());
+    assert!(!closing.receiver.is_given_more());
+}
+
+#[test]
 fn an_end_leaves_the_ring_though_no_record_is_taken() {
     let mut pair = Pair::new();
     pair.ends[1].receiver.mark_aware();

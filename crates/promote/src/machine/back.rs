@@ -58,6 +58,11 @@ impl Machine {
         self.end.sender.sends_no_more();
     }
 
+    /// See [`ring::Receiver::is_given_more`].
+    pub fn is_given_more(&self) -> bool {
+        self.end.receiver.is_given_more()
+    }
+
     /// Whether the other end has said that it sends nothing more.
     pub fn peer_has_finished(&self) -> bool {
         self.end.receiver.peer_has_finished()

@@ -53,6 +53,13 @@ impl Receiver {
         self.own.header().left.store(GAVE_BACK, Ordering::Release);
     }
 
+    /// Whether the kernel has something, or is about to have it, that the other end gave it and this one did not take.
+    pub fn is_given_more(&self) -> bool {
+        let peer = self.peer.header();
+        // CLOSE-PAIR: acquire the count of what the kernel took.
+        peer.at_kernel.load(Ordering::Acquire) == BUSY || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
+    }
+
     /// Whether the other end has called [`crate::Sender::sends_no_more`].
     pub fn peer_has_finished(&self) -> bool {
         self.peer.header().at_kernel.load(Ordering::Relaxed) == FINISHED
@@ -164,5 +171,7 @@ impl Receiver {
     /// so that nobody rings on it for a loop that sleeps.
     pub fn mark_ended(&self) {
         self.own.header().ended.store(1, Ordering::Relaxed);
+        // CLOSE-PAIR: one who rings sees it, or is seen behind this.
+        full_fence();
     }
 }
