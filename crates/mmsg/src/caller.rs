@@ -111,7 +111,8 @@ impl Caller {
         let mut rooms = mem::take(&mut self.rooms);
         self.planner.receive(eps, msgs.len(), self.turn, &mut rooms);
         self.turn = self.turn.wrapping_add(1);
-        let mut work = Receive { eps, msgs, rooms: &mut rooms, late: mem::take(&mut self.late), flags };
+        let late = mem::take(&mut self.late);
+        let mut work = Receive { eps, msgs, rooms: &mut rooms, late, flags, looks: false, readable: 0 };
         self.serve(&mut work);
         self.late = work.late;
         let total = rooms.iter().map(|room| room.done as usize).sum();

@@ -101,8 +101,7 @@ thread_local! {
 /// # Safety
 ///
 /// What the headers of `msgs` point to is valid for writes and used by nobody else during the
-/// call. Memory that is not mapped is no harm (EFAULT), except that with MSG_TRUNC the vectors of
-/// pieces (`msg_iov`) must be readable.
+/// call. Memory that is not mapped is no harm (EFAULT), but nobody unmaps it during the call.
 ///
 /// # Errors
 ///

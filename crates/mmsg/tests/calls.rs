@@ -1,6 +1,6 @@
 //! What a model does not show: signals, threads, forks, fairness and what is left of errors.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -210,8 +210,9 @@ fn a_call_never_waits() {
     }
 }
 
-/// The other end of a stream resets it behind its data, which a loop of recvmsg(2) gives first.
-fn reset(kind: Kind, data: &[u8]) -> Socket {
+/// The other end of a stream resets it behind its data, which a loop of recvmsg(2) gives first; behind its end, too, if
+/// it has `ended` before.
+fn reset(kind: Kind, data: &[u8], ended: bool) -> Socket {
     let Pair { socket, mut senders, .. } = Pair::new(kind);
     let peer = senders.pop().unwrap();
     match kind {
@@ -220,6 +221,9 @@ fn reset(kind: Kind, data: &[u8]) -> Socket {
         _ => assert_eq!(socket.send(b"unread").unwrap(), 6),
     }
     assert_eq!(peer.send(data).unwrap(), data.len());
+    if ended {
+        peer.shutdown(Shutdown::Write).unwrap();
+    }
     drop(peer);
     let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: one live pollfd.
@@ -228,46 +232,113 @@ fn reset(kind: Kind, data: &[u8]) -> Socket {
     socket
 }
 
+/// What calls for `num` messages of two bytes tell of each stream, until each has told its end.
+fn told(caller: &mut Caller, streams: &[Socket], num: usize) -> Vec<Vec<String>> {
+    let mut told = vec![Vec::new(); streams.len()];
+    for _ in 0..10 {
+        let mut vector = Vector::new(&vec![Shape::plain(2); streams.len() * num]);
+        let entry = |(at, stream): (usize, &Socket)| Mmep {
+            sockfd: stream.as_raw_fd(),
+            num: num as i32,
+            offset: (at * num) as i32,
+        };
+        let mut eps: Vec<_> = streams.iter().enumerate().map(entry).collect();
+        // SAFETY: the vector's memory lives.
+        unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
+        for (ep, told) in eps.iter().zip(&mut told) {
+            if ep.num < 0 {
+                told.push(ep.num.to_string());
+            }
+            for place in 0..ep.num.max(0) {
+                let got = vector.got((ep.offset + place) as usize);
+                told.push(String::from_utf8(got.data).unwrap());
+            }
+        }
+    }
+    told
+}
+
 #[test]
 fn the_data_of_a_stream_comes_before_its_error() {
+    let error = (-libc::ECONNRESET).to_string();
     for mut caller in support::callers() {
         for (kind, sockets) in
             [(Kind::Tcp, 1), (Kind::Tcp, 20), (Kind::UnixStream, 1), (Kind::UnixStream, 20)]
         {
             for num in [1, 2, 3, 5] {
-                let streams: Vec<_> = (0..sockets).map(|_| reset(kind, b"1234567")).collect();
-                let mut told = vec![Vec::new(); sockets];
-                let mut ends = 0;
-                for _ in 0..10 {
-                    let mut vector = Vector::new(&vec![Shape::plain(2); sockets * num]);
-                    let entry = |(at, stream): (usize, &Socket)| Mmep {
-                        sockfd: stream.as_raw_fd(),
-                        num: num as i32,
-                        offset: (at * num) as i32,
-                    };
-                    let mut eps: Vec<_> = streams.iter().enumerate().map(entry).collect();
-                    // SAFETY: the vector's memory lives.
-                    unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, 0) }.unwrap();
-                    for (ep, told) in eps.iter().zip(&mut told) {
-                        if ep.num < 0 {
-                            told.push(ep.num.to_string());
-                        }
-                        for place in 0..ep.num.max(0) {
-                            let got = vector.got((ep.offset + place) as usize);
-                            told.push(String::from_utf8(got.data).unwrap());
-                        }
-                    }
-                    ends = told.iter().filter(|told| told.last().is_some_and(String::is_empty)).count();
-                    if ends == sockets {
-                        break;
-                    }
-                }
-                assert_eq!(ends, sockets, "{told:?}");
-                let error = (-libc::ECONNRESET).to_string();
-                for told in told {
+                let streams: Vec<_> = (0..sockets).map(|_| reset(kind, b"1234567", false)).collect();
+                for told in told(&mut caller, &streams, num) {
                     assert_eq!(told[..6], ["12", "34", "56", "7", &error, ""], "{kind:?} {sockets} {num}");
                 }
             }
         }
     }
+}
+
+/// recvmsg(2) gives the end for ever, recvmmsg(2) an error once.
+#[test]
+fn behind_the_end_of_a_stream_there_is_no_error() {
+    for mut caller in support::callers() {
+        for sockets in [1, 20] {
+            for num in [1, 2, 3, 5] {
+                let streams: Vec<_> = (0..sockets).map(|_| reset(Kind::Tcp, b"1234567", true)).collect();
+                for told in told(&mut caller, &streams, num) {
+                    assert_eq!(told[..4], ["12", "34", "56", "7"], "{sockets} {num}");
+                    assert!(
+                        told.len() > 6 && told[4..].iter().all(String::is_empty),
+                        "{told:?} {sockets} {num}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Of the vectors of pieces some lie where nothing can be read: that is told of their socket, and nothing is lost.
+#[test]
+fn a_vector_that_is_not_there_is_an_error_of_its_socket() {
+    const PAGE: usize = 4096;
+    // SAFETY: new memory, of which the second page is forbidden at once; nobody else knows of it.
+    let pages = unsafe {
+        let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let pages = libc::mmap(std::ptr::null_mut(), 2 * PAGE, access, kind, -1, 0);
+        assert_eq!(libc::mprotect(pages.byte_add(PAGE), PAGE, libc::PROT_NONE), 0);
+        pages
+    };
+    // Begins in the first page and ends in the second.
+    let half = pages.wrapping_byte_add(PAGE - 8).cast::<libc::iovec>();
+    for mut caller in support::callers() {
+        for (sockets, flags) in
+            [(2, 0), (5, 0), (30, 0), (2, libc::MSG_TRUNC), (5, libc::MSG_TRUNC), (30, libc::MSG_TRUNC)]
+        {
+            let pairs: Vec<_> = (0..sockets).map(|_| udp()).collect();
+            pairs.iter().for_each(|(_, sender)| assert_eq!(sender.send(b"message").unwrap(), 7));
+            pairs.iter().for_each(|(socket, _)| arrived(socket));
+            for bad in [half, half.wrapping_byte_add(8), std::ptr::dangling_mut()] {
+                let mut vector = Vector::new(&vec![Shape::plain(64); sockets]);
+                vector.messages[1].msg_hdr.msg_iov = bad;
+                let mut entries = eps(&pairs, 1);
+                entries.truncate(2);
+                // SAFETY: the vector's memory lives but for a vector of pieces.
+                unsafe { caller.recvmmmsg(&mut entries[1..], &mut vector.messages, flags) }.unwrap();
+                assert_eq!(entries[1].num, -libc::EFAULT);
+            }
+            let mut vector = Vector::new(&vec![Shape::plain(64); sockets]);
+            vector.messages[sockets / 2].msg_hdr.msg_iov = half;
+            let mut entries = eps(&pairs, 1);
+            // SAFETY: as above.
+            unsafe { caller.recvmmmsg(&mut entries, &mut vector.messages, flags) }.unwrap();
+            for (at, ep) in entries.iter().enumerate() {
+                assert_eq!(ep.num, if at == sockets / 2 { -libc::EFAULT } else { 1 }, "{at} of {sockets}");
+            }
+            let mut vector = Vector::new(&vec![Shape::plain(64); sockets]);
+            let mut left = entries.split_off(sockets / 2);
+            left[0].num = 1;
+            // SAFETY: the vector's memory lives.
+            assert_eq!(unsafe { caller.recvmmmsg(&mut left[..1], &mut vector.messages, flags) }, Ok(1));
+            assert_eq!(vector.got(sockets / 2).data, b"message");
+        }
+    }
+    // SAFETY: nothing points there any more.
+    unsafe { libc::munmap(pages, 2 * PAGE) };
 }

@@ -85,6 +85,16 @@ pub unsafe fn send_messages(
     retried(|| unsafe { libc::sendmmsg(fd, headers, count, flags as _) } as isize)
 }
 
+/// Whether the eight bytes at an address can be read now. sigprocmask(2) is asked, which copies them before it refuses what it
+/// is to do with them: it is short, and allowed everywhere.
+pub fn can_be_read(address: usize) -> bool {
+    const NO_WAY: libc::c_int = -1;
+    let none = ptr::null_mut::<u64>();
+    // SAFETY: the kernel reads at most so many bytes, which may be absent, writes none, and changes no mask for want of a way to.
+    let done = unsafe { libc::syscall(libc::SYS_rt_sigprocmask, NO_WAY, address, none, size_of::<u64>()) };
+    done != 0 && io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT)
+}
+
 /// Bytes that wait in a stream's queue, or of the datagram that comes next (FIONREAD).
 pub fn unread(fd: RawFd) -> io::Result<usize> {
     let mut count: libc::c_int = 0;

@@ -47,7 +47,8 @@ pub(super) struct Mmsg {
     /// Measurements of everything that is compared, in turn
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
     rounds: u32,
-    /// Write one JSON object per line: a header, then a record per call, traffic, number of ready sockets and round
+    /// Write one JSON object per line: a header, then a record per call, traffic, number of ready sockets and round. A call is
+    /// named as in --calls there, with udp-send, too, where recvmsg stands for sendmsg, and so on
     #[arg(long, value_name = "FILE", value_parser = json_file)]
     json: Option<PathBuf>,
     /// Draw the medians

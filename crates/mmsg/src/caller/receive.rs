@@ -1,5 +1,6 @@
 //! The receiving call: one message of an entry, or the rest of it.
 
+use libc::iovec;
 use sys::message;
 use sys::uring::{opcode, squeue, types};
 
@@ -12,6 +13,9 @@ use crate::rooms::Room;
 /// which recvmmsg(2) empties cheaper.
 const RECEIVE_ROUNDS: usize = 2;
 
+/// No page is smaller.
+const PAGE_LEAST: usize = 4096;
+
 /// In a request's data: it was recv(2), into so many bytes as the bits between tell.
 const LIGHT: u64 = 1 << 63;
 
@@ -19,12 +23,19 @@ const LIGHT: u64 = 1 << 63;
 /// request (a length of 32 bits).
 const LIGHT_MAX: usize = i32::MAX as usize & !0xffff;
 
+/// So many sockets share a look at a page of pieces, which takes a tenth of what receiving a message does.
+const SHARERS_LEAST: usize = 4;
+
 pub(super) struct Receive<'call> {
     pub(super) eps: &'call mut [Mmep],
     pub(super) msgs: &'call mut [libc::mmsghdr],
     pub(super) rooms: &'call mut [Room],
     pub(super) late: Late,
     pub(super) flags: i32,
+    /// Whether vectors of pieces are looked at.
+    pub(super) looks: bool,
+    /// The page of them that was found to be readable last; 0: none.
+    pub(super) readable: usize,
 }
 
 impl Receive<'_> {
@@ -32,21 +43,35 @@ impl Receive<'_> {
     /// piece and wants neither address nor control data, and the caller asked for the real
     /// length, which tells whether it was cut off.
     #[inline]
-    fn light(&self, header: &libc::msghdr) -> Option<(*mut u8, usize)> {
+    fn light(&mut self, place: usize) -> Option<(*mut u8, usize)> {
+        let header = &self.msgs[place].msg_hdr;
         const OTHER: i32 = libc::MSG_ERRQUEUE | libc::MSG_OOB | libc::MSG_CMSG_CLOEXEC;
         let plain = self.flags & (libc::MSG_TRUNC | OTHER) == libc::MSG_TRUNC;
         let bare = header.msg_name.is_null() && header.msg_control.is_null() && header.msg_controllen == 0;
-        if !plain
-            || !bare
-            || header.msg_iovlen != 1
-            || header.msg_iov.is_null()
-            || !header.msg_iov.is_aligned()
-        {
+        let vector = header.msg_iov;
+        if !plain || !bare || header.msg_iovlen != 1 || !vector.is_aligned() || !self.can_be_read(vector) {
             return None;
         }
-        // SAFETY: with MSG_TRUNC the caller promises that the vector of pieces is readable.
-        let piece = unsafe { *header.msg_iov };
+        // SAFETY: it can be read, and with MSG_TRUNC the caller promises that this stays so during the call.
+        let piece = unsafe { *vector };
         (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
+    }
+
+    /// Whether a vector of one piece lies in memory of this process; a look at its page is kept for the call.
+    #[inline]
+    fn can_be_read(&mut self, vector: *const iovec) -> bool {
+        let page = |address: usize| address / PAGE_LEAST;
+        let (first, last) = (vector.addr(), vector.addr().wrapping_add(size_of::<u64>()));
+        if page(first) == self.readable && page(last) == self.readable {
+            return self.readable != 0;
+        }
+        let can = self.looks
+            && message::can_be_read(first)
+            && (page(first) == page(last) || message::can_be_read(last));
+        if can {
+            self.readable = page(last);
+        }
+        can
     }
 
     /// Keeps what came of the entry's next message; recv(2) with room for `light` bytes wrote
@@ -75,11 +100,13 @@ impl Receive<'_> {
     }
 
     /// recvmmsg(2) tells the error of a stream before its data, and takes it from the socket; recvmsg(2) gives the
-    /// data first, and no more than that may be taken before the error.
+    /// data first, and no more than that may be taken before the error. It never tells a reset behind an end (EPIPE): the
+    /// end is all that it gives.
     fn receive_before(&mut self, entry: usize, errno: i32) -> u64 {
         let fd = self.eps[entry].sockfd;
+        let ended = errno == libc::EPIPE;
         let mut calls = 0;
-        while self.rooms[entry].left() > 0 && message::has_stream_data(fd) {
+        while self.rooms[entry].left() > 0 && (ended || message::has_stream_data(fd)) {
             let header = &raw mut self.msgs[self.rooms[entry].next()].msg_hdr;
             calls += 1;
             // SAFETY: the header is one of ours, and the caller answers for what it points to.
@@ -89,7 +116,7 @@ impl Receive<'_> {
             }
         }
         // Unless it was the message's, and is told already.
-        if self.eps[entry].num != -errno {
+        if !ended && self.eps[entry].num != -errno {
             self.late.keep(fd, errno);
         }
         calls
@@ -107,8 +134,10 @@ impl Work for Receive<'_> {
 
     /// An error that was kept is the next result, behind what is left of a stream's data.
     fn begin(&mut self, active: &mut Vec<u32>) -> u64 {
+        self.looks = active.len() >= SHARERS_LEAST;
         let mut calls = 0;
-        if self.late.is_empty() {
+        // Who asks for what the socket's queue of errors has is not told of others.
+        if self.late.is_empty() || self.flags & libc::MSG_ERRQUEUE != 0 {
             return calls;
         }
         active.retain(|&entry| {
@@ -131,16 +160,15 @@ impl Work for Receive<'_> {
 
     #[inline]
     fn request(&mut self, entry: u32) -> squeue::Entry {
-        let (ep, room) = (&self.eps[entry as usize], &self.rooms[entry as usize]);
-        let header = &mut self.msgs[room.next()].msg_hdr as *mut libc::msghdr;
-        let fd = types::Fd(ep.sockfd);
-        // SAFETY: just made of a reference.
-        match self.light(unsafe { &*header }) {
+        let place = self.rooms[entry as usize].next();
+        let fd = types::Fd(self.eps[entry as usize].sockfd);
+        match self.light(place) {
             Some((room, len)) => opcode::Recv::new(fd, room, len as u32)
                 .flags(self.flags)
                 .build()
                 .user_data(u64::from(entry) | (len as u64) << 32 | LIGHT),
             None => {
+                let header = &raw mut self.msgs[place].msg_hdr;
                 opcode::RecvMsg::new(fd, header).flags(self.flags as u32).build().user_data(u64::from(entry))
             }
         }
@@ -157,14 +185,17 @@ impl Work for Receive<'_> {
         let entry = entry as usize;
         let fd = self.eps[entry].sockfd;
         if self.rooms[entry].left() == 1 {
-            let header = &raw mut self.msgs[self.rooms[entry].next()].msg_hdr;
+            let place = self.rooms[entry].next();
+            let light = self.light(place);
+            let header = &raw mut self.msgs[place].msg_hdr;
             // SAFETY: the header is one of ours, and the caller answers for what it points to.
-            let (light, received) = unsafe {
-                match self.light(&*header) {
-                    Some((room, len)) => (Some(len), message::receive(fd, room, len, self.flags)),
-                    None => (None, message::receive_message(fd, header, self.flags)),
+            let received = unsafe {
+                match light {
+                    Some((room, len)) => message::receive(fd, room, len, self.flags),
+                    None => message::receive_message(fd, header, self.flags),
                 }
             };
+            let light = light.map(|(_, len)| len);
             self.keep(entry, light, as_result(received));
             return 1;
         }
@@ -187,7 +218,7 @@ impl Work for Receive<'_> {
                 }
                 Err(error) => {
                     let result = as_result(Err(error));
-                    if result != -libc::EAGAIN && message::has_stream_data(fd) {
+                    if result == -libc::EPIPE || (result != -libc::EAGAIN && message::has_stream_data(fd)) {
                         calls += self.receive_before(entry, -result);
                     } else {
                         self.keep(entry, None, result);
