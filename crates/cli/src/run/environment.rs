@@ -49,10 +49,17 @@ impl Environment {
         self.check(NOT, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
         let stats = self.check(STATS, "1, or 0 for none", |text| text.parse::<u32>().ok())?;
         self.check_ports()?;
-        // Another word than a path is a level for libmegapipe.
-        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|path| path.is_absolute());
-        if let Some(path) = log.filter(|_| stats.is_some_and(|stats| stats > 0)) {
-            check_log(path)?;
+        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|_| stats.is_some_and(|stats| stats > 0));
+        match log {
+            Some(path) if path.is_absolute() => drop(check_log(path)?),
+            // Another word is a level for libmegapipe, and none of those looks like this.
+            Some(path) if path.as_os_str().as_bytes().iter().any(|byte| b"./".contains(byte)) => {
+                let path = path.display();
+                return Err(Failure::own(format!(
+                    "MEGAPIPE_LOG={path} is no absolute path; name the file from the root on, or with --log"
+                )));
+            }
+            _ => {}
         }
         Ok(when.unwrap_or(When::Auto))
     }

@@ -69,8 +69,8 @@ Examples:
   megapipe run --only 6379 --log /var/log/mp.log -- server --option
 
 Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so does what was \
-handed to another program (exec, system(3), descriptors in messages). A stream that lies unread when it is handed over \
-is reset, or not inherited. A program that makes system calls of its own on a promoted socket reads wrong bytes: \
+handed to another program (exec, system(3), descriptors in messages); what lies unread then is sent again, or the connection \
+is reset where that cannot be. A program that makes system calls of its own on a promoted socket reads wrong bytes: \
 `--promote observe` finds such programs, and `--not` leaves their ports out.
 
 See also: megapipe-monitor(1), megapipe-top(1); docs/run.md in the sources.";
@@ -151,6 +151,11 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
     let promote = environment.settle(arguments)?;
     let program = Program::find(&arguments.command[0])?;
     if promote == When::Off {
+        if arguments.stats {
+            warn(
+                "the program runs without the library (--promote off), which would print the summary of --stats; --promote observe counts and promotes nothing",
+            );
+        }
         environment.leave_out_library();
         return Ok((program, environment));
     }
@@ -177,14 +182,17 @@ fn provide_monitor() {
     let place = options.socket.clone();
     match promote::ensure_monitor(&options, PATIENCE) {
         Ok(Presence::Found) => {}
-        Ok(Presence::NoPolicy) => {
-            let place = place.map_or(String::new(), |path| format!(" at {}", path.display()));
-            warn(&format!(
-                "no monitor answers{place}, and root's own shares nothing without a policy, so connections stay on \
-                 TCP; to let root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > \
-                 /etc/megapipe/monitor.toml"
-            ));
-        }
+        Ok(Presence::NoPolicy) => warn(&match place {
+            Some(path) => format!(
+                "no monitor answers at {0}, which MEGAPIPE_MONITOR names, so connections stay on TCP; unset it, or start \
+                 one there, with a policy since it is root's: megapipe monitor --socket {0} --config FILE",
+                path.display()
+            ),
+            None => "no monitor answers, and root's own shares nothing without a policy, so connections stay on TCP; to \
+                     let root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > \
+                     /etc/megapipe/monitor.toml"
+                .into(),
+        }),
         Ok(Presence::Absent) => {
             let place = place.map_or("here".into(), |path| format!("at {}", path.display()));
             warn(&format!(

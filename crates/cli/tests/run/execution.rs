@@ -185,6 +185,10 @@ fn what_cannot_run_is_told_with_its_remedy() {
     let ended =
         output(place.run().arg("true").env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", "/nowhere/log"));
     assert_eq!(ended.status.code(), Some(125));
+    for (log, status) in [("mp.log", 125), ("logs/mp", 125), ("debug", 0)] {
+        let ended = output(place.run().arg("true").env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", log));
+        assert_eq!(ended.status.code(), Some(status), "{log}: {}", text(&ended.stderr));
+    }
 }
 
 #[test]
