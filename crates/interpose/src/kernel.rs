@@ -3,6 +3,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::time::{Duration, Instant};
 
 use libc::{iovec, msghdr};
 use promote::KernelEnd;
@@ -164,6 +165,24 @@ fn limit(fd: c_int, name: c_int) -> libc::timeval {
 pub(crate) fn has_limit(fd: c_int, name: c_int) -> bool {
     let limit = limit(fd, name);
     limit.tv_sec != 0 || limit.tv_usec != 0
+}
+
+/// Until when a receive that begins now waits (SO_RCVTIMEO); `None`: for ever.
+pub(crate) fn receive_limit(fd: c_int) -> Option<Instant> {
+    let limit = limit(fd, libc::SO_RCVTIMEO);
+    let micros = limit.tv_sec.saturating_mul(1_000_000).saturating_add(limit.tv_usec);
+    (micros > 0).then(|| Instant::now().checked_add(Duration::from_micros(micros.unsigned_abs()))).flatten()
+}
+
+/// Waits until the socket can be read by the mark that it has now; false: a handler ran, or it took too long.
+pub(crate) fn wait_for_mark(fd: c_int, until: Option<Instant>) -> bool {
+    let timeout = until.map_or(-1, |until| {
+        let left = until.saturating_duration_since(Instant::now());
+        c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+    });
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one entry.
+    unsafe { real::poll(&raw mut one, 1, timeout) > 0 }
 }
 
 /// Waits as a send does that blocks, with the socket's timeout. The error is errno.

@@ -1,14 +1,56 @@
-//! MSG_PEEK where a stream goes on in its other lane: on TCP one call tells of all that is here.
+//! MSG_PEEK where a stream goes on in its other lane: on TCP one call tells of all that is here. With MSG_WAITALL it waits for
+//! all that it has room for.
 
 use std::ffi::c_int;
+use std::sync::atomic::Ordering;
 
 use libc::iovec;
 use ring::{Ahead, Lane};
 
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
-use crate::receive::Outcome;
-use crate::sockets::Promoted;
+use crate::receive::{Outcome, receive_some};
+use crate::signals;
+use crate::sockets::{Promoted, Socket};
+
+/// Whether such a call waits for more than the first byte.
+#[inline]
+pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
+    const BOTH: c_int = libc::MSG_PEEK | libc::MSG_WAITALL;
+    flags & (BOTH | libc::MSG_DONTWAIT) == BOTH && !socket.nonblocking.load(Ordering::Relaxed)
+}
+
+/// Looks until all is here that there is room for, or no more will be; what was seen is told before any error. `None`: the
+/// socket is not promoted, after all.
+#[cold]
+pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
+    let (until, handled) = (kernel::receive_limit(fd), signals::handled());
+    let (mut seen, mut last) = (0, false);
+    loop {
+        let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
+        match receive_some(socket, &mut None, fd, into, flags | now, seen > 0)? {
+            // Somebody else may have taken some of it.
+            Ok((count, _)) => seen = seen.max(count),
+            Err(errno) if seen == 0 => return Some(Err(errno)),
+            Err(_) => last = true,
+        }
+        if last || seen == 0 || seen >= into.left {
+            return Some(Ok(seen));
+        }
+        let mut inner = socket.lock();
+        let promoted = inner.promoted.as_deref_mut()?;
+        promoted.is_awaited_here();
+        let mark =
+            std::mem::replace(&mut promoted.low_water, c_int::try_from(into.left).unwrap_or(c_int::MAX));
+        let enough = promoted.arm_to_sleep(fd);
+        promoted.low_water = mark;
+        drop(inner);
+        last = enough || signals::handled() != handled || !kernel::wait_for_mark(fd, until);
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            promoted.unmark(fd);
+        }
+    }
+}
 
 impl Promoted {
     /// Copies what is here of both lanes, and takes nothing; 0: nothing is here.

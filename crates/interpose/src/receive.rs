@@ -11,6 +11,7 @@ use ring::layout::NO_SLEEPER;
 
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
+use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
 use crate::signals;
@@ -40,6 +41,9 @@ pub(crate) fn receive(
     if !into.is_allowed() {
         return Some(Err(libc::EFAULT));
     }
+    if peek::waits_for_all(socket, flags) {
+        return peek::all(socket, fd, into, flags);
+    }
     let mut kept = None;
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
@@ -62,7 +66,7 @@ pub(crate) fn receive(
 
 /// One lane's bytes; and whether bytes of the other may lie behind them. `told`: bytes were
 /// taken before, which are told before any error.
-fn receive_some(
+pub(crate) fn receive_some(
     socket: &'static Socket,
     kept: &mut Option<Busy<'static>>,
     fd: c_int,
