@@ -26,9 +26,10 @@ pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
 pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
     let (until, handled) = (kernel::receive_limit(fd), signals::handled());
     let (mut seen, mut last) = (0, false);
+    let mut kept = None;
     loop {
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
-        match receive_some(socket, &mut None, fd, into, flags | now, seen > 0)? {
+        match receive_some(socket, &mut kept, fd, into, flags | now, seen > 0)? {
             // Somebody else may have taken some of it.
             Ok((count, _)) => seen = seen.max(count),
             Err(errno) if seen == 0 => return Some(Err(errno)),
@@ -44,6 +45,8 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
             std::mem::replace(&mut promoted.low_water, c_int::try_from(into.left).unwrap_or(c_int::MAX));
         let enough = promoted.arm_to_sleep(fd);
         promoted.low_water = mark;
+        // This thread comes back to the record.
+        kept.get_or_insert_with(|| socket.keep());
         drop(inner);
         last = enough || signals::handled() != handled || !kernel::wait_for_mark(fd, until);
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {

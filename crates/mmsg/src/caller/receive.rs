@@ -52,7 +52,7 @@ impl Receive<'_> {
         if !plain || !bare || header.msg_iovlen != 1 || !vector.is_aligned() || !self.can_be_read(vector) {
             return None;
         }
-        // SAFETY: it can be read, and with MSG_TRUNC the caller promises that this stays so during the call.
+        // SAFETY: it can be read, and the caller promises that nobody unmaps it during the call.
         let piece = unsafe { *vector };
         (piece.iov_len <= LIGHT_MAX).then_some((piece.iov_base.cast(), piece.iov_len))
     }
