@@ -94,8 +94,15 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
 /// Drops up to `count` bytes; returns how many, and the error that was in the way, which the kernel tells once.
 pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
-    // that it is.
-    let mut room = [0u8; 256];
+    // that it is. Bells are few.
+    if count <= 256 {
+        discard_into(fd, count, &mut [0; 256])
+    } else {
+        discard_into(fd, count, &mut [0; 16 << 10])
+    }
+}
+
+fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_int>) {
     let mut dropped = 0;
     while dropped < count {
         let piece = (count - dropped).min(room.len());

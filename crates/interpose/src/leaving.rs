@@ -221,6 +221,7 @@ impl Promoted {
         if self.connection.leave(idle).ok()? {
             self.ring_now(fd);
         }
+        self.copy_untaken(fd);
         self.connection.end_sending().ok()?;
         if self.connection.peer_left() {
             // It left at the same time.
@@ -338,6 +339,27 @@ impl Promoted {
             self.connection.sends_no_more();
             self.send_all_again(fd);
         }
+    }
+
+    /// What the other end did not take from the ring goes to the kernel, too, where those find it to whom that may hand the
+    /// connection when this end cannot send it again, or in its order: FIN, or others' bytes, or many more, are about to follow.
+    pub(crate) fn copy_untaken(&mut self, fd: c_int) {
+        // Of nonsense that the other end wrote, whoever reads is told.
+        let Ok(all @ 1..) = self.connection.announce_copies() else { return };
+        let (mut left, mut room_made) = (all, false);
+        let mut piece = [0; PIECE];
+        while left > 0 {
+            let count = self.connection.peek_copies(left, &mut piece);
+            match kernel::send_now(fd, &piece[..count]) {
+                Ok(sent) => left -= sent,
+                Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
+                    // As for what is sent again.
+                    kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
+                }
+                Err(_) => break,
+            }
+        }
+        self.connection.copied(all - left);
     }
 
     /// [`Self::send_again`] where nobody asks again.

@@ -4,6 +4,8 @@
 use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
+use ring::Corrupt;
+
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
@@ -188,13 +190,22 @@ impl Promoted {
                 return Step::Full;
             }
         }
-        if self.connection.sends_to_ring() && self.connection.spill().is_err() {
+        if self.connection.sends_to_ring() && self.spill(fd).is_err() {
             return Step::Failed(self.corrupt(fd));
         }
         if self.connection.about_to_send_over_tcp() {
             return self.call_back(fd).unwrap_or(Step::Kernel);
         }
         Step::Kernel
+    }
+
+    /// What follows goes to the kernel.
+    #[cold]
+    fn spill(&mut self, fd: c_int) -> Result<(), Corrupt> {
+        if self.connection.spills_unread()? {
+            self.copy_untaken(fd);
+        }
+        self.connection.spill()
     }
 
     /// The other end has left: what it did not take comes before anything else.

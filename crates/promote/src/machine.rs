@@ -50,13 +50,17 @@ pub struct Machine {
     demoted: bool,
     /// Stays on TCP until it is told otherwise.
     resting: bool,
+    /// What the kernel had taken at the promotion.
+    written: u64,
+    /// No spill has met a peer that read nothing yet.
+    is_young: bool,
     /// Sends left that wait for the peer to have read what went through the kernel before.
     patience: u8,
 }
 
-/// Sends through the kernel, once the ring could be used, at the most. Bytes of both lanes that lie unread are what
-/// a peer that leaves may have to reset the connection for, and one that was handed a connection mostly leaves
-/// before it reads much; but a stream may always have some unread.
+/// Sends through the kernel, once the ring could be used and the peer has begun to read, at the most. Bytes of both lanes
+/// that lie unread are what a peer that leaves may have to reset the connection for, and one that was handed a connection
+/// mostly leaves before it reads much; but a stream may always have some unread.
 const PATIENCE: u8 = 16;
 
 impl Machine {
@@ -104,6 +108,8 @@ impl Machine {
             spilled: false,
             demoted: false,
             resting: false,
+            written,
+            is_young: true,
             patience: PATIENCE,
         })
     }
@@ -171,7 +177,7 @@ impl Machine {
             && sender.peer_is_aware()
             && !sender.kernel_bytes_were_taken()
         {
-            self.patience -= 1;
+            self.patience -= u8::from(sender.peer_took_of_kernel() > self.written);
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;

@@ -53,6 +53,8 @@ pub(crate) const LEFT_BOTH: u32 = 2;
 pub(crate) const GAVE_BACK: u32 = 3;
 /// `at_kernel`: this end sends nothing more.
 pub(crate) const FINISHED: u32 = 2;
+/// `copied`: copies, at most; no ring is longer.
+pub(crate) const COPIES_MOST: u32 = (1 << 24) - 1;
 /// Where the counters begin in a loop page.
 pub const LOOP_COUNTERS_OFFSET: usize = 128;
 
@@ -179,7 +181,13 @@ pub(crate) struct Header {
     pub(crate) parts_published: AtomicU32,
     pub(crate) parts_taken: AtomicU32,
     pub(crate) bells: AtomicU32,
-    gap_140: Gap<52>,
+    gap_140: Gap<4>,
+    /// Where in the TCP lane copies of ring bytes begin, the ring count behind the last of them, and how many they are, with
+    /// a number of these three words above [`COPIES_MOST`].
+    pub(crate) copied_at: AtomicU64,
+    pub(crate) copied_tail: AtomicU64,
+    pub(crate) copied: AtomicU32,
+    gap_164: Gap<28>,
     pub(crate) records: [Record; RECORDS as usize],
     pub(crate) send_lock: AtomicU32,
     pub(crate) receive_lock: AtomicU32,
@@ -274,6 +282,10 @@ const _: () = {
     assert!(offset_of!(Header, parts_published) == 128);
     assert!(offset_of!(Header, parts_taken) == 132);
     assert!(offset_of!(Header, bells) == 136);
+    assert!(offset_of!(Header, copied_at) == 144);
+    assert!(offset_of!(Header, copied_tail) == 152);
+    assert!(offset_of!(Header, copied) == 160);
+    assert!(MAX_SIZE - RING_OFFSET <= COPIES_MOST as usize);
     assert!(offset_of!(Header, records) == 192);
     assert!(size_of::<Record>() == 16);
     assert!(offset_of!(Header, send_lock) == 320);

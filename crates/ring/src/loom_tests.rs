@@ -46,6 +46,8 @@ fn ring_direction() -> (Sender, Receiver) {
 struct Kernel {
     bytes: Mutex<VecDeque<u8>>,
     came: Condvar,
+    /// FIN lies behind them.
+    ended: Mutex<bool>,
 }
 
 impl Kernel {
@@ -64,6 +66,14 @@ impl Kernel {
 
     fn unread(&self) -> u64 {
         self.bytes.lock().unwrap().len() as u64
+    }
+
+    fn end(&self) {
+        *self.ended.lock().unwrap() = true;
+    }
+
+    fn has_ended(&self) -> bool {
+        *self.ended.lock().unwrap()
     }
 
     fn take(&self, count: u64) -> Vec<u8> {

@@ -73,6 +73,11 @@ pub(crate) fn read(peer: &Header, number: u32, reached: u64, tcp: u64) -> Result
     }
 }
 
+/// Where in the stream the part that record `number` of this end opened begins.
+pub(crate) fn begun_at(own: &Header, number: u32) -> u64 {
+    place(own, number).start.load(Ordering::Relaxed)
+}
+
 /// Where in the TCP lane the part that record `number` opened begins.
 pub(crate) fn opened_at(peer: &Header, number: u32) -> Option<u64> {
     Some(place(peer, number).tcp_start.load(Ordering::Relaxed)).filter(|start| *start != IN_RING)

@@ -1,9 +1,10 @@
 //! The half of an end that receives: takes bytes of both lanes in stream order.
 
 use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 use crate::Corrupt;
-use crate::layout::{COUNTED_EVERY, TAKEN_MESSAGES};
+use crate::layout::{COPIES_MOST, COUNTED_EVERY, TAKEN_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::Ordering;
@@ -464,12 +465,33 @@ impl Receiver {
                 let left = self.next.map_or(u64::MAX, |next| next.start.wrapping_sub(self.stream()));
                 Front::Data(unread.min(left))
             }
-            Lane::Ring => match self.next.and_then(|next| next.tcp_start) {
-                None => Front::Bells(unread),
-                Some(start) if self.tcp < start => Front::Bells(unread.min(start - self.tcp)),
-                Some(_) => Front::Later,
-            },
+            Lane::Ring => {
+                let part = self.next.and_then(|next| next.tcp_start);
+                // Copies of what was not taken stay: who has the connection after this end may need them.
+                let copies = self.copies().map(|copies| copies.start);
+                match part.into_iter().chain(copies).min() {
+                    None => Front::Bells(unread),
+                    Some(start) if self.tcp < start => Front::Bells(unread.min(start - self.tcp)),
+                    Some(_) => Front::Later,
+                }
+            }
         })
+    }
+
+    /// Where in the TCP lane the ring bytes that were not taken lie once more, if they do, or are about to. To be asked behind a
+    /// refresh that came after the kernel was asked, or after the other end was seen to give it nothing.
+    fn copies(&self) -> Option<Range<u64>> {
+        let peer = self.peer.header();
+        // COPY-PAIR: acquire where they lie.
+        let word = peer.copied.load(Ordering::Acquire);
+        // COPY-PAIR: acquire that the words change: those that are announced then are in nobody's kernel yet.
+        let last = peer.copied_tail.load(Ordering::Acquire) == self.tail;
+        let start = peer.copied_at.load(Ordering::Acquire);
+        let same = peer.copied.load(Ordering::Relaxed) == word;
+        let copied = u64::from(word & COPIES_MOST);
+        let untaken = self.tail.wrapping_sub(self.head);
+        let end = start.saturating_add(copied);
+        (last && same && (1..=copied).contains(&untaken)).then(|| end.saturating_sub(untaken)..end)
     }
 
     /// The first `count` bytes of the TCP lane were taken: no more than [`Receiver::tcp`]

@@ -1,6 +1,7 @@
 //! The half of an end that sends: writes its ring, chooses the lane, rings bells.
 
 mod back;
+mod copies;
 
 use std::hash::{Hash, Hasher};
 
@@ -382,6 +383,11 @@ impl Sender {
         if self.own.header().keeps_tcp.load(Ordering::Relaxed) != 0 {
             return Ok(false);
         }
+        // The other end may leave them to the kernel, in whose order what follows has to be.
+        let untaken = self.untaken()?;
+        if untaken > 0 && self.has_copied(untaken) {
+            return Ok(false);
+        }
         // Two: it must always be possible to leave the ring again.
         if !self.peer_is_aware() || self.free_records()? < 2 {
             return Ok(false);
@@ -474,7 +480,13 @@ impl Sender {
     /// Whether the other end says that it has taken all that went through the kernel.
     #[cold]
     pub fn kernel_bytes_were_taken(&self) -> bool {
-        self.peer.header().taken.data.load(Ordering::Relaxed) == self.data
+        self.peer_took_of_kernel() == self.data
+    }
+
+    /// Stream bytes that the other end says it has taken from the kernel.
+    #[cold]
+    pub fn peer_took_of_kernel(&self) -> u64 {
+        self.peer.header().taken.data.load(Ordering::Relaxed)
     }
 
     /// Whether no ring part was ever opened.

@@ -68,6 +68,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
     {
         // FIN comes behind what the ring holds; what is sent later is the kernel's to refuse.
         promoted.connection.kernel_sends();
+        promoted.copy_untaken(fd);
         promoted.before_end(fd, true);
     }
     real::shutdown(fd, how)

@@ -2,7 +2,7 @@
  * message, into stdio. Nothing is lost, and all comes in its order. */
 #include "transcript.h"
 
-enum { LITTLE = 5, MUCH = 100000 };
+enum { LITTLE = 5, MUCH = 100000, MORE = 300000 };
 
 /* What the new owner does: checks so many bytes, answers, and copies until the end. */
 static int owner(int fd, size_t unread)
@@ -91,6 +91,106 @@ static void by_exec(const char *program, size_t unread, int waiting)
     close(pair.client);
     if (set >= 0)
         close(set);
+}
+
+/* Reads `count` bytes that begin so far into the stream. */
+static void check(int fd, size_t before, size_t count)
+{
+    unsigned char *bytes = malloc(count + 1);
+    for (size_t done = 0; done < count;)
+        done += NEED(recv(fd, bytes + done, count - done, 0));
+    say("%zu bytes are %s", count, same(bytes, before, count) ? "right" : "wrong");
+    free(bytes);
+}
+
+/* The other end has ended its sending before the exec, and reads on. */
+static void by_exec_behind_the_end(const char *program, size_t unread, bool closes)
+{
+    say("# exec behind the end with %zu unread, the other end %s", unread, closes ? "has closed" : "reads on");
+    struct pair pair = promoted();
+    NEED(fcntl(pair.client, F_SETFD, FD_CLOEXEC));
+    send_stream(pair.client, unread);
+    SHOW(shutdown(pair.client, SHUT_WR));
+    SHOW(send(pair.client, "more", 4, MSG_NOSIGNAL));
+    show_poll("the server's", pair.server, POLLIN, 10000);
+    if (closes)
+        SHOW(close(pair.client));
+    pid_t child = execute(program, pair.server, unread);
+    close(pair.server);
+    char bytes[16] = {0};
+    if (!closes) {
+        SHOW(recv(pair.client, bytes, 5, MSG_WAITALL));
+        show_bytes("answer", bytes, 5);
+        SHOW(recv(pair.client, bytes, sizeof bytes, 0));
+        close(pair.client);
+    }
+    status_of(child);
+}
+
+/* So many of the bytes before the end are read here, the others by who gets the connection. */
+static void by_message_behind_the_end(size_t count, size_t read)
+{
+    say("# passed behind the end with %zu of %zu read", read, count);
+    int channel[2];
+    NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    struct pair pair = promoted();
+    send_stream(pair.client, count);
+    SHOW(shutdown(pair.client, SHUT_WR));
+    check(pair.server, 0, read);
+    int unread = -1;
+    SHOW(ioctl(pair.server, FIONREAD, &unread));
+    give_fd(channel[0], pair.server);
+    SHOW(close(pair.server));
+    int fd = take_fd(channel[1]);
+    check(fd, read, count - read);
+    char byte;
+    SHOW(recv(fd, &byte, 1, 0));
+    SHOW(send(fd, "right", 5, 0));
+    check(pair.client, 0, 0);
+    char bytes[16] = {0};
+    SHOW(recv(pair.client, bytes, 5, MSG_WAITALL));
+    show_bytes("answer", bytes, 5);
+    SHOW(close(fd));
+    SHOW(recv(pair.client, bytes, 5, 0));
+    close(pair.client);
+    close(channel[0]);
+    close(channel[1]);
+}
+
+/* Nobody hands anything over: the end comes behind all. */
+static void read_behind_the_end(size_t count)
+{
+    say("# read to the end, %zu bytes", count);
+    struct pair pair = promoted();
+    nonblocking(pair.server);
+    send_stream(pair.client, count);
+    SHOW(shutdown(pair.client, SHUT_WR));
+    check(pair.server, 0, count);
+    show_poll("the end", pair.server, POLLIN | POLLRDHUP, 10000);
+    char byte;
+    SHOW(recv(pair.server, &byte, 1, 0));
+    SHOW(send(pair.server, "right", 5, 0));
+    char bytes[16] = {0};
+    SHOW(recv(pair.client, bytes, 5, MSG_WAITALL));
+    SHOW(close(pair.server));
+    SHOW(recv(pair.client, bytes, 5, 0));
+    close(pair.client);
+}
+
+/* All is read, but not the end: the other end meets no reset. */
+static void closed_before_the_end(size_t count)
+{
+    say("# closed before the end, %zu bytes", count);
+    struct pair pair = promoted();
+    send_stream(pair.client, count);
+    SHOW(shutdown(pair.client, SHUT_WR));
+    check(pair.server, 0, count);
+    SHOW(send(pair.server, "right", 5, 0));
+    SHOW(close(pair.server));
+    char bytes[16] = {0};
+    SHOW(recv(pair.client, bytes, 5, MSG_WAITALL));
+    SHOW(recv(pair.client, bytes, 5, 0));
+    close(pair.client);
 }
 
 static void by_message(size_t unread)
@@ -183,17 +283,18 @@ static void by_stdio(void)
     close(pair.client);
 }
 
-/* Both ends are given away, each with bytes unread at the other only. */
-static void both_ends(const char *program)
+/* Both ends are given away, each with bytes unread at the other only; the sender first, or last. */
+static void both_ends(bool sender_first)
 {
-    say("# the other end was handed over, too");
+    say("# the other end was handed over, too, %s", sender_first ? "before" : "after");
     struct pair pair = promoted();
     SHOW(send(pair.client, "hello", 5, 0));
     int channel[2];
     NEED(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
-    give_fd(channel[0], pair.server);
-    give_fd(channel[0], pair.client);
-    int server = take_fd(channel[1]), client = take_fd(channel[1]);
+    give_fd(channel[0], sender_first ? pair.client : pair.server);
+    give_fd(channel[0], sender_first ? pair.server : pair.client);
+    int first = take_fd(channel[1]), second = take_fd(channel[1]);
+    int server = sender_first ? second : first, client = sender_first ? first : second;
     close(pair.server);
     close(pair.client);
     char bytes[16] = {0};
@@ -206,7 +307,6 @@ static void both_ends(const char *program)
     close(client);
     close(channel[0]);
     close(channel[1]);
-    (void)program;
 }
 
 int main(int count, char **arguments)
@@ -223,6 +323,17 @@ int main(int count, char **arguments)
     by_message_at_the_end(MUCH, true);
     by_both();
     by_stdio();
-    both_ends(arguments[0]);
+    both_ends(false);
+    both_ends(true);
+    for (int count = 0; count < 4; count++) {
+        size_t unread = (size_t[]){0, LITTLE, MUCH, MORE}[count];
+        by_exec_behind_the_end(arguments[0], unread, false);
+        by_exec_behind_the_end(arguments[0], unread, true);
+        by_message_behind_the_end(unread, 0);
+        by_message_behind_the_end(unread, unread / 2);
+        by_message_behind_the_end(unread, unread);
+        read_behind_the_end(unread);
+        closed_before_the_end(unread);
+    }
     return 0;
 }

@@ -1,7 +1,7 @@
 //! The ways back to the kernel connection: both ends give up rings that do not pay, or one leaves them for somebody who knows
 //! of none.
 
-use ring::{Corrupt, End, Leaving};
+use ring::{Corrupt, End, Lane, Leaving};
 
 use super::{Machine, TcpPositions};
 
@@ -51,6 +51,49 @@ impl Machine {
             receiver.mark_ended();
         }
         Ok(done.then(|| TcpPositions { written: sender.tcp(), consumed: receiver.tcp_lane() }))
+    }
+
+    /// What the other end did not take from the ring is to be given to the kernel, too, for those to whom that may hand the
+    /// connection: so many bytes, which [`Self::peek_copies`] reads. Unless that is 0 [`Self::copied`] follows, and nothing goes
+    /// through the ring until they are taken. 0: there are none, or the other end has left or ended.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[cold]
+    pub fn announce_copies(&mut self) -> Result<usize, Corrupt> {
+        let sender = &mut self.end.sender;
+        if sender.lane() != Lane::Ring || sender.untaken()? == 0 || !sender.may_ring() {
+            return Ok(0);
+        }
+        let copies = sender.announce_copies();
+        if !matches!(copies, Ok(1..)) {
+            sender.kernel_refused();
+        }
+        copies
+    }
+
+    /// Whether copies are due before a [`Self::spill`]: the other end has taken nothing from the ring since that was empty, and
+    /// may be about to hand the connection over, which few do. True once.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::send`].
+    #[cold]
+    pub fn spills_unread(&mut self) -> Result<bool, Corrupt> {
+        let unread = self.is_young && self.end.sender.is_untouched()?;
+        self.is_young &= !unread;
+        Ok(unread)
+    }
+
+    /// See [`ring::Sender::peek_copies`].
+    pub fn peek_copies(&self, left: usize, bytes: &mut [u8]) -> usize {
+        self.end.sender.peek_copies(left, bytes)
+    }
+
+    /// The kernel took so many of them.
+    pub fn copied(&mut self, count: usize) {
+        self.end.sender.copied(count);
     }
 
     /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.

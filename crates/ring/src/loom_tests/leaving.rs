@@ -66,18 +66,26 @@ impl Heedful {
     }
 }
 
-/// What the kernel has for who comes after `receiver`. `None`: it is lost, and that was told.
-fn left_by(mut receiver: Receiver, kernel: &Kernel) -> Option<()> {
+/// What the kernel has for who comes after `receiver`, all but bells. `None`: it is lost, and that was told.
+fn left_by(receiver: Receiver, kernel: &Kernel) -> Option<()> {
+    let bells = dropped_by(receiver, kernel)?;
+    assert!(bells.iter().all(|byte| *byte == 0), "bells come before all else");
+    Some(())
+}
+
+/// What `receiver`, which leaves, takes out of the kernel.
+fn dropped_by(mut receiver: Receiver, kernel: &Kernel) -> Option<Vec<u8>> {
     receiver.leave();
     loop {
+        let ended = kernel.has_ended();
         match receiver.leaving().unwrap() {
+            Leaving::Wait if ended => return None,
             Leaving::Wait => thread::yield_now(),
             // Who sends to it makes no more calls.
             Leaving::GiveBack | Leaving::Lost => return None,
             Leaving::Bells(bells) => {
                 assert!(kernel.unread() >= bells, "a bell is there when it is counted");
-                assert!(kernel.take(bells).iter().all(|byte| *byte == 0), "bells come before all else");
-                return Some(());
+                return Some(kernel.take(bells));
             }
         }
     }
@@ -238,4 +246,49 @@ fn loom_two_leavers_get_all_or_are_told() {
             None => assert_eq!(came, [], "what is called lost does not come"),
         }
     });
+}
+
+/// Who ends copies what was not taken, while the receiver leaves; the kernel has room for so many bytes.
+fn leave_one_that_ends(room: usize) {
+    let (mut sender, mut receiver) = ring_direction();
+    let kernel = Arc::new(Kernel::default());
+    assert!(!receiver.arm().unwrap());
+    assert_eq!(sender.write([[1, 2].as_slice()], 2, None).unwrap(), 2);
+    let mut heedful = Heedful::new(sender, kernel.clone(), false);
+    let writer = thread::spawn(move || {
+        if heedful.sender.may_ring() {
+            let copies = heedful.sender.announce_copies().unwrap();
+            let mut bytes = [0; 2];
+            assert_eq!(heedful.sender.peek_copies(copies, &mut bytes), copies);
+            let taken = copies.min(room);
+            bytes[..taken].iter().for_each(|byte| heedful.kernel.send(*byte));
+            if copies > 0 { heedful.sender.copied(taken) } else { heedful.sender.kernel_refused() }
+        }
+        heedful.left();
+        heedful.sender.sends_no_more();
+        heedful.left();
+        heedful.kernel.end();
+        heedful
+    });
+    let taken = receiver.read(&mut [0]).unwrap();
+    let left = dropped_by(receiver, &kernel);
+    let mut heedful = writer.join().unwrap();
+    // The next call on its socket, which still reads.
+    let _ = heedful.left();
+    match left {
+        Some(_) => assert_eq!(kernel.take(kernel.unread()), [1, 2][taken..]),
+        None => assert!(room < 2, "all is there"),
+    }
+}
+
+/// COPY-PAIR: who leaves finds all that was not taken in the kernel, sent again or copied before an end, and once only.
+#[test]
+fn loom_a_leaver_gets_the_rest_of_who_ends() {
+    check(3, || leave_one_that_ends(2));
+}
+
+/// COPY-PAIR: of what was copied in part the loss is told.
+#[test]
+fn loom_a_leaver_is_told_of_copies_that_the_kernel_refused() {
+    check(3, || leave_one_that_ends(1));
 }

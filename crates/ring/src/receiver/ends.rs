@@ -33,7 +33,10 @@ impl Receiver {
     pub fn leave(&mut self) {
         self.release();
         // Bells behind bytes that nobody took, and the ring's bytes that they announced.
-        let both = self.refresh().is_ok() && self.lane() == Lane::Tcp && self.next.is_some();
+        let both = self.refresh().is_ok()
+            && self.lane() == Lane::Tcp
+            && self.next.is_some()
+            && (self.bells_before_copies().is_none() || self.is_given_now());
         // LEAVE-PAIR: release the last head.
         self.own.header().left.store(if both { LEFT_BOTH } else { LEFT }, Ordering::Release);
         // LEAVE-PAIR: the other end sees it, or what it does at the kernel is seen behind this.
@@ -57,7 +60,7 @@ impl Receiver {
     pub fn is_given_more(&self) -> bool {
         let peer = self.peer.header();
         // CLOSE-PAIR: acquire the count of what the kernel took.
-        peer.at_kernel.load(Ordering::Acquire) == BUSY || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
+        self.is_given_now() || peer.sent.tcp.load(Ordering::Relaxed) > self.tcp
     }
 
     /// Whether the other end has called [`crate::Sender::sends_no_more`].
@@ -128,6 +131,9 @@ impl Receiver {
         let again = (answered && parts > 0).then(|| parts::opened_at(peer, parts.wrapping_sub(1))).flatten();
         let sent = again.unwrap_or(sent);
         let unread = self.tail != self.head && !answered;
+        if let Some(bells) = self.bells_before_copies() {
+            return Ok(Leaving::Bells(bells));
+        }
         let finished = unread && (at_kernel == FINISHED || owes == REFUSED);
         // LEAVE-PAIR: whether it saw that this end left is certain behind its FIN, before which it answers.
         let undecided = finished && owes == 0 && self.own.header().left.load(Ordering::Relaxed) == LEFT;
@@ -148,6 +154,30 @@ impl Receiver {
                 if bells_behind || in_turn || finished { Leaving::Lost } else { Leaving::Bells(bells) }
             }
         })
+    }
+
+    /// How many bells lie before all that was not taken, if the kernel has that in its order and with nothing in between,
+    /// copies of what is in the ring.
+    fn bells_before_copies(&self) -> Option<u64> {
+        let copies = self.copies()?;
+        match (self.lane(), self.next) {
+            (Lane::Ring, next) => next
+                .and_then(|next| next.tcp_start)
+                .is_none_or(|start| start == copies.end)
+                .then(|| copies.start.saturating_sub(self.tcp)),
+            (Lane::Tcp, next) => {
+                let bells = self.tcp_start.saturating_sub(self.tcp);
+                let data = next?.start.wrapping_sub(self.stream());
+                let behind = self.tcp.saturating_add(bells).saturating_add(data);
+                (behind == copies.start).then_some(bells)
+            }
+        }
+    }
+
+    /// Whether the other end is just giving something to the kernel.
+    fn is_given_now(&self) -> bool {
+        // COPY-PAIR: acquire whether all are there.
+        self.peer.header().at_kernel.load(Ordering::Acquire) == BUSY
     }
 
     /// Whether whatever the kernel has from here on is stream bytes: the other end keeps to it, and neither ring bytes nor

@@ -26,7 +26,7 @@ impl Sender {
             WANTS_BACK => return Err(Corrupt::Left),
             owes => return Ok((owes as usize - 1).min(self.own.ring_length())),
         }
-        let owes = self.untaken()?;
+        let owes = self.untaken_by_kernel()?;
         if self.peer.header().left.load(Ordering::Relaxed) == LEFT_BOTH || self.is_in_both(owes) {
             self.refuse();
             // Behind FIN the other end puts an heir in its place.
@@ -40,7 +40,12 @@ impl Sender {
         Ok(owes)
     }
 
-    /// Whether bytes of the ring that the other end did not take are followed by others that the kernel has.
+    /// Bytes of the ring that the other end did not take, if they are not in the kernel, too.
+    fn untaken_by_kernel(&mut self) -> Result<usize, Corrupt> {
+        self.untaken().map(|untaken| if self.has_copied(untaken) { 0 } else { untaken })
+    }
+
+    /// Whether such bytes are followed by others that the kernel has.
     fn is_in_both(&self, untaken: usize) -> bool {
         untaken > 0 && self.lane() == Lane::Tcp && self.tcp != self.tcp_start
     }
@@ -63,7 +68,7 @@ impl Sender {
             _ => return Ok(false),
         }
         // RETURN-PAIR: acquire the head first, which moves on once `left` says that all comes back.
-        let untaken = self.untaken()?;
+        let untaken = self.untaken_by_kernel()?;
         let left = self.peer.header().left.load(Ordering::Relaxed);
         // Who sends nothing more may have been left by then.
         let wants = !self.is_finished() && (left == LEFT_BOTH || self.is_in_both(untaken));
@@ -145,10 +150,15 @@ impl Sender {
         let owes = self.recall()?;
         let count = owes.min(bytes.len());
         // `recall` keeps it within the ring's length.
-        let index = self.index + self.own.ring_length() - owes;
-        let index = if index < self.own.ring_length() { index } else { index - self.own.ring_length() };
-        self.own.copy_out(index, &mut bytes[..count]);
+        self.copy_last(owes, &mut bytes[..count]);
         Ok(count)
+    }
+
+    /// Copies the first of the last `count` bytes of the ring, which are no more than its length.
+    pub(super) fn copy_last(&self, count: usize, bytes: &mut [u8]) {
+        let index = self.index + self.own.ring_length() - count;
+        let index = if index < self.own.ring_length() { index } else { index - self.own.ring_length() };
+        self.own.copy_out(index, bytes);
     }
 
     /// The kernel took `count` of the bytes that were owed.

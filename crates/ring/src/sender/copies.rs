@@ -1,0 +1,80 @@
+//! What a sender does where the other end may hand the connection over unread, and nobody could send it again by then, or
+//! in its order: the kernel gets it, too, and has the whole stream then.
+
+use super::Sender;
+use crate::Corrupt;
+use crate::layout::COPIES_MOST;
+use crate::parts::{self, Lane};
+use crate::sync::Ordering;
+
+impl Sender {
+    /// Whether the other end is known to have taken nothing from the ring since that was empty.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    #[cold]
+    pub fn is_untouched(&mut self) -> Result<bool, Corrupt> {
+        self.refresh()?;
+        Ok(self.head == self.own.header().base.load(Ordering::Relaxed))
+    }
+
+    /// Announces copies of the ring bytes that the other end did not take, all of which the kernel is to be given next
+    /// ([`Sender::peek_copies`], [`Sender::copied`]), and behind which nothing goes through the ring until they are taken; returns
+    /// how many. 0: there are none, or they would not follow what the kernel has, or copies of some are there. To be called
+    /// after [`Sender::may_ring`] has agreed.
+    ///
+    /// # Errors
+    /// The other end has taken what was never sent.
+    #[cold]
+    pub fn announce_copies(&mut self) -> Result<usize, Corrupt> {
+        if self.lane() != Lane::Ring {
+            return Ok(0);
+        }
+        let untaken = self.untaken()?;
+        let own = self.own.header();
+        let part = self.stream().wrapping_sub(parts::begun_at(own, self.parts.wrapping_sub(1)));
+        let all_taken = self.head >= own.copied_tail.load(Ordering::Relaxed);
+        if untaken == 0 || untaken as u64 > part || !all_taken {
+            return Ok(0);
+        }
+        let number = own.copied.load(Ordering::Relaxed) & !COPIES_MOST;
+        let number = number.wrapping_add(COPIES_MOST + 1);
+        own.copied.store(number, Ordering::Relaxed);
+        // COPY-PAIR: release that the words change.
+        own.copied_at.store(self.tcp, Ordering::Release);
+        own.copied_tail.store(self.tail, Ordering::Release);
+        // COPY-PAIR: release where they lie. No ring is longer than `COPIES_MOST`.
+        own.copied.store(number | untaken as u32, Ordering::Release);
+        Ok(untaken)
+    }
+
+    /// Reads the first of the last `left` copies; returns how many bytes that is.
+    pub fn peek_copies(&self, left: usize, bytes: &mut [u8]) -> usize {
+        let left = left.min(self.own.ring_length());
+        let count = left.min(bytes.len());
+        self.copy_last(left, &mut bytes[..count]);
+        count
+    }
+
+    /// The kernel took `count` copies: of fewer than all nobody has a use.
+    #[cold]
+    pub fn copied(&mut self, count: usize) {
+        let own = self.own.header();
+        let copied = own.copied.load(Ordering::Relaxed);
+        if count != (copied & COPIES_MOST) as usize {
+            own.copied.store(copied & !COPIES_MOST, Ordering::Relaxed);
+        }
+        self.tcp = self.tcp.wrapping_add(count as u64);
+        // COUNT-PAIR: as for bells, which they are to who reads on.
+        own.sent.tcp.store(self.tcp, Ordering::Release);
+        // COPY-PAIR: release whether all are there.
+        self.kernel_refused();
+    }
+
+    /// Whether the kernel has copies of all that is in the ring.
+    pub(super) fn has_copied(&self, untaken: usize) -> bool {
+        let own = self.own.header();
+        let copied = (own.copied.load(Ordering::Relaxed) & COPIES_MOST) as usize;
+        copied > 0 && untaken <= copied && own.copied_tail.load(Ordering::Relaxed) == self.tail
+    }
+}
