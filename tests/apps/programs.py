@@ -137,6 +137,12 @@ def socat(place, step):
             same(run("socat", "-t", "20", "STDIO", f"TCP:127.0.0.1:{port}", input=data).stdout, data)
         with step("echo-by-a-child-again"):
             same(run("socat", "-t", "20", "STDIO", f"TCP:127.0.0.1:{port}", input=data[:5000]).stdout, data[:5000])
+    port = free_port()
+    # The program has the connection itself, behind the end of what its client sends.
+    with step("handed-to-a-program"), \
+            server("socat", f"TCP-LISTEN:{port},reuseaddr,fork", "EXEC:cat,nofork", port=port):
+        for size in [10, 3000, 300_000] * 10:
+            same(run("socat", "-t", "20", "STDIO", f"TCP:127.0.0.1:{port}", input=data[:size]).stdout, data[:size])
     port, relay = free_port(), free_port()
     with server("socat", f"TCP-LISTEN:{port},reuseaddr,fork", "PIPE", port=port), \
             server("socat", f"TCP-LISTEN:{relay},reuseaddr,fork", f"TCP:127.0.0.1:{port}", port=relay):
