@@ -41,7 +41,10 @@ impl Promoted {
             match self.connection.front(unread) {
                 Ok(Front::Bells(bells)) => drop(self.drop_bells_of(fd, bells)),
                 Ok(Front::Data(bytes)) => return bytes as usize,
-                Ok(Front::Later) => return unread,
+                // Copies may lie before them.
+                Ok(Front::Later) => {
+                    return self.connection.here(unread).map_or(0, |here| here.in_kernel as usize);
+                }
                 Err(_) => return 0,
             }
         }

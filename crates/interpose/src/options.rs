@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
 
-use crate::kernel::{self, Found};
+use crate::kernel;
 use crate::memory::{are_writable, is_readable, is_writable};
 use crate::promoter;
 use crate::sets;
@@ -163,10 +163,7 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     }
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
-    let in_kernel = match promoted.look(fd) {
-        Found::Bytes(unread) => unread,
-        Found::Nothing | Found::End | Found::Failed(_) => 0,
-    };
+    let in_kernel = promoted.look_behind_bells(fd);
     // Of nonsense that the other end wrote, whoever reads is told.
     let here = promoted.connection.here(in_kernel).map_or(0, |here| here.readable);
     promoted.shown = promoted.shown.max(promoted.connection.taken() + here);

@@ -474,6 +474,20 @@ impl Promoted {
         dropped
     }
 
+    /// Bytes in the kernel; bells before data are taken out, since copies may leave it no room.
+    pub(crate) fn look_behind_bells(&mut self, fd: c_int) -> usize {
+        for _ in 0..2 {
+            let Found::Bytes(unread) = self.look(fd) else { break };
+            match self.connection.front(unread) {
+                Ok(Front::Bells(bells)) if self.connection.reads_from_kernel() => {
+                    self.drop_bells_of(fd, bells)
+                }
+                _ => return unread,
+            };
+        }
+        0
+    }
+
     /// Bytes in the kernel that are no bells.
     pub(crate) fn data_in_kernel(&mut self, fd: c_int) -> u64 {
         if !self.connection.reads_from_kernel() && !self.connection.kernel_has_bytes() {

@@ -177,6 +177,43 @@ static void read_behind_the_end(size_t count)
     close(pair.client);
 }
 
+struct sending {
+    volatile pid_t thread;
+    int fd;
+};
+
+static void *sends(void *argument)
+{
+    struct sending *sending = argument;
+    sending->thread = gettid();
+    send_stream(sending->fd, 40 * MORE);
+    return NULL;
+}
+
+/* The other end sends until it has to wait; this one counts before it reads. */
+static void read_by_count(void)
+{
+    say("# read by FIONREAD, %d bytes", 40 * MORE);
+    struct pair pair = promoted();
+    struct sending sending = {0, pair.client};
+    pthread_t thread;
+    NEED(-pthread_create(&thread, NULL, sends, &sending));
+    until_asleep(&sending.thread);
+    unsigned char *bytes = malloc(40 * MORE);
+    for (size_t done = 0; done < 40 * MORE;) {
+        int count = 0;
+        wait_for(pair.server, 1);
+        NEED(ioctl(pair.server, FIONREAD, &count));
+        if (NEED(recv(pair.server, bytes, count, 0)) != count || !same(bytes, done, count))
+            fail("other bytes than were told of");
+        done += count;
+    }
+    NEED(-pthread_join(thread, NULL));
+    free(bytes);
+    SHOW(close(pair.client));
+    SHOW(close(pair.server));
+}
+
 /* All is read, but not the end: the other end meets no reset. */
 static void closed_before_the_end(size_t count)
 {
@@ -325,6 +362,7 @@ int main(int count, char **arguments)
     by_stdio();
     both_ends(false);
     both_ends(true);
+    read_by_count();
     for (int count = 0; count < 4; count++) {
         size_t unread = (size_t[]){0, LITTLE, MUCH, MORE}[count];
         by_exec_behind_the_end(arguments[0], unread, false);
