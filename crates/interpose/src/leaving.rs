@@ -345,13 +345,16 @@ impl Promoted {
     /// connection when this end cannot send it again, or in its order: FIN, or others' bytes, or many more, are about to follow.
     pub(crate) fn copy_untaken(&mut self, fd: c_int) {
         // Of nonsense that the other end wrote, whoever reads is told.
-        let Ok(all @ 1..) = self.connection.announce_copies() else { return };
-        let (mut left, mut room_made) = (all, false);
+        let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
+        let (mut left, mut room_made) = (untaken, false);
         let mut piece = [0; PIECE];
         while left > 0 {
             let count = self.connection.peek_copies(left, &mut piece);
             match kernel::send_now(fd, &piece[..count]) {
-                Ok(sent) => left -= sent,
+                Ok(sent) => {
+                    self.connection.copied(sent);
+                    left -= sent;
+                }
                 Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
                     // As for what is sent again.
                     kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
@@ -359,7 +362,7 @@ impl Promoted {
                 Err(_) => break,
             }
         }
-        self.connection.copied(all - left);
+        self.connection.end_copies(left == 0);
     }
 
     /// [`Self::send_again`] where nobody asks again.

@@ -196,8 +196,9 @@ impl Model {
             let count = end.peek_copies(left, &mut piece);
             direction.kernel.extend(&piece[..count]);
             (left, room) = (left - count, room - count);
+            end.copied(count);
         }
-        end.copied(all - left);
+        end.end_copies(left == 0);
         direction.copied = true;
         left == 0
     }

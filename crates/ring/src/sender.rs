@@ -95,6 +95,11 @@ impl Sender {
             }
             _ => self.tcp,
         };
+        if self.lane() == Lane::Ring && own.at_kernel.load(Ordering::Relaxed) == BUSY {
+            // That holder died, and nobody knows how many copies the kernel has.
+            self.forget_copies();
+        }
+        let own = self.own.header();
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
         self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
         self.messages = self.told;

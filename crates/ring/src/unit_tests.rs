@@ -146,6 +146,27 @@ fn who_leaves_one_that_ends_waits_for_its_answer() {
 }
 
 #[test]
+fn copies_that_their_sender_died_over_are_forgotten() {
+    for dies in [false, true] {
+        let mut pair = Pair::in_ring();
+        let [sending, leaving] = &mut pair.ends;
+        assert_eq!(sending.sender.write([&b"rest"[..]], usize::MAX, None), Ok(4));
+        assert!(sending.sender.may_ring());
+        assert_eq!(sending.sender.announce_copies(), Ok(4));
+        sending.sender.copied(if dies { 3 } else { 4 });
+        match dies {
+            true => sending.sender.resume(),
+            false => sending.sender.end_copies(true),
+        }
+        sending.sender.kernel_refused();
+        leaving.receiver.leave();
+        let (bells, owed) = if dies { (3, 4) } else { (0, 0) };
+        assert_eq!(leaving.receiver.leaving(), Ok(Leaving::Bells(bells)));
+        assert_eq!(sending.sender.recall(), Ok(owed));
+    }
+}
+
+#[test]
 fn no_bell_goes_to_one_that_closes() {
     let mut pair = Pair::new();
     let [closing, other] = &mut pair.ends;

@@ -91,9 +91,14 @@ impl Machine {
         self.end.sender.peek_copies(left, bytes)
     }
 
-    /// The kernel took so many of them.
+    /// The kernel took so many more of them. [`Self::end_copies`] follows the last.
     pub fn copied(&mut self, count: usize) {
         self.end.sender.copied(count);
+    }
+
+    /// See [`ring::Sender::end_copies`].
+    pub fn end_copies(&mut self, all: bool) {
+        self.end.sender.end_copies(all);
     }
 
     /// FIN is about to be sent: [`Self::recall`] has to be asked once more before.

@@ -262,7 +262,8 @@ fn leave_one_that_ends(room: usize) {
             assert_eq!(heedful.sender.peek_copies(copies, &mut bytes), copies);
             let taken = copies.min(room);
             bytes[..taken].iter().for_each(|byte| heedful.kernel.send(*byte));
-            if copies > 0 { heedful.sender.copied(taken) } else { heedful.sender.kernel_refused() }
+            heedful.sender.copied(taken);
+            heedful.sender.end_copies(taken == copies);
         }
         heedful.left();
         heedful.sender.sends_no_more();

@@ -19,7 +19,7 @@ impl Sender {
     }
 
     /// Announces copies of the ring bytes that the other end did not take, all of which the kernel is to be given next
-    /// ([`Sender::peek_copies`], [`Sender::copied`]), and behind which nothing goes through the ring until they are taken; returns
+    /// ([`Sender::peek_copies`], [`Sender::copied`], [`Sender::end_copies`]), and behind which nothing goes through the ring until they are taken; returns
     /// how many. 0: there are none, or they would not follow what the kernel has, or copies of some are there. To be called
     /// after [`Sender::may_ring`] has agreed.
     ///
@@ -56,19 +56,28 @@ impl Sender {
         count
     }
 
-    /// The kernel took `count` copies: of fewer than all nobody has a use.
+    /// The kernel took `count` more copies.
     #[cold]
     pub fn copied(&mut self, count: usize) {
-        let own = self.own.header();
-        let copied = own.copied.load(Ordering::Relaxed);
-        if count != (copied & COPIES_MOST) as usize {
-            own.copied.store(copied & !COPIES_MOST, Ordering::Relaxed);
-        }
         self.tcp = self.tcp.wrapping_add(count as u64);
         // COUNT-PAIR: as for bells, which they are to who reads on.
-        own.sent.tcp.store(self.tcp, Ordering::Release);
+        self.own.header().sent.tcp.store(self.tcp, Ordering::Release);
+    }
+
+    /// The kernel gets no more copies; of fewer than `all` nobody has a use.
+    #[cold]
+    pub fn end_copies(&mut self, all: bool) {
+        if !all {
+            self.forget_copies();
+        }
         // COPY-PAIR: release whether all are there.
         self.kernel_refused();
+    }
+
+    /// They are bells like others from here on.
+    pub(super) fn forget_copies(&self) {
+        let copied = &self.own.header().copied;
+        copied.store(copied.load(Ordering::Relaxed) & !COPIES_MOST, Ordering::Relaxed);
     }
 
     /// Whether the kernel has copies of all that is in the ring.
