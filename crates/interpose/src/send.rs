@@ -202,7 +202,7 @@ impl Promoted {
     /// What follows goes to the kernel.
     #[cold]
     fn spill(&mut self, fd: c_int) -> Result<(), Corrupt> {
-        if self.connection.spills_unread()? {
+        if self.connection.is_first_spill() {
             self.copy_untaken(fd);
         }
         self.connection.spill()

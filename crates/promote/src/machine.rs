@@ -50,15 +50,15 @@ pub struct Machine {
     demoted: bool,
     /// Stays on TCP until it is told otherwise.
     resting: bool,
-    /// What the kernel had taken at the promotion.
-    written: u64,
-    /// No spill has met a peer that read nothing yet.
+    /// What the peer had taken of the kernel's bytes at the last of these sends, or may have at the promotion.
+    peer_took: u64,
+    /// The ring was never full.
     is_young: bool,
     /// Sends left that wait for the peer to have read what went through the kernel before.
     patience: u8,
 }
 
-/// Sends through the kernel, once the ring could be used and the peer has begun to read, at the most. Bytes of both lanes
+/// Sends through the kernel, once the ring could be used, that find the peer reading on, at the most. Bytes of both lanes
 /// that lie unread are what a peer that leaves may have to reset the connection for, and one that was handed a connection
 /// mostly leaves before it reads much; but a stream may always have some unread.
 const PATIENCE: u8 = 16;
@@ -108,7 +108,7 @@ impl Machine {
             spilled: false,
             demoted: false,
             resting: false,
-            written,
+            peer_took: written,
             is_young: true,
             patience: PATIENCE,
         })
@@ -177,7 +177,9 @@ impl Machine {
             && sender.peer_is_aware()
             && !sender.kernel_bytes_were_taken()
         {
-            self.patience -= u8::from(sender.peer_took_of_kernel() > self.written);
+            let took = sender.peer_took_of_kernel();
+            self.patience -= u8::from(took > self.peer_took);
+            self.peer_took = self.peer_took.max(took);
             return Ok(false);
         }
         let entered = self.end.sender.open_ring()?;

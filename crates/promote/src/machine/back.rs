@@ -73,17 +73,10 @@ impl Machine {
         copies
     }
 
-    /// Whether copies are due before a [`Self::spill`]: the other end has taken nothing from the ring since that was empty, and
-    /// may be about to hand the connection over, which few do. True once.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::send`].
-    #[cold]
-    pub fn spills_unread(&mut self) -> Result<bool, Corrupt> {
-        let unread = self.is_young && self.end.sender.is_untouched()?;
-        self.is_young &= !unread;
-        Ok(unread)
+    /// Whether copies are due before a [`Self::spill`]: the other end may be about to hand the connection over, which few do,
+    /// and early. True once.
+    pub fn is_first_spill(&mut self) -> bool {
+        std::mem::replace(&mut self.is_young, false)
     }
 
     /// See [`ring::Sender::peek_copies`].

@@ -8,16 +8,6 @@ use crate::parts::{self, Lane};
 use crate::sync::Ordering;
 
 impl Sender {
-    /// Whether the other end is known to have taken nothing from the ring since that was empty.
-    ///
-    /// # Errors
-    /// The other end has taken what was never sent.
-    #[cold]
-    pub fn is_untouched(&mut self) -> Result<bool, Corrupt> {
-        self.refresh()?;
-        Ok(self.head == self.own.header().base.load(Ordering::Relaxed))
-    }
-
     /// Announces copies of the ring bytes that the other end did not take, all of which the kernel is to be given next
     /// ([`Sender::peek_copies`], [`Sender::copied`], [`Sender::end_copies`]), and behind which nothing goes through the ring until they are taken; returns
     /// how many. 0: there are none, or they would not follow what the kernel has, or copies of some are there. To be called
