@@ -14,6 +14,7 @@ import threading
 
 import built
 import databases
+import handover as handing
 import remote
 from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
 
@@ -27,6 +28,7 @@ NEEDS = {
     "git-ssh": ("git", "ssh", "sshd"),
     "ssh": ("ssh", "sshd", "scp", "sftp", "socat"),
     "ssh-forking": ("ssh", "sshd", "scp", "sftp", "socat"),
+    "handover": ("cat",),
     "netcat": ("nc.openbsd", "nc.traditional", "ncat"),
     "ftp": ("vsftpd", "curl"),
     "apache": ("apache2", "curl"),
@@ -149,6 +151,15 @@ def socat(place, step):
         with step("echo-through-a-relay"):
             same(run("socat", "-t", "20", "STDIO", f"TCP:127.0.0.1:{relay}", input=data[:2 << 20]).stdout,
                  data[:2 << 20])
+
+
+def handover(place, step):
+    port = free_port()
+    with server(sys.executable, handing.__file__, "serve", port, port=port):
+        for seed, way in enumerate(handing.WAYS):
+            with step(way):
+                asked = run(sys.executable, handing.__file__, "ask", port, way, seed, 300, check=False)
+                assert asked.returncode == 0, (asked.stdout + asked.stderr).decode()
 
 
 def openssl(place, step):
