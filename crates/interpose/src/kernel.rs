@@ -95,11 +95,13 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
 pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
     // that it is. Bells are few.
-    if count <= 256 {
-        discard_into(fd, count, &mut [0; 256])
-    } else {
-        discard_into(fd, count, &mut [0; 16 << 10])
-    }
+    if count <= 256 { discard_into(fd, count, &mut [0; 256]) } else { discard_much(fd, count) }
+}
+
+#[cold]
+#[inline(never)] // its room would be on every caller's stack
+fn discard_much(fd: c_int, count: usize) -> (usize, Option<c_int>) {
+    discard_into(fd, count, &mut [0; 4 << 10])
 }
 
 fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_int>) {

@@ -33,6 +33,8 @@ const BELL_YIELDS: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes that are taken, or sent again, in one call.
 const PIECE: usize = 16 * 1024;
+/// Bytes that are copied in one call, on stacks that may be small.
+const COPIED_AT_ONCE: usize = 4 * 1024;
 /// Bytes that lie in no lane at most: more than the buffers of both ends hold (tcp_rmem and tcp_wmem of tcp(7)).
 const APART_MOST: usize = 64 << 20;
 
@@ -343,11 +345,13 @@ impl Promoted {
 
     /// What the other end did not take from the ring goes to the kernel, too, where those find it to whom that may hand the
     /// connection when this end cannot send it again, or in its order: FIN, or others' bytes, or many more, are about to follow.
+    #[cold]
+    #[inline(never)] // its piece would be on every caller's stack
     pub(crate) fn copy_untaken(&mut self, fd: c_int) {
         // Of nonsense that the other end wrote, whoever reads is told.
         let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
         let (mut left, mut room_made) = (untaken, false);
-        let mut piece = [0; PIECE];
+        let mut piece = [0; COPIED_AT_ONCE];
         while left > 0 {
             let count = self.connection.peek_copies(left, &mut piece);
             match kernel::send_now(fd, &piece[..count]) {

@@ -99,7 +99,6 @@ impl Sender {
             // That holder died, and nobody knows how many copies the kernel has.
             self.forget_copies();
         }
-        let own = self.own.header();
         self.rung = own.sent.last.load(Ordering::Relaxed) as u32;
         self.told = own.counters[SENT_MESSAGES].load(std::sync::atomic::Ordering::Relaxed);
         self.messages = self.told;
