@@ -198,8 +198,9 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 /// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
     let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
-    let told = !promoted.has_mark() && (kernel_knows || promoted.kernel_has_news(fd));
-    told || has_bytes(promoted, fd)
+    let told = |promoted: &mut Promoted| !promoted.has_mark() && promoted.kernel_has_news(fd);
+    // FIN may lie behind bells, and who does not wait asks once.
+    (kernel_knows && !promoted.has_mark()) || told(promoted) || has_bytes(promoted, fd) || told(promoted)
 }
 
 /// # Safety

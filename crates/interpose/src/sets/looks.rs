@@ -273,8 +273,8 @@ impl Inner {
                 }
             }
         }
-        // An edge comes once, and what is no bell may have come with it, FIN too.
-        news || ring(promoted) || (edge && promoted.kernel_has_news(fd))
+        // What is no bell may have come with one, FIN too: an edge comes once, and who does not wait asks once.
+        news || ring(promoted) || promoted.kernel_has_news(fd)
     }
 
     /// Before this thread sleeps in the kernel. False: something is here.
