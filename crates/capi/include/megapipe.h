@@ -72,6 +72,9 @@ enum mp_promotion {
 /*
  * The settings of a channel. A field that is 0 has its default (in brackets), so
  * { .size = sizeof(struct mp_config) } is a valid configuration, as is NULL.
+ *
+ * Later versions add fields at the end. The library takes the struct of an older program,
+ * in which they are 0, and that of a newer one if the fields that it does not know are 0.
  */
 struct mp_config {
 	size_t   size;                /* sizeof(struct mp_config) */

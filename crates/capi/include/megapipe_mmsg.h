@@ -38,7 +38,7 @@ int mp_gso_set(struct msghdr *msg, void *room, size_t size, uint16_t segment);
 /* Sockets that are registered once, and whose messages come in batches. */
 typedef struct mp_receiver mp_receiver;
 
-/* Zero is the default of each field; size is that of the struct. */
+/* Zero is the default of each field; size is that of the struct, to which later versions add as to struct mp_config. */
 struct mp_receiver_config {
 	size_t size;
 	size_t buffers; /* in the pool; 1024 */

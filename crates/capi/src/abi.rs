@@ -2,11 +2,13 @@
 //! with the header by a test.
 
 use std::ffi::c_void;
+use std::mem::offset_of;
 use std::time::Duration;
 
 use channel::{Config, EngineKind, LatencyBound, Promotion, Spin, Stats};
 
 use crate::errno::{Errno, INVALID};
+use crate::extensible::Extensible;
 use crate::number::HANDLE_BITS;
 
 /// `struct mp_config`. In each field, 0 stands for the default.
@@ -32,6 +34,11 @@ pub struct MpConfig {
     pub latency_delay_ns: i64,
     pub promotion: u32,
     pub ring_buffers: u32,
+}
+
+// SAFETY: repr(C), and numbers only, which leave no gap.
+unsafe impl Extensible for MpConfig {
+    const FIRST: usize = offset_of!(MpConfig, latency_delay_ns) + size_of::<i64>();
 }
 
 /// `struct mp_event`.
@@ -244,7 +251,6 @@ fn duration(nanoseconds: i64) -> Result<Duration, Errno> {
 #[cfg(test)]
 mod tests {
     use std::fmt::Write as _;
-    use std::mem::offset_of;
     use std::process::Command;
 
     use super::*;

@@ -7,6 +7,7 @@
 //! * [`thread`]: which channels the calling thread has, and the guard around each call;
 //! * [`errno`]: errors as negative numbers;
 //! * [`abi`]: the structs of the header;
+//! * `extensible`: those that begin with their size, from older and newer programs;
 //! * [`lifecycle`], [`handle`], [`transfer`], [`socket`], [`dispatch`]: the calls;
 //! * [`mod@mmsg`]: those of `include/megapipe_mmsg.h`, which need no channel.
 //!
@@ -26,6 +27,7 @@
 pub mod abi;
 pub mod dispatch;
 pub mod errno;
+mod extensible;
 pub mod handle;
 pub mod lifecycle;
 mod log;

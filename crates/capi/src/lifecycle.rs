@@ -7,7 +7,8 @@ use std::ptr;
 use channel::{Channel, EngineKind};
 
 use crate::abi::{MpConfig, MpStats};
-use crate::errno::{BROKEN, Errno, INVALID, int};
+use crate::errno::{BROKEN, INVALID, int};
+use crate::extensible::{self, Extensible};
 use crate::log;
 use crate::thread::{self, Slot, with_channel};
 
@@ -24,15 +25,12 @@ pub extern "C" fn mp_version() -> *const c_char {
 /// `config` is null or valid for writes of `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_config_init(config: *mut MpConfig, size: usize) -> c_int {
-    if config.is_null() || size < size_of::<MpConfig>() {
+    if config.is_null() || size < MpConfig::FIRST {
         return int(Err(INVALID));
     }
     let defaults = MpConfig { size, ..MpConfig::defaults() };
-    // SAFETY: the caller's struct has `size` bytes, which are no fewer than ours.
-    unsafe {
-        ptr::write_bytes(config.cast::<u8>(), 0, size);
-        config.write_unaligned(defaults);
-    }
+    // SAFETY: the caller's struct has `size` bytes.
+    unsafe { extensible::write(&defaults, config, size) };
     0
 }
 
@@ -47,8 +45,13 @@ pub unsafe extern "C" fn mp_create(config: *const MpConfig, channel: *mut *const
     if channel.is_null() {
         return int(Err(INVALID));
     }
-    // SAFETY: as the caller promises for `config`.
-    let made = unsafe { read_config(config) }.and_then(|config| {
+    let config = if config.is_null() {
+        Ok(MpConfig::ZERO)
+    } else {
+        // SAFETY: not null, and the caller promises the rest.
+        unsafe { extensible::read(config) }
+    };
+    let made = config.and_then(|config| {
         let config = config.to_config()?;
         catch_unwind(|| {
             log::start();
@@ -64,26 +67,6 @@ pub unsafe extern "C" fn mp_create(config: *const MpConfig, channel: *mut *const
         }
         Err(errno) => int(Err(errno)),
     }
-}
-
-/// The caller's settings. A program that is newer than the library may have more fields,
-/// as long as it leaves them 0.
-unsafe fn read_config(config: *const MpConfig) -> Result<MpConfig, Errno> {
-    const OURS: usize = size_of::<MpConfig>();
-    if config.is_null() {
-        return Ok(MpConfig::ZERO);
-    }
-    // SAFETY: the caller promises a struct that begins with its size.
-    let size = unsafe { (&raw const (*config).size).read_unaligned() };
-    if size < OURS {
-        return Err(INVALID);
-    }
-    // SAFETY: the struct has `size` bytes, as its first field tells.
-    let (config, rest) = unsafe {
-        let rest = std::slice::from_raw_parts(config.cast::<u8>().add(OURS), size - OURS);
-        (config.read_unaligned(), rest)
-    };
-    if rest.iter().any(|&byte| byte != 0) { Err(Errno(libc::E2BIG)) } else { Ok(config) }
 }
 
 /// See mp_destroy(3).
@@ -119,12 +102,8 @@ pub unsafe extern "C" fn mp_stats(channel: *const Slot, stats: *mut MpStats, siz
     }
     int(with_channel(channel, |inner| {
         let now = MpStats::from(inner.channel.stats());
-        let known = size.min(size_of::<MpStats>());
-        // SAFETY: the caller's struct has `size` bytes; ours is plain numbers.
-        unsafe {
-            ptr::write_bytes(stats.cast::<u8>(), 0, size);
-            ptr::copy_nonoverlapping((&raw const now).cast::<u8>(), stats.cast::<u8>(), known);
-        }
+        // SAFETY: the caller's struct has `size` bytes.
+        unsafe { extensible::write(&now, stats, size) };
         Ok(0)
     }))
 }

@@ -7,6 +7,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -21,6 +22,7 @@ use mmsg::{CallError, Mmep, RcvLowat, Receiver};
 use sys::mapping::ForkMark;
 
 use crate::errno::{BROKEN, BUSY, Errno, FORKED, HANDLES, INVALID, OPERATIONS, STALE, int, long};
+use crate::extensible::{self, Extensible};
 use crate::log;
 
 /// `struct mp_receiver_config`.
@@ -32,6 +34,11 @@ pub struct ReceiverConfig {
     buffer_size: usize,
     sockets: u32,
     flags: u32,
+}
+
+// SAFETY: repr(C), and numbers only, which leave no gap.
+unsafe impl Extensible for ReceiverConfig {
+    const FIRST: usize = offset_of!(ReceiverConfig, flags) + size_of::<u32>();
 }
 
 /// `struct mp_message`.
@@ -238,13 +245,8 @@ unsafe fn options(config: *const ReceiverConfig) -> Result<Options, Errno> {
     if config.is_null() {
         return Ok(options);
     }
-    // SAFETY: the struct begins with its size.
-    let size = unsafe { (&raw const (*config).size).read_unaligned() };
-    if size != size_of::<ReceiverConfig>() {
-        return Err(if size < size_of::<ReceiverConfig>() { INVALID } else { Errno(libc::E2BIG) });
-    }
-    // SAFETY: the struct has so many bytes, as its first field tells.
-    let config = unsafe { config.read_unaligned() };
+    // SAFETY: not null, and the caller promises the rest.
+    let config = unsafe { extensible::read(config)? };
     if config.flags & !(ADDRESSES | GRO) != 0 {
         return Err(INVALID);
     }

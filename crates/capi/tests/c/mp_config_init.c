@@ -10,7 +10,7 @@ int main(void)
 	mp_channel *channel;
 
 	EQUAL(mp_config_init(NULL, sizeof(config)), -EINVAL);
-	EQUAL(mp_config_init(&config, sizeof(config) - 1), -EINVAL);
+	EQUAL(mp_config_init(&config, sizeof(config.size)), -EINVAL);
 
 	EQUAL(mp_config_init(&config, sizeof(config)), 0);
 	EQUAL(config.size, sizeof(config));

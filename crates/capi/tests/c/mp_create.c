@@ -12,7 +12,7 @@ int main(void)
 	EQUAL(mp_destroy(first), 0);
 	EQUAL(mp_destroy(second), 0);
 
-	config.size = sizeof(config) - 1;
+	config.size = sizeof(config.size);
 	EQUAL(mp_create(&config, &none), -EINVAL);
 	config.size = sizeof(config);
 	config.read_buffers = 3;
