@@ -25,10 +25,25 @@ impl Core {
         entry.member = None;
         let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
         if draining {
+            self.end_reads(index);
             let name = self.name_of(index);
             self.closes.push_back((Instant::now() + self.config.close_timeout.min(FAR), name));
         } else {
             self.finish_close(index);
+        }
+    }
+
+    /// Ends reads and accepts, while queued writes still go out. What the peer sends from here
+    /// on stays in the kernel, whose window stops it.
+    fn end_reads(&mut self, index: u32) {
+        self.drop_unstarted_of(index, |entry| &mut entry.reads);
+        let mut at = self.handles.at(index).map_or(NO_OP, |entry| entry.reads.head);
+        while let Some(op) = self.ops.at_mut(at) {
+            let (next, cancelled) = (op.next, std::mem::replace(&mut op.cancelled, true));
+            if !cancelled {
+                self.requests.push_back(Request::Cancel(self.op_id(at)));
+            }
+            at = next;
         }
     }
 
@@ -65,42 +80,42 @@ impl Core {
     /// Removes every queued operation of the handle that the engine does not hold. Results that
     /// wait to be handed out then have no operation any more, and are discarded.
     pub(crate) fn drop_unstarted(&mut self, index: u32) {
-        type List = fn(&mut HandleEntry) -> &mut OpList;
-        let lists: [List; 2] = [|entry| &mut entry.reads, |entry| &mut entry.writes];
-        for (which, list) in lists.into_iter().enumerate() {
-            let Some(entry) = self.handles.at_mut(index) else {
-                return;
-            };
-            if which == 1 && entry.write_state == WriteState::Held {
-                continue;
-            }
-            let mut at = list(entry).head;
-            let mut kept = OpList::EMPTY;
-            while at != NO_OP {
-                let Some(op) = self.ops.at_mut(at) else { break };
-                let next = op.next;
-                if op.started {
-                    op.next = NO_OP;
-                    let before = kept.tail;
-                    if before == NO_OP {
-                        kept.head = at;
-                    }
-                    kept.tail = at;
-                    kept.len += 1;
-                    if let Some(before) = self.ops.at_mut(before) {
-                        before.next = at;
-                    }
-                } else {
-                    if matches!(op.kind, OpKind::Accept(_)) {
-                        self.discard_all_accepted(self.op_id(at));
-                    }
-                    self.ops.remove(at);
+        self.drop_unstarted_of(index, |entry| &mut entry.reads);
+        if self.handles.at(index).is_some_and(|entry| entry.write_state != WriteState::Held) {
+            self.drop_unstarted_of(index, |entry| &mut entry.writes);
+        }
+    }
+
+    fn drop_unstarted_of(&mut self, index: u32, list: fn(&mut HandleEntry) -> &mut OpList) {
+        let Some(entry) = self.handles.at_mut(index) else {
+            return;
+        };
+        let mut at = list(entry).head;
+        let mut kept = OpList::EMPTY;
+        while at != NO_OP {
+            let Some(op) = self.ops.at_mut(at) else { break };
+            let next = op.next;
+            if op.started {
+                op.next = NO_OP;
+                let before = kept.tail;
+                if before == NO_OP {
+                    kept.head = at;
                 }
-                at = next;
+                kept.tail = at;
+                kept.len += 1;
+                if let Some(before) = self.ops.at_mut(before) {
+                    before.next = at;
+                }
+            } else {
+                if matches!(op.kind, OpKind::Accept(_)) {
+                    self.discard_all_accepted(self.op_id(at));
+                }
+                self.ops.remove(at);
             }
-            if let Some(entry) = self.handles.at_mut(index) {
-                *list(entry) = kept;
-            }
+            at = next;
+        }
+        if let Some(entry) = self.handles.at_mut(index) {
+            *list(entry) = kept;
         }
     }
 

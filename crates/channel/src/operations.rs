@@ -384,9 +384,12 @@ impl Channel {
         Ok(op)
     }
 
-    /// Closes the file. Writes that are queued go out first, for at most
-    /// [`crate::Config::close_timeout`]; pending reads and accepts end; the peer gets its FIN.
-    /// No completion of the handle surfaces any more, and the handle is stale at once.
+    /// Closes the file. No completion of the handle surfaces any more, and the handle is stale
+    /// at once. Reads and accepts end now. Writes that are queued go out first, for at most
+    /// [`crate::Config::close_timeout`]; then the peer gets its FIN.
+    ///
+    /// The channel reads nothing more: what the peer still sends waits in the kernel, whose
+    /// window stops it. As with close(2), bytes that were never read turn the FIN into a RST.
     ///
     /// # Errors
     ///

@@ -114,6 +114,34 @@ fn a_close_that_waits_for_its_writes_does_not_spin() {
 }
 
 #[test]
+fn a_close_that_waits_for_its_writes_reads_nothing() {
+    /// More than the ring, the socket buffers and the writer's queue hold together.
+    const FLOOD: usize = 64 << 20;
+    let folder = own_monitor("draining-flood");
+    for engines in engines() {
+        let mut two = Two::new(engines, &folder);
+        two.add(crate::support::pair());
+        let [handle, other] = two.handles;
+        two.sides[0].channel.read_stream(handle).unwrap();
+        two.promoted();
+        for piece in pattern(0, MUCH).chunks(1 << 20) {
+            two.send(0, piece);
+        }
+        two.sides[0].channel.close(handle).unwrap();
+        let (mut sent, mut refused) = (0, 0);
+        while sent < FLOOD && refused < 50 {
+            match two.sides[1].channel.write_quiet(other, vec![1; 64 << 10]) {
+                Ok(()) => (sent, refused) = (sent + (64 << 10), 0),
+                Err(_) => refused += 1,
+            }
+            two.sides[0].step(Duration::from_millis(1));
+            two.sides[1].step(Duration::ZERO);
+        }
+        assert!(sent < FLOOD, "{sent} bytes were taken after the close");
+    }
+}
+
+#[test]
 fn a_promoted_connection_is_not_given_back() {
     let folder = own_monitor("unregister");
     for engines in engines() {

@@ -15,6 +15,7 @@ pub mod accepting;
 pub mod batching;
 pub mod bounds;
 pub mod cancelling;
+pub mod closing;
 pub mod control;
 pub mod datagrams;
 pub mod files;
@@ -175,6 +176,11 @@ macro_rules! for_each_case {
                 wrong_calls_are_refused
                 a_cancelled_accept_takes_nothing
                 a_closed_listener_takes_nothing
+            }
+            closing {
+                a_draining_close_reads_nothing
+                a_close_under_a_flood_ends_in_time
+                an_unregister_under_a_flood_takes_nothing_more
             }
             lifetime {
                 a_closed_handle_stays_silent
