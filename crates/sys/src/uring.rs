@@ -139,6 +139,13 @@ impl Ring {
         queue.taskrun() || queue.cq_overflow()
     }
 
+    /// Whether the kernel keeps completions that found the queue full. An [`Self::enter`]
+    /// brings them, as many as the queue has room for.
+    #[inline]
+    pub fn has_overflow(&mut self) -> bool {
+        self.uring.submission().cq_overflow()
+    }
+
     /// Submits what is queued, works off completions, and sleeps as told. An expired time
     /// is no error.
     pub fn enter(&mut self, sleep: Sleep) -> io::Result<()> {

@@ -35,15 +35,25 @@ const MARK: &str = "the isolated part ran to its end";
 
 /// Runs `body` in a process of its own, which runs the test `name` only.
 pub fn isolated(name: &str, body: impl FnOnce()) {
+    isolated_as(this_test_as(name, "isolated"), body);
+}
+
+/// As [`isolated`], in a process that does without a feature of io_uring.
+pub fn isolated_without(name: &str, feature: &str, body: impl FnOnce()) {
+    const DISABLE: &str = "MEGAPIPE_DISABLE";
+    let mut program = this_test_as(name, "isolated");
+    let before = std::env::var(DISABLE).unwrap_or_default();
+    program.env(DISABLE, format!("{before},{feature}"));
+    isolated_as(program, body);
+}
+
+fn isolated_as(mut program: Command, body: impl FnOnce()) {
     if role().as_deref() == Some("isolated") {
         body();
         println!("{MARK}");
         return;
     }
-    let output = this_test_as(name, "isolated")
-        .stdin(Stdio::null())
-        .output()
-        .expect("a test program can start itself");
+    let output = program.stdin(Stdio::null()).output().expect("a test program can start itself");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && text.contains(MARK),

@@ -20,6 +20,7 @@ pub mod control;
 pub mod datagrams;
 pub mod files;
 pub mod lifetime;
+pub mod overload;
 pub mod partition;
 pub mod processes;
 pub mod streams;
@@ -260,6 +261,10 @@ macro_rules! for_each_case {
                 the_write_pool
                 descriptors_exhausted
                 bad_settings_are_refused
+            }
+            overload {
+                a_full_completion_queue_loses_no_write
+                a_full_completion_queue_loses_no_write_of_an_old_kernel
             }
             processes {
                 a_forked_child_is_turned_away

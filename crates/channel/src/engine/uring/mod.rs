@@ -4,6 +4,8 @@
 //! (IOSQE_CQE_SKIP_SUCCESS). Such a request is over when the enter that submitted it
 //! returns: no completion means all bytes were taken, and one that failed or fell short
 //! says so. So a turn may submit answers and sleep for the next requests in one call.
+//! A full completion queue makes the kernel keep completions back: then the outcome is
+//! known once it has none left.
 //! Only a send that met a full socket buffer is submitted again as one that waits.
 
 use std::io;
@@ -34,6 +36,9 @@ mod token;
 /// Slots beyond `lwsockets_max`: a multishot accept that is being stopped may still
 /// bring what waits in the accept queue, and the kernel drops what finds no slot.
 const SPARE_SLOTS: u32 = 4096;
+
+/// The largest completion queue that the kernel makes (IORING_MAX_CQ_ENTRIES).
+const COMPLETIONS_MAX: u32 = 1 << 16;
 
 pub(crate) struct Uring {
     // Dropped in this order: the ring ends before what it points to.
@@ -83,12 +88,7 @@ impl Uring {
         }
         let resources = |what| move |cause| CreateError::Resources { what, cause };
         let entries = (config.batch_threshold * 4).next_power_of_two().max(256);
-        let ring =
-            Ring::new(entries, entries * 16, capabilities).map_err(|cause| match cause.raw_os_error() {
-                // Forbidden since the capabilities were probed.
-                Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => CreateError::RingUnavailable(cause),
-                _ => CreateError::Resources { what: "a ring", cause },
-            })?;
+        let ring = make_ring(entries, config, capabilities)?;
         let stock = Stock::new(&ring, &core.read_pool).map_err(resources("memory for a buffer ring"))?;
         let direct = capabilities.sparse_files
             && capabilities.direct_descriptors_safe
@@ -203,7 +203,11 @@ impl Uring {
     }
 
     /// One enter; repeated while the kernel, short of memory or completion space, has not
-    /// taken everything.
+    /// taken everything or keeps completions back.
+    ///
+    /// The repetition ends: it starts no operation and provides no buffer, so each pending
+    /// operation has at most one completion more for a full queue, its last. For the same
+    /// reason `core.done` grows by no more than what is pending, stocked or to be accepted.
     fn enter(&mut self, core: &mut Core, sleep: Sleep) -> io::Result<()> {
         const TRIES: u32 = 1000;
         let mut sleep = sleep;
@@ -216,16 +220,22 @@ impl Uring {
                 Err(error) => match error.raw_os_error() {
                     // Completions had to be taken first; now there is room.
                     Some(libc::EBUSY | libc::EAGAIN) => {}
-                    Some(libc::EINTR) if self.ring.queued() > 0 => {}
+                    Some(libc::EINTR) if !self.outcome_is_known() => {}
                     _ => return Err(error),
                 },
             }
-            if self.ring.queued() == 0 {
+            if self.outcome_is_known() {
                 return Ok(());
             }
             sleep = Sleep::No;
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
+    }
+
+    /// Whether every send of the batch was submitted, and every completion of one was seen.
+    #[inline]
+    fn outcome_is_known(&mut self) -> bool {
+        self.ring.queued() == 0 && (self.requests.batch.is_empty() || !self.ring.has_overflow())
     }
 
     /// An enter that may sleep. One that submitted something says nothing of a signal that
@@ -272,11 +282,10 @@ impl Uring {
                     }
                     core.push_done(done);
                 }
-                Token::Batch(place) => {
-                    if let Some(send) = requests.batch.get_mut(place as usize) {
-                        send.result = Some(result);
-                    }
-                }
+                Token::Batch { place, number } => match requests.batch.get_mut(place as usize) {
+                    Some(send) if number == requests.number => send.result = Some(result),
+                    _ => debug_assert!(false, "a send completed after its batch was settled"),
+                },
                 Token::Held { index, .. } => {
                     *pending -= 1;
                     match result {
@@ -296,9 +305,10 @@ impl Uring {
     }
 
     /// What became of the batch's sends, now that its enter has returned. After one that
-    /// failed, some may not have been submitted: they and their data stay for the next.
+    /// failed, some may not have been submitted, or their completions may still be in the
+    /// kernel: they and their data stay for the next.
     fn settle_batch(&mut self, core: &mut Core) {
-        if self.ring.queued() > 0 {
+        if !self.outcome_is_known() {
             return;
         }
         for send in self.requests.batch.drain(..) {
@@ -346,6 +356,29 @@ impl Uring {
 }
 
 const EAGAIN: i32 = -libc::EAGAIN;
+
+/// A ring whose completion queue has room for one completion of each operation that may be
+/// pending, as far as the kernel makes them so large.
+fn make_ring(entries: u32, config: &Config, capabilities: &Capabilities) -> Result<Ring, CreateError> {
+    let least = entries * 2;
+    let mut completions = config.operations_max.clamp(least, COMPLETIONS_MAX);
+    loop {
+        let error = match Ring::new(entries, completions, capabilities) {
+            Ok(ring) => return Ok(ring),
+            Err(error) => error,
+        };
+        match error.raw_os_error() {
+            // Before Linux 6.10 the queue is one piece of physical memory, which may be
+            // too scattered for it.
+            Some(libc::ENOMEM) if completions > least => completions = (completions / 2).max(least),
+            // Forbidden since the capabilities were probed.
+            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
+                return Err(CreateError::RingUnavailable(error));
+            }
+            _ => return Err(CreateError::Resources { what: "a ring", cause: error }),
+        }
+    }
+}
 
 /// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
 /// allows.

@@ -11,7 +11,7 @@ use sys::uring::squeue::{Entry, Flags};
 use sys::uring::{opcode, types};
 
 use super::stock::BUFFER_GROUP;
-use super::token::Token;
+use super::token::{self, Token};
 use super::{BatchSend, Uring};
 use crate::accept::{AcceptAs, AcceptCount};
 use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
@@ -37,6 +37,8 @@ const CURRENT_POSITION: u64 = u64::MAX;
 /// capacity is fixed, so that nothing moves before.
 pub(super) struct Requests {
     pub(super) batch: Vec<BatchSend>,
+    /// Of this batch, as its tokens have it.
+    pub(super) number: u32,
     pieces: Vec<libc::iovec>,
     headers: Vec<libc::msghdr>,
     addresses: Vec<SockAddr>,
@@ -88,6 +90,7 @@ impl Requests {
         header.msg_namelen = NAME_SIZE as libc::socklen_t;
         Requests {
             batch: Vec::with_capacity(entries),
+            number: 0,
             pieces: Vec::with_capacity(4 * PIECES_MAX),
             headers: Vec::with_capacity(entries),
             addresses: Vec::with_capacity(entries),
@@ -104,9 +107,16 @@ impl Requests {
 
     /// Everything was submitted: the kernel has its copies.
     pub(super) fn batch_is_over(&mut self) {
+        self.number = (self.number + 1) & token::GENERATION_MASK;
         self.pieces.clear();
         self.headers.clear();
         self.addresses.clear();
+    }
+
+    /// Names the next send of the batch.
+    #[inline]
+    fn next_token(&self) -> Token {
+        Token::Batch { place: self.batch.len() as u32, number: self.number }
     }
 
     /// A header for the pieces from `first` on, at an address that holds until the batch
@@ -380,9 +390,9 @@ impl Uring {
             self.push(request, Token::held(handle, generation));
             return false;
         }
-        let place = self.requests.batch.len() as u32;
+        let token = self.requests.next_token();
         self.requests.batch.push(BatchSend { handle, bytes, result: None, fresh: None, bell: false });
-        self.push(request.flags(Flags::SKIP_SUCCESS), Token::Batch(place));
+        self.push(request.flags(Flags::SKIP_SUCCESS), token);
         urgent
     }
 
@@ -392,8 +402,7 @@ impl Uring {
         let part = send.data.part();
         let (address, bytes) = (part.as_ptr(), part.len());
         let len = bytes.min(i32::MAX as usize) as u32;
-        let place = self.requests.batch.len() as u32;
-        let token = Token::Batch(place);
+        let token = self.requests.next_token();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
         let mut batch_send =
             BatchSend { handle: send.handle, bytes, result: None, fresh: Some(send.data), bell: send.bell };

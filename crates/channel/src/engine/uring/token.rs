@@ -6,8 +6,8 @@ use crate::id::OpId;
 pub(super) enum Token {
     /// An operation that the core started.
     Op { index: u32, generation: u32 },
-    /// A send of the current batch, by its place.
-    Batch(u32),
+    /// A send of a batch, by its place there.
+    Batch { place: u32, number: u32 },
     /// A send that waits for room, by its handle.
     Held { index: u32, generation: u32 },
     /// A control request that the engine waits for.
@@ -20,7 +20,7 @@ pub(super) enum Token {
     Silent,
 }
 
-/// Bits of a generation that a token carries: enough to catch a mix-up, and an operation
+/// Bits of a generation, or of a batch's number, that a token carries: enough to catch a mix-up, and an operation
 /// in the kernel's hands keeps its entry anyway.
 pub(super) const GENERATION_MASK: u32 = (1 << 24) - 1;
 
@@ -40,7 +40,7 @@ impl Token {
         };
         match self {
             Token::Op { index, generation } => pack(0, index, generation),
-            Token::Batch(place) => pack(1, place, 0),
+            Token::Batch { place, number } => pack(1, place, number),
             Token::Held { index, generation } => pack(2, index, generation),
             Token::Control => pack(3, 0, 0),
             Token::Wake => pack(4, 0, 0),
@@ -55,7 +55,7 @@ impl Token {
         let generation = (bits >> 32) as u32 & GENERATION_MASK;
         match bits >> 56 {
             0 => Token::Op { index, generation },
-            1 => Token::Batch(index),
+            1 => Token::Batch { place: index, number: generation },
             2 => Token::Held { index, generation },
             3 => Token::Control,
             4 => Token::Wake,
@@ -73,7 +73,7 @@ mod tests {
     fn tokens_survive_the_kernel() {
         for token in [
             Token::Op { index: 7, generation: 3 },
-            Token::Batch(31),
+            Token::Batch { place: 31, number: 5 },
             Token::Held { index: u32::MAX - 1, generation: GENERATION_MASK },
             Token::Control,
             Token::Wake,
