@@ -8,5 +8,6 @@ pub mod allocations;
 pub mod conformance;
 pub mod driver;
 pub mod net;
+pub mod netns;
 pub mod process;
 pub mod skip;

@@ -1,0 +1,33 @@
+//! IP packets in batches, and the devices that carry them. **Experimental.**
+//!
+//! * [`Batch`] holds up to 64 packets in one piece of memory. [`Frame`] is one of them; its
+//!   [`Offload`] says what a device still has to do to it: complete a checksum, cut it into
+//!   segments.
+//! * [`Device`] moves batches. [`link::pair`] makes two devices joined in memory;
+//!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload.
+//! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
+//!   joins and overlaps packets, repeatably, from a seed and under a clock of the caller.
+//!
+//! Nothing here reads a clock. Devices take and give IP packets, without a link header.
+#![deny(unsafe_code)]
+
+mod batch;
+mod checksum;
+mod device;
+mod faults;
+pub mod link;
+pub mod segment;
+mod view;
+
+#[cfg(feature = "tun")]
+mod sys;
+#[cfg(feature = "tun")]
+pub mod tun;
+#[cfg(feature = "tun")]
+mod vnet;
+
+pub use batch::{BATCH_FRAMES, Batch, Checksum, Frame, Full, Offload};
+pub use checksum::{Sum, pseudo_header};
+pub use device::{Capabilities, Device};
+pub use faults::{Direction, Faults, Faulty, Random};
+pub use view::{Protocol, View};

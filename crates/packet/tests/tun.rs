@@ -1,0 +1,73 @@
+//! The TUN device against the kernel's own sockets: UDP datagrams out, an answer back in.
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use packet::tun::Tun;
+use packet::{Batch, Device, View};
+use testkit::netns;
+
+/// What the kernel sends to an address behind the device arrives; with source and destination
+/// swapped, the same bytes are an answer that the kernel's socket takes.
+#[test]
+fn datagrams_go_out_and_come_back() {
+    if !netns::enter("datagrams_go_out_and_come_back", Duration::from_secs(60)) {
+        return;
+    }
+    let mut tun = Tun::open("mp%d", 1500).expect("a TUN device");
+    let kernel4 = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+    let kernel6 = IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1));
+    tun.bring_up().expect("up");
+    tun.add_kernel_address(kernel4, 24).expect("an IPv4 address");
+    tun.add_kernel_address(kernel6, 64).expect("an IPv6 address");
+    for (kernel, other) in [
+        (kernel4, IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2))),
+        (kernel6, IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2))),
+    ] {
+        let socket = UdpSocket::bind((kernel, 0)).expect("bind");
+        socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+        socket.connect((other, 9)).expect("connect");
+        socket.send(b"there and back").expect("send");
+        let mut answer = answer_to_datagram(&mut tun);
+        let mut batch = Batch::new(1 << 16);
+        answer.offload = packet::Offload::default();
+        batch.push(answer.frame()).expect("room");
+        assert_eq!(tun.send(&mut batch).expect("send"), 1);
+        let mut bytes = [0; 64];
+        let (len, from) = socket.recv_from(&mut bytes).expect("an answer");
+        assert_eq!((&bytes[..len], from), (&b"there and back"[..], SocketAddr::new(other, 9)));
+    }
+}
+
+fn answer_to_datagram(tun: &mut Tun) -> packet::link::Packet {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut batch = Batch::new(1 << 18);
+    while Instant::now() < deadline {
+        batch.clear();
+        match tun.receive(&mut batch) {
+            Ok(0) => std::thread::sleep(Duration::from_millis(1)),
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => panic!("{error}"),
+        }
+        for frame in batch.frames() {
+            let Some(view) = View::of(frame.bytes) else { continue };
+            if view.protocol != packet::Protocol::UDP {
+                continue;
+            }
+            let mut bytes = frame.bytes.to_vec();
+            let (at, len) = if view.v6 { (8, 16) } else { (12, 4) };
+            let (source, destination) = bytes[at..at + 2 * len].split_at_mut(len);
+            source.swap_with_slice(destination);
+            let t = view.transport;
+            let (source, destination) = bytes[t..t + 4].split_at_mut(2);
+            source.swap_with_slice(destination);
+            // Swapping leaves the sum as it was, but the kernel left it to be completed.
+            bytes[t + 6..t + 8].fill(0);
+            let sum = view.transport_sum(&bytes).finish();
+            bytes[t + 6..t + 8].copy_from_slice(&sum.to_be_bytes());
+            return packet::link::Packet::complete(bytes);
+        }
+    }
+    panic!("the datagram did not arrive");
+}

@@ -1,0 +1,135 @@
+//! Tests in a network namespace of their own, as a user without privileges would have one.
+//!
+//! A process with threads cannot enter a user namespace (EINVAL), and the test runner has
+//! threads. So the test executes itself again in a child that enters the namespaces between
+//! fork and exec. There the user is one without capabilities outside, whatever the user of the
+//! test run is, and `/dev/net/tun` is open to all.
+
+use std::env;
+use std::ffi::{CStr, c_int, c_ulong};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::skip::{self, Skipped};
+
+const INSIDE: &str = "MEGAPIPE_TEST_NETNS";
+const NOBODY: u32 = 65_534;
+
+/// Runs the test of this name in namespaces of its own. Returns true there: the caller goes on
+/// with the test. Returns false outside, once the test has passed inside or cannot run here.
+///
+/// # Panics
+/// If the test fails inside, or takes longer than the bound.
+pub fn enter(test: &str, bound: Duration) -> bool {
+    if env::var(INSIDE).as_deref() == Ok(test) {
+        return true;
+    }
+    let program = env::current_exe().expect("the path of this test");
+    let mut command = Command::new(program);
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
+    command.stdin(Stdio::null());
+    // SAFETY: geteuid and getegid have no conditions.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let plan = Plan::of(user, group);
+    // SAFETY: `Plan::carry_out` makes system calls only, and neither allocates nor locks.
+    unsafe { command.pre_exec(move || plan.carry_out()) };
+    let mut child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let reason = format!("no namespaces for a user without privileges: {error}");
+            println!("SKIPPED {test}: {reason}");
+            skip::record(test, &Skipped::because(reason));
+            return false;
+        }
+    };
+    let deadline = Instant::now() + bound;
+    loop {
+        if let Some(status) = child.try_wait().expect("wait for the child") {
+            assert!(status.success(), "{test} failed in its namespace: {status}");
+            return false;
+        }
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            let _ = child.wait();
+            panic!("{test} took longer than {bound:?}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What the child does between fork and exec, all text ready: it may not allocate.
+struct Plan {
+    become_nobody: bool,
+    uid_map: String,
+    gid_map: String,
+}
+
+impl Plan {
+    fn of(user: u32, group: u32) -> Plan {
+        let become_nobody = user == 0;
+        let (user, group) = if become_nobody { (NOBODY, NOBODY) } else { (user, group) };
+        Plan { become_nobody, uid_map: format!("0 {user} 1"), gid_map: format!("0 {group} 1") }
+    }
+
+    fn carry_out(&self) -> io::Result<()> {
+        if self.become_nobody {
+            open_tun_to_all()?;
+            drop_privileges()?;
+        }
+        // SAFETY: flags only; the process has one thread.
+        check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) })?;
+        write_file(c"/proc/self/setgroups", b"deny")?;
+        write_file(c"/proc/self/gid_map", self.gid_map.as_bytes())?;
+        write_file(c"/proc/self/uid_map", self.uid_map.as_bytes())
+    }
+}
+
+/// As root: a mount namespace in which `/dev/net/tun` has mode 0666, as udev makes it.
+fn open_tun_to_all() -> io::Result<()> {
+    const NODE: &CStr = c"/mnt/tun";
+    // SAFETY: flags only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"tmpfs", c"/mnt", c"tmpfs", 0)?;
+    // SAFETY: a constant path.
+    check(unsafe { libc::mknod(NODE.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(10, 200)) })?;
+    // SAFETY: as above; mknod obeys the umask, chmod does not.
+    check(unsafe { libc::chmod(NODE.as_ptr(), 0o666) })?;
+    mount(NODE, c"/dev/net/tun", c"", libc::MS_BIND)
+}
+
+fn drop_privileges() -> io::Result<()> {
+    // SAFETY: an empty list and numbers.
+    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    // SAFETY: numbers only.
+    check(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) })?;
+    // SAFETY: numbers only.
+    check(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })?;
+    // A process that changed its user cannot write its own maps otherwise.
+    // SAFETY: numbers only.
+    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) })
+}
+
+fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: c_ulong) -> io::Result<()> {
+    // SAFETY: strings that outlive the call; no data.
+    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
+}
+
+fn write_file(path: &CStr, text: &[u8]) -> io::Result<()> {
+    // SAFETY: a string that outlives the call.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
+    check(fd)?;
+    // SAFETY: the descriptor is ours, the buffer lives for the call.
+    let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
+    let result = if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
+    // SAFETY: closed once.
+    unsafe { libc::close(fd) };
+    result
+}
+
+fn check(result: c_int) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
