@@ -165,7 +165,8 @@ impl Core {
     }
 
     fn accepted(&mut self, listener: u32, kind: AcceptAs, result: i32) -> Source {
-        let shape = self.handles.at(listener).map_or(Shape::Stream, |entry| entry.shape.of_accepted());
+        let shape =
+            self.handles.at(listener).map_or(Shape::Stream { tcp: false }, |entry| entry.shape.of_accepted());
         match kind {
             AcceptAs::LwSocket => {
                 let file = if self.direct_slots {

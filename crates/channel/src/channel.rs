@@ -131,7 +131,7 @@ impl Channel {
             self.give_up(file);
             RegisterError::HandlesFull
         })?;
-        if shape == Shape::Stream {
+        if shape.is_stream() {
             self.offer_if_eager(handle);
         }
         Ok(handle)
@@ -467,7 +467,7 @@ impl Channel {
 
     fn give_up(&mut self, file: File) {
         if let File::Lw(file) = file {
-            drop(LwSocket::new(file, Shape::Stream, &self.core.lwsockets));
+            drop(LwSocket::new(file, Shape::File, &self.core.lwsockets));
             self.core.lwsockets.closed_one();
         }
     }

@@ -308,7 +308,7 @@ impl Core {
             writes: OpList::EMPTY,
             engine_word: 0,
             member: None,
-            offer_in: if shape == Shape::Stream { self.offer_after } else { 0 },
+            offer_in: if shape == (Shape::Stream { tcp: true }) { self.offer_after } else { 0 },
             taking_up: false,
             lane: None,
         };
@@ -412,7 +412,7 @@ impl Core {
         let handle = op.handle;
         let entry = self.handles.get(handle.index, handle.generation)?;
         if entry.state != State::Open
-            || entry.shape != Shape::Stream
+            || !entry.shape.is_stream()
             || entry.lane.is_some()
             || !matches!(op.kind, OpKind::ReadStream { .. })
         {

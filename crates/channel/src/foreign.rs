@@ -69,7 +69,7 @@ impl Channel {
             self.registered_raw.resize(place + 1, Handle::NONE);
         }
         self.registered_raw[place] = handle;
-        if shape == Shape::Stream {
+        if shape.is_stream() {
             self.offer_if_eager(handle);
         }
         Ok(handle)

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use socket2::SockRef;
+use sys::socket::Kind;
 
 use crate::lwsocket::LwSocket;
 
@@ -32,10 +33,10 @@ impl From<LwSocket> for Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Connected byte stream, or a socket that will be one: TCP, UNIX.
-    Stream,
+    Stream { tcp: bool },
     /// A socket that listened when it came: gives connections, of packets or bytes, and has
     /// nothing to read.
-    Listener { packets: bool },
+    Listener { packets: bool, tcp: bool },
     /// UDP, UNIX datagram and seqpacket sockets: message boundaries are kept. On those
     /// with a connection (seqpacket) no bytes are its end.
     Datagram { connected: bool },
@@ -48,7 +49,11 @@ pub(crate) enum Shape {
 
 impl Shape {
     pub(crate) fn is_socket(self) -> bool {
-        matches!(self, Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. })
+        matches!(self, Shape::Stream { .. } | Shape::Listener { .. } | Shape::Datagram { .. })
+    }
+
+    pub(crate) fn is_stream(self) -> bool {
+        matches!(self, Shape::Stream { .. })
     }
 
     pub(crate) fn is_listener(self) -> bool {
@@ -58,8 +63,8 @@ impl Shape {
     /// What is accepted from such a socket.
     pub(crate) fn of_accepted(self) -> Shape {
         match self {
-            Shape::Listener { packets: true } => Shape::Datagram { connected: true },
-            Shape::Listener { packets: false } => Shape::Stream,
+            Shape::Listener { packets: true, .. } => Shape::Datagram { connected: true },
+            Shape::Listener { packets: false, tcp } => Shape::Stream { tcp },
             other => other,
         }
     }
@@ -68,15 +73,19 @@ impl Shape {
         matches!(self, Shape::Datagram { .. })
     }
 
-    /// Asks the kernel, with two system calls for a socket.
+    /// Asks the kernel, with two system calls for a socket of TCP or UDP.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> io::Result<Shape> {
-        if let Some(kind) = sys::socket::kind(fd)? {
-            let packets = kind == sys::socket::Kind::Packets;
+        if let Some(protocol) = sys::socket::protocol(fd)? {
+            let tcp = protocol == libc::IPPROTO_TCP;
+            let kind = if tcp { Some(Kind::Stream) } else { sys::socket::kind(fd)? };
+            let packets = kind == Some(Kind::Packets);
             return Ok(match kind {
-                sys::socket::Kind::Message => Shape::Datagram { connected: false },
-                _ if SockRef::from(&fd).is_listener()? => Shape::Listener { packets },
-                sys::socket::Kind::Stream => Shape::Stream,
-                sys::socket::Kind::Packets => Shape::Datagram { connected: true },
+                Some(Kind::Stream | Kind::Packets) if SockRef::from(&fd).is_listener()? => {
+                    Shape::Listener { packets, tcp }
+                }
+                Some(Kind::Stream) => Shape::Stream { tcp },
+                Some(Kind::Packets) => Shape::Datagram { connected: true },
+                Some(Kind::Message) | None => Shape::Datagram { connected: false },
             });
         }
         sys::file::is_regular(fd.as_fd()).and_then(|regular| {

@@ -100,7 +100,7 @@ impl Core {
             Some(entry)
                 if entry.write_state == WriteState::Idle
                     && entry.state == State::Open
-                    && entry.shape == Shape::Stream
+                    && entry.shape.is_stream()
                     && !entry.write_blocked
                     && entry.in_engine
                         == u32::from(self.ops.at(entry.reads.head).is_some_and(|op| op.started))
@@ -228,7 +228,7 @@ impl Core {
         let Some(entry) = self.handles.at(handle) else {
             return 0;
         };
-        let stream = entry.shape == Shape::Stream;
+        let stream = entry.shape.is_stream();
         let mut at = entry.writes.head;
         let (mut parts, mut bytes) = (0, 0);
         while let Some(Op { kind: OpKind::Write { data, .. }, written, next, .. }) = self.ops.at(at) {

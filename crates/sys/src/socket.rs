@@ -31,6 +31,16 @@ pub fn kind(fd: BorrowedFd<'_>) -> io::Result<Option<Kind>> {
     }
 }
 
+/// The protocol of a socket, 0 for a family that has but one; `None` for a file that is no
+/// socket.
+pub fn protocol(fd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
+    match option(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PROTOCOL) {
+        Ok(protocol) => Ok(Some(protocol)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTSOCK) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// The address that the kernel wrote as these bytes; `None` for an empty or absurd one.
 pub fn address_from_bytes(bytes: &[u8]) -> Option<SockAddr> {
     if bytes.len() < mem::size_of::<libc::sa_family_t>() {

@@ -131,6 +131,7 @@ macro_rules! for_each_case {
                 tcp_v4_carries_bytes_both_ways
                 tcp_v6_carries_bytes_both_ways
                 unix_stream_carries_bytes_both_ways
+                bytes_behind_passed_descriptors_do_not_stay_behind
                 connect_reaches_a_listener
                 connect_to_nobody_is_refused
                 every_kind_of_read_gets_its_bytes

@@ -1,12 +1,12 @@
 //! Connected byte streams.
 
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::net::{Shutdown, TcpListener};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
 use channel::{AcceptAs, AcceptCount, Event, SockAddr};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, MsgHdr, Socket, Type};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form};
@@ -76,6 +76,53 @@ fn carries_bytes<P: std::io::Read + Write + Send>(
     }
     assert!(got == answer, "the peer got other bytes");
     assert!(arrived == question, "other bytes arrived");
+}
+
+/// unix(7): one receive stops between bytes that came with descriptors and those that did not,
+/// however much room it has.
+pub fn bytes_behind_passed_descriptors_do_not_stay_behind(fixture: &mut Fixture) -> Verdict {
+    fixture.for_each_form(|mut driver, form| {
+        for kind in ["read", "read_into", "read_stream"] {
+            let (socket, peer) = net::unix_pair(Type::STREAM);
+            let handle = driver.add(socket, form, 0);
+            let start = |driver: &mut Driver| match kind {
+                "read" => driver.read(handle).unwrap(),
+                "read_into" => driver.read_into(handle, Vec::with_capacity(100)).unwrap(),
+                _ => driver.read_stream(handle).unwrap(),
+            };
+            let mut op = start(&mut driver);
+            driver.expect_silence();
+            send_descriptor(&peer, b"first");
+            peer.send(b"second").unwrap();
+            let mut got = Vec::new();
+            while got.len() < 11 {
+                let (result, more) = driver.expect_read(op);
+                got.extend(result.unwrap());
+                if !more {
+                    op = start(&mut driver);
+                }
+            }
+            assert_eq!(got, b"firstsecond", "{kind}");
+            driver.close(handle).unwrap();
+            driver.expect_silence();
+        }
+    });
+    Ok(())
+}
+
+/// Sends bytes, and the peer's own descriptor with them.
+fn send_descriptor(peer: &Socket, bytes: &[u8]) {
+    let descriptor = peer.as_raw_fd().to_ne_bytes();
+    // struct cmsghdr, and the descriptor behind it.
+    let len = size_of::<usize>() + 2 * size_of::<i32>() + descriptor.len();
+    let mut control = len.to_ne_bytes().to_vec();
+    control.extend(libc::SOL_SOCKET.to_ne_bytes());
+    control.extend(libc::SCM_RIGHTS.to_ne_bytes());
+    control.extend(descriptor);
+    control.resize(len.next_multiple_of(size_of::<usize>()), 0);
+    let pieces = [IoSlice::new(bytes)];
+    let message = MsgHdr::new().with_buffers(&pieces).with_control(&control);
+    assert_eq!(peer.sendmsg(&message, 0).unwrap(), bytes.len());
 }
 
 pub fn connect_reaches_a_listener(fixture: &mut Fixture) -> Verdict {

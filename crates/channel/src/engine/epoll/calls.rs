@@ -26,7 +26,7 @@ pub(super) fn read_to_pool(
     match shape {
         // SAFETY: the buffer is `size` bytes of the pool's mapping, and the caller alone
         // holds its id.
-        Shape::Stream | Shape::Listener { .. } => unsafe { socket::receive(fd, address, size) },
+        Shape::Stream { .. } | Shape::Listener { .. } => unsafe { socket::receive(fd, address, size) },
         Shape::Datagram { .. } => {
             let payload = address.wrapping_add(DATAGRAM_OFFSET);
             let mut pieces = [piece(payload, size - DATAGRAM_OFFSET)];
@@ -59,10 +59,10 @@ pub(super) fn read_to_caller(
     // memory that a C caller promised for the time of the operation (`Foreign::new`).
     unsafe {
         match (shape, &mut pieces[..]) {
-            (Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. }, [one]) => {
+            (Shape::Stream { .. } | Shape::Listener { .. } | Shape::Datagram { .. }, [one]) => {
                 socket::receive(fd, one.iov_base.cast(), one.iov_len)
             }
-            (Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. }, pieces) => {
+            (Shape::Stream { .. } | Shape::Listener { .. } | Shape::Datagram { .. }, pieces) => {
                 socket::receive_message(fd, pieces, None).map(|received| received.len)
             }
             (Shape::Pipe { .. } | Shape::File, pieces) => sys::file::read(fd, pieces, place),

@@ -85,12 +85,13 @@ pub(super) fn note_edge(core: &mut Core, handle: Handle, readiness: u32) -> Opti
     Some(Edge { writable, has_waiters: entry.engine_word & WAITING != 0 })
 }
 
-/// A read gave `len` of the `asked` bytes. On a stream, less than asked means that there
-/// was no more, and the next edge tells when there is (epoll(7), question 9).
+/// A read gave `len` of the `asked` bytes. On TCP, less than asked means that there was no
+/// more, and the next edge tells when there is (epoll(7), question 9). Other streams stop
+/// short of what they have: unix(7) between messages with descriptors or other credentials.
 #[inline]
 pub(super) fn note_read(core: &mut Core, index: u32, len: usize, asked: usize) {
     if let Some(entry) = core.handles.at_mut(index)
-        && entry.shape == Shape::Stream
+        && entry.shape == (Shape::Stream { tcp: true })
         && len < asked
         && entry.engine_word & EXHAUST == 0
     {

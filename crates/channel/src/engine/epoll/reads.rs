@@ -90,7 +90,7 @@ impl Epoll {
         };
         let (result, shape) = loop {
             let Some(entry) = core.handles.at(index) else {
-                break (Ok(0), Shape::Stream);
+                break (Ok(0), Shape::File);
             };
             let Some(fd) = interest::descriptor_of(entry) else {
                 break (Err(io::Error::from_raw_os_error(libc::ECANCELED)), entry.shape);

@@ -154,12 +154,12 @@ fn send_once(core: &Core, index: u32) -> (io::Result<usize>, usize, Place) {
     let (to, offset) = core.next_write_target(index);
     let place = reads::place(entry, offset);
     let result = match entry.shape {
-        Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. }
+        Shape::Stream { .. } | Shape::Listener { .. } | Shape::Datagram { .. }
             if count <= 1 && matches!(to, Destination::Peer) =>
         {
             sys::socket::send(fd, one)
         }
-        Shape::Stream | Shape::Listener { .. } | Shape::Datagram { .. } => {
+        Shape::Stream { .. } | Shape::Listener { .. } | Shape::Datagram { .. } => {
             with_parts(core, index, |parts| sys::socket::send_message(fd, parts, to.to_address().as_ref()))
         }
         Shape::Pipe { .. } | Shape::File => {

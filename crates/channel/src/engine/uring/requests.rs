@@ -291,12 +291,12 @@ impl Uring {
     /// A read into a buffer that the kernel chooses when there is data.
     fn pooled_read(&mut self, target: Target, shape: Shape, multishot: bool, op: OpId, len: u32) -> Entry {
         match shape {
-            Shape::Stream if multishot && self.capabilities.multishot_recv => {
+            Shape::Stream { .. } if multishot && self.capabilities.multishot_recv => {
                 // What one connection may bring in a row before others get their turn.
                 let turn = if self.capabilities.recv_len_cap { len * TURN_BUFFERS } else { 0 };
                 aimed!(target, |file| opcode::RecvMulti::new(file, BUFFER_GROUP).len(turn).build())
             }
-            Shape::Stream | Shape::Listener { .. } => {
+            Shape::Stream { .. } | Shape::Listener { .. } => {
                 let recv = aimed!(target, |file| opcode::Recv::new(file, ptr::null_mut(), len)
                     .buf_group(BUFFER_GROUP)
                     .build());
@@ -378,7 +378,7 @@ impl Uring {
             return urgent;
         }
         let mut flags = libc::MSG_NOSIGNAL;
-        if shape == Shape::Stream {
+        if shape.is_stream() {
             flags |= libc::MSG_WAITALL;
         }
         if !blocked {
