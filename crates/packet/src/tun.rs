@@ -6,14 +6,19 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::{Batch, Capabilities, Device, sys, vnet};
 
 /// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
 const FRAME_MAX: usize = 65_535 + 40;
+
+/// How long an address may take to become usable.
+const ADDRESS_WAIT: Duration = Duration::from_secs(2);
 
 /// A TUN device, or one queue of it.
 pub struct Tun {
@@ -38,8 +43,21 @@ impl Tun {
     }
 
     /// Gives the kernel's endpoint an address, and so a route to the addresses of its prefix.
+    /// The device has to be up. Returns once sockets can use the address.
     pub fn add_kernel_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {
-        sys::add_address(&self.name, address, prefix)
+        sys::add_address(&self.name, address, prefix)?;
+        // An IPv6 address is tentative until a kernel thread has looked at it (RFC 4862, 5.4).
+        let deadline = Instant::now() + ADDRESS_WAIT;
+        loop {
+            match UdpSocket::bind((address, 0)) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AddrNotAvailable && Instant::now() < deadline =>
+                {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Sets the MTU and brings the kernel's endpoint up.
