@@ -12,6 +12,7 @@ use promote::wire::{MonitorMessage, Name, Packet, Token};
 use sys::packet;
 use sys::tcp::End;
 
+use crate::closing::{Closers, Foreign};
 use crate::ledger::Bucket;
 use crate::policy::{Limits, Subject};
 
@@ -54,7 +55,7 @@ impl Tally {
 
 /// A client.
 pub(crate) struct Client {
-    pub(crate) socket: OwnedFd,
+    pub(crate) socket: Foreign,
     pub(crate) pid: u32,
     pub(crate) subject: Subject,
     /// `None` until it has said hello.
@@ -72,11 +73,16 @@ pub(crate) struct Client {
 
 impl Client {
     /// Looks at who has connected.
-    pub(crate) fn new(socket: OwnedFd, limits: &Limits, now: Instant) -> io::Result<Client> {
+    pub(crate) fn new(
+        socket: OwnedFd,
+        closers: &mut Closers,
+        limits: &Limits,
+        now: Instant,
+    ) -> io::Result<Client> {
         let peer = packet::credentials(socket.as_fd())?;
         let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup: cgroup(peer.pid) };
         Ok(Client {
-            socket,
+            socket: Foreign::new(socket, &closers.of(peer.uid)),
             pid: peer.pid,
             subject,
             greeted: None,

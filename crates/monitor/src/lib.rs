@@ -2,9 +2,11 @@
 //! the shared memory that their bytes then move through. It carries no data; a connection
 //! that was granted lives on without it.
 //!
-//! One thread, one epoll set. Control path: nothing here is hot.
+//! One thread, one epoll set, and threads that close what clients sent. Control path: nothing here
+//! is hot.
 
 mod client;
+mod closing;
 mod grant;
 mod http;
 mod ledger;

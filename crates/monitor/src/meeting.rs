@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Instant;
 
 use promote::Reason;
@@ -11,6 +11,7 @@ use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::{ClientMessage, MonitorMessage, Name, Token};
 
 use crate::client::{Client, Held, Loop};
+use crate::closing::Foreign;
 use crate::grant;
 use crate::ledger::{Bucket, Ledger};
 use crate::metrics::Metrics;
@@ -140,7 +141,7 @@ impl Meeting {
         &mut self,
         id: ClientId,
         message: ClientMessage,
-        descriptor: Option<OwnedFd>,
+        descriptor: Option<Foreign>,
         now: Instant,
     ) -> Result<(), &'static str> {
         let Some(client) = self.clients.get_mut(&id) else { return Ok(()) };
@@ -245,7 +246,7 @@ impl Meeting {
         );
     }
 
-    fn offer(&mut self, party: Party, descriptor: OwnedFd, now: Instant) -> Result<(), Reason> {
+    fn offer(&mut self, party: Party, descriptor: Foreign, now: Instant) -> Result<(), Reason> {
         let limits = &self.policy.limits;
         let Some(client) = self.clients.get_mut(&party.client) else { return Ok(()) };
         if !client.bucket.take(limits.offers_per_second, limits.offers_burst, now) {

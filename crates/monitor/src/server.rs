@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use promote::Reason;
 use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
 use sys::epoll::{self, Event, Set};
-use sys::{packet, signals};
+use sys::{eventfd, packet, signals};
 
 use crate::client::Client;
+use crate::closing::{Closers, Foreign};
 use crate::listener::Listener;
 use crate::meeting::Meeting;
 use crate::offers::ClientId;
@@ -29,6 +30,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const SCRAPE: u64 = 2;
+const ROOM: u64 = 3;
 const FIRST_CLIENT: u64 = 16;
 /// Set in the numbers of those who ask for metrics.
 const ASKER: u64 = 1 << 63;
@@ -84,7 +86,10 @@ pub struct Monitor {
     set: Set,
     signals: OwnedFd,
     scrape: Option<Scrape>,
+    closers: Closers,
     meeting: Meeting,
+    /// Clients that are not read, since too much that their users sent is unclosed.
+    full: Vec<ClientId>,
     next_client: u64,
     /// Those who have not said hello, in the order in which they came.
     ungreeted: VecDeque<(Instant, ClientId)>,
@@ -121,6 +126,8 @@ impl Monitor {
         if let Some(scrape) = &scrape {
             set.add(scrape.fd(), epoll::IN, SCRAPE).map_err(system("epoll_ctl"))?;
         }
+        let closers = Closers::new().map_err(system("eventfd"))?;
+        set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
         let meeting = Meeting::new(policy, now).map_err(system("sock_diag"))?;
         Ok(Monitor {
             options,
@@ -128,7 +135,9 @@ impl Monitor {
             set,
             signals,
             scrape,
+            closers,
             meeting,
+            full: Vec::new(),
             next_client: FIRST_CLIENT,
             ungreeted: VecDeque::new(),
             paused_until: None,
@@ -160,6 +169,7 @@ impl Monitor {
                         }
                     }
                     SCRAPE => self.accept_asker(now),
+                    ROOM => self.serve_again(),
                     number if number & ASKER != 0 => self.answer_asker(number & !ASKER),
                     number => self.serve(ClientId(number), event.readiness(), now),
                 }
@@ -208,6 +218,7 @@ impl Monitor {
             return Ok(None);
         }
         let times = [
+            self.closers.tend(now),
             self.meeting.next_expiry(),
             self.ungreeted.front().map(|(until, _)| *until),
             self.paused_until,
@@ -234,20 +245,23 @@ impl Monitor {
             };
             let id = ClientId(self.next_client);
             self.next_client += 1;
-            let client = match Client::new(socket, &self.meeting.policy().limits, now) {
+            let limits = &self.meeting.policy().limits;
+            let client = match Client::new(socket, &mut self.closers, limits, now) {
                 Ok(client) => client,
                 Err(error) => {
                     tracing::warn!(%error, "the kernel does not say who has connected");
                     continue;
                 }
             };
-            if let Err(error) = self.set.add(client.socket.as_fd(), epoll::IN, id.0) {
-                tracing::warn!(%error, "a client cannot be watched");
+            if !self.meeting.enter(id, client) {
                 continue;
             }
-            if self.meeting.enter(id, client) {
-                self.ungreeted.push_back((now + HELLO_WITHIN, id));
-                self.alone_since = now;
+            self.ungreeted.push_back((now + HELLO_WITHIN, id));
+            self.alone_since = now;
+            let Some(client) = self.meeting.clients.get(&id) else { continue };
+            if let Err(error) = self.set.add(client.socket.as_fd(), epoll::IN, id.0) {
+                tracing::warn!(%error, "a client cannot be watched");
+                self.meeting.leave(id);
             }
         }
         Ok(())
@@ -271,6 +285,9 @@ impl Monitor {
             let Some(client) = self.meeting.clients.get(&id).filter(|client| !client.is_stalled()) else {
                 return;
             };
+            if client.socket.closer().is_full() {
+                return self.watch(id);
+            }
             let received = match packet::receive(client.socket.as_fd(), &mut bytes) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -279,7 +296,10 @@ impl Monitor {
             if received.len == 0 {
                 return self.remove(id);
             }
-            let [descriptor, second, _] = received.descriptors;
+            let closer = client.socket.closer().clone();
+            let own = |fd: OwnedFd| Foreign::new(fd, &closer);
+            let [descriptor, second, _third] = received.descriptors.map(|fd| fd.map(own));
+            let _excess: Vec<Foreign> = received.excess.into_iter().map(own).collect();
             // A descriptor that found no room in this process is not its sender's fault.
             let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
             let decoded = ClientMessage::decode(&bytes[..received.len]);
@@ -320,8 +340,21 @@ impl Monitor {
     }
 
     fn remove(&mut self, id: ClientId) {
-        // Closing its descriptor takes it out of the set.
+        // It is closed later, and by another thread.
+        if let Some(client) = self.meeting.clients.get(&id)
+            && let Err(error) = self.set.remove(client.socket.as_fd())
+        {
+            tracing::error!(%error, client = id.0, "a client that is gone is still watched");
+        }
         self.meeting.leave(id);
+    }
+
+    /// Reads again from clients whose users have room for it.
+    fn serve_again(&mut self) {
+        eventfd::drain(self.closers.room());
+        for id in std::mem::take(&mut self.full) {
+            self.watch(id);
+        }
     }
 
     /// Waits for those who do not read to have room, and lets go of those who are gone or
@@ -341,6 +374,10 @@ impl Monitor {
         let Some(client) = self.meeting.clients.get(&id) else { return };
         let interest = match client.is_stalled() {
             true => epoll::OUT,
+            false if client.socket.closer().is_full() => {
+                self.full.push(id);
+                0
+            }
             false if self.meeting.is_waited_for(id) => epoll::IN | epoll::OUT,
             false => epoll::IN,
         };

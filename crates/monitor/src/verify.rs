@@ -2,11 +2,13 @@
 //! offer is matched.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use promote::Reason;
 use sys::socket_diag::SocketDiag;
 use sys::tcp::{self, ESTABLISHED, End, NotAnEnd};
+
+use crate::closing::Foreign;
 
 /// An offered end, as far as the monitor keeps hold of it.
 #[derive(Debug)]
@@ -14,7 +16,7 @@ pub(crate) struct Verified {
     /// What the kernel said.
     pub(crate) end: End,
     /// Only of a namespace where the monitor cannot ask by cookie: the descriptor.
-    kept: Option<OwnedFd>,
+    kept: Option<Foreign>,
 }
 
 /// Asks the kernel.
@@ -27,9 +29,9 @@ impl Verifier {
         Ok(Verifier { diag: SocketDiag::new()? })
     }
 
-    /// Looks at what was offered. The descriptor is closed here, unless its namespace is
-    /// not the monitor's own.
-    pub(crate) fn examine(&self, descriptor: OwnedFd) -> Result<Verified, Reason> {
+    /// Looks at what was offered. The descriptor is kept only if its namespace is not the
+    /// monitor's own.
+    pub(crate) fn examine(&self, descriptor: Foreign) -> Result<Verified, Reason> {
         let end = look(descriptor.as_fd())?;
         let foreign = end.namespace != self.diag.namespace();
         // A socket connected to itself has no other end.

@@ -314,7 +314,7 @@ impl Client {
     }
 
     /// Offers the connection that `connection` is one end of. The monitor looks at the
-    /// descriptor and closes its own copy at once.
+    /// descriptor and closes its own copy soon after.
     ///
     /// # Errors
     ///

@@ -11,8 +11,10 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Descriptors that one packet can bring at most.
+/// Descriptors that a packet of ours has at most.
 pub const MOST_DESCRIPTORS: usize = 3;
+/// Those that any packet can have (SCM_MAX_FD of the kernel).
+const MOST_OF_ANY: usize = 253;
 
 /// A user and process as the kernel knows them (SO_PEERCRED): those of the moment at
 /// which the peer connected.
@@ -98,15 +100,18 @@ pub struct Received {
     pub truncated: bool,
     /// The descriptors, in order.
     pub descriptors: [Option<OwnedFd>; MOST_DESCRIPTORS],
+    /// Those beyond.
+    pub excess: Vec<OwnedFd>,
 }
 
-/// Receives one packet. Descriptors beyond the room for them never reach this process.
+/// Receives one packet and all its descriptors: the kernel would close those without room in this
+/// very call, and a close may wait. It still does so where this process may have no more of them.
 ///
 /// # Errors
 ///
 /// EAGAIN if there is none; ECONNRESET if the peer is gone and had not read everything.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_OF_ANY))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let result = rustix::io::retry_on_intr(|| {
@@ -125,7 +130,10 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received>
     for descriptor in arrived.flatten() {
         match places.next() {
             Some(place) => *place = Some(descriptor),
-            None => received.truncated = true,
+            None => {
+                received.truncated = true;
+                received.excess.push(descriptor);
+            }
         }
     }
     Ok(received)

@@ -1,12 +1,19 @@
 //! Clients that lie, flood, stall or break off harm nobody else.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use promote::wire::{ClientMessage, MonitorMessage, Name, Packet};
-use promote::{Answer, Reason};
+use promote::{Answer, Client, Reason};
+use socket2::SockRef;
 use sys::epoll::{self, Event, Set};
 use sys::packet;
+use testkit::process;
+use testkit::skip::{self, Skipped};
 
 use crate::support::*;
 
@@ -24,6 +31,15 @@ impl Raw {
 
     fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
         packet::send(self.0.as_fd(), bytes, descriptors).unwrap();
+    }
+
+    /// The same with more descriptors than any message has.
+    fn send_many(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
+        let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(descriptors)));
+        let parts = [std::io::IoSlice::new(bytes)];
+        rustix::net::sendmsg(&self.0, &parts, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
     }
 
     /// The next message; `None` at the end.
@@ -94,12 +110,7 @@ fn nonsense_is_cut_off() {
     // A packet with more descriptors than any message has.
     let raw = Raw::connect(&running);
     raw.send(hello, &[]);
-    let crowd = [rustix::fd::AsFd::as_fd(&near); 20];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(20))];
-    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
-    assert!(ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&crowd)));
-    let parts = [std::io::IoSlice::new(offer)];
-    rustix::net::sendmsg(&raw.0, &parts, &mut ancillary, rustix::net::SendFlags::NOSIGNAL).unwrap();
+    raw.send_many(offer, &[near.as_fd(); 20]);
     raw.is_cut_off();
     promote(&mut a, &mut b, 1);
     drop((a, b));
@@ -149,6 +160,133 @@ fn a_flood_leaves_the_others_served() {
     flood.join().unwrap();
     promote(&mut a, &mut b, 1000);
     assert!(metric(&running.place, "refusals_total{reason=\"rate\"}") > 0);
+    drop((a, b));
+    running.end();
+}
+
+/// A socket whose last close waits until its peer, which is returned too, reads or is gone.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let (socket, peer) = testkit::net::tight_tcp_pair();
+    let options = SockRef::from(&socket);
+    options.set_nonblocking(true).unwrap();
+    while options.send(&[0; 4096]).is_ok() {}
+    options.set_linger(Some(Duration::from_secs(600))).unwrap();
+    (socket, peer)
+}
+
+/// Closes this process's copies, which waits too if the monitor was faster.
+fn close_elsewhere(sockets: Vec<OwnedFd>) {
+    std::thread::spawn(move || drop(sockets));
+}
+
+/// Sends lingering sockets in every way in which the monitor comes to close them, and returns what
+/// keeps them lingering.
+fn offer_lingering(connect: impl Fn() -> Raw, near: BorrowedFd<'_>) -> (Vec<TcpStream>, Vec<Raw>) {
+    let hello = hello();
+    let offer = |number| ClientMessage::Offer { token: token(number) }.encode();
+    let (mut peers, mut clients) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (sockets, new): (Vec<_>, Vec<_>) = (0..3).map(|_| lingering()).unzip();
+        peers.extend(new);
+        // As an offer.
+        let honest = connect();
+        honest.send(hello.as_bytes(), &[]);
+        honest.send(offer(1).as_bytes(), &[sockets[0].as_fd()]);
+        // As the last of too many descriptors.
+        let wasteful = connect();
+        wasteful.send(hello.as_bytes(), &[]);
+        let mut many = [near; 20];
+        many[19] = sockets[1].as_fd();
+        wasteful.send_many(offer(1).as_bytes(), &many);
+        // Unread, by a client that is gone before.
+        let hasty = connect();
+        hasty.send(hello.as_bytes(), &[]);
+        hasty.send(offer(1).as_bytes(), &[sockets[2].as_fd()]);
+        drop(hasty);
+        clients.extend([honest, wasteful]);
+        close_elsewhere(sockets);
+    }
+    (peers, clients)
+}
+
+#[test]
+fn closes_that_linger_hold_nobody_up() {
+    let (running, mut a) = Running::start(SHARE);
+    let mut b = running.client("b");
+    let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+    let (peers, clients) = offer_lingering(|| Raw::connect(&running), near.as_fd());
+    for number in 1..=20 {
+        promote(&mut a, &mut b, number);
+    }
+    drop((peers, clients));
+    promote(&mut a, &mut b, 21);
+    drop((a, b));
+    running.end();
+}
+
+/// More of them than the monitor has threads or room for, by another user.
+#[test]
+fn a_user_whose_closes_linger_holds_up_itself_only() {
+    const NAME: &str = "hostile::a_user_whose_closes_linger_holds_up_itself_only";
+    const STRANGER: u32 = 65_534;
+    const OFFERS: u64 = 400;
+    if let Some(socket) = process::role() {
+        let raw = Raw(packet::connect(std::path::Path::new(&socket)).unwrap());
+        raw.send(hello().as_bytes(), &[]);
+        let (mut peers, start) = (Vec::new(), Instant::now());
+        let mut blocked = 0;
+        for number in 1..=OFFERS {
+            let (socket, peer) = lingering();
+            peers.push(peer);
+            let offer = ClientMessage::Offer { token: token(number) }.encode();
+            // Once the monitor reads no more, the kernel takes some, and then no more either.
+            while packet::send(raw.0.as_fd(), offer.as_bytes(), &[socket.as_fd()]).is_err() {
+                assert!(start.elapsed() < WATCHDOG);
+                blocked += 1;
+                if blocked > 50 {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            close_elsewhere(vec![socket]);
+        }
+        println!("\nlingering");
+        let _ = std::io::stdin().read_line(&mut String::new());
+        drop(peers);
+        let options = promote::client::Options {
+            socket: Some(socket.into()),
+            start: false,
+            ..promote::client::Options::from_environment("stranger")
+        };
+        let mut client = Client::connect(&options).unwrap();
+        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+        let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+        offer(&mut client, 1, &near);
+        println!("\nserved again: {:?}", receive(&mut client));
+        return;
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip::record(NAME, &Skipped::because("needs root to become another user"));
+    }
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 100\n"));
+    let mut b = running.client("b");
+    let mut command = process::this_test_as(NAME, running.place.file("socket").to_str().unwrap());
+    command.uid(STRANGER).gid(STRANGER).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut stranger = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => {
+            let reason = format!("another user cannot run this test program: {error}");
+            return skip::record(NAME, &Skipped::because(reason));
+        }
+    };
+    let mut lines = BufReader::new(stranger.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.any(|line| line == "lingering"));
+    for number in 1..=20 {
+        promote(&mut a, &mut b, number);
+    }
+    stranger.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(lines.any(|line| line.contains("served again: Refused")));
+    assert!(stranger.wait().unwrap().success());
     drop((a, b));
     running.end();
 }
