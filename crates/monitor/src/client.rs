@@ -80,7 +80,8 @@ impl Client {
         now: Instant,
     ) -> io::Result<Client> {
         let peer = packet::credentials(socket.as_fd())?;
-        let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup: cgroup(peer.pid) };
+        let cgroup = cgroup(socket.as_fd(), peer.pid);
+        let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup };
         Ok(Client {
             socket: Foreign::new(socket, &closers.of(peer.uid)),
             pid: peer.pid,
@@ -140,8 +141,16 @@ impl Client {
     }
 }
 
-/// The control group (version 2) of a process; `None` if the process is gone.
-fn cgroup(pid: u32) -> Option<String> {
+/// The control group (version 2) of the process that connected; `None` if it is gone.
+fn cgroup(socket: BorrowedFd<'_>, pid: u32) -> Option<String> {
+    let process = packet::process(socket);
     let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    match process {
+        // Until now nobody else can have had its number.
+        Ok(process) if packet::is_alive(process.as_fd()) => {}
+        // Before Linux 6.5 the number is all there is.
+        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => {}
+        _ => return None,
+    }
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }

@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{
@@ -71,6 +71,25 @@ pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
         uid: peer.uid.as_raw(),
         gid: peer.gid.as_raw(),
     })
+}
+
+/// The process that connected (SO_PEERPIDFD), whose number no other process has while this lasts.
+///
+/// # Errors
+///
+/// ENOPROTOOPT before Linux 6.5; ESRCH once the process is gone.
+pub fn process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SO_PEERPIDFD: i32 = 77;
+    let fd: i32 = crate::socket::option(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PEERPIDFD)?;
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Whether the process of a pidfd lives (poll(2): readable once it has ended).
+pub fn is_alive(process: BorrowedFd<'_>) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&now)), Ok(0))
 }
 
 /// Sends one packet with at most `MOST_DESCRIPTORS` descriptors: all of it, or nothing.
@@ -152,6 +171,20 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn who_connected_is_known_by_more_than_a_number() {
+        let (a, _b) = pair().unwrap();
+        match process(a.as_fd()) {
+            Ok(own) => assert!(is_alive(own.as_fd())),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT), "{error}"),
+        }
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        child.wait().unwrap();
+        assert!(!is_alive(pidfd.as_fd()));
+    }
 
     #[test]
     fn packets_keep_apart_and_bring_descriptors() {
