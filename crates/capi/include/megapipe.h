@@ -201,6 +201,11 @@ int mp_write_buffer(mp_handle handle, uint32_t buffer);
 
 /* ---- Sockets ------------------------------------------------------------------------ */
 
+/* A socket that listens on addr, and one that connects to it (an MP_CONNECT event tells). */
+mp_handle mp_listen_on(mp_channel *channel, const struct sockaddr *addr, socklen_t addrlen,
+		       int backlog, void *cookie);
+mp_handle mp_connect_to(mp_channel *channel, const struct sockaddr *addr, socklen_t addrlen,
+			void *cookie);
 int mp_setsockopt(mp_handle handle, int level, int name, const void *value, socklen_t len);
 int mp_getsockopt(mp_handle handle, int level, int name, void *value, socklen_t *len);
 int mp_getsockname(mp_handle handle, struct sockaddr *addr, socklen_t *addrlen);

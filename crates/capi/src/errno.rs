@@ -3,8 +3,8 @@
 use std::io;
 
 use channel::{
-    AcceptError, CancelError, ControlError, CreateError, DispatchError, PartitionError, RegisterError,
-    Rejected, StaleHandle, SubmitError, UnregisterError,
+    AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PartitionError,
+    RegisterError, Rejected, StaleHandle, SubmitError, UnregisterError,
 };
 
 /// A positive error number.
@@ -94,6 +94,16 @@ impl From<RegisterError> for Errno {
             RegisterError::ForeignLwSocket => STALE,
             RegisterError::Io(error) => error.into(),
             RegisterError::Partition(error) => error.into(),
+        }
+    }
+}
+
+impl From<OpenError> for Errno {
+    fn from(error: OpenError) -> Errno {
+        match error {
+            OpenError::HandlesFull => HANDLES,
+            OpenError::OperationsFull => OPERATIONS,
+            OpenError::Io(error) => error.into(),
         }
     }
 }

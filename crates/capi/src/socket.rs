@@ -2,13 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use channel::SockAddr;
+use channel::{Channel, ControlError, Handle, SockAddr};
 
-use crate::errno::{Errno, INVALID, LWSOCKETS, STALE, int};
+use crate::errno::{Errno, INVALID, LWSOCKETS, STALE, int, long};
 use crate::handle::is_lwsocket;
-use crate::number::LWSOCKET;
+use crate::number::{self, LWSOCKET};
 use crate::thread::{Slot, with_channel, with_handle};
 
 /// See mp_setsockopt(3).
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn mp_getsockname(
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { name(handle, addr, addrlen, libc::getsockname) }
+    unsafe { name(handle, addr, addrlen, Channel::local_address) }
 }
 
 /// See mp_getpeername(3).
@@ -90,10 +91,10 @@ pub unsafe extern "C" fn mp_getpeername(
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { name(handle, addr, addrlen, libc::getpeername) }
+    unsafe { name(handle, addr, addrlen, Channel::peer_address) }
 }
 
-type NameCall = unsafe extern "C" fn(c_int, *mut libc::sockaddr, *mut libc::socklen_t) -> c_int;
+type NameCall = fn(&mut Channel, Handle) -> Result<SockAddr, ControlError>;
 
 /// # Safety
 ///
@@ -108,11 +109,76 @@ unsafe fn name(
         return int(Err(INVALID));
     }
     int(with_handle(handle, |inner, handle| {
-        inner.channel.control(handle, |fd| {
-            // SAFETY: as the caller promises; the kernel keeps to `*addrlen`.
-            check(unsafe { call(fd.as_raw_fd(), addr, addrlen) })
-        })?;
+        let name = call(&mut inner.channel, handle)?;
+        // SAFETY: as the caller promises; no more than the room is written, and as much of
+        // `name` is read as it is long.
+        unsafe {
+            let fits = (*addrlen).min(name.len()) as usize;
+            std::ptr::copy_nonoverlapping(name.as_ptr().cast::<u8>(), addr.cast::<u8>(), fits);
+            *addrlen = name.len();
+        }
         Ok(0)
+    }))
+}
+
+/// See mp_listen_on(3).
+///
+/// # Safety
+///
+/// `addr` is null or valid for reads of `addrlen` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_listen_on(
+    channel: *const Slot,
+    addr: *const libc::sockaddr,
+    addrlen: libc::socklen_t,
+    backlog: c_int,
+    cookie: *mut c_void,
+) -> i64 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        open(channel, addr, addrlen, |channel, address| {
+            let backlog = u32::try_from(backlog).map_err(|_| INVALID)?;
+            Ok(channel.listen_on(address, backlog, cookie as u64)?)
+        })
+    }
+}
+
+/// See mp_connect_to(3).
+///
+/// # Safety
+///
+/// As for [`mp_listen_on`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_connect_to(
+    channel: *const Slot,
+    addr: *const libc::sockaddr,
+    addrlen: libc::socklen_t,
+    cookie: *mut c_void,
+) -> i64 {
+    // SAFETY: as the caller promises.
+    unsafe {
+        open(channel, addr, addrlen, |channel, address| Ok(channel.connect_to(address, cookie as u64)?))
+    }
+}
+
+/// # Safety
+///
+/// As for [`mp_listen_on`].
+unsafe fn open(
+    channel: *const Slot,
+    addr: *const libc::sockaddr,
+    addrlen: libc::socklen_t,
+    f: impl FnOnce(&mut Channel, SocketAddr) -> Result<Handle, Errno>,
+) -> i64 {
+    if channel.is_null() {
+        return long(Err(INVALID));
+    }
+    long(with_channel(channel, |inner| {
+        // SAFETY: as the caller promises.
+        let address = unsafe { read_address(addr, addrlen) }?;
+        let address = address.as_socket().ok_or(Errno(libc::EAFNOSUPPORT))?;
+        let handle = f(&mut inner.channel, address)?;
+        Ok(number::from_handle(inner.number, handle))
     }))
 }
 

@@ -127,14 +127,16 @@ impl Channel {
                 (File::Fd(fd), shape)
             }
         };
-        let handle = self.core.add_handle(file, shape, cookie).map_err(|file| {
-            self.give_up(file);
-            RegisterError::HandlesFull
-        })?;
+        let handle = self.add(file, shape, cookie).ok_or(RegisterError::HandlesFull)?;
         if shape.is_stream() {
             self.offer_if_eager(handle);
         }
         Ok(handle)
+    }
+
+    /// A handle for a file, which is closed if the table is full.
+    pub(crate) fn add(&mut self, file: File, shape: Shape, cookie: u64) -> Option<Handle> {
+        self.core.add_handle(file, shape, cookie).map_err(|file| self.give_up(file)).ok()
     }
 
     /// Makes this channel's own member of a partitioned listener: a listening socket of
@@ -346,7 +348,7 @@ impl Channel {
             self.core.keep_house();
             while let Some(index) = self.core.overdue_close(now) {
                 // A file that has no linger (a pipe) has nothing to reset either.
-                let _ = self.make_close_reset(index);
+                let _ = self.engine.reset_on_close(&mut self.core, index);
                 self.core.finish_close(index);
             }
             self.close_dropped();
@@ -405,13 +407,6 @@ impl Channel {
         let end = Instant::now();
         self.spin.learn(end - now);
         Ok(end)
-    }
-
-    /// Makes the coming close send RST instead of waiting for data nobody reads.
-    pub(crate) fn make_close_reset(&mut self, index: u32) -> io::Result<()> {
-        engine::with_descriptor(&mut *self.engine, &mut self.core, index, |fd| {
-            socket2::SockRef::from(&fd).set_linger(Some(Duration::ZERO))
-        })
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {

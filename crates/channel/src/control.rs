@@ -2,25 +2,60 @@
 //! and the way between lightweight sockets and descriptors. Not for hot paths.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use socket2::SockAddr;
 
 use crate::channel::Channel;
 use crate::engine;
-use crate::error::ControlError;
+use crate::engine::sockets::{KeepAlive, Opening, SocketInfo};
+use crate::error::{ControlError, OpenError};
 use crate::id::Handle;
 use crate::lwsocket::{LwFile, LwSocket};
 use crate::source::Shape;
 
 impl Channel {
+    /// Makes a socket that listens on `address`, with SO_REUSEADDR set, and registers it.
+    /// At most `backlog` connections wait to be accepted (listen(2)).
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]; EADDRINUSE and EADDRNOTAVAIL of bind(2) above all.
+    pub fn listen_on(&mut self, address: SocketAddr, backlog: u32, cookie: u64) -> Result<Handle, OpenError> {
+        self.open_socket(Opening::Listener { address, backlog }, cookie)
+    }
+
+    /// Makes a socket, registers it, and connects it to `address`. The outcome is an
+    /// [`crate::Event::Connect`]; writes may be queued before.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]; nothing is left behind then.
+    pub fn connect_to(&mut self, address: SocketAddr, cookie: u64) -> Result<Handle, OpenError> {
+        if self.core.ops.is_full() {
+            return Err(OpenError::OperationsFull);
+        }
+        let handle = self.open_socket(Opening::Connection { to: address }, cookie)?;
+        // A new socket lacks nothing but a free operation, of which there is one.
+        self.connect(handle, &address.into()).map_err(|_| OpenError::OperationsFull)?;
+        Ok(handle)
+    }
+
+    fn open_socket(&mut self, opening: Opening, cookie: u64) -> Result<Handle, OpenError> {
+        self.check_process().map_err(io::Error::other)?;
+        let (file, shape) = self.engine.open(&mut self.core, opening)?;
+        self.add(file, shape, cookie).ok_or(OpenError::HandlesFull)
+    }
+
     /// The socket's own address (getsockname(2)).
     ///
     /// # Errors
     ///
     /// [`ControlError`].
     pub fn local_address(&mut self, handle: Handle) -> Result<SockAddr, ControlError> {
-        self.control(handle, |fd| socket2::SockRef::from(&fd).local_addr())
+        let index = self.open_here(handle)?;
+        Ok(self.engine.local_address(&mut self.core, index)?)
     }
 
     /// The peer's address (getpeername(2)).
@@ -29,7 +64,39 @@ impl Channel {
     ///
     /// [`ControlError`].
     pub fn peer_address(&mut self, handle: Handle) -> Result<SockAddr, ControlError> {
-        self.control(handle, |fd| socket2::SockRef::from(&fd).peer_addr())
+        let index = self.open_here(handle)?;
+        Ok(self.engine.peer_address(&mut self.core, index)?)
+    }
+
+    /// Sends small segments at once (`on`), or only one that is not acknowledged at a time
+    /// (TCP_NODELAY of tcp(7); RFC 896).
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`].
+    pub fn set_nodelay(&mut self, handle: Handle, on: bool) -> Result<(), ControlError> {
+        let index = self.open_here(handle)?;
+        Ok(self.engine.set_nodelay(&mut self.core, index, on)?)
+    }
+
+    /// Probes an idle connection, or stops doing so (`None`).
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`]; EINVAL for a time below one second or no probes.
+    pub fn set_keepalive(&mut self, handle: Handle, probes: Option<KeepAlive>) -> Result<(), ControlError> {
+        let index = self.open_here(handle)?;
+        Ok(self.engine.set_keepalive(&mut self.core, index, probes)?)
+    }
+
+    /// What TCP measures on the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`]; EOPNOTSUPP for a socket that is not TCP.
+    pub fn socket_info(&mut self, handle: Handle) -> Result<SocketInfo, ControlError> {
+        let index = self.open_here(handle)?;
+        Ok(self.engine.socket_info(&mut self.core, index)?)
     }
 
     /// Runs `f` on a descriptor of the file, for socket options and whatever else takes

@@ -111,6 +111,20 @@ pub enum RegisterError {
     Partition(#[from] crate::PartitionError),
 }
 
+/// Why a socket was not made, registered and started.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// `Config::handles_max` handles are registered.
+    #[error("the handle table is full; close handles or raise handles_max")]
+    HandlesFull,
+    /// `Config::operations_max` operations are pending.
+    #[error("too many operations are pending; dispatch completions first or raise operations_max")]
+    OperationsFull,
+    /// The socket could not be made, bound or started.
+    #[error("the socket cannot be used: {0}")]
+    Io(#[from] io::Error),
+}
+
 /// Why an accept did not give a connection. After `TableFull` and `Descriptors` an
 /// unlimited accept pauses, and goes on by itself when there is room again.
 #[derive(Debug, Error)]

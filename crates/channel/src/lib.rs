@@ -50,9 +50,10 @@ pub use buffer::{Buffer, ReadData, WriteData};
 pub use channel::Channel;
 pub use completion::{Completion, Event};
 pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
+pub use engine::sockets::{KeepAlive, SocketInfo};
 pub use error::{
-    AcceptError, CancelError, ControlError, CreateError, DispatchError, PoolDry, RegisterError, Rejected,
-    StaleHandle, SubmitError, UnregisterError,
+    AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PoolDry, RegisterError,
+    Rejected, StaleHandle, SubmitError, UnregisterError,
 };
 pub use id::{Handle, OpId};
 pub use lwsocket::LwSocket;

@@ -409,7 +409,7 @@ impl Channel {
     /// [`ControlError`].
     pub fn reset(&mut self, handle: Handle) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
-        self.make_close_reset(index)?;
+        self.engine.reset_on_close(&mut self.core, index)?;
         self.forget_lane(handle);
         self.core.finish_close(index);
         self.flush_if_due();
@@ -516,7 +516,7 @@ impl Channel {
             lane.connection.reads_no_more();
         }
         if !self.unread_are_bells(handle.index) {
-            let _ = self.make_close_reset(handle.index);
+            let _ = self.engine.reset_on_close(&mut self.core, handle.index);
         }
         self.forget_lane(handle);
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use rustix::net::{SocketType, ipproto, sockopt};
 
@@ -130,6 +131,75 @@ pub fn positions(fd: BorrowedFd<'_>) -> io::Result<Option<Positions>> {
         return Ok(Some(Positions { written: sent + u64::from(not_sent), consumed }));
     }
     Err(io::ErrorKind::WouldBlock.into())
+}
+
+/// What the kernel measures on a connection (`struct tcp_info` of linux/tcp.h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Retransmission timeout.
+    pub rto: Duration,
+    /// Smoothed round-trip time.
+    pub rtt: Duration,
+    /// Its variation.
+    pub rtt_variation: Duration,
+    /// Payload of the largest segment to the peer, in bytes.
+    pub segment_size: u32,
+    /// Congestion window, in segments.
+    pub congestion_window: u32,
+    /// Bytes sent, repetitions included.
+    pub bytes_sent: u64,
+    /// Bytes of these that were repetitions.
+    pub bytes_retransmitted: u64,
+    /// Bytes that the peer acknowledged, the SYN included.
+    pub bytes_acknowledged: u64,
+    /// Bytes received in order.
+    pub bytes_received: u64,
+}
+
+/// Asks for [`Info`].
+///
+/// # Errors
+///
+/// getsockopt(2).
+pub fn info(fd: BorrowedFd<'_>) -> io::Result<Info> {
+    // Offsets in words of four bytes.
+    const RTO: usize = 8 / 4;
+    const SEND_MSS: usize = 16 / 4;
+    const RTT: usize = 68 / 4;
+    const RTT_VARIATION: usize = 72 / 4;
+    const WINDOW: usize = 80 / 4;
+    const BYTES_ACKED: usize = 120 / 4;
+    const BYTES_RECEIVED: usize = 128 / 4;
+    const BYTES_SENT: usize = 200 / 4;
+    const BYTES_RESENT: usize = 208 / 4;
+    const WORDS: usize = BYTES_RESENT + 2;
+    /// `Default` is not there for arrays of this length.
+    #[derive(Clone, Copy)]
+    #[repr(transparent)]
+    struct Words([u32; WORDS]);
+    impl Default for Words {
+        fn default() -> Words {
+            Words([0; WORDS])
+        }
+    }
+    let Words(words) = option(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let micros = |at: usize| Duration::from_micros(words[at].into());
+    let long = |at: usize| {
+        let [a, b, c, d] = words[at].to_ne_bytes();
+        let [e, f, g, h] = words[at + 1].to_ne_bytes();
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    Ok(Info {
+        rto: micros(RTO),
+        rtt: micros(RTT),
+        rtt_variation: micros(RTT_VARIATION),
+        segment_size: words[SEND_MSS],
+        congestion_window: words[WINDOW],
+        bytes_sent: long(BYTES_SENT),
+        bytes_retransmitted: long(BYTES_RESENT),
+        bytes_acknowledged: long(BYTES_ACKED),
+        bytes_received: long(BYTES_RECEIVED),
+    })
 }
 
 /// How often the positions are asked for before a peer that keeps sending is too fast.

@@ -17,7 +17,10 @@ use crate::id::OpId;
 use crate::waker::Waker;
 
 pub(crate) mod epoll;
+pub(crate) mod sockets;
 pub(crate) mod uring;
+
+pub(crate) use sockets::with_descriptor;
 
 /// One step for the engine, in the order in which the channel's user asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +87,7 @@ pub(crate) enum Wait {
 }
 
 /// One way to the kernel. Called once per batch.
-pub(crate) trait Engine {
+pub(crate) trait Engine: sockets::SocketCalls {
     fn kind(&self) -> EngineKind;
 
     /// Takes every send of `core.fresh`, telling the outcome of each through
@@ -114,28 +117,6 @@ pub(crate) trait Engine {
     /// Ends everything that is pending, so that no memory is in the kernel's hands any
     /// more. Returns false if something would not end; its memory is then leaked.
     fn shut(&mut self, core: &mut Core) -> bool;
-}
-
-/// Runs `f` on a descriptor of the handle's file, whatever kind it is.
-pub(crate) fn with_descriptor<T>(
-    engine: &mut dyn Engine,
-    core: &mut Core,
-    index: u32,
-    f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
-) -> io::Result<T> {
-    use std::os::fd::AsFd;
-
-    use crate::core::File;
-    use crate::lwsocket::LwFile;
-    let slot = match core.handles.at(index).map(|handle| &handle.file) {
-        Some(File::Fd(fd) | File::Lw(LwFile::Private(fd))) => return f(fd.as_fd()),
-        Some(File::Lw(LwFile::Direct(slot))) => *slot,
-        Some(File::None | File::Lw(LwFile::Taken)) | None => {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-    };
-    let fd = engine.export(core, &LwFile::Direct(slot))?;
-    f(fd.as_fd())
 }
 
 /// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.

@@ -3,11 +3,13 @@
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
-use channel::{AcceptAs, AcceptCount, ControlError, Event, RegisterError, Source};
+use channel::{AcceptAs, AcceptCount, ControlError, Event, KeepAlive, OpenError, RegisterError, Source};
 use socket2::{SockRef, Type};
 
 use crate::conformance::Fixture;
+use crate::driver::WATCHDOG;
 use crate::net::{self, End};
 use crate::skip::Verdict;
 
@@ -69,6 +71,104 @@ pub fn socket_options_stick(fixture: &mut Fixture) -> Verdict {
         let remote = driver.peer_address(handle).unwrap();
         assert_eq!(remote.as_socket(), Some(peer.local_addr().unwrap()));
     }
+    Ok(())
+}
+
+pub fn sockets_are_made_by_address(fixture: &mut Fixture) -> Verdict {
+    for any in ["127.0.0.1:0", "[::1]:0"] {
+        let mut driver = fixture.driver();
+        let any = any.parse().unwrap();
+        let listener = driver.listen_on(any, 8, 1).unwrap();
+        let address = driver.local_address(listener).unwrap().as_socket().unwrap();
+        driver.accept(listener, AcceptCount::Exactly(1), AcceptAs::LwSocket).unwrap();
+        let client = driver.connect_to(address, 2).unwrap();
+        // Written before the connection exists: it waits for it.
+        driver.write_quiet(client, b"early".to_vec()).unwrap();
+        let mut server = None;
+        for _ in 0..2 {
+            let completion = driver.next();
+            match completion.event {
+                Event::Connect(result) => {
+                    result.unwrap();
+                    assert_eq!((completion.handle, completion.cookie), (client, 2));
+                }
+                Event::Accept { result, .. } => {
+                    assert_eq!(completion.cookie, 1);
+                    server = Some(result.unwrap().socket);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        let server = driver.register(server.expect("one connection"), 3).unwrap();
+        assert_eq!(driver.read_exactly(server, 5), b"early");
+        let far = driver.peer_address(client).unwrap().as_socket().unwrap();
+        assert_eq!(far, address);
+        // Somebody listens there already.
+        let Err(OpenError::Io(error)) = driver.listen_on(address, 8, 4) else { panic!() };
+        assert_eq!(error.raw_os_error(), Some(libc::EADDRINUSE));
+    }
+    Ok(())
+}
+
+pub fn sockets_are_made_within_the_bounds(fixture: &mut Fixture) -> Verdict {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let mut driver = fixture.driver_with(|config| {
+        config.handles_max = 2;
+        config.operations_max = 1;
+    });
+    let listener = driver.listen_on(address, 1, 0).unwrap();
+    let to = driver.local_address(listener).unwrap().as_socket().unwrap();
+    let timer = driver.timer(WATCHDOG, 0).unwrap();
+    // No operation is free: the socket is not left behind, and its handle is free again.
+    assert!(matches!(driver.connect_to(to, 0), Err(OpenError::OperationsFull)));
+    driver.cancel(timer).unwrap();
+    driver.next();
+    let _first = driver.connect_to(to, 0).unwrap();
+    driver.next();
+    assert!(matches!(driver.listen_on(address, 1, 0), Err(OpenError::HandlesFull)));
+    Ok(())
+}
+
+pub fn typed_options_and_information(fixture: &mut Fixture) -> Verdict {
+    fixture.for_each_form(|mut driver, form| {
+        let (socket, mut peer) = net::tcp_pair();
+        let handle = driver.add(socket, form, 0);
+        for on in [true, false] {
+            driver.set_nodelay(handle, on).unwrap();
+            assert_eq!(driver.control(handle, |fd| SockRef::from(&fd).tcp_nodelay()).unwrap(), on);
+        }
+        let second = Duration::from_secs(1);
+        let probes = KeepAlive { idle: 30 * second, interval: 5 * second, probes: 4 };
+        driver.set_keepalive(handle, Some(probes)).unwrap();
+        driver
+            .control(handle, |fd| {
+                let socket = SockRef::from(&fd);
+                assert!(socket.keepalive()?);
+                assert_eq!(socket.tcp_keepalive_time()?, probes.idle);
+                assert_eq!(socket.tcp_keepalive_interval()?, probes.interval);
+                assert_eq!(socket.tcp_keepalive_retries()?, probes.probes);
+                Ok(())
+            })
+            .unwrap();
+        driver.set_keepalive(handle, None).unwrap();
+        assert!(!driver.control(handle, |fd| SockRef::from(&fd).keepalive()).unwrap());
+        let never = KeepAlive { probes: 0, ..probes };
+        assert!(matches!(driver.set_keepalive(handle, Some(never)), Err(ControlError::Io(_))));
+
+        driver.write_quiet(handle, vec![7; 1000]).unwrap();
+        driver.flush().unwrap();
+        net::read_exactly(&mut peer, 1000);
+        peer.write_all(&[1; 10]).unwrap();
+        driver.read_exactly(handle, 10);
+        let info = driver.socket_info(handle).unwrap();
+        assert_eq!((info.bytes_sent, info.bytes_received), (1000, 10));
+        assert!(info.segment_size > 0 && info.congestion_window >= info.segment_size.into(), "{info:?}");
+    });
+    let mut driver = fixture.driver();
+    let (socket, _peer) = net::unix_pair(Type::STREAM);
+    let handle = driver.register(socket, 0).unwrap();
+    let Err(ControlError::Io(error)) = driver.socket_info(handle) else { panic!("not TCP") };
+    assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
     Ok(())
 }
 

@@ -224,6 +224,9 @@ macro_rules! for_each_case {
             control {
                 addresses_of_both_ends
                 socket_options_stick
+                sockets_are_made_by_address
+                sockets_are_made_within_the_bounds
+                typed_options_and_information
                 lwsocket_to_descriptor_and_back
                 a_foreign_lwsocket_is_refused
                 cookies_come_back

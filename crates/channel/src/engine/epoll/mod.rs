@@ -22,6 +22,7 @@ use sys::epoll::{Event, Set};
 
 use crate::config::{Config, EngineKind, LatencyBound};
 use crate::core::{Core, File, OpKind, WriteState};
+use crate::engine::sockets::KernelFiles;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
@@ -254,6 +255,8 @@ impl Epoll {
         Ok(())
     }
 }
+
+impl KernelFiles for Epoll {}
 
 impl Engine for Epoll {
     fn kind(&self) -> EngineKind {

@@ -19,6 +19,7 @@ use sys::uring::{Ring, Sleep, cqueue};
 use crate::buffer::WriteData;
 use crate::config::{Config, EngineKind};
 use crate::core::{Core, File};
+use crate::engine::sockets::KernelFiles;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::lwsocket::LwFile;
@@ -395,6 +396,8 @@ fn file_table_size(core: &mut Core) -> io::Result<u32> {
     }
     Ok(wanted.min(limit))
 }
+
+impl KernelFiles for Uring {}
 
 impl Engine for Uring {
     fn kind(&self) -> EngineKind {
