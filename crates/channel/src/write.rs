@@ -14,7 +14,6 @@ use crate::engine::{Done, Request};
 use crate::error::SubmitError;
 use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
-use crate::source::Shape;
 
 /// Parts of one send (IOV_MAX is 1024; more than this gains nothing).
 pub(crate) const PARTS_MAX: usize = 64;
