@@ -121,6 +121,28 @@ impl Fosterling {
         self.0.kill().expect("an unreaped child can be signalled");
         self.0.wait().expect("an unreaped child can be waited for");
     }
+
+    /// Stops it once all of its threads have been asleep for a while, so that it stays as
+    /// it is.
+    pub fn stop_asleep(&mut self) {
+        let tasks = format!("/proc/{}/task", self.0.id());
+        let all_are = |state: &str| {
+            std::fs::read_dir(&tasks).is_ok_and(|mut tasks| {
+                tasks.all(|task| {
+                    let path = task.expect("a thread").path().join("stat");
+                    std::fs::read_to_string(path).is_ok_and(|text| text.contains(&format!(") {state} ")))
+                })
+            })
+        };
+        let mut asleep = 0;
+        until("a process that sleeps", || {
+            asleep = if all_are("S") { asleep + 1 } else { 0 };
+            (asleep == 50).then_some(())
+        });
+        // SAFETY: the child is ours and unreaped, so the number is its own.
+        assert_eq!(unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGSTOP) }, 0);
+        until("a process that is stopped", || all_are("T").then_some(()));
+    }
 }
 
 impl Drop for Fosterling {

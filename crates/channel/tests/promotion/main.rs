@@ -6,6 +6,7 @@ mod kills;
 mod limits;
 mod load;
 mod monitors;
+mod overload;
 mod peers;
 mod reads;
 mod support;
