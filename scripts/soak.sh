@@ -13,7 +13,7 @@ LOGS=${CARGO_TARGET_DIR:-target}/soak-logs
 PIECE=1000
 # As in test.sh.
 LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
-LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
+LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
 
 mkdir -p "$LOGS"
 rm -f "$LOGS"/*.log

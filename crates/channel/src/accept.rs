@@ -37,7 +37,8 @@ pub struct Accepted {
     /// The connection; register it to use it in this channel.
     pub socket: Source,
     /// Whether more connections were waiting. A hint: with several acceptors on one
-    /// listener, another may take them.
+    /// listener, another may take them, and the io_uring engine never sets it before
+    /// Linux 6.10.
     pub pending: bool,
 }
 

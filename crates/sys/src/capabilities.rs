@@ -84,6 +84,8 @@ capabilities! {
     registered_ring_fd: "5.18",
     /// One request accepts connection after connection (`IORING_ACCEPT_MULTISHOT`).
     multishot_accept: "5.19",
+    /// The completion of an accept says whether more connections wait (`IORING_CQE_F_SOCK_NONEMPTY`).
+    accept_reports_more: "6.10",
     /// One request receives message after message into provided buffers (`IORING_RECV_MULTISHOT`).
     multishot_recv: "6.0",
     /// The same for `recvmsg`, with the sender's address in the buffer.

@@ -60,6 +60,7 @@ fn replacement(feature: &str) -> &'static str {
         "no_sqarray" => "an index array, filled once at start",
         "registered_ring_fd" => "the ring's descriptor, looked up in each call",
         "multishot_accept" => "one accept request per connection",
+        "accept_reports_more" => "nothing: `pending` of an accepted connection is false",
         "multishot_recv" => "one receive request per message",
         "multishot_recvmsg" => "one receive request per datagram",
         "recv_len_cap" => {

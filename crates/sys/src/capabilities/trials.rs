@@ -56,6 +56,7 @@ pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
     found.min_wait = works("min_wait", Probe::min_wait);
     found.async_cancel_fd = works("async_cancel_fd", Probe::async_cancel_fd);
     found.multishot_accept = works("multishot_accept", Probe::multishot_accept);
+    found.accept_reports_more = works("accept_reports_more", Probe::accept_reports_more);
 
     found.buffer_ring = works("buffer_ring", Probe::buffer_ring);
     if found.buffer_ring {
@@ -123,6 +124,25 @@ impl Probe {
         }
         self.cancel(accept)?;
         Ok(all_accepted)
+    }
+
+    /// Of two connections that wait, the first is accepted before another and the second is not.
+    fn accept_reports_more(&mut self) -> io::Result<bool> {
+        let listener = UnixListener::bind("")?;
+        let _clients = [
+            UnixStream::connect_addr(&listener.local_addr()?)?,
+            UnixStream::connect_addr(&listener.local_addr()?)?,
+        ];
+        let mut reported = true;
+        for more in [true, false] {
+            let fd = Fd(listener.as_raw_fd());
+            let request = self.submit(opcode::Accept::new(fd, ptr::null_mut(), ptr::null_mut()).build())?;
+            let entry = self.completion(request)?;
+            // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
+            drop(unsafe { OwnedFd::from_raw_fd(value(&entry)?) });
+            reported &= cqueue::sock_nonempty(entry.flags()) == more;
+        }
+        Ok(reported)
     }
 
     fn buffer_ring(&mut self) -> io::Result<bool> {

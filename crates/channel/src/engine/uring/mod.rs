@@ -253,8 +253,19 @@ impl Uring {
     }
 
     fn reap(&mut self, core: &mut Core) {
-        let Uring { ring, stock, requests, pending, shutdowns, control, waker, waker_armed, reaped, .. } =
-            self;
+        let Uring {
+            ring,
+            stock,
+            requests,
+            waker,
+            capabilities,
+            pending,
+            shutdowns,
+            control,
+            waker_armed,
+            reaped,
+            ..
+        } = self;
         ring.reap(|user_data, result, flags| {
             *reaped += 1;
             match Token::from_bits(user_data) {
@@ -274,7 +285,7 @@ impl Uring {
                     } else if result == -libc::ENOBUFS {
                         stock.ran_out(core);
                     }
-                    if cqueue::sock_nonempty(flags) {
+                    if capabilities.accept_reports_more && cqueue::sock_nonempty(flags) {
                         done.flags |= Done::PENDING;
                     }
                     requests.finish_read(core, &mut done);
