@@ -36,6 +36,8 @@ pub(crate) struct Connection<Session> {
     confirming: bool,
     /// The client will send no more.
     ended: bool,
+    /// When the client last sent or read something, as its thread counts.
+    pub(crate) used: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ impl<Session> Connection<Session> {
 }
 
 impl<Session: Default> Connection<Session> {
-    pub(crate) fn new(handle: Handle) -> Self {
+    pub(crate) fn new(handle: Handle, now: u64) -> Self {
         Self {
             handle,
             session: Session::default(),
@@ -81,6 +83,7 @@ impl<Session: Default> Connection<Session> {
             unconfirmed_writes: 0,
             confirming: false,
             ended: false,
+            used: now,
         }
     }
 

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use megapipe::{Config, CpuSet, CreateError, EngineKind, Promotion, Waker};
@@ -22,6 +23,9 @@ use super::address::{self, ListenError};
 use super::resources::{self, ResourceError};
 use super::service::Service;
 use super::worker::{Worker, WorkerError};
+
+/// The longest idle timeout.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// What every server can be told.
 #[derive(Args, Clone, Debug)]
@@ -38,6 +42,9 @@ pub(crate) struct ServerArguments {
     /// Connections that may be open at once
     #[arg(long, value_name = "N", default_value = "16384", value_parser = parse_count, allow_hyphen_values = true)]
     max_connections: NonZeroUsize,
+    /// Seconds after which a client that neither sends nor reads is disconnected, up to an eighth later; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "0", allow_hyphen_values = true, value_parser = parse_idle_timeout)]
+    idle_timeout: Duration,
     /// How to talk to the kernel [default: io_uring where it is allowed, else epoll]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
@@ -108,6 +115,7 @@ pub(crate) struct Server {
     /// The CPU of each thread, if they are pinned.
     cpus: Option<Vec<usize>>,
     max_connections: usize,
+    idle_timeout: Duration,
     engine: Option<EngineKind>,
     promotion: Promotion,
     monitor: Option<PathBuf>,
@@ -119,6 +127,8 @@ pub(crate) struct Shared {
     /// Connections open in all threads.
     pub(crate) open: AtomicUsize,
     pub(crate) max_connections: usize,
+    /// Zero: clients may be idle for ever.
+    pub(crate) idle_timeout: Duration,
 }
 
 impl Server {
@@ -134,6 +144,7 @@ impl Server {
             threads,
             cpus,
             max_connections,
+            idle_timeout: arguments.idle_timeout,
             engine: arguments.engine.map(|engine| match engine {
                 Engine::Uring => EngineKind::Uring,
                 Engine::Epoll => EngineKind::Epoll,
@@ -168,6 +179,7 @@ impl Server {
             stopping: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             max_connections: self.max_connections,
+            idle_timeout: self.idle_timeout,
         };
         thread::scope(|scope| {
             let mut wakers: Vec<Waker> = Vec::new();
@@ -287,6 +299,17 @@ impl Drop for Leave<'_> {
 /// A number of at least 1.
 fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "a whole number from 1 up is needed, such as 4".to_owned())
+}
+
+/// A number of seconds, perhaps with a fraction.
+fn parse_idle_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    match timeout {
+        Some(timeout) if timeout.is_zero() || (Duration::from_millis(100)..=YEAR).contains(&timeout) => {
+            Ok(timeout)
+        }
+        _ => Err("a number of seconds from 0.1 up is needed, such as 60, or 0 for no timeout".to_owned()),
+    }
 }
 
 fn allowed_cpus() -> Result<Vec<usize>, ServerError> {

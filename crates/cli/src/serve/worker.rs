@@ -18,6 +18,12 @@ use super::service::{Service, Traffic};
 /// The cookie of the listener; those of connections are their places in the table.
 const LISTENER: u64 = u64::MAX;
 
+/// The cookie of the timer that looks for idle connections.
+const IDLE: u64 = u64::MAX - 1;
+
+/// Looks for idle connections in their timeout.
+const IDLE_TICKS: u32 = 8;
+
 /// Why a thread cannot serve.
 #[derive(Debug, Error)]
 pub(crate) enum WorkerError {
@@ -41,6 +47,8 @@ pub(crate) struct Worker<'a, S: Service> {
     service: &'a S,
     thread: usize,
     shared: &'a Shared,
+    /// Counts the looks for idle connections: their clock, which costs nothing to read.
+    tick: u64,
 }
 
 impl<'a, S: Service> Worker<'a, S> {
@@ -56,7 +64,28 @@ impl<'a, S: Service> Worker<'a, S> {
         let mut channel = Channel::new(config)?;
         let listener = channel.register_partitioned(socket, LISTENER, mask)?;
         channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
-        Ok(Self { channel, connections: Slab::new(), output: Output::default(), service, thread, shared })
+        let (connections, output) = (Slab::new(), Output::default());
+        let mut worker = Self { channel, connections, output, service, thread, shared, tick: 0 };
+        worker.set_idle_timer()?;
+        Ok(worker)
+    }
+
+    fn set_idle_timer(&mut self) -> Result<(), SubmitError> {
+        if !self.shared.idle_timeout.is_zero() {
+            self.channel.timer(self.shared.idle_timeout / IDLE_TICKS, IDLE)?;
+        }
+        Ok(())
+    }
+
+    /// Closes the connections on which nothing was done for the whole timeout.
+    fn close_idle(&mut self) -> Result<(), SubmitError> {
+        self.tick += 1;
+        let idle = self.connections.iter().filter(|(_, one)| self.tick - one.used > u64::from(IDLE_TICKS));
+        let idle: Vec<usize> = idle.map(|(key, _)| key).collect();
+        for key in idle {
+            self.close(key);
+        }
+        self.set_idle_timer()
     }
 
     /// Wakes the thread, so that it sees that it is to stop.
@@ -83,6 +112,7 @@ impl<'a, S: Service> Worker<'a, S> {
             };
             match (completion.cookie, completion.event) {
                 (LISTENER, Event::Accept { result, more }) => self.accepted(result, more)?,
+                (IDLE, _) => self.close_idle()?,
                 (key, event) => self.serve(key as usize, event),
             }
         }
@@ -115,7 +145,7 @@ impl<'a, S: Service> Worker<'a, S> {
         }
         self.service.count(self.thread, Traffic::Opened);
         let key = slot.key();
-        let connection = slot.insert(Connection::new(handle));
+        let connection = slot.insert(Connection::new(handle, self.tick));
         if connection.start_reading(&mut self.channel) == Fate::Close {
             self.close(key);
         }
@@ -126,6 +156,7 @@ impl<'a, S: Service> Worker<'a, S> {
         let Some(connection) = self.connections.get_mut(key) else {
             return;
         };
+        connection.used = self.tick;
         let mut context = Context {
             channel: &mut self.channel,
             service: self.service,

@@ -21,6 +21,9 @@ on_both_engines!(
     a_client_that_never_reads_is_bounded,
     a_client_that_reads_late_gets_everything,
     silent_clients_cost_little,
+    half_values_stay_within_the_memory_limit,
+    half_lines_stay_within_the_memory_limit,
+    idle_clients_are_disconnected,
 );
 
 /// Sends `pattern` again and again until the server takes no more; returns how many bytes it took.
@@ -179,5 +182,121 @@ fn silent_clients_cost_little(engine: &'static str) -> Verdict {
     for client in &mut clients {
         client.ask("get alive\r\n", "VALUE alive 0 3\r\nyes\r\nEND\r\n");
     }
+    Ok(())
+}
+
+/// What `stats` says of `name`.
+fn stat(server: &Server, name: &str) -> u64 {
+    let mut client = Client::connect(server.address);
+    client.send("stats\r\n");
+    let stats = client.read_until("END\r\n");
+    let value = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+    value.and_then(|value| value.parse().ok()).expect(name)
+}
+
+/// What the server with `--memory-limit 16` may grow by: that, and its channel's read buffers, each of which is used
+/// for the first time.
+const GROWN_MAX: u64 = (16 << 20) + 1024 * 4096;
+
+/// A server with 16 MiB and so many clients, each of which begins a request of 1 MiB and then waits; what the server
+/// grew by.
+fn hold(
+    engine: &'static str,
+    clients: usize,
+    first: impl Fn(usize) -> Vec<u8>,
+) -> Result<(Server, Vec<Client>, u64), crate::server::Skipped> {
+    const PIECE: usize = 64 * 1024;
+    let server = Server::start(engine, "kv", &["--threads", "1", "--memory-limit", "16"])?;
+    check_alive(&server);
+    let before = server.resident();
+    let mut clients: Vec<Client> = (0..clients).map(|_| Client::connect(server.address)).collect();
+    let requests: Vec<Vec<u8>> = (0..clients.len()).map(first).collect();
+    // All of them grow together. One that is refused may be closed.
+    for at in (0..requests[0].len()).step_by(PIECE) {
+        for (client, request) in clients.iter_mut().zip(&requests) {
+            let _ = client.stream.write_all(&request[at..(at + PIECE).min(request.len())]);
+        }
+    }
+    // Until it has read all that it will.
+    const STATS: u64 = "stats\r\n".len() as u64;
+    let mut read = 0;
+    while read != stat(&server, "bytes_read") {
+        read = stat(&server, "bytes_read") + STATS;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let grown = server.resident().saturating_sub(before);
+    assert!(stat(&server, "partial_bytes") + stat(&server, "bytes") <= 16 << 20);
+    Ok((server, clients, grown))
+}
+
+fn half_values_stay_within_the_memory_limit(engine: &'static str) -> Verdict {
+    const SIZE: usize = 1 << 20;
+    let request = |number: usize| {
+        let mut request = format!("set key{number} 0 0 {SIZE}\r\n").into_bytes();
+        request.resize(request.len() + SIZE, b'v');
+        request
+    };
+    let (server, mut clients, grown) = hold(engine, 120, request)?;
+    assert!(grown < GROWN_MAX, "120 clients that stored nothing took {grown} bytes");
+    // Those that were refused are told, and can go on; the others have stored nothing yet.
+    let mut stored = 0;
+    for client in &mut clients {
+        client.send("\r\n");
+        match client.read_until("\r\n").as_str() {
+            "STORED\r\n" => stored += 1,
+            answer => assert_eq!(answer, "SERVER_ERROR out of memory storing object\r\n"),
+        }
+        client.ask("add small 0 0 1 noreply\r\nx\r\nget small\r\n", "VALUE small 0 1\r\nx\r\nEND\r\n");
+    }
+    let refused = stat(&server, "store_no_memory");
+    assert!(stored + refused == 120 && stored < 20, "{stored} stored, {refused} refused");
+    // Everything has come or was refused, so there is room again.
+    assert_eq!(stat(&server, "partial_bytes"), 0);
+    clients[0].send(request(0));
+    clients[0].ask("\r\n", "STORED\r\n");
+    Ok(())
+}
+
+fn half_lines_stay_within_the_memory_limit(engine: &'static str) -> Verdict {
+    let request = |_| b"get".iter().chain(b" key".iter().cycle()).copied().take(1_000_000).collect();
+    let (server, mut clients, grown) = hold(engine, 120, request)?;
+    assert!(grown < GROWN_MAX, "120 clients with half a line took {grown} bytes");
+    let mut closed = 0;
+    for client in &mut clients {
+        let _ = client.stream.write_all(b"\r\nquit\r\n");
+        let answer = client.read_to_end();
+        // A reset may overtake the answer.
+        match &answer[..] {
+            b"END\r\n" => {}
+            b"" | b"SERVER_ERROR out of memory reading request\r\n" => closed += 1,
+            other => panic!("{}", other.escape_ascii()),
+        }
+    }
+    assert!((80..120).contains(&closed), "{closed}");
+    assert_eq!(stat(&server, "partial_bytes"), 0);
+    Ok(())
+}
+
+fn idle_clients_are_disconnected(engine: &'static str) -> Verdict {
+    let server = Server::start(engine, "kv", &["--idle-timeout", "0.5"])?;
+    let start = std::time::Instant::now();
+    let mut idle = Client::connect(server.address);
+    let mut half = Client::connect(server.address);
+    half.send("set half 0 0 1000000\r\n0123456789");
+    let mut busy = Client::connect(server.address);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while start.elapsed() < Duration::from_millis(1500) {
+                busy.ask("get a\r\n", "END\r\n");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        for client in [&mut idle, &mut half] {
+            assert_eq!(client.read_to_end(), b"");
+            assert!(start.elapsed() >= Duration::from_millis(490));
+        }
+    });
+    busy.ask("get half\r\n", "END\r\n");
+    assert_eq!(stat(&server, "partial_bytes"), 0);
     Ok(())
 }

@@ -93,14 +93,16 @@ fn a_taken_address_is_refused(engine: &'static str) -> Verdict {
 
 /// Each with what its message must name: the cause, and what would do instead.
 fn impossible_arguments_are_refused(engine: &'static str) -> Verdict {
-    let cases: [(&[&str], &[&str]); 18] = [
-        (&["--memory-limit", "1"], &["5 MiB", "--memory-limit", "--max-item-size"]),
+    let cases: [(&[&str], &[&str]); 20] = [
+        (&["--memory-limit", "1"], &["9 MiB", "--memory-limit", "--max-item-size"]),
         (&["--memory-limit", "0"], &["--memory-limit", "such as 64"]),
         (&["--memory-limit", "-1"], &["--memory-limit", "such as 64"]),
         (&["--memory-limit", "10Q"], &["10Q", "whole number of MiB"]),
         (&["--memory-limit", "1000000000"], &["MiB of memory here"]),
         (&["--max-item-size", "2g"], &["such as 512k"]),
         (&["--max-item-size", "0"], &["such as 512k"]),
+        (&["--idle-timeout", "-1"], &["--idle-timeout", "such as 60"]),
+        (&["--idle-timeout", "0.01"], &["--idle-timeout", "from 0.1 up"]),
         (&["--max-connections", "0"], &["--max-connections", "from 1 up"]),
         (&["--threads", "0"], &["--threads", "from 1 up"]),
         (&["--threads", "-1"], &["--threads", "from 1 up"]),

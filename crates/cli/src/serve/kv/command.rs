@@ -213,6 +213,11 @@ pub(crate) struct OwnedKeys {
 }
 
 impl OwnedKeys {
+    /// Bytes that it takes.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// The keys not yet passed over by [`OwnedKeys::advance`].
     pub(crate) fn rest(&self) -> Keys<'_> {
         Keys(&self.list[self.position..])

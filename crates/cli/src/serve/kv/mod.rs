@@ -2,6 +2,7 @@
 
 mod clock;
 mod command;
+mod partial;
 mod session;
 mod stats;
 mod store;
@@ -32,7 +33,8 @@ const VERSION: &str = concat!("1.6.0-megapipe-", env!("CARGO_PKG_VERSION"));
 pub(crate) struct KvArguments {
     #[command(flatten)]
     server: ServerArguments,
-    /// Memory for items, in MiB; the least used are evicted to stay within it
+    /// Memory for items and for requests that have come in part, in MiB; the least used items are evicted to stay
+    /// within it
     #[arg(
         long,
         value_name = "MIB",

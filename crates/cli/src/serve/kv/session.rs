@@ -13,6 +13,7 @@ use super::command::{
     Command, CommandError, Delta, Exptime, Keys, OwnedKeys, Retrieve, RetrieveForm, Stats,
     Store as StoreLine, StoreMode,
 };
+use super::partial::Charge;
 use super::stats::{self, Counter};
 use super::store::{Item, Lookup, NewItem, StoreOutcome};
 
@@ -34,6 +35,8 @@ pub(crate) struct Session {
     state: State,
     /// The beginning of a line whose end has not come.
     partial: Vec<u8>,
+    /// For what it holds between two pieces of input.
+    charge: Charge,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +70,36 @@ impl Session {
     pub(crate) fn receive(&mut self, input: &[u8], worker: Worker<'_>, output: &mut Output) -> Progress {
         let mut round = Round { worker, now: worker.service.clock.now(), output };
         let mut rest = input;
-        let next = self.advance(&mut rest, &mut round);
+        let mut next = self.advance(&mut rest, &mut round);
+        // What came whole is never refused.
+        let held = self.held();
+        if !worker.service.store.charge(&mut self.charge, held) {
+            next = self.give_up(&mut round);
+            worker.service.store.charge(&mut self.charge, 0);
+        }
         Progress { next, consumed: input.len() - rest.len() }
+    }
+
+    /// Bytes that it holds until more input comes or the client reads.
+    fn held(&self) -> usize {
+        let state = match &self.state {
+            State::Block(block) => block.item.key.len() + block.item.value.capacity(),
+            State::Retrieve { keys, .. } => keys.len(),
+            State::Line | State::Skip { .. } | State::Closed => 0,
+        };
+        state + self.partial.capacity()
+    }
+
+    /// Refuses the request that is under way, since there is no memory for it.
+    fn give_up(&mut self, round: &mut Round<'_>) -> Next {
+        self.partial = Vec::new();
+        if let State::Block(block) = mem::take(&mut self.state) {
+            self.state = round.refuse_block(block);
+            return Next::Read;
+        }
+        round.output.push(b"SERVER_ERROR out of memory reading request\r\n");
+        self.state = State::Closed;
+        Next::Close
     }
 
     /// Works off `input` as far as the room for answers lets it.
@@ -163,6 +194,12 @@ impl Block {
     fn fill(&mut self, input: &mut &[u8]) -> bool {
         let value = &mut self.item.value;
         let (block, rest) = input.split_at(input.len().min(self.length - value.len()));
+        // As the bytes come, and in the end no more than they are.
+        let length = value.len() + block.len();
+        if length > value.capacity() {
+            let capacity = length.max(2 * value.capacity()).min(self.length);
+            value.reserve_exact(capacity - value.len());
+        }
         value.extend_from_slice(block);
         let (end, rest) = rest.split_at(rest.len().min(BLOCK_END.len() - self.end_length));
         self.end[self.end_length..self.end_length + end.len()].copy_from_slice(end);
@@ -289,7 +326,7 @@ impl Round<'_> {
         let item = NewItem {
             mode: line.mode,
             key: line.key.as_bytes().into(),
-            value: Vec::with_capacity(line.length),
+            value: Vec::new(),
             flags: line.flags,
             deadline: service.clock.deadline(line.exptime, self.now),
         };
@@ -300,6 +337,17 @@ impl Round<'_> {
             end_length: 0,
             noreply: line.noreply,
         })
+    }
+
+    /// There is no memory for the rest of the block, which is passed over.
+    fn refuse_block(&mut self, block: Block) -> State {
+        self.count(Counter::StoreNoMemory);
+        self.reply(b"SERVER_ERROR out of memory storing object\r\n", block.noreply);
+        if block.item.mode == StoreMode::Set {
+            self.worker.service.store.forget(&block.item.key);
+        }
+        let end = BLOCK_END.len() - block.end_length;
+        State::Skip { left: block.length - block.item.value.len() + end }
     }
 
     fn finish_block(&mut self, block: Block) {

@@ -33,6 +33,7 @@ pub(crate) enum Counter {
     TouchHits,
     TouchMisses,
     StoreTooLarge,
+    StoreNoMemory,
     BytesRead,
     BytesWritten,
 }
@@ -145,6 +146,7 @@ pub(crate) fn general(service: &Service, output: &mut Output) {
         ("touch_hits", Counter::TouchHits),
         ("touch_misses", Counter::TouchMisses),
         ("store_too_large", Counter::StoreTooLarge),
+        ("store_no_memory", Counter::StoreNoMemory),
         ("bytes_read", Counter::BytesRead),
         ("bytes_written", Counter::BytesWritten),
     ];
@@ -154,6 +156,7 @@ pub(crate) fn general(service: &Service, output: &mut Output) {
     stat("limit_maxbytes", store.limits().memory, output);
     stat("threads", totals.threads() as u64, output);
     stat("bytes", store.bytes(), output);
+    stat("partial_bytes", store.partial_bytes(), output);
     stat("curr_items", store.len() as u64, output);
     stat("total_items", store.stored(), output);
     stat("evictions", store.evictions(), output);

@@ -5,7 +5,7 @@
 //! evicts, and it counts the room that items take.
 
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use super::clock::Moment;
 use super::command::{Delta, KEY_MAX, StoreMode};
+use super::partial::{self, Charge};
 
 /// Bytes an item takes besides its key and value: its places in the cache's slab and table, and the
 /// headers of its allocations.
@@ -24,13 +25,17 @@ const ITEM_OVERHEAD: usize = size_of::<Box<[u8]>>() + size_of::<Item>() + 120;
 /// not make room for one.
 const ITEMS_PER_SHARD_MIN: u64 = 4;
 
+/// The part of the memory that items leave to partial requests: a sixteenth, and where these hold
+/// more, half of the rest. Halves, since the cache's bounds then come back exactly.
+const PARTIAL_SHARE: u64 = 16;
+
 const SHARDS_MAX: u64 = 256;
 const WRITE_LOCKS: usize = 256;
 
 /// How large a store may grow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Bytes of all items, keys and overhead included.
+    /// Bytes of all items and partial requests, keys and overhead included.
     pub(crate) memory: u64,
     /// Bytes of one value.
     pub(crate) value: usize,
@@ -59,6 +64,10 @@ pub(crate) struct Store {
     flush_due: AtomicU64,
     evictions: Arc<AtomicU64>,
     stored: AtomicU64,
+    partial: partial::Total,
+    /// Whether items have half of their room, since partial requests need it.
+    squeezed: AtomicBool,
+    resizing: Mutex<()>,
     limits: Limits,
 }
 
@@ -119,10 +128,13 @@ impl Store {
     pub(crate) fn new(limits: Limits) -> Result<Self, LimitsError> {
         let largest = (ITEM_OVERHEAD + KEY_MAX + limits.value) as u64;
         let shard = largest * ITEMS_PER_SHARD_MIN;
-        if limits.memory < shard {
-            return Err(LimitsError { value: limits.value, least_mib: shard.div_ceil(1 << 20) });
+        // What the items have for sure.
+        let room = room_for_items(limits, true);
+        if room < shard {
+            let least = 2 * shard.div_ceil(PARTIAL_SHARE - 1) * PARTIAL_SHARE;
+            return Err(LimitsError { value: limits.value, least_mib: least.div_ceil(1 << 20) });
         }
-        let shards = 1 << (limits.memory / shard).min(SHARDS_MAX).ilog2();
+        let shards = 1 << (room / shard).min(SHARDS_MAX).ilog2();
         // An estimate with which the cache keeps its number of shards, and a bound on the evicted
         // keys that it remembers.
         let items = (limits.memory / 512).max(32 * shards);
@@ -130,7 +142,7 @@ impl Store {
         let options = OptionsBuilder::new()
             .shards(shards as usize)
             .estimated_items_capacity(items as usize)
-            .weight_capacity(limits.memory)
+            .weight_capacity(room_for_items(limits, false))
             .build()
             .expect("both capacities are given");
         Ok(Self {
@@ -147,6 +159,9 @@ impl Store {
             flush_due: AtomicU64::new(u64::MAX),
             evictions,
             stored: AtomicU64::new(0),
+            partial: partial::Total::default(),
+            squeezed: AtomicBool::new(false),
+            resizing: Mutex::new(()),
             limits,
         })
     }
@@ -194,6 +209,56 @@ impl Store {
             }
         }
         self.put(new.key, new.value, new.flags, new.deadline, now)
+    }
+
+    /// Charges a connection for what it holds of requests that have come in part; false if there is
+    /// no room for that.
+    pub(crate) fn charge(&self, charge: &mut Charge, bytes: usize) -> bool {
+        let bytes = bytes as u64;
+        if bytes == charge.bytes() {
+            return true;
+        }
+        let most = self.limits.memory - room_for_items(self.limits, true);
+        if !charge.set(bytes, &self.partial, most) {
+            return false;
+        }
+        self.fit_items();
+        true
+    }
+
+    /// Bytes that partial requests hold.
+    pub(crate) fn partial_bytes(&self) -> u64 {
+        self.partial.load(Ordering::SeqCst)
+    }
+
+    /// Gives items half of their room while partial requests need it, and all of it afterwards; not
+    /// at once, since each squeeze evicts.
+    fn fit_items(&self) {
+        let share = self.limits.memory / PARTIAL_SHARE;
+        let due = || {
+            let bound = if self.squeezed.load(Ordering::SeqCst) { share / 4 } else { share };
+            (self.partial_bytes() > bound) != self.squeezed.load(Ordering::SeqCst)
+        };
+        if !due() {
+            return;
+        }
+        let _lock = self.resizing.lock().unwrap_or_else(PoisonError::into_inner);
+        if !due() {
+            return;
+        }
+        if !self.squeezed.load(Ordering::SeqCst) {
+            self.cache.set_capacity(room_for_items(self.limits, true));
+            self.squeezed.store(true, Ordering::SeqCst);
+            return;
+        }
+        // Stored before the total is read: a charge that comes too late for this read sees it and
+        // waits for the lock.
+        self.squeezed.store(false, Ordering::SeqCst);
+        if self.partial_bytes() <= share {
+            self.cache.set_capacity(room_for_items(self.limits, false));
+        } else {
+            self.squeezed.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Whether there was an item to delete.
@@ -291,6 +356,7 @@ impl Store {
             self.cache.remove(&key);
             return StoreOutcome::Stored;
         }
+        self.fit_items();
         let unique = self.last_unique.fetch_add(1, Ordering::AcqRel) + 1;
         // With an owner, handing out the value never allocates; a plain `Bytes` does the first time.
         let value = Bytes::from_owner(value);
@@ -315,6 +381,12 @@ impl Store {
             self.cache.retain(|_, item| item.unique > last);
         }
     }
+}
+
+/// Bytes for items: all but the share of partial requests, or half of that.
+fn room_for_items(limits: Limits, squeezed: bool) -> u64 {
+    let room = limits.memory / PARTIAL_SHARE * (PARTIAL_SHARE - 1);
+    if squeezed { room / 2 } else { room }
 }
 
 /// The number at the start of a value, as memcached reads it: with blanks before, and nothing or
@@ -445,6 +517,43 @@ mod tests {
     }
 
     #[test]
+    fn partial_requests_and_items_share_the_limit() {
+        const MEMORY: u64 = 16 << 20;
+        let store = store_of(Limits { memory: MEMORY, value: 100_000 });
+        let fill = |store: &Store| {
+            for index in 0..400 {
+                store.store(item(StoreMode::Set, &format!("key{index}"), &[7; 50_000]), NOW);
+                assert!(store.bytes() + store.partial_bytes() <= MEMORY);
+            }
+        };
+        fill(&store);
+        let full = store.bytes();
+        assert!(full > MEMORY * 7 / 8, "{full}");
+        for round in 0..3 {
+            let mut held: Vec<Charge> = Vec::new();
+            let refused = loop {
+                let mut charge = Charge::default();
+                if !store.charge(&mut charge, 100_000) {
+                    break charge;
+                }
+                held.push(charge);
+                assert!(store.bytes() + store.partial_bytes() <= MEMORY);
+            };
+            assert_eq!(refused.bytes(), 0);
+            assert_eq!(store.partial_bytes(), held.len() as u64 * 100_000);
+            assert!(store.partial_bytes() > MEMORY / 2 - 100_000, "{round}");
+            // One that gives back makes room for another, and none is lost.
+            assert!(store.charge(&mut held[0], 1));
+            assert!(store.charge(&mut Charge::default(), 50_000));
+            fill(&store);
+            drop(held);
+            assert_eq!(store.partial_bytes(), 0);
+            fill(&store);
+            assert!(store.bytes() > MEMORY * 7 / 8, "{round}: {}", store.bytes());
+        }
+    }
+
+    #[test]
     fn growing_items_evict_others() {
         let store = store_of(Limits { memory: 1 << 20, value: 100_000 });
         for index in 0..1_000 {
@@ -468,7 +577,7 @@ mod tests {
     #[test]
     fn limits_that_cannot_hold_are_refused() {
         let refused = Store::new(Limits { memory: 1 << 20, value: 1 << 20 });
-        assert!(refused.is_err_and(|error| error.to_string().contains("5 MiB")));
+        assert!(refused.is_err_and(|error| error.to_string().contains("9 MiB")));
     }
 
     #[test]

@@ -333,3 +333,34 @@ proptest! {
         prop_assert!(whole.answers == cut.answers);
     }
 }
+
+#[test]
+fn requests_that_come_whole_need_no_room_for_parts() {
+    let limits = Limits { memory: 1 << 20, value: 60_000 };
+    let service = Service { store: Store::new(limits).expect("limits that hold together"), ..service() };
+    let mut holders: Vec<Client<'_>> = Vec::new();
+    // Until one is refused, which its client is told.
+    while holders.last().is_none_or(|client| client.answers.is_empty()) {
+        let mut client = Client::new(&service);
+        client.send(b"set held 0 0 60000\r\n");
+        client.send(&[b'x'; 59_999]);
+        holders.push(client);
+    }
+    let mut refused = holders.pop().expect("the refused one");
+    assert_eq!(refused.answers, b"SERVER_ERROR out of memory storing object\r\n");
+    let mut whole = b"set whole 0 0 60000\r\n".to_vec();
+    whole.resize(whole.len() + 60_000, b'y');
+    whole.extend_from_slice(b"\r\n");
+    refused.answers.clear();
+    // The rest of the refused block, then what comes in one piece.
+    refused.send(b"x\r\n");
+    refused.send(&whole);
+    refused.send(b"set a 0 0 1\r\nx\r\n");
+    assert_eq!(refused.answers, b"STORED\r\nSTORED\r\n");
+    // The others are served as if nothing had happened.
+    for client in &mut holders {
+        client.send(b"x\r\n");
+        assert_eq!(client.answers, b"STORED\r\n");
+    }
+    assert_eq!(service.store.partial_bytes(), 0);
+}
