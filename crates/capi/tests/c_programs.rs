@@ -79,7 +79,7 @@ fn examples_do_what_they_say() {
         let path = source.expect("readable").path();
         if path.extension() == Some(OsStr::new("c")) {
             let lines = fs::read_to_string(&path).expect("readable").lines().count();
-            assert!(lines < 100, "{} has {lines} lines", path.display());
+            assert!(lines <= 120, "{} has {lines} lines", path.display());
         }
     }
 }

@@ -179,7 +179,8 @@ impl RcvLowat {
     ///
     /// Each look costs some CPU time, for an idle socket, too: with 20 ms 14 % of a CPU for 1000 of them.
     ///
-    /// The socket stays the caller's, who may close it at any time. Where a duplicate or a child has it, too,
+    /// The socket stays the caller's, who may close it at any time; a close while another thread moves the mark takes
+    /// effect some microseconds later. Where a duplicate or a child has it, too,
     /// [`Self::clear`] comes first, or the mark stays. It is in one set, and once: of two sets, or by two
     /// descriptors, it has two marks that undo each other.
     ///
@@ -262,8 +263,7 @@ impl RcvLowat {
         let mut socket = lock(&socket);
         socket.registration = 0;
         // A number that is another socket's by now had no mark of ours.
-        message::cookie(fd).is_ok_and(|cookie| cookie == socket.cookie)
-            && message::set_low_water_mark(fd, 1).is_ok()
+        message::set_low_water_mark_of(fd, socket.cookie, 1).is_ok()
     }
 
     /// Does what is due when it is called. For the program's own loop; it never waits, and looks at no socket twice.
@@ -551,10 +551,7 @@ impl Socket {
         if self.lowered == lowered {
             return Ok(());
         }
-        if message::cookie(fd)? != self.cookie {
-            return Err(io::ErrorKind::NotConnected.into());
-        }
-        message::set_low_water_mark(fd, if lowered { 1 } else { self.mark })?;
+        message::set_low_water_mark_of(fd, self.cookie, if lowered { 1 } else { self.mark })?;
         self.lowered = lowered;
         self.patience = PERIOD_LEAST;
         Ok(())

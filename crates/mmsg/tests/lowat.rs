@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -366,4 +366,84 @@ fn a_mark_ends_with_its_socket_and_with_its_owner() {
     }
     drop(lowat);
     assert_eq!(mark(&third), 1);
+}
+
+/// The program gives a socket's number to another one just when the mark is moved. A seccomp listener
+/// stops the thread in setsockopt(2), after every check that it makes.
+#[test]
+fn a_number_that_becomes_another_socket_s_keeps_that_one_s_mark() {
+    const NAME: &str = "a_number_that_becomes_another_socket_s_keeps_that_one_s_mark";
+    const THEIRS: i32 = 77;
+    // A filter holds for the thread that asks for it and for those that it makes.
+    let made = std::thread::spawn(|| {
+        let listener = stopped_at_marks()?;
+        Ok::<_, std::io::Error>((listener, RcvLowat::in_background()?))
+    });
+    let (listener, lowat) = match made.join().unwrap() {
+        Ok(made) => made,
+        Err(error) => return println!("SKIPPED {NAME}: no seccomp listener: {error}"),
+    };
+    let (socket, mut peer) = pair();
+    let (other, _other_peer) = pair();
+    sys::message::set_low_water_mark(other.as_raw_fd(), THEIRS).unwrap();
+    lowat.set(&socket, MARK, TIMEOUT).unwrap();
+    peer.write_all(&[1; 10]).unwrap();
+
+    // SAFETY: zeroes are a value of the struct, and the kernel wants them.
+    let mut stop: libc::seccomp_notif = unsafe { std::mem::zeroed() };
+    // SAFETY: the kernel writes one live struct.
+    let got =
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV as _, &raw mut stop) };
+    assert_eq!(got, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the call takes no memory; the number stays owned by `socket`.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), socket.as_raw_fd()) }, socket.as_raw_fd());
+    let go_on = libc::seccomp_notif_resp {
+        id: stop.id,
+        val: 0,
+        error: 0,
+        flags: libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+    };
+    // SAFETY: the kernel reads one live struct.
+    let sent =
+        unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND as _, &raw const go_on) };
+    assert_eq!(sent, 0, "{}", std::io::Error::last_os_error());
+    // Without a listener nothing stops any more; the thread ends when it has done what it was at.
+    drop(listener);
+    drop(lowat);
+    assert_eq!(sys::message::low_water_mark(other.as_raw_fd()).unwrap(), THEIRS);
+}
+
+/// From now on this thread waits, when it is about to set SO_RCVLOWAT, for whoever has the listener.
+fn stopped_at_marks() -> std::io::Result<OwnedFd> {
+    const OPTION: u32 = std::mem::offset_of!(libc::seccomp_data, args) as u32 + 2 * 8;
+    let (load, equals) =
+        ((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, (libc::BPF_JMP | libc::BPF_JEQ) as u16);
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut steps = [
+        step(load, 0, 0, std::mem::offset_of!(libc::seccomp_data, nr) as u32),
+        step(equals, 0, 3, libc::SYS_setsockopt as u32),
+        step(load, 0, 0, OPTION),
+        step(equals, 0, 1, libc::SO_RCVLOWAT as u32),
+        step((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_USER_NOTIF),
+        step((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+    // SAFETY: the call takes no memory.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel reads the live program.
+    let listener = unsafe {
+        libc::syscall(
+            libc::SYS_seccomp,
+            libc::SECCOMP_SET_MODE_FILTER,
+            libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+            &raw const program,
+        )
+    };
+    if listener < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(listener as i32) })
 }

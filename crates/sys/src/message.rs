@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use crate::socket::option;
@@ -165,6 +165,21 @@ pub fn low_water_mark(fd: RawFd) -> io::Result<i32> {
 /// for polls, for edge-triggered epoll, and for receives of io_uring that are under way, not for blocking ones.
 pub fn set_low_water_mark(fd: RawFd, bytes: i32) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Sets the low-water mark of the socket with this cookie and of no other, whatever becomes of the number meanwhile:
+/// a duplicate, held for the time of the call, goes on naming the socket that was checked. Without a descriptor to be
+/// had (EMFILE) the number has to do.
+pub fn set_low_water_mark_of(fd: RawFd, expected: u64, bytes: i32) -> io::Result<()> {
+    // SAFETY: the call takes no memory.
+    let duplicate = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
+    let duplicate = (duplicate >= 0).then(|| unsafe { OwnedFd::from_raw_fd(duplicate) });
+    let fd = duplicate.as_ref().map_or(fd, AsRawFd::as_raw_fd);
+    if cookie(fd)? != expected {
+        return Err(io::ErrorKind::NotConnected.into());
+    }
+    set_low_water_mark(fd, bytes)
 }
 
 /// Lets trains of datagrams of one flow come as one message (UDP_GRO, udp(7)).
