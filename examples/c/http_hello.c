@@ -1,6 +1,7 @@
 /* Greets over HTTP/1.1, with a channel and a share of the listener for each thread.
  * Usage: http_hello [PORT [THREADS]] */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <megapipe.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -57,6 +58,7 @@ static void *serve(void *number)
 	mp_channel *channel;
 	mp_handle handle;
 	cpu_set_t cpus;
+	int status;
 
 	CPU_ZERO(&cpus);
 	for (long cpu = (long)number; cpu < CPU_SETSIZE; cpu += threads)
@@ -66,10 +68,11 @@ static void *serve(void *number)
 	handle = mp_register(channel, listener, NULL, &cpus, sizeof(cpus));
 	if (handle < 0 || mp_accept(handle, MP_UNLIMITED, 1) < 0)
 		exit(1);
-	while (mp_dispatch(channel, MP_FOREVER, &event) == 1) {
-		if (event.cmd == MP_ACCEPT && event.fd >= 0)
+	/* A process that is stopped and resumed interrupts its waits. */
+	while ((status = mp_dispatch(channel, MP_FOREVER, &event)) == 1 || status == -EINTR) {
+		if (status == 1 && event.cmd == MP_ACCEPT && event.fd >= 0)
 			accepted(channel, event.fd);
-		else if (event.cmd == MP_READ)
+		else if (status == 1 && event.cmd == MP_READ)
 			received(channel, &event);
 	}
 	mp_destroy(channel);

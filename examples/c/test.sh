@@ -77,7 +77,10 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
 
     example=http_hello
     start 0 2
-    for _ in 1 2 3 4; do
+    # Stopped and resumed: that interrupts the waits of all threads, and ends none.
+    kill -STOP "$server"
+    kill -CONT "$server"
+    for _ in 1 2 3 4 5 6 7 8; do
         expect tcp 'GET / HTTP/1.1\r\nHost: x\r\n\r\n' $'HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nhello\n'
     done
     finish
