@@ -11,6 +11,7 @@ use crate::buffer::{Buffer, Pool, ReadData, WriteData};
 use crate::closing::CloseDeadlines;
 use crate::completion::{Completion, Event};
 use crate::config::{Config, Promotion};
+use crate::engine::watch::Readable;
 use crate::engine::{Done, Request};
 use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -65,8 +66,8 @@ pub(crate) struct Core {
     pub(crate) bells: u32,
     /// When there is something to say to a monitor, though nothing else happens.
     pub(crate) tend_at: Option<Instant>,
-    /// The monitor's socket may have something to read.
-    pub(crate) monitor_ready: bool,
+    /// Watched descriptors that have something to read.
+    pub(crate) readable: Readable,
     /// A connection was accepted since the last wait.
     pub(crate) accepted_one: bool,
     /// A waker was used since the last wake-up was handed out.
@@ -244,7 +245,7 @@ impl Core {
             heated: Vec::new(),
             bells: 0,
             tend_at: None,
-            monitor_ready: false,
+            readable: Readable::default(),
             accepted_one: false,
             woken: false,
             stats: Stats::default(),

@@ -13,6 +13,7 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, State, WriteState};
+use crate::engine::watch::Watch;
 use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
@@ -290,7 +291,7 @@ impl Channel {
     /// left to hand out.
     pub(crate) fn tend_promotion(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
-        if std::mem::take(&mut self.core.monitor_ready) {
+        if self.core.readable.take(Watch::MONITOR) {
             promoter.watched = false;
             self.receive(&mut promoter, now);
         }
@@ -345,7 +346,7 @@ impl Channel {
     /// Only once for what comes next: each watch more would be one more event.
     fn watch(&mut self, promoter: &mut Promoter) {
         if let Some(fd) = promoter.client.fd().filter(|_| !promoter.watched) {
-            promoter.watched = self.engine.watch_monitor(fd).is_ok();
+            promoter.watched = self.engine.watch(fd, Watch::MONITOR).is_ok();
         }
     }
 

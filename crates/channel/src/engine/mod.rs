@@ -16,9 +16,12 @@ use crate::error::CreateError;
 use crate::id::OpId;
 use crate::waker::Waker;
 
+use self::watch::Watch;
+
 pub(crate) mod epoll;
 pub(crate) mod sockets;
 pub(crate) mod uring;
+pub(crate) mod watch;
 
 pub(crate) use sockets::with_descriptor;
 
@@ -101,9 +104,9 @@ pub(crate) trait Engine: sockets::SocketCalls {
     /// Wakes a sleeping turn from any thread; the turn then sets `core.woken`.
     fn waker(&self) -> Waker;
 
-    /// Sets `core.monitor_ready` when this socket has something to read; told again after
-    /// each time, once all of that was read.
-    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()>;
+    /// Ends a sleep, and raises `watch` in `core.readable`, when this descriptor has something
+    /// to read. It counts once: call it again when all was read (EAGAIN).
+    fn watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
 
     /// Moves a socket into the engine's private table.
     fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;

@@ -23,6 +23,7 @@ use sys::epoll::{Event, Set};
 use crate::config::{Config, EngineKind, LatencyBound};
 use crate::core::{Core, File, OpKind, WriteState};
 use crate::engine::sockets::KernelFiles;
+use crate::engine::watch::Watch;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
@@ -42,8 +43,8 @@ const BATCH: usize = 16;
 /// let a few busy handles keep the others from being seen.
 const UNASKED_MAX: u32 = 8;
 
-/// What events of the monitor's socket carry: no handle's name.
-const MONITOR: u64 = Handle::NONE.to_bits() ^ 1 << 63;
+/// What events of watched descriptors carry, beside their number: no handle's name.
+const WATCHES: u64 = Handle::NONE.to_bits() ^ 1 << 63;
 
 /// How long stalled writes wait until they are tried again.
 const STALL: Duration = Duration::from_millis(1);
@@ -208,8 +209,8 @@ impl Epoll {
             core.woken = true;
             return;
         }
-        if event.data() == MONITOR {
-            core.monitor_ready = true;
+        if let Some(watch) = Watch::from_number(event.data() ^ WATCHES) {
+            core.readable.raise(watch);
             return;
         }
         let handle = Handle::from_bits(event.data());
@@ -309,9 +310,9 @@ impl Engine for Epoll {
         self.waker.clone()
     }
 
-    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()> {
         // Edge-triggered: what has come is read to its end each time.
-        match self.set.add(fd, sys::epoll::IN | sys::epoll::EDGES, MONITOR) {
+        match self.set.add(fd, sys::epoll::IN | sys::epoll::EDGES, WATCHES ^ u64::from(watch.number())) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => Ok(()),
             outcome => outcome,
         }

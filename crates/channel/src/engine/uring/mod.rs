@@ -20,6 +20,7 @@ use crate::buffer::WriteData;
 use crate::config::{Config, EngineKind};
 use crate::core::{Core, File};
 use crate::engine::sockets::KernelFiles;
+use crate::engine::watch::Watch;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::lwsocket::LwFile;
@@ -310,7 +311,7 @@ impl Uring {
                     *waker_armed = cqueue::more(flags);
                     core.woken |= waker.lower();
                 }
-                Token::Monitor => core.monitor_ready = true,
+                Token::Watch(watch) => core.readable.raise(watch),
                 Token::Silent => {}
             }
         });
@@ -454,11 +455,11 @@ impl Engine for Uring {
         self.waker.clone()
     }
 
-    fn watch_monitor(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    fn watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()> {
         if self.ring.room() < requests::PER_REQUEST {
             return Err(io::Error::from_raw_os_error(libc::EBUSY));
         }
-        self.push_poll_monitor(fd);
+        self.push_watch(fd, watch);
         Ok(())
     }
 

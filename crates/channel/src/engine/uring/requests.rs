@@ -17,6 +17,7 @@ use crate::accept::{AcceptAs, AcceptCount};
 use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
 use crate::core::{Core, File, OpKind, WriteState};
 use crate::engine::Done;
+use crate::engine::watch::Watch;
 use crate::id::OpId;
 use crate::lwsocket::LwFile;
 use crate::read::PIECES_MAX;
@@ -518,9 +519,9 @@ impl Uring {
     }
 
     /// Once: what has come is read to its end, and the poll is armed again.
-    pub(super) fn push_poll_monitor(&mut self, fd: BorrowedFd<'_>) {
+    pub(super) fn push_watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
-        self.push(poll, Token::Monitor);
+        self.push(poll, Token::Watch(watch));
     }
 
     /// Puts the descriptor into a free slot, whose number replaces it in `*number`. The

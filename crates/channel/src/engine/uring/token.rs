@@ -1,5 +1,6 @@
 //! What a completion belongs to, in the 64 bits the kernel carries for us.
 
+use crate::engine::watch::Watch;
 use crate::id::OpId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +15,8 @@ pub(super) enum Token {
     Control,
     /// The waker's poll.
     Wake,
-    /// The poll of the monitor's socket.
-    Monitor,
+    /// The poll of a watched descriptor.
+    Watch(Watch),
     /// A request whose failure concerns nobody: a cancel that came too late, a close.
     Silent,
 }
@@ -45,7 +46,7 @@ impl Token {
             Token::Control => pack(3, 0, 0),
             Token::Wake => pack(4, 0, 0),
             Token::Silent => pack(5, 0, 0),
-            Token::Monitor => pack(6, 0, 0),
+            Token::Watch(watch) => pack(6, watch.number(), 0),
         }
     }
 
@@ -59,7 +60,7 @@ impl Token {
             2 => Token::Held { index, generation },
             3 => Token::Control,
             4 => Token::Wake,
-            6 => Token::Monitor,
+            6 => Watch::from_number(index.into()).map_or(Token::Silent, Token::Watch),
             _ => Token::Silent,
         }
     }
@@ -77,6 +78,7 @@ mod tests {
             Token::Held { index: u32::MAX - 1, generation: GENERATION_MASK },
             Token::Control,
             Token::Wake,
+            Token::Watch(Watch::MONITOR),
             Token::Silent,
         ] {
             assert_eq!(Token::from_bits(token.to_bits()), token);
