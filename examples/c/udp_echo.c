@@ -1,4 +1,5 @@
 /* A UDP echo server: each datagram goes back to its sender. Usage: udp_echo [PORT] */
+#include <errno.h>
 #include <megapipe.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -11,6 +12,8 @@ static unsigned int first, last;
 
 static void received(mp_channel *channel, const struct mp_event *event)
 {
+	if (!event->more) /* an error ended it */
+		mp_read_stream(event->handle);
 	if (event->buffer == 0)
 		return;
 	if (mp_sendto(event->handle, event->buf, (size_t)event->size, event->addr, event->addrlen) < 0)
@@ -45,12 +48,14 @@ int main(int argc, char **argv)
 	socket_handle = mp_register(channel, fd, NULL, NULL, 0);
 	if (socket_handle < 0 || mp_read_stream(socket_handle) < 0)
 		return 1;
-	while ((status = mp_dispatch(channel, MP_FOREVER, &event)) == 1) {
+	while ((status = mp_dispatch(channel, MP_FOREVER, &event)) >= 0 || status == -EINTR) {
+		if (status <= 0)
+			continue; /* stopped and resumed, say */
 		if (event.cmd == MP_READ)
 			received(channel, &event);
 		else if (event.cmd == MP_WRITE)
 			mp_buffer_release(channel, on_the_way[first++ % 1024]);
 	}
 	mp_destroy(channel);
-	return status == -EINTR ? 0 : 1;
+	return 1;
 }

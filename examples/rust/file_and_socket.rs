@@ -30,7 +30,15 @@ fn main() -> Result<(), Box<dyn Error>> {
             Event::Accept { result: Ok(accepted), .. } => {
                 // The two handles of a transfer name each other in their cookies.
                 let connection = channel.register(accepted.socket, 0)?;
-                let file = channel.register(File::open(&path)?, connection.to_bits())?;
+                let file = match File::open(&path) {
+                    Ok(file) => channel.register(file, connection.to_bits())?,
+                    // Out of descriptors, say: that is this client's loss only.
+                    Err(error) => {
+                        eprintln!("{path}: {error}");
+                        channel.close(connection)?;
+                        continue;
+                    }
+                };
                 channel.set_cookie(connection, file.to_bits())?;
                 channel.read_into(file, Vec::with_capacity(PIECE))?;
             }

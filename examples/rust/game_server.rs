@@ -43,11 +43,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         for message in batch.iter() {
             let player = message.cookie as usize;
             if let Event::Data { data: &[x, y], from: Some(from), .. } = message.event {
-                if let (None, Some(from)) = (places[player], from.as_socket()) {
-                    // From now on this port is this player's alone.
-                    sockets[player].connect(from)?;
+                // From now on this port is this player's alone. A false address can be refused.
+                let is_here = places[player].is_some()
+                    || from.as_socket().is_some_and(|from| sockets[player].connect(from).is_ok());
+                if is_here {
+                    places[player] = Some([x, y]);
                 }
-                places[player] = Some([x, y]);
             }
         }
         drop(batch);

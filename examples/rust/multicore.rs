@@ -64,7 +64,8 @@ fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
             Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. } => {
                 if let Err(refused) = channel.write_quiet(completion.handle, buffer) {
                     eprintln!("{refused}");
-                    channel.reset(completion.handle)?;
+                    // A reset needs a descriptor for a moment, and there may be none.
+                    channel.reset(completion.handle).or_else(|_| channel.close(completion.handle))?;
                 }
             }
             Event::Read { more: false, .. } => channel.close(completion.handle)?,

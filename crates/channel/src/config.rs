@@ -72,7 +72,9 @@ pub struct Config {
     /// Handles that may be registered at once.
     pub handles_max: u32,
     /// Lightweight sockets that may exist at once. On io_uring this is the size of the
-    /// ring's file table, which the kernel limits to RLIMIT_NOFILE.
+    /// ring's file table, which the kernel limits to RLIMIT_NOFILE; elsewhere they are
+    /// descriptors. A channel that wants more than the process's soft limit raises that to the
+    /// hard one.
     pub lwsockets_max: u32,
     /// Pool buffers for reads; a power of two up to 32768.
     pub read_buffers: u16,

@@ -25,14 +25,23 @@ pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
     if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
 }
 
-/// The soft limit of open files (RLIMIT_NOFILE).
-pub fn open_files_limit() -> io::Result<u64> {
+/// Raises the soft limit of open files (RLIMIT_NOFILE) to the hard one if it is below `wanted`;
+/// returns the soft limit that holds then.
+pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills a live struct.
     if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(limit.rlim_cur)
+    let before = limit.rlim_cur;
+    if before >= wanted || before >= limit.rlim_max {
+        return Ok(before);
+    }
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: the kernel reads a live struct.
+    let raised = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) } == 0;
+    // A seccomp filter may forbid it.
+    Ok(if raised { limit.rlim_max } else { before })
 }
 
 /// Sets or clears O_NONBLOCK on the open file, which all its descriptors share.

@@ -119,6 +119,44 @@ fn file_and_socket() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// More clients than a server may have descriptors for end no server: once they have gone,
+/// the next one is served.
+#[test]
+fn a_crowd_ends_no_server() {
+    let folder = tempfile::tempdir().unwrap();
+    // More than the socket buffers of a client that does not read hold.
+    let path = folder.path().join("file");
+    std::fs::File::create(&path).unwrap().set_len(16 << 20).unwrap();
+    let file = path.to_str().unwrap();
+    let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = probe.local_addr().unwrap().to_string();
+    drop(probe);
+    let servers: [(&str, &[&str]); 4] = [
+        (env!("CARGO_BIN_EXE_echo"), &["127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_multicore"), &[&address, "1"]),
+        (env!("CARGO_BIN_EXE_file_and_socket"), &[file, "127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_promotion"), &["serve", "127.0.0.1:0"]),
+    ];
+    for engine in engines() {
+        for (program, arguments) in servers {
+            let mut limited = Command::new("sh");
+            limited.args(["-c", "ulimit -n 100 && exec \"$0\" \"$@\"", program]).args(arguments);
+            let mut server = Server::of(limited.env("MEGAPIPE_ENGINE", engine).stderr(Stdio::null()));
+            let mut crowd: Vec<TcpStream> = (0..150).map(|_| server.connect()).collect();
+            for client in &mut crowd {
+                client.write_all(b"x").unwrap();
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            drop(crowd);
+            let mut last = server.connect();
+            last.write_all(b"x").unwrap();
+            let served = last.read_exact(&mut [0]);
+            let ended = server.child.try_wait().unwrap();
+            assert!(served.is_ok() && ended.is_none(), "{program} on {engine}: {served:?}, {ended:?}");
+        }
+    }
+}
+
 #[test]
 fn promotion() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,7 +3,6 @@
 use std::thread;
 
 use megapipe::Config;
-use rustix::process::{Resource, Rlimit};
 use thiserror::Error;
 
 /// Descriptors of the process, and of each thread: the ring or epoll, its eventfd, the listener, and one for what is
@@ -37,7 +36,8 @@ pub(crate) fn reserve(threads: usize, wanted: usize) -> Result<usize, ResourceEr
     }
     let reserved = (threads as u64).saturating_mul(DESCRIPTORS_PER_THREAD) + DESCRIPTORS_RESERVED;
     let needed = reserved.saturating_add(wanted as u64);
-    let limit = raise_descriptors(needed);
+    // Without a limit to be read, none is known to be too low.
+    let limit = sys::file::raise_open_files(needed).unwrap_or(u64::MAX);
     if limit <= reserved {
         return Err(ResourceError::Descriptors { threads, needed: reserved + 1, limit });
     }
@@ -70,20 +70,6 @@ pub(crate) fn memory() -> u64 {
 fn buffers_per_thread() -> u64 {
     let config = Config::default();
     (u64::from(config.read_buffers) + u64::from(config.write_buffers)) * u64::from(config.buffer_size)
-}
-
-/// Raises the limit of descriptors to `needed`, if it may be; returns what it is then.
-fn raise_descriptors(needed: u64) -> u64 {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let Some(current) = limit.current else {
-        return u64::MAX;
-    };
-    let possible = needed.min(limit.maximum.unwrap_or(u64::MAX));
-    let raised = possible > current && {
-        let raised = Rlimit { current: Some(possible), maximum: limit.maximum };
-        rustix::process::setrlimit(Resource::Nofile, raised).is_ok()
-    };
-    if raised { possible } else { current }
 }
 
 #[cfg(test)]

@@ -467,6 +467,28 @@ pub fn descriptors_exhausted(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
+/// A shell's `ulimit -n` is a soft limit, 1024 as a rule: no bound for a channel.
+pub fn a_low_soft_limit_of_descriptors_is_raised(fixture: &mut Fixture) -> Verdict {
+    const CROWD: u32 = 100;
+    let config = fixture.config();
+    process::isolated(fixture.name(), || {
+        for kind in [AcceptAs::LwSocket, AcceptAs::Fd] {
+            let listener = net::listener();
+            let _peers: Vec<TcpStream> = (0..CROWD).map(|_| net::connect(&listener)).collect();
+            process::leave_descriptors(12);
+            let mut driver = Driver::new(config.clone());
+            let listening = driver.register(listener, 0).unwrap();
+            driver.accept(listening, AcceptCount::Exactly(CROWD), kind).unwrap();
+            let mut accepted = Vec::new();
+            for _ in 0..CROWD {
+                let Event::Accept { result, .. } = driver.next().event else { panic!() };
+                accepted.push(result.expect("there is room").socket);
+            }
+        }
+    });
+    Ok(())
+}
+
 pub fn bad_settings_are_refused(fixture: &mut Fixture) -> Verdict {
     type Change = fn(&mut Config);
     let changes: [(&str, Change); 10] = [

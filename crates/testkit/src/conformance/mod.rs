@@ -264,6 +264,7 @@ macro_rules! for_each_case {
                 datagrams_and_streams_share_a_dry_pool
                 the_write_pool
                 descriptors_exhausted
+                a_low_soft_limit_of_descriptors_is_raised
                 bad_settings_are_refused
             }
             overload {

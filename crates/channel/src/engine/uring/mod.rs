@@ -396,8 +396,8 @@ fn make_ring(entries: u32, config: &Config, capabilities: &Capabilities) -> Resu
 /// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
 /// allows.
 fn file_table_size(core: &mut Core) -> io::Result<u32> {
-    let limit = sys::file::open_files_limit()?.min(1 << 20) as u32;
     let wanted = core.config.lwsockets_max.saturating_add(SPARE_SLOTS);
+    let limit = sys::file::raise_open_files(wanted.into())?.min(1 << 20) as u32;
     if wanted > limit {
         let spare = SPARE_SLOTS.min(limit / 4);
         core.config.lwsockets_max = core.config.lwsockets_max.min(limit - spare);
