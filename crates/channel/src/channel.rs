@@ -46,15 +46,23 @@ pub struct Channel {
     from_rings: u32,
     /// Timers and the like that were handed out since the engine's last turn.
     without_turn: u32,
+    /// Completions that were handed out since [`Self::attend`] came to its end.
+    unattended: u32,
+    /// Timers and the like that it has handed out.
+    own_in_a_row: u32,
     _not_send: PhantomData<*const ()>,
 }
 
-/// Timers that may be handed out in a row: timers that are always due must not keep the
+/// Timers and the like that may be handed out in a row: timers that are always due must not keep the
 /// channel from its files.
 const WITHOUT_TURN_MAX: u32 = 32;
 
 /// Completions from shared memory that may be handed out in a row, for the same reason.
 const FROM_RINGS_MAX: u32 = 64;
+
+/// Completions that may be handed out before the channel sees to its timers, wake-ups and
+/// deadlines, however many more there are.
+const UNATTENDED_MAX: u32 = 256;
 
 /// Looks at the rings between two at the clock and the kernel, while spinning; each of
 /// these gives up the core if another wants it.
@@ -93,6 +101,8 @@ impl Channel {
             promoter,
             from_rings: 0,
             without_turn: 0,
+            unattended: 0,
+            own_in_a_row: 0,
             _not_send: PhantomData,
         })
     }
@@ -269,6 +279,12 @@ impl Channel {
     #[inline]
     pub fn dispatch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
         self.check_process()?;
+        if self.unattended >= UNATTENDED_MAX
+            && let Some(completion) = self.attend()
+        {
+            return Ok(Some(completion));
+        }
+        self.unattended += 1;
         if let Some(completion) = self.next_settled() {
             return Ok(Some(completion));
         }
@@ -315,6 +331,42 @@ impl Channel {
         if self.core.bells > 0 {
             let _ = self.turn(Wait::Flush);
         }
+    }
+
+    /// Sees to what must not wait until nothing is left to hand out, and hands out timers
+    /// and the like, a few in a row. `None`: the engine's completions go on.
+    #[cold]
+    fn attend(&mut self) -> Option<Completion> {
+        let now = Instant::now();
+        if self.own_in_a_row == 0 {
+            // Only a turn shows wake-ups. A refusal is reported when nothing is left.
+            let _ = self.turn(Wait::No);
+            if self.promoter.is_some() {
+                self.tend_promotion(now);
+            }
+            self.keep_house(now);
+        }
+        if self.own_in_a_row < WITHOUT_TURN_MAX
+            && let Some(completion) = self.next_of_own(now)
+        {
+            self.own_in_a_row += 1;
+            return Some(completion);
+        }
+        self.own_in_a_row = 0;
+        self.unattended = 0;
+        None
+    }
+
+    /// Starved reads, accepts that are tried again, closes whose time is over, lightweight
+    /// sockets that were dropped.
+    fn keep_house(&mut self, now: Instant) {
+        self.core.keep_house();
+        while let Some(index) = self.core.overdue_close(now) {
+            // A file that has no linger (a pipe) has nothing to reset either.
+            let _ = self.engine.reset_on_close(&mut self.core, index);
+            self.core.finish_close(index);
+        }
+        self.close_dropped();
     }
 
     /// Nothing is left to hand out: submits, waits and fetches until something is.

@@ -288,7 +288,7 @@ impl Channel {
     }
 
     /// Offers what is to be offered, and takes up what was granted. Called when nothing is
-    /// left to hand out.
+    /// left to hand out, and now and then before.
     pub(crate) fn tend_promotion(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
         if self.core.readable.take(Watch::MONITOR) {

@@ -1,4 +1,5 @@
-//! Wake-ups while the channel has more completions than the kernel's queue holds.
+//! Wake-ups while the channel has more completions than the kernel's queue holds, and timers
+//! while rings bring message after message.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,7 +12,7 @@ use testkit::channel::{Config, EngineKind, Spin};
 use testkit::net;
 use testkit::process::{self, Fosterling};
 
-use crate::support::{PATIENCE, Patience, Side, config, own_monitor};
+use crate::support::{PATIENCE, Patience, Side, Two, config, engines, own_monitor};
 
 /// Sockets that all have bytes at once: with the promoted connection's they fill the table
 /// of operations, and so the queue.
@@ -136,4 +137,29 @@ fn wakeups_while_the_queue_is_full(engine: EngineKind, has_room: bool) -> u64 {
     side.channel.flush().unwrap();
     while side.step(Duration::from_millis(20)) {}
     side.channel.stats().bells
+}
+
+#[test]
+fn timers_come_while_rings_are_busy() {
+    /// Twice as many messages as a channel hands out before it sees to its timers.
+    const SOON: usize = 512;
+    let folder = own_monitor("busy-rings");
+    for engines in engines() {
+        let mut two = Two::connected(engines, &folder);
+        let (socket, mut peer) = net::unix_pair(Type::STREAM);
+        let other = two.sides[0].channel.register(socket, 1).unwrap();
+        let timer = two.sides[0].channel.timer(Duration::ZERO, 2).unwrap();
+        let mut messages = 0;
+        while !two.sides[0].ended_ops.contains(&timer) {
+            assert!(messages <= SOON, "no timer in {messages} messages");
+            two.send(1, b"?");
+            let side = &mut two.sides[0];
+            assert!(side.step(PATIENCE));
+            messages += 1;
+            // Each batch is a turn of its own.
+            side.channel.write_quiet(other, vec![1]).unwrap();
+            side.channel.flush().unwrap();
+            net::read_exactly(&mut peer, 1);
+        }
+    }
 }

@@ -270,6 +270,12 @@ macro_rules! for_each_case {
             overload {
                 a_full_completion_queue_loses_no_write
                 a_full_completion_queue_loses_no_write_of_an_old_kernel
+                timers_come_under_load
+                a_cancelled_timer_comes_under_load
+                wakes_come_under_load
+                close_deadlines_are_met_under_load
+                dropped_lwsockets_are_closed_under_load
+                timers_without_end_starve_no_reads
             }
             processes {
                 a_forked_child_is_turned_away

@@ -155,3 +155,138 @@ fn write_while_the_queue_is_full(mut config: Config) {
     }
     assert_eq!(read, [usize::from(ROUNDS) * (READABLE + 1); READERS], "bytes that were read");
 }
+
+/// Connections whose clients ask again as soon as they are answered, so that a channel
+/// that flushes after each answer always has something to hand out.
+struct Load {
+    driver: Driver,
+    clients: Vec<Socket>,
+    /// Completions of reads so far.
+    served: usize,
+}
+
+impl Load {
+    const CLIENTS: usize = 32;
+    /// Completions within which the channel sees to everything else: twice of what it
+    /// promises.
+    const SOON: usize = 512;
+
+    fn new(mut driver: Driver) -> Load {
+        let mut clients = Vec::new();
+        for number in 0..Load::CLIENTS {
+            let (socket, client) = net::unix_pair(Type::STREAM);
+            let handle = driver.register(socket, number as u64).unwrap();
+            driver.read_stream(handle).unwrap();
+            clients.push(client);
+        }
+        driver.flush().unwrap();
+        clients.iter_mut().for_each(|client| client.write_all(b"?").unwrap());
+        let mut load = Load { driver, clients, served: 0 };
+        (0..Load::SOON).for_each(|_| assert!(load.serve().is_none()));
+        load
+    }
+
+    /// Hands out one completion: answers it, or returns it if it is no read's.
+    fn serve(&mut self) -> Option<Completion> {
+        let completion = self.driver.next();
+        let Event::Read { result, .. } = &completion.event else { return Some(completion) };
+        assert_eq!(*result.as_ref().unwrap(), 1);
+        self.driver.write_quiet(completion.handle, &b"!"[..]).unwrap();
+        self.driver.flush().unwrap();
+        let client = &mut self.clients[completion.cookie as usize];
+        assert_eq!(net::read_exactly(client, 1), b"!");
+        client.write_all(b"?").unwrap();
+        self.served += 1;
+        None
+    }
+
+    /// Serves until `done`, which has to come soon.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Driver, Option<Completion>) -> bool) {
+        let before = self.served;
+        loop {
+            let other = self.serve();
+            if done(&self.driver, other) {
+                return;
+            }
+            assert!(self.served - before <= Load::SOON, "{what} did not come in {} reads", Load::SOON);
+        }
+    }
+}
+
+pub fn timers_come_under_load(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver());
+    // Some more than are handed out in a row.
+    let mut left = 100;
+    for _ in 0..left {
+        load.driver.timer(Duration::ZERO, 7).unwrap();
+    }
+    while left > 0 {
+        load.until("a timer", |_, completion| {
+            matches!(completion, Some(Completion { cookie: 7, event: Event::Timer(Ok(())), .. }))
+        });
+        left -= 1;
+    }
+    assert!(load.served <= 5 * Load::SOON, "{} reads before the last timer", load.served);
+    Ok(())
+}
+
+pub fn wakes_come_under_load(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver());
+    let waker = load.driver.waker();
+    for _ in 0..3 {
+        waker.wake();
+        load.until("a wake", |_, completion| {
+            matches!(completion, Some(Completion { event: Event::Wake, .. }))
+        });
+    }
+    Ok(())
+}
+
+pub fn a_cancelled_timer_comes_under_load(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver());
+    let timer = load.driver.timer(WATCHDOG, 7).unwrap();
+    load.driver.cancel(timer).unwrap();
+    load.until("a cancelled timer", |_, completion| completion.is_some_and(|other| other.op == timer));
+    Ok(())
+}
+
+pub fn close_deadlines_are_met_under_load(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver_with(|config| config.close_timeout = Duration::from_millis(1)));
+    let (socket, peer) = net::tight_tcp_pair();
+    let handle = load.driver.register(socket, 0).unwrap();
+    load.driver.write_quiet(handle, vec![1; 300_000]).unwrap();
+    load.driver.close(handle).unwrap();
+    load.driver.flush().unwrap();
+    std::thread::sleep(Duration::from_millis(2));
+    load.until("the end of a close", |driver, _| driver.stats().close_timeouts == 1);
+    drop(peer);
+    Ok(())
+}
+
+pub fn dropped_lwsockets_are_closed_under_load(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver());
+    let (socket, mut peer) = net::tcp_pair();
+    drop(load.driver.to_lwsocket(socket).unwrap());
+    peer.set_nonblocking(true).unwrap();
+    load.until("the end of a dropped socket", |_, _| matches!(peer.read(&mut [0]), Ok(0)));
+    Ok(())
+}
+
+/// Timers that are always due keep no completion of another handle back.
+pub fn timers_without_end_starve_no_reads(fixture: &mut Fixture) -> Verdict {
+    let mut load = Load::new(fixture.driver());
+    let (before, mut timers) = (load.served, 0);
+    for _ in 0..100 {
+        load.driver.timer(Duration::ZERO, 7).unwrap();
+    }
+    while load.served - before < 10 * Load::SOON {
+        if let Some(Completion { event: Event::Timer(_), .. }) = load.serve() {
+            timers += 1;
+            load.driver.timer(Duration::ZERO, 7).unwrap();
+            load.driver.flush().unwrap();
+        }
+        assert!(timers <= 2 * (load.served - before) + Load::SOON, "{timers} timers");
+    }
+    assert!(timers > 0);
+    Ok(())
+}
