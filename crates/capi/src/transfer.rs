@@ -185,8 +185,9 @@ pub extern "C" fn mp_write_buffer(handle: i64, buffer: u32) -> c_int {
         let data = inner.buffers.take(buffer).ok_or(STALE)?;
         match inner.channel.write_quiet(handle, data) {
             Ok(()) => Ok(0),
-            Err(Rejected { reason, data }) => {
-                if let WriteData::Buffer(data) = data {
+            Err(rejected) => {
+                let reason = rejected.reason;
+                if let WriteData::Buffer(data) = rejected.into_data() {
                     inner.buffers.put_back(buffer, data);
                 }
                 Err(reason.into())

@@ -83,17 +83,6 @@ impl From<StaleHandle> for SubmitError {
     }
 }
 
-/// An operation that was not queued, and the data that came with it.
-#[derive(Debug, Error)]
-#[error("{reason}")]
-pub struct Rejected<D: std::fmt::Debug> {
-    /// Why.
-    #[source]
-    pub reason: SubmitError,
-    /// What the caller gave, untouched.
-    pub data: D,
-}
-
 /// Why a file could not be registered. The file is closed if it was given by value.
 #[derive(Debug, Error)]
 pub enum RegisterError {

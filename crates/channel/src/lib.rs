@@ -35,6 +35,7 @@ mod pages;
 mod partition;
 mod promotion;
 mod read;
+mod rejected;
 mod slab;
 mod source;
 mod spin;
@@ -53,11 +54,12 @@ pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use engine::sockets::{KeepAlive, SocketInfo};
 pub use error::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PoolDry, RegisterError,
-    Rejected, StaleHandle, SubmitError, UnregisterError,
+    StaleHandle, SubmitError, UnregisterError,
 };
 pub use id::{Handle, OpId};
 pub use lwsocket::LwSocket;
 pub use partition::{CpuSet, PartitionError};
+pub use rejected::Rejected;
 pub use socket2::SockAddr;
 pub use source::Source;
 pub use std::net::Shutdown;

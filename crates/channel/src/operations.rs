@@ -13,8 +13,9 @@ use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
 use crate::core::{OpKind, State, WriteState};
 use crate::engine::{self, Done, Request, Wait};
-use crate::error::{CancelError, ControlError, PoolDry, Rejected, StaleHandle, SubmitError};
+use crate::error::{CancelError, ControlError, PoolDry, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
+use crate::rejected::Rejected;
 use crate::source::Shape;
 use crate::timer::FAR;
 use crate::write::{Destination, PARTS_MAX};
@@ -132,12 +133,12 @@ impl Channel {
         });
         let index = match check {
             Ok(index) => index,
-            Err(reason) => return Err(Rejected { reason, data }),
+            Err(reason) => return Err(Rejected::new(reason, data)),
         };
         let op = self
             .core
             .queue_read(index, OpKind::Read { data, offset })
-            .map_err(|(reason, kind)| Rejected { reason, data: kind.into_read_data() })?;
+            .map_err(|(reason, kind)| Rejected::new(reason, kind.into_read_data()))?;
         self.flush_if_due();
         Ok(op)
     }
@@ -247,7 +248,7 @@ impl Channel {
             Ok(()) => Ok(()),
             // Its first part may be with the peer already: the rest goes out in any case.
             Err(rejected) if written > 0 => {
-                self.core.queue_over(handle.index, rejected.data);
+                self.core.queue_over(handle.index, rejected.into_data());
                 Ok(())
             }
             Err(rejected) => Err(rejected.reason),
@@ -314,7 +315,7 @@ impl Channel {
         });
         let index = match check {
             Ok(index) => index,
-            Err(reason) => return Err(Rejected { reason, data }),
+            Err(reason) => return Err(Rejected::new(reason, data)),
         };
         if self.is_promoted(handle) {
             return self.write_promoted(handle, data, quiet);
@@ -322,7 +323,7 @@ impl Channel {
         let kind = OpKind::Write { data, quiet, to, offset };
         let op = self
             .queue_write(index, kind)
-            .map_err(|(reason, kind)| Rejected { reason, data: kind.into_write_data() })?;
+            .map_err(|(reason, kind)| Rejected::new(reason, kind.into_write_data()))?;
         self.flush_if_due();
         Ok(op)
     }
@@ -438,14 +439,14 @@ impl Channel {
         let index = handle.index;
         let len = data.len();
         if len == 0 {
-            return Err(Rejected { reason: SubmitError::InvalidArgument, data });
+            return Err(Rejected::new(SubmitError::InvalidArgument, data));
         }
         // The ring is the parent's too.
         if !self.fork_mark.is_here() {
-            return Err(Rejected { reason: SubmitError::StaleHandle, data });
+            return Err(Rejected::new(SubmitError::StaleHandle, data));
         }
         if !quiet && self.core.ops.is_full() {
-            return Err(Rejected { reason: SubmitError::OperationsFull, data });
+            return Err(Rejected::new(SubmitError::OperationsFull, data));
         }
         let mut written = 0;
         self.settle_spill(index);

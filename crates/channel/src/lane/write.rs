@@ -3,9 +3,9 @@
 use crate::buffer::WriteData;
 use crate::core::{Core, Op, OpKind, WriteState};
 use crate::engine::Done;
-use crate::error::Rejected;
 use crate::id::{Handle, OpId};
 use crate::op_list::NO_OP;
+use crate::rejected::Rejected;
 use crate::write::{Destination, Fresh};
 
 /// What a bell consists of.
@@ -151,7 +151,7 @@ impl Core {
         if written == 0 {
             return self
                 .queue_write(handle, kind)
-                .map_err(|(reason, kind)| Rejected { reason, data: kind.into_write_data() });
+                .map_err(|(reason, kind)| Rejected::new(reason, kind.into_write_data()));
         }
         // The peer may have the first part already: this one cannot be refused any more.
         Ok(self.queue_begun(handle, kind, written))

@@ -26,9 +26,9 @@ pub fn the_table_of_operations(fixture: &mut Fixture) -> Verdict {
         assert_eq!(driver.read(handle).unwrap_err(), full);
         assert_eq!(driver.timer(Duration::ZERO, 0).unwrap_err(), full);
         let refused = driver.write(handle, vec![1; 5]).unwrap_err();
-        assert!(refused.reason == full && refused.data.len() == 5);
+        assert!(refused.reason == full && refused.into_data().len() == 5);
         let refused = driver.read_into(handle, Vec::with_capacity(77)).unwrap_err();
-        assert!(matches!(refused.data, ReadData::Vec(room) if room.capacity() >= 77));
+        assert!(matches!(refused.into_data(), ReadData::Vec(room) if room.capacity() >= 77));
         assert_eq!(driver.disconnect(handle).unwrap_err(), full);
         driver.cancel(timer).unwrap();
         assert_eq!(driver.next().op, timer);
@@ -157,7 +157,7 @@ pub fn the_write_queue(fixture: &mut Fixture) -> Verdict {
         driver.write_quiet(handle, vec![2; 10]).unwrap();
         let tail = driver.write(handle, vec![3; 10]).unwrap();
         let refused = driver.write(handle, vec![4; 10]).unwrap_err();
-        assert!(refused.reason == SubmitError::QueueFull && refused.data.len() == 10);
+        assert!(refused.reason == SubmitError::QueueFull && refused.into_data().len() == 10);
         assert_eq!(driver.write_quiet(handle, vec![4; 10]).unwrap_err().reason, SubmitError::QueueFull);
         // Another handle has a queue of its own.
         let (socket, mut other_peer) = net::tcp_pair();

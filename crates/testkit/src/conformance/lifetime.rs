@@ -99,9 +99,9 @@ pub fn stale_handles_are_refused(fixture: &mut Fixture) -> Verdict {
             assert_eq!(driver.read(handle).unwrap_err(), stale);
             assert_eq!(driver.read_stream(handle).unwrap_err(), stale);
             let refused = driver.read_into(handle, vec![0; 9]).unwrap_err();
-            assert!(refused.reason == stale && refused.data.bytes() == [0; 9]);
+            assert!(refused.reason == stale && refused.into_data().bytes() == [0; 9]);
             let refused = driver.write(handle, vec![5; 3]).unwrap_err();
-            assert!(refused.reason == stale && refused.data.len() == 3);
+            assert!(refused.reason == stale && refused.into_data().len() == 3);
             assert_eq!(driver.disconnect(handle).unwrap_err(), stale);
             assert_eq!(driver.shutdown(handle, Shutdown::Both).unwrap_err(), stale);
             assert!(driver.close(handle).is_err());
