@@ -3,8 +3,9 @@
 
 use std::error::Error;
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -15,12 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
 
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
-            dispatched => dispatched?,
-        };
-        let Some(completion) = completion else { continue };
+    channel.run(|channel, completion| {
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
@@ -40,5 +36,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             Event::Read { .. } | Event::Write { .. } => channel.close(completion.handle)?,
             _ => {}
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }

@@ -4,8 +4,9 @@
 use std::error::Error;
 use std::fs::File;
 use std::net::TcpListener;
+use std::ops::ControlFlow;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, ReadData, WriteData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData, WriteData};
 
 /// Bytes that are on their way for one connection.
 const PIECE: usize = 64 * 1024;
@@ -20,12 +21,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
 
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
-            dispatched => dispatched?,
-        };
-        let Some(completion) = completion else { continue };
+    channel.run(|channel, completion| {
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 // The two handles of a transfer name each other in their cookies.
@@ -36,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     Err(error) => {
                         eprintln!("{path}: {error}");
                         channel.close(connection)?;
-                        continue;
+                        return Ok(ControlFlow::Continue(()));
                     }
                 };
                 channel.set_cookie(connection, file.to_bits())?;
@@ -63,5 +59,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             _ => {}
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }

@@ -4,10 +4,11 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::thread;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, CpuSet, DispatchError, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, CpuSet, Event, ReadData};
 use socket2::{Domain, Socket, Type};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -49,12 +50,7 @@ fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
     if let Some(address) = channel.local_address(listener)?.as_socket() {
         println!("listening on {address} for CPU {cpu}");
     }
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
-            dispatched => dispatched?,
-        };
-        let Some(completion) = completion else { continue };
+    channel.run(|channel, completion| {
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
@@ -71,5 +67,6 @@ fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
             Event::Read { more: false, .. } => channel.close(completion.handle)?,
             _ => {}
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }

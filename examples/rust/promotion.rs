@@ -4,9 +4,10 @@
 
 use std::error::Error;
 use std::net::{TcpListener, TcpStream};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, Event, Promotion, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, Promotion, ReadData};
 
 const QUESTION: &[u8] = b"how are you?";
 /// Round trips that are enough to move a connection, if anybody lets it, and those that are timed afterwards.
@@ -31,12 +32,7 @@ fn serve(mut channel: Channel, listener: TcpListener) -> Result<(), Box<dyn Erro
     println!("listening on {}", listener.local_addr()?);
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
-            dispatched => dispatched?,
-        };
-        let Some(completion) = completion else { continue };
+    channel.run(|channel, completion| {
         match completion.event {
             Event::Accept { result: Ok(accepted), .. } => {
                 let connection = channel.register(accepted.socket, 0)?;
@@ -52,7 +48,8 @@ fn serve(mut channel: Channel, listener: TcpListener) -> Result<(), Box<dyn Erro
             Event::Read { .. } | Event::Write { .. } => channel.close(completion.handle)?,
             _ => {}
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 /// Asks again and again, first over TCP, then through shared memory, and says what a round trip takes.
@@ -63,22 +60,14 @@ fn ask(mut channel: Channel, stream: TcpStream) -> Result<(), Box<dyn Error>> {
     channel.write_copy(server, QUESTION)?;
     let (mut answers, mut received) = (0, 0);
     let (mut since, mut promoted) = (Instant::now(), false);
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue,
-            dispatched => dispatched?,
-        };
-        match completion.map(|completion| completion.event) {
-            Some(Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. }) => {
-                received += buffer.len()
-            }
-            Some(Event::Read { result, .. }) => {
-                return Err(format!("the server has ended: {result:?}").into());
-            }
+    channel.run(|channel, completion| {
+        match completion.event {
+            Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. } => received += buffer.len(),
+            Event::Read { result, .. } => return Err(format!("the server has ended: {result:?}").into()),
             _ => {}
         }
         if received < QUESTION.len() {
-            continue;
+            return Ok(ControlFlow::Continue(()));
         }
         (answers, received) = (answers + 1, 0);
         let now_promoted = channel.stats().promoted > 0;
@@ -93,10 +82,11 @@ fn ask(mut channel: Channel, stream: TcpStream) -> Result<(), Box<dyn Error>> {
                 (true, _) => println!("promoted: {answers} round trips of {each:?}"),
             }
             if promoted {
-                return Ok(());
+                return Ok(ControlFlow::Break(()));
             }
             (promoted, answers, since) = (true, 0, Instant::now());
         }
         channel.write_copy(server, QUESTION)?;
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }

@@ -3,8 +3,9 @@
 
 use std::error::Error;
 use std::net::UdpSocket;
+use std::ops::ControlFlow;
 
-use megapipe::{Channel, Config, DispatchError, Event, ReadData};
+use megapipe::{Channel, Config, Event, ReadData};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -15,12 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let socket = channel.register(socket, 0)?;
     channel.read_stream(socket)?;
 
-    loop {
-        let completion = match channel.dispatch(None) {
-            Err(DispatchError::Interrupted) => continue, // stopped and resumed, say
-            dispatched => dispatched?,
-        };
-        let Some(completion) = completion else { continue };
+    channel.run(|channel, completion| {
         match completion.event {
             Event::Read { result: Ok(_), data: ReadData::Buffer(datagram), .. } => {
                 if let Some(sender) = datagram.sender()
@@ -38,5 +34,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             Event::Write { result: Err(error), .. } => eprintln!("{error}"),
             _ => {}
         }
-    }
+        Ok(ControlFlow::Continue(()))
+    })
 }

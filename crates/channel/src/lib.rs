@@ -36,6 +36,7 @@ mod partition;
 mod promotion;
 mod read;
 mod rejected;
+mod run;
 mod slab;
 mod source;
 mod spin;

@@ -1,6 +1,7 @@
 //! What depends on the process: forks, the environment, filters, signals.
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -170,18 +171,33 @@ pub fn a_signal_interrupts_a_wait(fixture: &mut Fixture) -> Verdict {
             over.store(true, Ordering::Relaxed);
             assert!(matches!(result, Err(DispatchError::Interrupted)), "{result:?}");
         });
-        // Nothing is lost.
-        peer.write_all(b"x").unwrap();
-        loop {
-            match driver.dispatch(Some(WATCHDOG)) {
-                Err(DispatchError::Interrupted) => {}
-                Ok(Some(completion)) => {
-                    assert_eq!(completion.op, op);
-                    break;
+        // Nothing is lost; and the loop goes on, however often it is interrupted.
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 0.. {
+                    // SAFETY: the thread lives until this scope ends.
+                    unsafe { libc::pthread_kill(us, libc::SIGUSR1) };
+                    std::thread::sleep(Duration::from_millis(1));
+                    if round == 20 {
+                        peer.write_all(b"x").unwrap();
+                    }
+                    if over.load(Ordering::Relaxed) {
+                        break;
+                    }
                 }
-                other => panic!("{other:?}"),
-            }
-        }
+            });
+            driver.timer(WATCHDOG, 0).unwrap();
+            let ended = driver.run(|_, completion| {
+                over.store(true, Ordering::Relaxed);
+                Ok::<_, DispatchError>(ControlFlow::Break(completion.op))
+            });
+            assert_eq!(ended.unwrap(), op);
+        });
+        // What the closure fails with ends the loop, too.
+        driver.timer(Duration::ZERO, 0).unwrap();
+        let failed = driver.run(|_, _| Err::<ControlFlow<()>, _>(DispatchError::Forked));
+        assert!(matches!(failed, Err(DispatchError::Forked)), "{failed:?}");
     });
     Ok(())
 }
