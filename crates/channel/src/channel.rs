@@ -18,7 +18,6 @@ use crate::lwsocket::LwSocket;
 use crate::partition::{CpuSet, Member};
 use crate::promotion::Promoter;
 use crate::source::{Shape, Source};
-use crate::spin::SpinPolicy;
 use crate::waker::Waker;
 
 /// A per-thread, bidirectional pipe to the kernel (paper, section 3.2): calls queue
@@ -32,7 +31,6 @@ pub struct Channel {
     // Dropped in this order: the engine ends before the memory it was lent.
     pub(crate) engine: Box<dyn Engine>,
     pub(crate) core: Core,
-    spin: SpinPolicy,
     pub(crate) fork_mark: ForkMark,
     /// Its partitioned listeners, for balancing.
     pub(crate) partitioned: Vec<Handle>,
@@ -64,6 +62,10 @@ const FROM_RINGS_MAX: u32 = 64;
 /// deadlines, however many more there are.
 const UNATTENDED_MAX: u32 = 256;
 
+/// Looks at the rings before anything that costs more is done, if a wait would spin: for a
+/// microsecond or two.
+const LOOKS_AT_FIRST: u32 = 128;
+
 /// Looks at the rings between two at the clock and the kernel, while spinning; each of
 /// these gives up the core if another wants it.
 const LOOKS_PER_GLANCE: u32 = 16;
@@ -91,7 +93,6 @@ impl Channel {
             core.offer_after = 0;
         }
         Ok(Channel {
-            spin: SpinPolicy::new(config.spin),
             core,
             engine,
             fork_mark,
@@ -289,18 +290,17 @@ impl Channel {
             return Ok(Some(completion));
         }
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
-            let looks = self.spin.looks();
-            // Nobody waits longer for a bell than for the message it announces. Where spinning is
-            // out of the question the call that sleeps hands it over; elsewhere its cost must not
-            // count as time waited, or two ends that could spin would never learn it.
-            if self.core.bells > 0 && self.spin.is_near() {
+            let spins = self.core.spin.is_on();
+            // Submit queued wake-ups before spinning. Without spinning the call that sleeps takes
+            // them along.
+            if self.core.bells > 0 && spins {
                 self.turn(Wait::Flush)?;
             }
-            for _ in 0..looks {
+            for _ in 0..if spins { LOOKS_AT_FIRST } else { 1 } {
                 if let Some(completion) = self.next_from_rings() {
                     self.hand_over_bells();
                     self.from_rings += 1;
-                    self.spin.learn(Duration::ZERO);
+                    self.core.spin.found(Duration::ZERO);
                     return Ok(Some(completion));
                 }
             }
@@ -420,30 +420,35 @@ impl Channel {
             return Ok(Instant::now());
         }
         if std::mem::take(&mut self.core.accepted_one) {
-            self.spin.forget();
+            self.core.spin.accepted(now);
         }
         let rings = self.has_hot_rings();
-        let budget = self.spin.budget(self.core.handles.len(), rings, now);
+        let budget = self.core.spin.budget(self.core.handles.len(), rings, now);
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
                 if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
-                    return Ok(Instant::now());
+                    let end = Instant::now();
+                    self.core.spin.found(end - now);
+                    return Ok(end);
                 }
-                let mut spent = now.elapsed();
                 if rings {
                     // The other end may need this very core.
                     std::thread::yield_now();
-                    let before = std::mem::replace(&mut spent, now.elapsed());
-                    if self.spin.gave_up_core(spent - before, now + spent) {
-                        break;
-                    }
                 }
-                if spent >= budget || limit.is_some_and(|limit| spent >= limit) {
+                let spent = now.elapsed();
+                if spent >= budget {
+                    self.core.spin.missed(spent, now + spent);
+                    break;
+                }
+                if limit.is_some_and(|limit| spent >= limit) {
                     break;
                 }
                 self.turn(Wait::Glance)?;
                 std::hint::spin_loop();
+            }
+            if !self.nothing_yet() {
+                self.core.spin.found(now.elapsed());
             }
         }
         if budget.is_zero() || self.nothing_yet() {
@@ -455,10 +460,13 @@ impl Channel {
             self.publish_idle(false);
             self.woke_up();
             slept?;
+            let end = Instant::now();
+            if self.promoter.is_some() {
+                self.core.spin.slept(end - now, sys::clock::monotonic());
+            }
+            return Ok(end);
         }
-        let end = Instant::now();
-        self.spin.learn(end - now);
-        Ok(end)
+        Ok(Instant::now())
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {
@@ -467,7 +475,7 @@ impl Channel {
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
         if self.core.bells > 0 {
-            self.core.drop_late_bells();
+            self.core.stamp_bells();
         }
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;

@@ -21,6 +21,7 @@ use crate::op_list::{NO_OP, OpList};
 use crate::partition::Member;
 use crate::slab::Slab;
 use crate::source::Shape;
+use crate::spin::SpinPolicy;
 use crate::timer::Timers;
 use crate::write::{Destination, Fresh};
 
@@ -72,6 +73,7 @@ pub(crate) struct Core {
     pub(crate) accepted_one: bool,
     /// A waker was used since the last wake-up was handed out.
     pub(crate) woken: bool,
+    pub(crate) spin: SpinPolicy,
     pub(crate) stats: Stats,
 }
 
@@ -248,6 +250,7 @@ impl Core {
             readable: Readable::default(),
             accepted_one: false,
             woken: false,
+            spin: SpinPolicy::new(config.spin),
             stats: Stats::default(),
             config: config.clone(),
         })

@@ -324,6 +324,8 @@ impl Core {
                     lane.unread += buffer.len();
                     lane.stash.push_back(Stashed::Pooled(buffer));
                     lane.drop_bells();
+                    let woke_at = lane.connection.peer_woke_at();
+                    self.spin.woken_at(woke_at);
                     self.answer_if_left(handle);
                 }
                 if ended && cancelled {

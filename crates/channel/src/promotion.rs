@@ -643,7 +643,9 @@ impl Channel {
             return;
         }
         let Some(other) = promoter.other_loops.get_mut(lane.other_loop) else { return };
-        if lane.connection.wants_bell(other) {
+        let sleeps = lane.connection.wants_bell(other);
+        self.core.spin.wrote(sleeps);
+        if sleeps {
             self.core.queue_bell(handle);
         } else {
             self.core.answer_if_left(handle);

@@ -293,6 +293,16 @@ impl Machine {
         wanted
     }
 
+    /// See [`ring::Sender::wakes_at`].
+    pub fn wakes_at(&self, now: u64) {
+        self.end.sender.wakes_at(now);
+    }
+
+    /// See [`ring::Sender::peer_woke_at`].
+    pub fn peer_woke_at(&self) -> u64 {
+        self.end.sender.peer_woke_at()
+    }
+
     /// Whether the other end reads no more: a bell would only meet a reset.
     pub fn peer_reads_no_more(&self) -> bool {
         self.end.sender.peer_ended()

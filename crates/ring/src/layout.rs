@@ -187,7 +187,10 @@ pub(crate) struct Header {
     pub(crate) copied_at: AtomicU64,
     pub(crate) copied_tail: AtomicU64,
     pub(crate) copied: AtomicU32,
-    gap_164: Gap<28>,
+    gap_164: Gap<4>,
+    /// CLOCK_MONOTONIC in nanoseconds of this end's last wake-up call; 0: not reported.
+    pub(crate) woke_at: AtomicU64,
+    gap_176: Gap<16>,
     pub(crate) records: [Record; RECORDS as usize],
     pub(crate) send_lock: AtomicU32,
     pub(crate) receive_lock: AtomicU32,
@@ -285,6 +288,7 @@ const _: () = {
     assert!(offset_of!(Header, copied_at) == 144);
     assert!(offset_of!(Header, copied_tail) == 152);
     assert!(offset_of!(Header, copied) == 160);
+    assert!(offset_of!(Header, woke_at) == 168);
     assert!(MAX_SIZE - RING_OFFSET <= COPIES_MOST as usize);
     assert!(offset_of!(Header, records) == 192);
     assert!(size_of::<Record>() == 16);

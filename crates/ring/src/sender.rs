@@ -543,6 +543,18 @@ impl Sender {
         number != 0 && !self.peer_ended()
     }
 
+    /// The caller is about to wake the peer, at this time of CLOCK_MONOTONIC in nanoseconds: the
+    /// peer learns from it how long its wake-ups take.
+    pub fn wakes_at(&self, now: u64) {
+        // Orders nothing: it travels ahead of a system call, and is a hint.
+        self.own.header().woke_at.store(now, Ordering::Relaxed);
+    }
+
+    /// The time that the peer last stored so: anything at all, if the peer is hostile.
+    pub fn peer_woke_at(&self) -> u64 {
+        self.peer.header().woke_at.load(Ordering::Relaxed)
+    }
+
     /// The kernel took a bell (`taken`), or had no room for it (EAGAIN), which counts as
     /// rung: unread bytes lie before the receiver.
     pub fn rang(&mut self, peer_loop: &PeerLoop, taken: bool) {

@@ -3,6 +3,7 @@
 //! terms of borrowed descriptors and owned memory.
 
 pub mod capabilities;
+pub mod clock;
 pub mod epoll;
 pub mod eventfd;
 pub mod file;

@@ -231,18 +231,24 @@ impl Core {
         }
     }
 
-    /// Takes back bells for ends that were closed meanwhile: they took the bytes without, and
-    /// what they still send would be lost in the answer to a bell.
+    /// Stores the time in the segments of queued wake-ups. Drops those for peers that have closed
+    /// meanwhile: they consumed the bytes without one, and the RST that answers it would discard
+    /// what they still send.
     #[cold]
-    pub(crate) fn drop_late_bells(&mut self) {
+    pub(crate) fn stamp_bells(&mut self) {
+        let now = sys::clock::monotonic();
         let mut place = 0;
         while let Some(&Fresh { handle, bell, .. }) = self.fresh.get(place) {
-            if bell && self.lane(handle).is_some_and(|lane| lane.connection.peer_reads_no_more()) {
+            let lane = self.lane(handle).filter(|_| bell);
+            if lane.is_some_and(|lane| lane.connection.peer_reads_no_more()) {
                 self.fresh.remove(place);
                 self.forget_bell(handle, true);
-            } else {
-                place += 1;
+                continue;
             }
+            if let Some(lane) = self.lane(handle).filter(|_| bell) {
+                lane.connection.wakes_at(now);
+            }
+            place += 1;
         }
     }
 
