@@ -141,7 +141,8 @@ struct mp_event {
 	mp_op     op;        /* what mp_read() etc. returned; 0 with MP_WAKE */
 	int64_t   size;      /* the result: see enum mp_cmd */
 	void     *buf;       /* the bytes read, or the memory that was given to the operation */
-	const struct sockaddr *addr; /* sender of a datagram in a pool buffer, until the next dispatch */
+	const struct sockaddr *addr; /* sender of a datagram in a pool buffer, or peer with MP_ACCEPT_PEER;
+				      until the next dispatch */
 	socklen_t addrlen;
 	uint32_t  cmd;       /* enum mp_cmd */
 	int       fd;        /* with MP_ACCEPT: descriptor or lightweight socket; else -1 */
@@ -177,8 +178,11 @@ int mp_set_cpu_mask(mp_handle handle, const cpu_set_t *cpu_mask, size_t cpu_mask
 
 #define MP_UNLIMITED (-1)
 
-/* count: 1 or more, or MP_UNLIMITED. is_lwsocket: what a connection becomes. */
-mp_op mp_accept(mp_handle handle, int count, int is_lwsocket);
+#define MP_ACCEPT_LWSOCKET 1 /* connections become lightweight sockets, not descriptors */
+#define MP_ACCEPT_PEER 2     /* each comes with its peer's address; one a turn */
+
+/* count: 1 or more, or MP_UNLIMITED. flags: 0, or MP_ACCEPT_LWSOCKET | MP_ACCEPT_PEER. */
+mp_op mp_accept(mp_handle handle, int count, int flags);
 mp_op mp_connect(mp_handle handle, const struct sockaddr *addr, socklen_t addrlen);
 mp_op mp_disconnect(mp_handle handle);
 mp_op mp_shutdown(mp_handle handle, int how);

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use channel::{Buffer, Completion, Event, ReadData, Source, WriteData};
+use channel::{Buffer, Completion, Event, ReadData, SockAddr, Source, WriteData};
 
 use crate::abi::{self, MpEvent};
 use crate::errno::{Errno, INVALID, STALE, int, long};
@@ -92,6 +92,9 @@ fn tell(inner: &mut Inner, completion: Completion) -> MpEvent {
             told.more = more.into();
             let accepted = result.map_err(Errno::from).and_then(|accepted| {
                 told.pending = accepted.pending.into();
+                if let Some(peer) = accepted.peer {
+                    tell_address(inner, &mut told, peer.into());
+                }
                 number_of(inner, accepted.socket)
             });
             match accepted {
@@ -140,14 +143,19 @@ fn tell(inner: &mut Inner, completion: Completion) -> MpEvent {
     told
 }
 
+/// Shows an address until the next dispatch.
+fn tell_address(inner: &mut Inner, told: &mut MpEvent, address: SockAddr) {
+    let address = inner.address.insert(address);
+    told.addr = address.as_ptr().cast();
+    told.addrlen = address.len();
+}
+
 /// Hands out a filled pool buffer; the channel keeps it until C releases it.
 fn tell_buffer(inner: &mut Inner, told: &mut MpEvent, mut buffer: Buffer) {
     told.buf = buffer.as_mut_ptr().cast();
     told.truncated = buffer.is_truncated().into();
     if let Some(sender) = buffer.sender() {
-        let sender = inner.sender.insert(sender);
-        told.addr = sender.as_ptr().cast();
-        told.addrlen = sender.len();
+        tell_address(inner, told, sender);
     }
     match inner.buffers.insert(buffer) {
         Ok(number) => told.buffer = number,

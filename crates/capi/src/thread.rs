@@ -33,7 +33,7 @@ pub(crate) struct Inner {
     /// Lightweight sockets that are not registered.
     pub(crate) lwsockets: Table<LwSocket>,
     /// Sender of the datagram that was handed out last.
-    pub(crate) sender: Option<SockAddr>,
+    pub(crate) address: Option<SockAddr>,
     pub(crate) channel: Channel,
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn add(channel: Channel) -> Result<*const Slot, Errno> {
     let number = everywhere.free_number().ok_or(CHANNELS)?;
     let waker = channel.waker();
     let inner =
-        Inner { number, buffers: Table::new(16, 16), lwsockets: Table::new(24, 6), sender: None, channel };
+        Inner { number, buffers: Table::new(16, 16), lwsockets: Table::new(24, 6), address: None, channel };
     let state = AtomicU8::new(READY);
     let slot: *const Slot = Box::into_raw(Box::new(Slot { number, state, inner: UnsafeCell::new(inner) }));
     everywhere.last_number = number;

@@ -13,20 +13,27 @@ use crate::thread::{Inner, with_handle};
 /// IOV_MAX, more than which no vectored call takes.
 const IOV_MAX: c_int = 1024;
 
+/// `MP_ACCEPT_LWSOCKET` and `MP_ACCEPT_PEER`.
+const ACCEPT_LWSOCKET: c_int = 1;
+const ACCEPT_PEER: c_int = 2;
+
 /// See mp_accept(3).
 #[unsafe(no_mangle)]
-pub extern "C" fn mp_accept(handle: i64, count: c_int, is_lwsocket: c_int) -> i64 {
+pub extern "C" fn mp_accept(handle: i64, count: c_int, flags: c_int) -> i64 {
     operation(handle, |inner, handle| {
         let count = match count {
             -1 => AcceptCount::Unlimited,
             count => AcceptCount::Exactly(u32::try_from(count).map_err(|_| INVALID)?),
         };
-        let kind = match is_lwsocket {
-            0 => AcceptAs::Fd,
-            1 => AcceptAs::LwSocket,
-            _ => return Err(INVALID),
-        };
-        Ok(inner.channel.accept(handle, count, kind)?)
+        if flags & !(ACCEPT_LWSOCKET | ACCEPT_PEER) != 0 {
+            return Err(INVALID);
+        }
+        let kind = if flags & ACCEPT_LWSOCKET != 0 { AcceptAs::LwSocket } else { AcceptAs::Fd };
+        if flags & ACCEPT_PEER != 0 {
+            Ok(inner.channel.accept_with_peer(handle, count, kind)?)
+        } else {
+            Ok(inner.channel.accept(handle, count, kind)?)
+        }
     })
 }
 

@@ -2,8 +2,11 @@
 #![allow(unsafe_code)] // a descriptor number from the kernel becomes an owned descriptor
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+use sys::socket::AddressRoom;
 
 use crate::completion::Event;
 use crate::core::{Core, Op, OpKind, State, outcome};
@@ -40,11 +43,16 @@ pub struct Accepted {
     /// listener, another may take them, and the io_uring engine never sets it before
     /// Linux 6.10.
     pub pending: bool,
+    /// The peer's address, after [`crate::Channel::accept_with_peer`] of a listener on IPv4
+    /// or IPv6.
+    pub peer: Option<SocketAddr>,
 }
 
 pub(crate) struct AcceptState {
     pub(crate) count: AcceptCount,
     pub(crate) kind: AcceptAs,
+    /// Where the engine writes the peer's address; it then takes one connection at a time.
+    pub(crate) peer: Option<Box<AddressRoom>>,
     /// Why it is not running, if it is not.
     paused: Option<Paused>,
     /// Its pausing has not been told yet: the ECANCELED that tells it is still to be settled.
@@ -64,8 +72,14 @@ enum Paused {
 const RETRY: Duration = Duration::from_millis(100);
 
 impl AcceptState {
-    pub(crate) fn new(count: AcceptCount, kind: AcceptAs) -> AcceptState {
-        AcceptState { count, kind, paused: None, untold: false }
+    pub(crate) fn new(count: AcceptCount, kind: AcceptAs, with_peer: bool) -> AcceptState {
+        let peer = with_peer.then(|| Box::new(AddressRoom::new()));
+        AcceptState { count, kind, peer, paused: None, untold: false }
+    }
+
+    /// Whether the engine may take connections one after the other without being asked anew.
+    pub(crate) fn is_multishot(&self) -> bool {
+        self.count == AcceptCount::Unlimited && self.peer.is_none()
     }
 }
 
@@ -79,6 +93,11 @@ impl Core {
             self.request_start(op);
         }
         Ok(op)
+    }
+
+    /// Whether the accept's connections come with their peers' addresses.
+    pub(crate) fn wants_peer(&self, op: OpId) -> bool {
+        matches!(self.op(op), Some(Op { kind: OpKind::Accept(state), .. }) if state.peer.is_some())
     }
 
     /// Whether the next accept into the lightweight table may be the last that fits.
@@ -102,6 +121,7 @@ impl Core {
                 *left -= 1;
             }
             let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
+            let peer = state.peer.as_ref().and_then(|room| room.address());
             self.accepted_one = true;
             let socket = self.accepted(handle, kind, done.result);
             if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
@@ -116,7 +136,7 @@ impl Core {
                 self.end_read(handle, done.op);
             }
             let pending = done.has(Done::PENDING);
-            return Some(Event::Accept { result: Ok(Accepted { socket, pending }), more });
+            return Some(Event::Accept { result: Ok(Accepted { socket, pending, peer }), more });
         }
         let paused = state.paused;
         let kind = state.kind;

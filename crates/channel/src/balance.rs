@@ -126,13 +126,15 @@ impl Channel {
             let Some(fd) = entry.and_then(|entry| entry.member.as_ref()?.take_handed_over()) else {
                 continue;
             };
+            let peer =
+                self.core.wants_peer(op).then(|| socket2::SockRef::from(&fd).peer_addr().ok()?.as_socket());
             let socket = match kind {
                 AcceptAs::Fd => Ok(Source::Fd(fd)),
                 AcceptAs::LwSocket => self.to_lwsocket(fd).map(Source::LwSocket),
             };
             // A refusal by the kernel closes the connection: its user hears of that.
             let result = match socket {
-                Ok(socket) => Ok(Accepted { socket, pending: false }),
+                Ok(socket) => Ok(Accepted { socket, pending: false, peer: peer.flatten() }),
                 Err(ControlError::Io(error)) => Err(AcceptError::Exhausted(error)),
                 Err(_) => Err(AcceptError::TableFull),
             };

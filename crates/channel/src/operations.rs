@@ -39,12 +39,33 @@ impl Channel {
         count: AcceptCount,
         kind: AcceptAs,
     ) -> Result<OpId, SubmitError> {
+        self.start_accept(handle, AcceptState::new(count, kind, false))
+    }
+
+    /// As [`Self::accept`]; each connection comes with its peer's address, at no system call
+    /// more. Connections are taken one by one, at most one a turn: for the highest rates of
+    /// short connections use [`Self::accept`], and [`Self::peer_address`] where it matters.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::accept`].
+    pub fn accept_with_peer(
+        &mut self,
+        handle: Handle,
+        count: AcceptCount,
+        kind: AcceptAs,
+    ) -> Result<OpId, SubmitError> {
+        self.start_accept(handle, AcceptState::new(count, kind, true))
+    }
+
+    fn start_accept(&mut self, handle: Handle, state: AcceptState) -> Result<OpId, SubmitError> {
+        let count = state.count;
         if count == AcceptCount::Exactly(0) {
             return Err(SubmitError::InvalidArgument);
         }
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
-        let op = self.core.queue_accept(index, AcceptState::new(count, kind))?;
+        let op = self.core.queue_accept(index, state)?;
         if count == AcceptCount::Unlimited {
             self.core.note_accept(index, op);
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
@@ -139,12 +140,49 @@ pub fn send_message(
     counted(|| unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const header, flags) })
 }
 
-/// accept4(2): the next connection, close-on-exec, in blocking mode. Waits if the
-/// listener is in blocking mode and nobody connects.
-pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+/// Room for an address that the kernel is to write.
+pub struct AddressRoom {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl AddressRoom {
+    /// Empty room.
+    pub fn new() -> AddressRoom {
+        // SAFETY: an address is plain data, for which zero means "unspecified".
+        let storage = unsafe { mem::zeroed() };
+        AddressRoom { storage, len: mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t }
+    }
+
+    /// The two pointers that accept4(2) and its like take: to the address, and to the room
+    /// there, which becomes the address's length.
+    pub fn pointers(&mut self) -> (*mut libc::sockaddr, *mut libc::socklen_t) {
+        self.len = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        ((&raw mut self.storage).cast(), &raw mut self.len)
+    }
+
+    /// The address, if it is one of IPv4 or IPv6.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let len = (self.len as usize).min(mem::size_of::<libc::sockaddr_storage>());
+        // SAFETY: `len` bytes of `storage`, which is plain data that was zeroed at first.
+        let bytes = unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), len) };
+        address_from_bytes(bytes)?.as_socket()
+    }
+}
+
+impl Default for AddressRoom {
+    fn default() -> AddressRoom {
+        AddressRoom::new()
+    }
+}
+
+/// accept4(2): the next connection, close-on-exec, in blocking mode; the peer's address goes
+/// into `peer`. Waits if the listener is in blocking mode and nobody connects.
+pub fn accept(listener: BorrowedFd<'_>, peer: Option<&mut AddressRoom>) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC;
-    // SAFETY: accept4 allows absent addresses.
-    let fd = unsafe { libc::accept4(listener.as_raw_fd(), ptr::null_mut(), ptr::null_mut(), flags) };
+    let (name, len) = peer.map_or((ptr::null_mut(), ptr::null_mut()), AddressRoom::pointers);
+    // SAFETY: both pointers are null, or to live memory of the size that `*len` says.
+    let fd = unsafe { libc::accept4(listener.as_raw_fd(), name, len, flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }

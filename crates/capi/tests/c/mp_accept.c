@@ -14,7 +14,7 @@ int main(void)
 	CHECK(listener > 0);
 	EQUAL(mp_accept(listener, 0, 0), -EINVAL);
 	EQUAL(mp_accept(listener, -2, 0), -EINVAL);
-	EQUAL(mp_accept(listener, 1, 2), -EINVAL);
+	EQUAL(mp_accept(listener, 1, 4), -EINVAL);
 	EQUAL(mp_accept(listener, 1, -1), -EINVAL);
 	REFUSES_STRANGE(mp_accept(handle, 1, 0));
 
@@ -58,6 +58,29 @@ int main(void)
 	close(event.fd);
 	EQUAL(mp_close(listener), 0);
 	no_event(channel);
+
+	/* With their peers' addresses, of which each is right. */
+	listener = mp_register(channel, listening_socket(&addr), NULL, NULL, 0);
+	CHECK(mp_accept(listener, MP_UNLIMITED, MP_ACCEPT_LWSOCKET | MP_ACCEPT_PEER) > 0);
+	for (int i = 0; i < 4; i++)
+		clients[i] = connect_to(&addr);
+	for (seen = 0; seen < 4; seen++) {
+		struct sockaddr_in own;
+		socklen_t len = sizeof(own);
+		int known = 0;
+
+		event = next_event(channel);
+		EQUAL(event.cmd, MP_ACCEPT);
+		EQUAL(event.more, 1);
+		EQUAL(event.addrlen, sizeof(own));
+		for (int i = 0; i < 4; i++) {
+			EQUAL(getsockname(clients[i], (struct sockaddr *)&own, &len), 0);
+			known += ((struct sockaddr_in *)event.addr)->sin_port == own.sin_port;
+		}
+		EQUAL(known, 1);
+		EQUAL(mp_lwsocket_close(channel, event.fd), 0);
+	}
+	EQUAL(mp_close(listener), 0);
 
 	/* A bound is an error of its own, and accepting goes on when there is room. */
 	small = make_channel(&config);

@@ -41,6 +41,40 @@ fn listening(driver: &mut Driver) -> (TcpListener, channel::Handle) {
     (listener, handle)
 }
 
+pub fn connections_come_with_their_peers(fixture: &mut Fixture) -> Verdict {
+    for kind in KINDS {
+        for count in [AcceptCount::Exactly(8), AcceptCount::Unlimited] {
+            let mut driver = fixture.driver();
+            let (listener, handle) = listening(&mut driver);
+            // Half of them wait when the accept begins, half come while it runs.
+            let mut peers: Vec<_> = (0..4).map(|_| net::connect(&listener)).collect();
+            let op = driver.accept_with_peer(handle, count, kind).unwrap();
+            driver.flush().unwrap();
+            peers.extend((0..4).map(|_| net::connect(&listener)));
+            // Connections wait in the order in which they were made.
+            let connections: Vec<_> = (0..8).map(|_| accepted(&mut driver, op)).collect();
+            for (place, ((connection, more), mut peer)) in connections.into_iter().zip(peers).enumerate() {
+                assert_eq!(connection.peer, Some(peer.local_addr().unwrap()));
+                assert_eq!(more, count == AcceptCount::Unlimited || place < 7);
+                works(&mut driver, connection, kind, &mut peer);
+            }
+        }
+        // Without being asked for, and for UNIX sockets, there is none.
+        let mut driver = fixture.driver();
+        let (listener, handle) = listening(&mut driver);
+        let op = driver.accept(handle, AcceptCount::Exactly(1), kind).unwrap();
+        let _peer = net::connect(&listener);
+        assert_eq!(accepted(&mut driver, op).0.peer, None);
+        let scratch = Scratch::new();
+        let path = scratch.path("peer");
+        let handle = driver.register(UnixListener::bind(&path).unwrap(), 0).unwrap();
+        let op = driver.accept_with_peer(handle, AcceptCount::Exactly(1), kind).unwrap();
+        let _peer = UnixStream::connect(&path).unwrap();
+        assert_eq!(accepted(&mut driver, op).0.peer, None);
+    }
+    Ok(())
+}
+
 pub fn one_connection(fixture: &mut Fixture) -> Verdict {
     for kind in KINDS {
         for early in [false, true] {

@@ -165,6 +165,7 @@ macro_rules! for_each_case {
                 sockets_only_calls_are_refused
             }
             accepting {
+                connections_come_with_their_peers
                 one_connection
                 so_many_connections
                 connections_without_end

@@ -88,6 +88,7 @@ impl Epoll {
                 return;
             };
             let (count, kind) = (state.count, state.kind);
+            let with_peer = state.peer.is_some();
             let room = match kind {
                 AcceptAs::LwSocket => room_for_lwsockets(core),
                 AcceptAs::Fd => left,
@@ -97,6 +98,8 @@ impl Epoll {
             }
             let op = core.op_id(waiter);
             left -= match count {
+                // There is room for one peer's address.
+                _ if with_peer => self.accept_some(core, index, op, 1),
                 AcceptCount::Unlimited => self.accept_all(core, index, op, left.min(room)),
                 AcceptCount::Exactly(count) => {
                     self.accept_some(core, index, op, left.min(room).min(count as usize))
@@ -110,7 +113,7 @@ impl Epoll {
         // A connection is reported once it is known whether another one follows.
         let mut last = None;
         for taken in 0..most {
-            match accept(core, index) {
+            match accept(core, index, op) {
                 Ok(connection) => {
                     if let Some(before) = last.replace(connection) {
                         report(core, op, before, Done::MORE | Done::PENDING);
@@ -139,7 +142,7 @@ impl Epoll {
         let mut taken = 0;
         let mut drained = false;
         while taken < most {
-            match accept(core, index) {
+            match accept(core, index, op) {
                 Ok(connection) => {
                     taken += 1;
                     if let Some(before) = last.replace(connection) {
@@ -193,13 +196,17 @@ fn room_for_lwsockets(core: &Core) -> usize {
 
 /// The next connection's descriptor, or an errno. Connections that failed while they
 /// waited are passed over (accept(2), "Error handling").
-fn accept(core: &mut Core, index: u32) -> Result<i32, i32> {
+fn accept(core: &mut Core, index: u32, op: OpId) -> Result<i32, i32> {
     loop {
         core.stats.system_calls += 1;
-        let Some(listener) = interest::descriptor(core, index) else {
+        let Some(listener) = core.handles.at(index).and_then(interest::descriptor_of) else {
             return Err(libc::ECANCELED);
         };
-        match sys::socket::accept(listener) {
+        let peer = match core.ops.get_mut(op.index, op.generation) {
+            Some(Op { kind: OpKind::Accept(state), .. }) => state.peer.as_deref_mut(),
+            _ => None,
+        };
+        match sys::socket::accept(listener, peer) {
             Ok(connection) => return Ok(connection.into_raw_fd()),
             Err(error) => match errno(&error) {
                 libc::ECONNABORTED | libc::EINTR | libc::EPROTO => {}

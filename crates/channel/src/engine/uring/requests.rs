@@ -7,13 +7,14 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 
 use socket2::SockAddr;
+use sys::socket::AddressRoom;
 use sys::uring::squeue::{Entry, Flags};
 use sys::uring::{opcode, types};
 
 use super::stock::BUFFER_GROUP;
 use super::token::{self, Token};
 use super::{BatchSend, Uring};
-use crate::accept::{AcceptAs, AcceptCount};
+use crate::accept::AcceptAs;
 use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
 use crate::core::{Core, File, OpKind, WriteState};
 use crate::engine::Done;
@@ -238,10 +239,10 @@ impl Uring {
             OpKind::Accept(state) => {
                 let lightweight = state.kind == AcceptAs::LwSocket;
                 let direct = self.direct && lightweight;
-                let unlimited = state.count == AcceptCount::Unlimited;
-                let multishot =
-                    unlimited && self.capabilities.multishot_accept && !(lightweight && nearly_full);
-                accept(target, direct, multishot)
+                let multishot = state.is_multishot()
+                    && self.capabilities.multishot_accept
+                    && !(lightweight && nearly_full);
+                accept(target, direct, multishot, state.peer.as_deref_mut())
             }
             OpKind::Connect(address) => {
                 aimed!(target, |file| opcode::Connect::new(file, address.as_ptr().cast(), address.len())
@@ -539,17 +540,15 @@ impl Uring {
     }
 }
 
-fn accept(target: Target, direct: bool, multishot: bool) -> Entry {
+fn accept(target: Target, direct: bool, multishot: bool, peer: Option<&mut AddressRoom>) -> Entry {
     let slot = direct.then_some(types::DestinationSlot::auto_target());
     // Direct descriptors have no close-on-exec flag, and the kernel refuses it.
     let flags = if direct { 0 } else { libc::SOCK_CLOEXEC };
     if multishot {
         aimed!(target, |file| opcode::AcceptMulti::new(file).allocate_file_index(direct).flags(flags).build())
     } else {
-        aimed!(target, |file| opcode::Accept::new(file, ptr::null_mut(), ptr::null_mut())
-            .file_index(slot)
-            .flags(flags)
-            .build())
+        let (name, len) = peer.map_or((ptr::null_mut(), ptr::null_mut()), AddressRoom::pointers);
+        aimed!(target, |file| opcode::Accept::new(file, name, len).file_index(slot).flags(flags).build())
     }
 }
 
