@@ -61,7 +61,7 @@ impl Core {
     }
 
     pub(crate) fn end_of_closed(&mut self, op: OpId, handle: u32) {
-        let disconnect = matches!(self.op(op), Some(Op { kind: OpKind::Disconnect, .. }));
+        let disconnect = matches!(self.op(op), Some(Op { kind: OpKind::Disconnect(_), .. }));
         if disconnect {
             self.settle_disconnect(op, handle);
             return;

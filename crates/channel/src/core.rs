@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -210,9 +211,10 @@ pub(crate) enum OpKind {
         to: Destination,
         offset: Option<u64>,
     },
-    /// Shutdown of both directions, in its turn behind the queued writes.
-    Disconnect,
-    Shutdown(std::net::Shutdown),
+    /// A shutdown that includes sending, in its turn behind the queued writes.
+    Disconnect(Shutdown),
+    /// A shutdown at once.
+    Shutdown(Shutdown),
     Timer {
         cookie: u64,
     },
@@ -446,7 +448,7 @@ impl Core {
             _ => {
                 self.discard_accepted(&done);
                 self.discard(&done);
-                if matches!(self.op(done.op), Some(Op { kind: OpKind::Disconnect, .. })) {
+                if matches!(self.op(done.op), Some(Op { kind: OpKind::Disconnect(_), .. })) {
                     // What was written behind it, and the close itself, wait for its end.
                     self.settle_disconnect(done.op, name.index);
                 } else if !started {
@@ -474,7 +476,7 @@ impl Core {
                 self.ops.remove(done.op.index);
                 Event::Disconnect(outcome(done.result).map(drop))
             }
-            OpKind::Disconnect => {
+            OpKind::Disconnect(_) => {
                 self.settle_disconnect(done.op, handle);
                 Event::Disconnect(outcome(done.result).map(drop))
             }

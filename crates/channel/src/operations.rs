@@ -375,19 +375,15 @@ impl Channel {
     ///
     /// [`SubmitError`].
     pub fn disconnect(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
-        let index = self.core.open(handle)?;
-        self.require(index, Shape::is_socket)?;
-        let op = self.queue_write(index, OpKind::Disconnect).map_err(|(reason, _)| reason)?;
-        if let Some(lane) = self.core.lane(index) {
-            lane.connection.kernel_sends();
-            self.core.lane_sends_no_more(index);
-        }
-        self.flush_if_due();
-        Ok(op)
+        self.shutdown(handle, Shutdown::Both)
     }
 
-    /// Shuts one or both directions down at once (shutdown(2)), not waiting for queued
-    /// writes.
+    /// Shuts one or both directions down, as shutdown(2) does. What includes sending comes
+    /// behind the writes that are queued, none of which is lost; [`Shutdown::Read`] alone is
+    /// done at once, and what the peer has sent by then can still be read.
+    ///
+    /// [`Shutdown::Write`] is the half-close: the peer sees the end of the stream behind the
+    /// last write, and this side reads on.
     ///
     /// # Errors
     ///
@@ -395,7 +391,10 @@ impl Channel {
     pub fn shutdown(&mut self, handle: Handle, how: Shutdown) -> Result<OpId, SubmitError> {
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
-        let op = self.core.add_and_start(index, OpKind::Shutdown(how))?;
+        let op = match how {
+            Shutdown::Read => self.core.add_and_start(index, OpKind::Shutdown(how))?,
+            _ => self.queue_write(index, OpKind::Disconnect(how)).map_err(|(reason, _)| reason)?,
+        };
         if how != Shutdown::Read
             && let Some(lane) = self.core.lane(index)
         {
@@ -411,7 +410,10 @@ impl Channel {
     /// [`crate::Config::close_timeout`]; then the peer gets its FIN.
     ///
     /// The channel reads nothing more: what the peer still sends waits in the kernel, whose
-    /// window stops it. As with close(2), bytes that were never read turn the FIN into a RST.
+    /// window stops it. As with close(2), bytes that were never read turn the FIN into a RST,
+    /// which may cost the peer what it has not read yet. A server that refuses a peer which is
+    /// still sending therefore writes its answer, half-closes with [`Self::shutdown`], reads and
+    /// drops what comes until the end of the stream or for a while, and closes then.
     ///
     /// # Errors
     ///
@@ -583,7 +585,7 @@ impl Channel {
     pub fn cancel(&mut self, op: OpId) -> Result<(), CancelError> {
         let entry = self.core.op_mut(op).ok_or(CancelError)?;
         match entry.kind {
-            OpKind::Write { .. } | OpKind::Disconnect => self.core.cancel_write(op),
+            OpKind::Write { .. } | OpKind::Disconnect(_) => self.core.cancel_write(op),
             OpKind::Timer { .. } => self.ended_timers.push_back(op),
             _ if entry.cancelled => {}
             _ => {

@@ -3,7 +3,7 @@
 //! A handle has at most one send in the kernel. What queues behind it goes out in one
 //! piece with the next send (a message socket sends one message at a time).
 
-use std::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use socket2::SockAddr;
 
@@ -63,8 +63,8 @@ pub(crate) struct Fresh {
 pub(crate) enum NextWrites {
     /// Nothing is queued any more.
     Nothing,
-    /// Shut both directions down; this operation's [`Done`] tells the outcome.
-    Disconnect(OpId),
+    /// Shut these directions down; this operation's [`Done`] tells the outcome.
+    Disconnect(OpId, Shutdown),
     /// Send what [`Core::for_each_queued`] shows.
     Send {
         /// Whether the outcome must be handed out (or acted on) without sleeping first.
@@ -207,10 +207,11 @@ impl Core {
             return NextWrites::Nothing;
         };
         match &op.kind {
-            OpKind::Disconnect => {
+            OpKind::Disconnect(how) => {
+                let how = *how;
                 op.started = true;
                 entry.in_engine += 1;
-                NextWrites::Disconnect(self.op_id(first))
+                NextWrites::Disconnect(self.op_id(first), how)
             }
             OpKind::Write { quiet, .. } => {
                 let urgent = draining || !quiet || op.next != NO_OP;
@@ -424,14 +425,14 @@ impl Core {
         while let Some(op) = self.ops.at(at) {
             let (id, next) = (self.op_id(at), op.next);
             if op.cancelled && op.written == 0 && !op.started {
-                let disconnect = matches!(op.kind, OpKind::Disconnect);
                 self.pop_write(handle, at);
-                if !disconnect {
-                    self.done.push_back(Done::plain(id, -libc::ECANCELED));
-                } else if let Some(op) = self.ops.at_mut(at) {
-                    op.kind = OpKind::Shutdown(std::net::Shutdown::Both);
-                    self.done.push_back(Done::plain(id, -libc::ECANCELED));
+                if let Some(op) = self.ops.at_mut(at)
+                    && let OpKind::Disconnect(how) = op.kind
+                {
+                    // It stands in no queue any more.
+                    op.kind = OpKind::Shutdown(how);
                 }
+                self.done.push_back(Done::plain(id, -libc::ECANCELED));
             }
             at = next;
         }

@@ -1,10 +1,11 @@
 //! A close over a peer that keeps sending: what is read after it, and what the peer sees.
 
+use std::cell::Cell;
 use std::io::{ErrorKind, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use channel::{Event, Handle, Source};
+use channel::{Channel, Completion, Event, Handle, Source};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form, WATCHDOG};
@@ -148,6 +149,48 @@ pub fn an_unregister_under_a_flood_takes_nothing_more(fixture: &mut Fixture) -> 
             sending.join().unwrap();
         });
         driver.expect_silence();
+    });
+    Ok(())
+}
+
+/// The way to refuse a peer that is still sending, which a close alone would reset: answer,
+/// half-close, read on to the end.
+pub fn a_half_close_brings_a_refusal_to_a_peer_that_sends(fixture: &mut Fixture) -> Verdict {
+    fixture.for_each_form(|mut driver, form| {
+        for tight in [false, true] {
+            let (socket, mut peer) = if tight { net::tight_tcp_pair() } else { net::tcp_pair() };
+            let handle = driver.add(socket, form, 0);
+            let answer = net::pattern(100_000, 9);
+            driver.read_stream(handle).unwrap();
+            let (mut read, mut refused, closed) = (0, false, Cell::new(false));
+            let mut serve = |channel: &mut Channel, completion: Completion| match completion.event {
+                Event::Read { result: Ok(0), .. } => {
+                    channel.close(handle).unwrap();
+                    closed.set(true);
+                }
+                Event::Read { result, .. } => {
+                    read += result.unwrap();
+                    if !std::mem::replace(&mut refused, true) {
+                        channel.write_quiet(handle, answer.clone()).unwrap();
+                        channel.shutdown(handle, Shutdown::Write).unwrap();
+                    }
+                }
+                Event::Disconnect(result) => result.unwrap(),
+                other => panic!("{other:?}"),
+            };
+            let ended = driver.drive_while(
+                || {
+                    // All of its request first, then the answer.
+                    peer.write_all(&vec![7; 300_000]).unwrap();
+                    peer.shutdown(Shutdown::Write).unwrap();
+                    net::read_to_end(&mut peer)
+                },
+                &mut serve,
+            );
+            driver.drive_until(|_| closed.get(), &mut serve);
+            assert!(ended == (answer, End::Finished), "{} bytes, {:?}", ended.0.len(), ended.1);
+            assert_eq!(read, 300_000);
+        }
     });
     Ok(())
 }

@@ -184,6 +184,7 @@ macro_rules! for_each_case {
                 a_draining_close_reads_nothing
                 a_close_under_a_flood_ends_in_time
                 an_unregister_under_a_flood_takes_nothing_more
+                a_half_close_brings_a_refusal_to_a_peer_that_sends
             }
             lifetime {
                 a_closed_handle_stays_silent
@@ -206,6 +207,7 @@ macro_rules! for_each_case {
                 pipes_and_unix_sockets_take_them_whole_too
                 vectored_writes_of_many_parts
                 disconnect_comes_after_queued_writes
+                a_half_close_comes_after_queued_writes
                 writes_fail_once_each_when_the_peer_resets
                 a_quiet_write_speaks_only_when_it_fails
                 wrong_writes_are_refused

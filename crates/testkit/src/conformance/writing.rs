@@ -133,12 +133,23 @@ pub fn vectored_writes_of_many_parts(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn disconnect_comes_after_queued_writes(fixture: &mut Fixture) -> Verdict {
+    comes_after_queued_writes(fixture, Shutdown::Both)
+}
+
+pub fn a_half_close_comes_after_queued_writes(fixture: &mut Fixture) -> Verdict {
+    comes_after_queued_writes(fixture, Shutdown::Write)
+}
+
+fn comes_after_queued_writes(fixture: &mut Fixture, how: Shutdown) -> Verdict {
     fixture.for_each_form(|mut driver, form| {
         for tight in [false, true] {
             let (socket, mut peer) = if tight { net::tight_tcp_pair() } else { net::tcp_pair() };
             let handle = driver.add(socket, form, 0);
             let (want, spoken) = queue_mixture(&mut driver, handle);
-            let disconnect = driver.disconnect(handle).unwrap();
+            let disconnect = match how {
+                Shutdown::Both => driver.disconnect(handle).unwrap(),
+                _ => driver.shutdown(handle, how).unwrap(),
+            };
             let late = driver.write(handle, &b"late"[..]).unwrap();
             let ((got, end), mut seen) = driver.while_peer(|| read_slowly(&mut peer));
             assert!(got == want, "{} of {} bytes, or others", got.len(), want.len());
@@ -154,8 +165,13 @@ pub fn disconnect_comes_after_queued_writes(fixture: &mut Fixture) -> Verdict {
             let Event::Write { result: Err(error), .. } = &seen[spoken.len() + 1].event else { panic!() };
             assert!(matches!(error.raw_os_error(), Some(libc::EPIPE | libc::ECONNRESET)), "{error}");
             // The handle is still there.
-            let read = driver.read(handle).unwrap();
-            assert!(driver.expect_read(read).0.unwrap().is_empty());
+            if how == Shutdown::Write {
+                peer.write_all(b"answer").unwrap();
+                assert_eq!(driver.read_exactly(handle, 6), b"answer");
+            } else {
+                let read = driver.read(handle).unwrap();
+                assert!(driver.expect_read(read).0.unwrap().is_empty());
+            }
             driver.close(handle).unwrap();
         }
     });

@@ -111,7 +111,7 @@ impl Epoll {
             OpKind::Connect(_) => return self.start_connect(core, op, index),
             OpKind::Read { .. } | OpKind::ReadStream { .. } => return self.start_read(core, op, index),
             OpKind::Shutdown(how) => how,
-            OpKind::Write { .. } | OpKind::Disconnect | OpKind::Timer { .. } => return,
+            OpKind::Write { .. } | OpKind::Disconnect(_) | OpKind::Timer { .. } => return,
         };
         let result = self.shut_down(core, index, how);
         core.push_done(Done::plain(op, result));

@@ -1,7 +1,6 @@
 //! Writes: each queue in one call, and what did not fit when there is room.
 
 use std::io::{self, IoSlice};
-use std::net::Shutdown;
 
 use sys::file::Place;
 
@@ -23,8 +22,8 @@ impl Epoll {
     pub(super) fn write_queued(&mut self, core: &mut Core, index: u32) {
         match core.next_writes(index) {
             NextWrites::Nothing => {}
-            NextWrites::Disconnect(op) => {
-                let result = self.shut_down(core, index, Shutdown::Both);
+            NextWrites::Disconnect(op, how) => {
+                let result = self.shut_down(core, index, how);
                 core.push_done(Done::plain(op, result));
             }
             NextWrites::Send { .. } => {

@@ -264,12 +264,9 @@ impl Uring {
                 let offset = offset.unwrap_or(CURRENT_POSITION);
                 self.read(target, shape, first, offset)
             }
-            OpKind::Shutdown(how) => {
+            OpKind::Shutdown(how) | OpKind::Disconnect(how) => {
                 let how = shutdown_argument(*how);
                 aimed!(target, |file| opcode::Shutdown::new(file, how).build())
-            }
-            OpKind::Disconnect => {
-                aimed!(target, |file| opcode::Shutdown::new(file, libc::SHUT_RDWR).build())
             }
             OpKind::Write { .. } | OpKind::Timer { .. } => {
                 debug_assert!(false, "writes and timers are not started one by one");
@@ -345,7 +342,7 @@ impl Uring {
     pub(super) fn start_writes(&mut self, core: &mut Core, handle: u32) -> bool {
         let urgent = match core.next_writes(handle) {
             NextWrites::Nothing => return false,
-            NextWrites::Disconnect(op) => {
+            NextWrites::Disconnect(op, _) => {
                 self.pending += 1;
                 self.start(core, op);
                 return false;

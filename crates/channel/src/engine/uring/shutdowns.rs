@@ -8,7 +8,6 @@
 //! `HandleEntry::engine_word` counts.
 
 use std::io;
-use std::net::Shutdown;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -30,8 +29,7 @@ impl Uring {
         let entry = core.op(op)?;
         let handle = entry.handle.index;
         let how = match entry.kind {
-            OpKind::Disconnect => Shutdown::Both,
-            OpKind::Shutdown(how) => how,
+            OpKind::Disconnect(how) | OpKind::Shutdown(how) => how,
             _ => return None,
         };
         let submitted = if self.ring.queued() > 0 { self.submit(core) } else { Ok(()) };
@@ -103,5 +101,5 @@ pub(super) fn note_end(core: &mut Core, op: u32, shutdowns: &mut u32) {
 #[inline]
 fn shut_down_by(core: &Core, op: u32) -> Option<u32> {
     let entry = core.ops.at(op)?;
-    matches!(entry.kind, OpKind::Disconnect | OpKind::Shutdown(_)).then_some(entry.handle.index)
+    matches!(entry.kind, OpKind::Disconnect(_) | OpKind::Shutdown(_)).then_some(entry.handle.index)
 }
