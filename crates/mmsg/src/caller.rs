@@ -234,29 +234,15 @@ impl Caller {
     #[inline]
     fn look_for_fork(&mut self) {
         if self.fork_mark.as_ref().is_some_and(|mark| !mark.is_here()) {
-            self.leave_ring();
             self.ring = RingState::Untried;
+            self.fork_mark = None;
         }
-    }
-
-    /// Gives the parent's ring up without touching where it was mapped there.
-    fn leave_ring(&mut self) {
-        mem::forget(mem::replace(&mut self.ring, RingState::Unavailable));
-        self.fork_mark = None;
     }
 }
 
 impl Default for Caller {
     fn default() -> Caller {
         Caller::new()
-    }
-}
-
-impl Drop for Caller {
-    fn drop(&mut self) {
-        if self.fork_mark.as_ref().is_some_and(|mark| !mark.is_here()) {
-            self.leave_ring();
-        }
     }
 }
 

@@ -5,8 +5,8 @@
 //! minimum wait).
 
 use std::io;
-use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::mem::{self, ManuallyDrop};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub use io_uring::{cqueue, opcode, squeue, types};
 use io_uring::IoUring;
 
 use crate::capabilities::Capabilities;
-use crate::mapping::Mapping;
+use crate::mapping::{ForkMark, Mapping};
 
 const ENTER_GETEVENTS: u32 = 1 << 0;
 const ENTER_EXT_ARG: u32 = 1 << 3;
@@ -58,9 +58,11 @@ pub enum Sleep {
     },
 }
 
-/// A ring that belongs to the thread that made it.
+/// A ring that belongs to the thread that made it. In the child of a fork it is good for
+/// nothing but to be dropped, which closes the child's copy of its descriptor.
 pub struct Ring {
-    uring: IoUring,
+    uring: ManuallyDrop<IoUring>,
+    fork_mark: ForkMark,
     /// Its number in the task's registered rings, if it could be registered.
     registered: Option<u32>,
     taskrun_flag: bool,
@@ -88,8 +90,9 @@ impl Ring {
         if taskrun_flag {
             builder.setup_taskrun_flag();
         }
-        let uring = builder.build(entries)?;
-        let mut ring = Ring { uring, registered: None, taskrun_flag };
+        let fork_mark = ForkMark::new()?;
+        let uring = ManuallyDrop::new(builder.build(entries)?);
+        let mut ring = Ring { uring, fork_mark, registered: None, taskrun_flag };
         if capabilities.registered_ring_fd {
             ring.registered = ring.register_ring_fd();
         }
@@ -242,6 +245,13 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        if !self.fork_mark.is_here() {
+            // Its memory is not mapped here (MADV_DONTFORK): where it was, the child may
+            // have something else by now.
+            // SAFETY: the ring owns the descriptor, and drops nothing else of `uring`.
+            drop(unsafe { OwnedFd::from_raw_fd(self.uring.as_raw_fd()) });
+            return;
+        }
         // The registration holds the ring open as a descriptor would.
         if let Some(offset) = self.registered {
             let mut update = RingFdUpdate { offset, reserved: 0, data: 0 };
@@ -251,6 +261,8 @@ impl Drop for Ring {
                 libc::syscall(libc::SYS_io_uring_register, fd, UNREGISTER_RING_FDS, &raw mut update, 1)
             };
         }
+        // SAFETY: nothing uses it afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.uring) };
     }
 }
 

@@ -1,12 +1,36 @@
 #include "test.h"
 
+/* Where the parent has its ring, the child has nothing: what it maps may come to lie there. */
+enum { MAPPINGS = 64, MAPPING = 32 << 10 };
+
+static void map_memory(char *mappings[MAPPINGS])
+{
+	for (int i = 0; i < MAPPINGS; i++) {
+		mappings[i] = mmap(NULL, MAPPING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(mappings[i] != MAP_FAILED);
+		memset(mappings[i], i, MAPPING);
+	}
+}
+
+static void check_memory(char *mappings[MAPPINGS])
+{
+	unsigned char resident[MAPPING / 4096];
+
+	for (int i = 0; i < MAPPINGS; i++) {
+		EQUAL(mincore(mappings[i], MAPPING, resident), 0);
+		EQUAL(mappings[i][MAPPING - 1], i);
+	}
+}
+
 /* A child has the parent's channel only to destroy its copy; the parent's goes on, its
  * listener included. */
 static void child(mp_channel *channel, mp_handle handle)
 {
 	struct mp_event event;
+	char *mappings[MAPPINGS];
 	mp_channel *own;
 
+	map_memory(mappings);
 	EQUAL(mp_dispatch(channel, 0, &event), -MP_EFORKED);
 	EQUAL(mp_write_quiet(handle, "x", 1), -MP_EFORKED);
 	EQUAL(mp_close(handle), -MP_EFORKED);
@@ -14,6 +38,7 @@ static void child(mp_channel *channel, mp_handle handle)
 	EQUAL(mp_register(channel, 0, NULL, NULL, 0), -MP_EFORKED);
 	EQUAL(mp_wakeup(channel), -MP_EFORKED);
 	EQUAL(mp_destroy(channel), 0);
+	check_memory(mappings);
 	EQUAL(mp_close(handle), -EBADF);
 	own = make_channel(NULL);
 	EQUAL(mp_dispatch(own, 0, &event), 0);

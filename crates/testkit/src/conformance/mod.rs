@@ -282,6 +282,7 @@ macro_rules! for_each_case {
             }
             processes {
                 a_forked_child_is_turned_away
+                a_forked_child_drops_its_copy_alone
                 the_environment_chooses_the_engine
                 an_unknown_engine_is_an_error
                 a_seccomp_filter_leads_to_epoll

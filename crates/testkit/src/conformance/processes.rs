@@ -58,6 +58,60 @@ pub fn a_forked_child_is_turned_away(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
+pub fn a_forked_child_drops_its_copy_alone(fixture: &mut Fixture) -> Verdict {
+    const DESCRIPTORS_LEFT: i32 = 100;
+    let config = fixture.config();
+    process::isolated(fixture.name(), || {
+        let mut driver = Some(Driver::new(config));
+        let (socket, mut peer) = net::tcp_pair();
+        let Some(channel) = driver.as_mut() else { unreachable!() };
+        let handle = channel.register(socket, 0).unwrap();
+        channel.read_stream(handle).unwrap();
+        channel.flush().unwrap();
+        let descriptors = process::open_descriptors();
+        let status = process::in_forked_child(|| {
+            // What the child maps may lie where the parent has the ring.
+            let mappings: Vec<Mapped> = (0..64).map(|_| Mapped::new()).collect();
+            drop(driver.take());
+            if process::open_descriptors() >= descriptors {
+                return DESCRIPTORS_LEFT;
+            }
+            mappings.iter().filter(|mapping| !mapping.is_there()).count() as i32
+        });
+        assert_ne!(status, DESCRIPTORS_LEFT, "the child's descriptors stay open");
+        assert_eq!(status, 0, "so many of the child's mappings went with the channel");
+        let Some(channel) = driver.as_mut() else { unreachable!() };
+        peer.write_all(b"after").unwrap();
+        assert!(matches!(channel.next().event, Event::Read { result: Ok(5), .. }));
+        channel.write_quiet(handle, &b"reply"[..]).unwrap();
+        channel.flush().unwrap();
+        assert_eq!(net::read_exactly(&mut peer, 5), b"reply");
+    });
+    Ok(())
+}
+
+/// Some memory that is mapped until the process ends.
+struct Mapped(*mut libc::c_void);
+
+impl Mapped {
+    const LEN: usize = 32 << 10;
+
+    fn new() -> Mapped {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        let address = unsafe { libc::mmap(std::ptr::null_mut(), Mapped::LEN, protection, flags, -1, 0) };
+        assert_ne!(address, libc::MAP_FAILED);
+        Mapped(address)
+    }
+
+    fn is_there(&self) -> bool {
+        let mut resident = [0; Mapped::LEN / 4096];
+        // SAFETY: writes one byte a page; where nothing is mapped it fails.
+        unsafe { libc::mincore(self.0, Mapped::LEN, resident.as_mut_ptr()) == 0 }
+    }
+}
+
 /// What a child may try with its parent's channel. Returns the number of the first step
 /// that went wrong, 0 if none did.
 fn use_in_child(driver: &mut Driver, handles: &[channel::Handle], fresh: Config) -> i32 {
