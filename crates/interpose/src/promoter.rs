@@ -582,7 +582,7 @@ fn no_longer_offered() {
 
 /// The offered socket of a token, if it is still that.
 fn offered(token: Token) -> Option<&'static Socket> {
-    let socket = sockets::at(token.get() as u32);
+    let socket = sockets::get(token.get() as u32)?;
     let same = socket.generation.load(Ordering::Relaxed) == (token.get() >> 32) as u32;
     (same && socket.state() == State::Offered).then_some(socket)
 }

@@ -239,6 +239,11 @@ pub(crate) fn at(number: u32) -> &'static Socket {
     unsafe { &*RECORDS.load(Ordering::Relaxed).add(number as usize) }
 }
 
+/// A record by a number that came from elsewhere. `None`: no record has it.
+pub(crate) fn get(number: u32) -> Option<&'static Socket> {
+    (number < USED.load(Ordering::Relaxed)).then(|| at(number))
+}
+
 /// A record for a new socket, and its number. `None`: no room.
 pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> {
     if RECORDS.load(Ordering::Acquire).is_null() {

@@ -1,7 +1,7 @@
 //! The client's side of the talk with the monitor. Nothing here waits: a monitor that is
 //! not there is a normal result, and is looked for again after a while.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -177,6 +177,9 @@ pub enum LossCause {
     /// It sent what is no message.
     #[error("the monitor sent nonsense: {0}")]
     Nonsense(#[source] DecodeError),
+    /// It answered what was not offered, once more, or before its welcome.
+    #[error("the monitor sent a message out of turn")]
+    OutOfTurn,
     /// A message came without its descriptors, or with too many.
     #[error("the monitor sent a message with the wrong descriptors")]
     Descriptors,
@@ -217,8 +220,8 @@ pub enum Answer {
         /// Bytes of the segments that are granted now.
         segment_size: u32,
     },
-    /// The offered connection has its memory. Comes also for an offer that was withdrawn
-    /// a moment before; such a grant is dropped.
+    /// The offered connection has its memory. A refusal may still take it back: the other end could
+    /// not be told.
     Granted {
         /// The offer; from now on the promoted connection, until it is withdrawn.
         token: Token,
@@ -238,6 +241,13 @@ pub enum Answer {
     },
 }
 
+/// What a message of the monitor came to.
+enum Received {
+    Answer(Answer),
+    /// It crossed a withdrawal.
+    Late,
+}
+
 /// A loop's connection to its monitor.
 pub struct Client {
     options: Options,
@@ -249,7 +259,18 @@ pub struct Client {
     /// What could not be sent and must not be forgotten, for the connected monitor.
     unsent: VecDeque<Packet>,
     peer_loops: HashMap<u64, Weak<PeerLoop>>,
+    /// The connected monitor has welcomed this client.
+    welcome: bool,
+    /// Offers without an answer.
+    unanswered: HashSet<Token>,
+    /// Those that were granted, and not withdrawn since: a refusal may still take the grant back.
+    granted: HashSet<Token>,
+    /// Withdrawals of either, behind each of which one more message may come that crossed it.
+    withdrawn: u64,
 }
+
+/// Unanswered offers beyond which no more are made: more than a monitor lets wait.
+const MOST_UNANSWERED: usize = 1 << 16;
 
 impl Client {
     /// Looks for a monitor once. If there is none, one is started where `options` allow
@@ -268,6 +289,10 @@ impl Client {
             last_start: None,
             unsent: VecDeque::new(),
             peer_loops: HashMap::new(),
+            welcome: false,
+            unanswered: HashSet::new(),
+            granted: HashSet::new(),
+            withdrawn: 0,
         };
         client.reconnect_due(now)?;
         Ok(client)
@@ -321,16 +346,20 @@ impl Client {
     /// Nothing was offered; the connection stays on TCP.
     pub fn offer(&mut self, token: Token, connection: BorrowedFd<'_>) -> Result<(), OfferError> {
         self.flush();
-        if !self.unsent.is_empty() {
+        if !self.unsent.is_empty() || self.unanswered.len() >= MOST_UNANSWERED {
             return Err(OfferError::Full);
         }
-        self.say(&ClientMessage::Offer { token }.encode(), &[connection])
+        self.say(&ClientMessage::Offer { token }.encode(), &[connection])?;
+        self.unanswered.insert(token);
+        Ok(())
     }
 
     /// Takes an offer back, or tells that a promoted connection is over. A busy monitor is
     /// told later; one that is gone has forgotten it anyway.
     pub fn withdraw(&mut self, token: Token) {
         self.flush();
+        let known = self.unanswered.remove(&token) || self.granted.remove(&token);
+        self.withdrawn += u64::from(known);
         let packet = ClientMessage::Withdraw { token }.encode();
         if !self.unsent.is_empty() || matches!(self.say(&packet, &[]), Err(OfferError::Full)) {
             self.unsent.push_back(packet);
@@ -356,13 +385,25 @@ impl Client {
         self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
     }
 
-    /// The monitor's next answer, if one has come.
+    /// The monitor's next answer, if one has come: one welcome, and then at most two answers to
+    /// each offer, so that a loop over them ends whatever the monitor sends.
     ///
     /// # Errors
     ///
-    /// The monitor is gone. Told once; `reconnect_due` looks for another.
+    /// The monitor is gone, or broke the rules. Told once; `reconnect_due` looks for another.
     pub fn receive(&mut self) -> Result<Option<Answer>, ReceiveError> {
         self.flush();
+        loop {
+            match self.receive_message() {
+                Ok(Some(Received::Answer(answer))) => return Ok(Some(answer)),
+                Ok(Some(Received::Late)) => {}
+                Ok(None) => return Ok(None),
+                Err(cause) => return Err(self.lose(cause)),
+            }
+        }
+    }
+
+    fn receive_message(&mut self) -> Result<Option<Received>, LossCause> {
         let Some(socket) = &self.socket else { return Ok(None) };
         let mut bytes = [0; MOST_BYTES];
         let received = packet::receive(socket.as_fd(), &mut bytes).or_else(|error| {
@@ -374,25 +415,48 @@ impl Client {
         let received = match received {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(self.lose(LossCause::System(error))),
+            Err(error) => return Err(LossCause::System(error)),
         };
         if received.len == 0 {
-            return Err(self.lose(LossCause::Ended));
+            return Err(LossCause::Ended);
         }
-        let message = match MonitorMessage::decode(&bytes[..received.len]) {
-            Ok(message) if !received.truncated => message,
+        let message = MonitorMessage::decode(&bytes[..received.len]).map_err(LossCause::Nonsense)?;
+        if !self.expects(&message)? {
+            return Ok(Some(Received::Late));
+        }
+        let answer = match message {
+            message if !received.truncated => self.take(message, received.descriptors)?,
             // This process may have no more descriptors: the connection stays on TCP.
-            Ok(MonitorMessage::Grant { token, .. }) if received.len < MOST_BYTES => {
+            MonitorMessage::Grant { token, .. } if received.len < MOST_BYTES => {
                 self.withdraw(token);
-                return Ok(Some(Answer::Refused { token, reason: Reason::NoMemory }));
+                Answer::Refused { token, reason: Reason::NoMemory }
             }
-            Ok(_) => return Err(self.lose(LossCause::Descriptors)),
-            Err(error) => return Err(self.lose(LossCause::Nonsense(error))),
+            _ => return Err(LossCause::Descriptors),
         };
-        match self.take(message, received.descriptors) {
-            Ok(answer) => Ok(Some(answer)),
-            Err(cause) => Err(self.lose(cause)),
+        Ok(Some(Received::Answer(answer)))
+    }
+
+    /// Whether a message has its turn now: one welcome comes first, then a grant or a refusal of what
+    /// was offered, and perhaps a refusal of what was granted. False: it crossed a withdrawal.
+    fn expects(&mut self, message: &MonitorMessage) -> Result<bool, LossCause> {
+        let expected = match *message {
+            MonitorMessage::Refuse { token: None, .. } => true,
+            MonitorMessage::Welcome { .. } => !std::mem::replace(&mut self.welcome, true),
+            _ if !self.welcome => false,
+            MonitorMessage::Grant { token, .. } => {
+                self.unanswered.remove(&token) && self.granted.insert(token)
+            }
+            MonitorMessage::Refuse { token: Some(token), .. } => {
+                self.unanswered.remove(&token) || self.granted.remove(&token)
+            }
+            MonitorMessage::End { .. } => false,
+        };
+        let answers = matches!(message, MonitorMessage::Grant { .. } | MonitorMessage::Refuse { .. });
+        if !expected && answers && self.withdrawn > 0 {
+            self.withdrawn -= 1;
+            return Ok(false);
         }
+        if expected { Ok(true) } else { Err(LossCause::OutOfTurn) }
     }
 
     fn take(
@@ -464,6 +528,10 @@ impl Client {
     fn lose(&mut self, cause: LossCause) -> ReceiveError {
         self.socket = None;
         self.unsent.clear();
+        self.welcome = false;
+        self.unanswered.clear();
+        self.granted.clear();
+        self.withdrawn = 0;
         // One that is started anew is found soon, and one that stays away is left alone.
         self.pause = STARTING.min(self.options.retry);
         self.next_attempt = Instant::now() + self.pause;

@@ -34,6 +34,19 @@ impl Monitor {
         }
     }
 
+    /// A client that was welcomed and has offered these tokens, and the connection to it.
+    fn welcomed(&self, offers: std::ops::RangeInclusive<u64>) -> (Client, OwnedFd) {
+        let (mut client, connection) = self.client();
+        say(&connection, WELCOME, &[memory(LOOP_PAGE).writable.as_fd()]);
+        assert!(matches!(client.receive().unwrap(), Some(Answer::Welcome { .. })));
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for number in offers {
+            client.offer(token(number), socket.as_fd()).unwrap();
+            assert!(matches!(heard(&connection), Some(ClientMessage::Offer { .. })));
+        }
+        (client, connection)
+    }
+
     /// A client, and the connection to it; its hello has been read.
     fn client(&self) -> (Client, OwnedFd) {
         let client = Client::connect(&self.options()).unwrap();
@@ -133,24 +146,77 @@ fn memory_is_mapped_only_if_it_is_sound() {
         (MonitorMessage::Refuse { token: Some(token(1)), reason: Reason::Rate }, vec![own], descriptors),
     ];
     for (message, with, expected) in cases {
-        let (mut client, connection) = monitor.client();
+        let (mut client, connection) = match message {
+            MonitorMessage::Welcome { .. } => monitor.client(),
+            _ => monitor.welcomed(1..=1),
+        };
         say(&connection, message, &with);
         let loss = client.receive().unwrap_err();
         assert!(expected(&loss.cause), "{message:?}: {loss}");
         assert!(client.fd().is_none() && client.receive().unwrap().is_none());
     }
     // Whereas a segment that this process may not write to is only this connection's loss.
-    let (mut client, connection) = monitor.client();
+    let (mut client, connection) = monitor.welcomed(7..=7);
     say(&connection, grant(7), &[peer, peer, page]);
     let answer = client.receive().unwrap().unwrap();
     assert!(matches!(answer, Answer::Refused { reason: Reason::NoMemory, .. }), "{answer:?}");
     assert_eq!(heard(&connection), Some(ClientMessage::Withdraw { token: token(7) }));
 }
 
+/// Whatever it says, a client's loop over its answers ends.
+#[test]
+fn each_offer_has_one_answer() {
+    let monitor = Monitor::new("turn");
+    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let memory = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    let refuse = |number, reason| MonitorMessage::Refuse { token: Token::new(number), reason };
+    let refusal = refuse(1, Reason::Rate);
+    type Said<'a> = (MonitorMessage, &'a [BorrowedFd<'a>]);
+    let page = [page.writable.as_fd()];
+    let out_of_turn: &[&[Said<'_>]] = &[
+        &[(WELCOME, &page)],
+        &[(grant(2), &memory)],
+        &[(refuse(2, Reason::Unmatched), &[])],
+        &[(refuse(u64::MAX, Reason::Unmatched), &[])],
+        &[(refusal, &[]), (refusal, &[])],
+        &[(refusal, &[]), (grant(1), &memory)],
+        &[(grant(1), &memory), (grant(1), &memory)],
+        &[(grant(1), &memory), (refusal, &[]), (refusal, &[])],
+        &[(MonitorMessage::End { next: None }, &[])],
+    ];
+    for said in out_of_turn {
+        let (mut client, connection) = monitor.welcomed(1..=1);
+        said.iter().for_each(|(message, with)| say(&connection, *message, with));
+        for _ in 1..said.len() {
+            client.receive().unwrap().unwrap();
+        }
+        let loss = client.receive().unwrap_err();
+        assert!(matches!(loss.cause, LossCause::OutOfTurn), "{said:?}: {loss}");
+    }
+    let (mut client, connection) = monitor.client();
+    say(&connection, refusal, &[]);
+    assert!(matches!(client.receive().unwrap_err().cause, LossCause::OutOfTurn), "before the welcome");
+    // A grant that could not be told to the other end is taken back.
+    let (mut client, connection) = monitor.welcomed(1..=1);
+    say(&connection, grant(1), &memory);
+    say(&connection, refusal, &[]);
+    assert!(matches!(client.receive().unwrap(), Some(Answer::Granted { .. })));
+    assert!(matches!(client.receive().unwrap(), Some(Answer::Refused { .. })));
+    // An answer crosses a withdrawal, and no further one does.
+    let (mut client, connection) = monitor.welcomed(1..=2);
+    client.withdraw(token(1));
+    client.withdraw(token(1));
+    say(&connection, grant(1), &memory);
+    say(&connection, refuse(2, Reason::Policy), &[]);
+    assert!(matches!(client.receive().unwrap(), Some(Answer::Refused { token, .. }) if token.get() == 2));
+    say(&connection, refusal, &[]);
+    assert!(matches!(client.receive().unwrap_err().cause, LossCause::OutOfTurn));
+}
+
 #[test]
 fn one_loop_has_one_page() {
     let monitor = Monitor::new("page");
-    let (mut client, connection) = monitor.client();
+    let (mut client, connection) = monitor.welcomed(1..=3);
     let (page, other) = (memory(LOOP_PAGE), memory(LOOP_PAGE));
     let segment = memory(SIZE as usize);
     let mut loops = Vec::new();

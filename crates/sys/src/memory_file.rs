@@ -62,6 +62,10 @@ pub enum UnsoundFile {
         /// Bytes it should have.
         expected: u64,
     },
+    /// Its pages can be taken away (huge ones, which the kernel has no more of), and a mapping of it
+    /// would fault.
+    #[error("the shared memory is of huge pages")]
+    HugePages,
     /// It is no memory file, or the kernel refuses to tell.
     #[error("the descriptor is no sealed memory: {0}")]
     Foreign(#[source] io::Error),
@@ -81,6 +85,14 @@ pub fn check(fd: BorrowedFd<'_>, len: u64) -> Result<u64, UnsoundFile> {
         return Err(UnsoundFile::Unsealed);
     }
     let stat = rustix::fs::fstat(fd).map_err(|errno| UnsoundFile::Foreign(errno.into()))?;
+    // The file system is asked only where the size of a page leaves it open.
+    let is_ordinary = u64::try_from(stat.st_blksize) == Ok(4096) || {
+        let system = rustix::fs::fstatfs(fd).map_err(|errno| UnsoundFile::Foreign(errno.into()))?;
+        system.f_type == libc::TMPFS_MAGIC
+    };
+    if !is_ordinary {
+        return Err(UnsoundFile::HugePages);
+    }
     let found = u64::try_from(stat.st_size).unwrap_or(0);
     if found != len {
         return Err(UnsoundFile::Size { found, expected: len });
@@ -118,6 +130,13 @@ mod tests {
         let plain = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&plain, 4096).unwrap();
         assert!(matches!(check(plain.as_fd(), 4096), Err(UnsoundFile::Unsealed)));
+        // Whether there are huge pages or not: none is touched.
+        if let Ok(huge) = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB)
+            && rustix::fs::ftruncate(&huge, 32 << 20).is_ok()
+        {
+            rustix::fs::fcntl_add_seals(&huge, SEALS).unwrap();
+            assert!(matches!(check(huge.as_fd(), 32 << 20), Err(UnsoundFile::HugePages)));
+        }
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(matches!(check(null.as_fd(), 4096), Err(UnsoundFile::Foreign(_))));
     }
