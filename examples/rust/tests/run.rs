@@ -131,10 +131,11 @@ fn a_crowd_ends_no_server() {
     let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = probe.local_addr().unwrap().to_string();
     drop(probe);
-    let servers: [(&str, &[&str]); 4] = [
+    let servers: [(&str, &[&str]); 5] = [
         (env!("CARGO_BIN_EXE_echo"), &["127.0.0.1:0"]),
         (env!("CARGO_BIN_EXE_multicore"), &[&address, "1"]),
         (env!("CARGO_BIN_EXE_file_and_socket"), &[file, "127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_line_server"), &["127.0.0.1:0"]),
         (env!("CARGO_BIN_EXE_promotion"), &["serve", "127.0.0.1:0"]),
     ];
     for engine in engines() {
@@ -144,12 +145,12 @@ fn a_crowd_ends_no_server() {
             let mut server = Server::of(limited.env("MEGAPIPE_ENGINE", engine).stderr(Stdio::null()));
             let mut crowd: Vec<TcpStream> = (0..150).map(|_| server.connect()).collect();
             for client in &mut crowd {
-                client.write_all(b"x").unwrap();
+                client.write_all(b"x\n").unwrap();
             }
             std::thread::sleep(Duration::from_millis(300));
             drop(crowd);
             let mut last = server.connect();
-            last.write_all(b"x").unwrap();
+            last.write_all(b"x\n").unwrap();
             let served = last.read_exact(&mut [0]);
             let ended = server.child.try_wait().unwrap();
             assert!(served.is_ok() && ended.is_none(), "{program} on {engine}: {served:?}, {ended:?}");
@@ -246,5 +247,167 @@ fn many_players_hear_of_the_last() {
             hears(&players[0], |world| world.len() <= 1200 && world.chunks(4).any(|one| one == last)),
             "{engine}"
         );
+    }
+}
+
+fn line_server(engine: &str, idle: &str) -> Server {
+    Server::start(env!("CARGO_BIN_EXE_line_server"), engine, &["127.0.0.1:0", idle])
+}
+
+/// Sends something and expects its answer.
+fn ask(stream: &mut TcpStream, what: &str, answer: &str) {
+    stream.write_all(what.as_bytes()).unwrap();
+    let mut got = vec![0; answer.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(String::from_utf8_lossy(&got), answer);
+}
+
+/// Sends numbered lines and reads nothing, until the server has not read for some time. Returns the answers to all that
+/// was sent, of which the last may lack its end.
+fn flood(stream: &TcpStream) -> Vec<u8> {
+    const BOUND: usize = 64 << 20;
+    let mut stream = stream;
+    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+    let mut answers = Vec::new();
+    for first in (0..).step_by(100) {
+        let lines: String = (first..first + 100).map(|number| format!("line {number}\n")).collect();
+        let mut sent = 0;
+        while sent < lines.len() {
+            match stream.write(&lines.as_bytes()[sent..]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                    answers.extend(lines.as_bytes()[..sent].to_ascii_uppercase());
+                    return answers;
+                }
+            }
+        }
+        answers.extend(lines.to_ascii_uppercase().into_bytes());
+        assert!(answers.len() < BOUND, "{BOUND} bytes are taken from a client that does not read");
+    }
+    unreachable!("numbers have no end")
+}
+
+impl Server {
+    fn terminate(&self) {
+        let status = Command::new("kill").arg(self.child.id().to_string()).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits for the end, which must come within the time and be a success.
+    fn ends_within(&mut self, limit: Duration) -> Duration {
+        let start = std::time::Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(status.success(), "{status}");
+                return start.elapsed();
+            }
+            assert!(start.elapsed() < limit, "it does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn lines_may_come_in_pieces() {
+    for engine in engines() {
+        let server = line_server(engine, "60");
+        let mut stream = server.connect();
+        stream.set_nodelay(true).unwrap();
+        for piece in ["o", "ne", "\ntwo\nthr", "ee"] {
+            stream.write_all(piece.as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ask(&mut stream, "\n\nfive\n", "ONE\nTWO\nTHREE\n\nFIVE\n");
+        // A line of which the end never comes is given up, and so is what stands behind the last line end.
+        let mut long = server.connect();
+        let taken = long.write_all(&[b'x'; 100_000]);
+        assert!(taken.is_err() || long.read(&mut [0]).unwrap_or(0) == 0);
+        stream.write_all(b"last\nno line").unwrap();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let mut rest = String::new();
+        stream.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "LAST\n");
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    for engine in engines() {
+        let server = line_server(engine, "60");
+        let (silent, mut other) = (server.connect(), server.connect());
+        let answers = flood(&silent);
+        ask(&mut other, "hello\n", "HELLO\n");
+        // Nothing of it is lost.
+        silent.shutdown(Shutdown::Write).unwrap();
+        let mut got = Vec::new();
+        (&silent).read_to_end(&mut got).unwrap();
+        let whole = answers.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+        assert!(got == answers[..whole], "{engine}: {} of {whole} bytes", got.len());
+        ask(&mut other, "bye\n", "BYE\n");
+    }
+}
+
+#[test]
+fn idle_clients_are_disconnected() {
+    for engine in engines() {
+        let server = line_server(engine, "1");
+        let start = std::time::Instant::now();
+        let (mut idle, mut half, full, mut busy) =
+            (server.connect(), server.connect(), server.connect(), server.connect());
+        half.write_all(b"half a line").unwrap();
+        flood(&full);
+        while start.elapsed() < Duration::from_secs(4) {
+            ask(&mut busy, "x\n", "X\n");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        for stream in [&mut idle, &mut half] {
+            stream.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+            match stream.read(&mut [0]) {
+                Ok(count) => assert_eq!(count, 0),
+                Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{engine}"),
+            }
+        }
+        assert!((&full).write_all(b"x").is_err(), "{engine}: it takes no answer");
+        ask(&mut busy, "x\n", "X\n");
+    }
+}
+
+#[test]
+fn a_server_ends_when_its_answers_are_taken() {
+    for engine in engines() {
+        let mut server = line_server(engine, "60");
+        let (mut quiet, pending) = (server.connect(), server.connect());
+        ask(&mut quiet, "hello\n", "HELLO\n");
+        let answers = flood(&pending);
+        server.terminate();
+        // The quiet one gets an end; new ones get nothing.
+        assert_eq!(quiet.read(&mut [0]).unwrap(), 0);
+        drop(quiet);
+        let refused = TcpStream::connect(&server.address).and_then(|mut late| late.read(&mut [0]));
+        assert!(refused.is_err() || refused.is_ok_and(|count| count == 0));
+        assert!(server.child.try_wait().unwrap().is_none(), "answers are pending");
+        let mut got = Vec::new();
+        (&pending).read_to_end(&mut got).unwrap();
+        assert!(
+            !got.is_empty() && got.ends_with(b"\n") && answers.starts_with(&got),
+            "{engine}: {}",
+            got.len()
+        );
+        drop(pending);
+        server.ends_within(Duration::from_secs(4));
+    }
+}
+
+#[test]
+fn a_server_ends_though_a_client_does_not_read() {
+    for engine in engines() {
+        let mut server = line_server(engine, "60");
+        let pending = server.connect();
+        flood(&pending);
+        server.terminate();
+        assert!(server.ends_within(Duration::from_secs(30)) > Duration::from_secs(4));
+        drop(pending);
     }
 }
