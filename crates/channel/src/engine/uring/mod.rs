@@ -269,6 +269,9 @@ impl Uring {
         } = self;
         ring.reap(|user_data, result, flags| {
             *reaped += 1;
+            // Signals interrupt no request. A cancel interrupts one that a thread of the kernel works on: Linux 6.1 gives
+            // it a send that had to wait for room twice.
+            let result = if result == -libc::EINTR { -libc::ECANCELED } else { result };
             match Token::from_bits(user_data) {
                 Token::Op { index, generation } => {
                     let more = cqueue::more(flags);
