@@ -99,6 +99,11 @@ impl Receive<'_> {
         room.left() > 0
     }
 
+    /// recvmsg(2) refuses such a message with EMSGSIZE, and so do requests, but for those of Linux 6.1: with EINVAL.
+    fn has_too_many_pieces(&self, entry: usize) -> bool {
+        self.msgs[self.rooms[entry].next()].msg_hdr.msg_iovlen > libc::UIO_MAXIOV as _
+    }
+
     /// recvmmsg(2) tells the error of a stream before its data, and takes it from the socket; recvmsg(2) gives the
     /// data first, and no more than that may be taken before the error. It never tells a reset behind an end (EPIPE): the
     /// end is all that it gives.
@@ -178,6 +183,11 @@ impl Work for Receive<'_> {
     fn completed(&mut self, data: u64, result: i32) -> bool {
         let light = (data & LIGHT != 0).then_some((data & !LIGHT) as usize >> 32);
         let entry = data as u32 as usize;
+        let result = if result == -libc::EINVAL && light.is_none() && self.has_too_many_pieces(entry) {
+            -libc::EMSGSIZE
+        } else {
+            result
+        };
         self.keep(entry, light, as_from_a_call(self.eps[entry].sockfd, result))
     }
 
