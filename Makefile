@@ -17,7 +17,7 @@ test: ## Run every test, on both engines
 test-apps: ## Run test suites of others plain and under the preload library; SUITES names some
 	tests/apps/run.sh $(SUITES)
 
-soak: ## Run COUNT (10000) random sequences against the model on each engine
+soak: ## Run COUNT (10000) random sequences against the model, and 20,000 connections for SCALE_SECONDS (60), on each engine
 	scripts/soak.sh
 
 soak-apps: ## Run Redis, nginx, HAProxy and PostgreSQL for DURATION (600) seconds from SEED on, and kill them all the time

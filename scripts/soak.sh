@@ -2,13 +2,15 @@
 # The random model at length: COUNT sequences on each engine, and COUNT on io_uring with no more than Linux 6.1 gives it.
 # Each piece of 1000 has a seed of its own, which is printed: a failure is repeated with
 #     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe-channel --test model ENGINE
-# Usage: COUNT=10000 SEED=1 scripts/soak.sh
+# Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
+# Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 scripts/soak.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 CARGO=${CARGO:-cargo}
 COUNT=${COUNT:-10000}
 SEED=${SEED:-$(date +%s)}
+SCALE_SECONDS=${SCALE_SECONDS:-60}
 LOGS=${CARGO_TARGET_DIR:-target}/soak-logs
 PIECE=1000
 # As in test.sh.
@@ -18,9 +20,11 @@ LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
 mkdir -p "$LOGS"
 rm -f "$LOGS"/*.log
 # A copy, which later builds leave alone.
-"$CARGO" test --locked --release -p megapipe-channel --test model --no-run 2>&1 | tee "$LOGS/build.log"
-program=$(sed -n 's/^ *Executable tests\/model[^ ]* (\(.*\))$/\1/p' "$LOGS/build.log")
-cp "$program" "$LOGS/model"
+"$CARGO" test --locked --release -p megapipe-channel --test model --test scale --no-run 2>&1 | tee "$LOGS/build.log"
+for test in model scale; do
+    program=$(sed -n "s/^ *Executable tests\/${test}[^ ]* (\(.*\))$/\1/p" "$LOGS/build.log")
+    cp "$program" "$LOGS/$test"
+done
 failed=0
 
 # One engine, under the name of what is special about it, with the features to go without.
@@ -44,12 +48,27 @@ soak() {
     printf '%-10s %d sequences in %d s\n' "$name" "$done" $((SECONDS - start))
 }
 
-printf 'COUNT=%s SEED=%s\n' "$COUNT" "$SEED"
+# Many busy connections on one engine; what the test printed.
+scale() {
+    local engine=$1 log=$LOGS/scale-$1.log
+    if MEGAPIPE_SCALE_SECONDS=$SCALE_SECONDS \
+        "$LOGS/scale" --exact "$engine::busy_connections_keep_every_byte" --nocapture >"$log" 2>&1; then
+        sed -n "s/^.*\($engine: .*\)$/scale      \1/p; s/^clients: /scale      $engine: /p" "$log"
+    else
+        failed=$((failed + 1))
+        printf 'scale      %s: FAILED; from %s:\n' "$engine" "$log"
+        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
+    fi
+}
+
+printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS"
 soak uring uring ''
 soak epoll epoll ''
 soak uring-6.1 uring "$LINUX_6_1_LACKS"
+scale uring
+scale epoll
 if [ "$failed" -gt 0 ]; then
-    printf '%d pieces FAILED\n' "$failed"
+    printf '%d FAILED\n' "$failed"
     exit 1
 fi
-printf 'all agreed with the model\n'
+printf 'all agreed with the model, and no byte was lost\n'

@@ -205,6 +205,15 @@ pub fn limit_descriptors(count: u64) {
     limit(libc::RLIMIT_NOFILE, count);
 }
 
+/// How many descriptors this process may have at most: the hard limit.
+pub fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel fills a live struct.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    assert_eq!(result, 0, "{}", io::Error::last_os_error());
+    limit.rlim_max
+}
+
 /// The same for the bytes that a file may come to have by this process (RLIMIT_FSIZE).
 pub fn limit_file_size(bytes: u64) {
     limit(libc::RLIMIT_FSIZE, bytes);
