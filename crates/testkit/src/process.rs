@@ -2,7 +2,7 @@
 //! a process of their own, which is this test program again with one test chosen.
 
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -88,6 +88,36 @@ pub fn preload_library(program: &Path) -> &'static Path {
         assert!(build.status().expect("cargo runs").success(), "the library is built");
         directory.join("libmegapipe_preload.so")
     })
+}
+
+/// The calling thread's one ring, without its registered descriptor (IORING_UNREGISTER_RING_FDS):
+/// until it is mended, an io_uring_enter(2) that names that fails with EBADF.
+pub struct BrokenRing(RawFd);
+
+impl BrokenRing {
+    /// Breaks the ring; `None` where its descriptor was not registered.
+    pub fn new() -> Option<BrokenRing> {
+        let mut descriptors = std::fs::read_dir("/proc/self/fd").expect("proc is mounted").flatten();
+        let ring = descriptors.find(|entry| {
+            std::fs::read_link(entry.path()).is_ok_and(|link| link == Path::new("anon_inode:[io_uring]"))
+        })?;
+        let ring = BrokenRing(ring.file_name().to_str()?.parse().ok()?);
+        const UNREGISTER: libc::c_uint = 21;
+        ring.update(UNREGISTER, 0).then_some(ring)
+    }
+
+    /// Registers it again, in its old place.
+    pub fn mend(self) {
+        const REGISTER: libc::c_uint = 20;
+        assert!(self.update(REGISTER, self.0 as u64), "{}", io::Error::last_os_error());
+    }
+
+    fn update(&self, operation: libc::c_uint, data: u64) -> bool {
+        // `struct io_uring_rsrc_update`: the thread's first place, and the data.
+        let mut update = [0, data];
+        // SAFETY: the kernel reads and writes one live update.
+        unsafe { libc::syscall(libc::SYS_io_uring_register, self.0, operation, &raw mut update, 1) == 1 }
+    }
 }
 
 /// What `look` finds, waited for.

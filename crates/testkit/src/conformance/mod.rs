@@ -273,6 +273,7 @@ macro_rules! for_each_case {
             overload {
                 a_full_completion_queue_loses_no_write
                 a_full_completion_queue_loses_no_write_of_an_old_kernel
+                a_refused_batch_loses_nothing
                 timers_come_under_load
                 a_cancelled_timer_comes_under_load
                 wakes_come_under_load

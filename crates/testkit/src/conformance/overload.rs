@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Config, Event, Handle};
+use channel::{Channel, Completion, Config, EngineKind, Event, Handle, OpId};
 use socket2::{Socket, Type};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, GLANCE, WATCHDOG};
 use crate::net;
-use crate::process;
-use crate::skip::Verdict;
+use crate::process::{self, BrokenRing};
+use crate::skip::{Skipped, Verdict};
 
 /// Sockets that all have bytes to read at once.
 const READERS: usize = 500;
@@ -154,6 +154,57 @@ fn write_while_the_queue_is_full(mut config: Config) {
         }
     }
     assert_eq!(read, [usize::from(ROUNDS) * (READABLE + 1); READERS], "bytes that were read");
+}
+
+pub fn a_refused_batch_loses_nothing(fixture: &mut Fixture) -> Verdict {
+    const HANDLES: usize = 400;
+    const CLOSED: usize = 100;
+    if fixture.engine() == EngineKind::Epoll {
+        return Err(Skipped::because("concerns batches that go to the kernel in one call"));
+    }
+    let mut config = fixture.config();
+    config.batch_threshold = 64;
+    process::isolated(fixture.name(), || {
+        let mut driver = Driver::new(config);
+        let (mut handles, mut peers) = (Vec::new(), Vec::new());
+        for number in 0..HANDLES {
+            let (socket, peer) = net::unix_pair(Type::STREAM);
+            handles.push(driver.register(socket, number as u64).unwrap());
+            peers.push(peer);
+        }
+        driver.flush().unwrap();
+        let Some(ring) = BrokenRing::new() else {
+            println!("SKIPPED {}: the ring's descriptor is not registered", fixture.name());
+            return;
+        };
+        // More than the ring takes.
+        for handle in &handles {
+            driver.write_quiet(*handle, &b"quiet "[..]).unwrap();
+        }
+        assert!(driver.flush().is_err(), "a batch went through a broken ring");
+        let mut writes: Vec<OpId> =
+            handles.iter().map(|handle| driver.write(*handle, &b"write"[..]).unwrap()).collect();
+        for handle in &handles[..CLOSED] {
+            driver.close(*handle).unwrap();
+        }
+        assert!(driver.dispatch(Some(Duration::ZERO)).is_err());
+        ring.mend();
+        driver.flush().unwrap();
+        writes.drain(..CLOSED);
+        for _ in 0..writes.len() {
+            let completion = driver.next();
+            assert!(matches!(completion.event, Event::Write { result: Ok(5), .. }), "{completion:?}");
+            assert!(writes.contains(&completion.op));
+        }
+        driver.expect_silence();
+        for (number, peer) in peers.iter_mut().enumerate() {
+            assert_eq!(net::read_exactly(peer, 11), b"quiet write");
+            if number < CLOSED {
+                assert_eq!(peer.read(&mut [0]).unwrap(), 0, "no end of the stream");
+            }
+        }
+    });
+    Ok(())
 }
 
 /// Connections whose clients ask again as soon as they are answered, so that a channel

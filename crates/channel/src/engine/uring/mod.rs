@@ -122,8 +122,9 @@ impl Uring {
     fn take_requests(&mut self, core: &mut Core) -> io::Result<bool> {
         let mut urgent = self.take_fresh(core)?;
         let mut room = self.ring.room();
-        while let Some(request) = core.requests.pop_front() {
+        while let Some(&request) = core.requests.front() {
             room = self.make_room(core, room)?;
+            core.requests.pop_front();
             urgent |= self.take_request(core, request);
         }
         Ok(urgent)
@@ -133,8 +134,16 @@ impl Uring {
         let mut urgent = false;
         let mut room = self.ring.room();
         let mut fresh = std::mem::take(&mut core.fresh);
-        for send in fresh.drain(..) {
-            room = self.make_room(core, room)?;
+        let mut sends = fresh.drain(..);
+        while sends.len() > 0 {
+            room = match self.make_room(core, room) {
+                Ok(room) => room,
+                Err(error) => {
+                    core.fresh = sends.collect();
+                    return Err(error);
+                }
+            };
+            let Some(send) = sends.next() else { break };
             if let Some(waited_for) = core.fresh_is_urgent(send.handle) {
                 urgent |= waited_for;
                 self.send_fresh(core, send);
@@ -142,6 +151,7 @@ impl Uring {
                 core.forget_bell(send.handle, send.bell);
             }
         }
+        drop(sends);
         // The queue keeps its memory. Nothing was added to it meanwhile.
         core.fresh = fresh;
         Ok(urgent)
