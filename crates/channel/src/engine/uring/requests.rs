@@ -47,8 +47,8 @@ pub(super) struct Requests {
     /// The header that every multishot recvmsg starts from: room for a name, no control
     /// data.
     datagram_header: Box<libc::msghdr>,
-    /// Single reads of datagrams that are under way, by operation index.
-    datagram_reads: Vec<(u32, Box<DatagramRead>)>,
+    /// Single reads of datagrams that are under way, each at the index of its operation.
+    datagram_reads: Vec<Option<Box<DatagramRead>>>,
     /// Their memory, for the next ones.
     #[expect(clippy::vec_box, reason = "a box that is taken out again costs no allocation")]
     spare_datagram_reads: Vec<Box<DatagramRead>>,
@@ -141,11 +141,8 @@ impl Requests {
     /// Brings a single datagram read into the layout of buffer.rs.
     #[inline]
     pub(super) fn finish_read(&mut self, core: &Core, done: &mut Done) {
-        if self.datagram_reads.is_empty() {
-            return;
-        }
-        let Some(place) = self.datagram_reads.iter().position(|(op, _)| *op == done.op.index) else { return };
-        let (_, read) = self.datagram_reads.swap_remove(place);
+        let place = self.datagram_reads.get_mut(done.op.index as usize);
+        let Some(read) = place.and_then(Option::take) else { return };
         if done.result == 0
             && !done.has(Done::BUFFER)
             && let Some(buffer) = core.read_pool.take_free()
@@ -189,7 +186,11 @@ impl Requests {
         read.header.msg_iovlen = 1;
         read.header.msg_flags = 0;
         let header = &raw mut read.header;
-        self.datagram_reads.push((op, read));
+        let place = op as usize;
+        if self.datagram_reads.len() <= place {
+            self.datagram_reads.resize_with(place + 1, || None);
+        }
+        self.datagram_reads[place] = Some(read);
         header
     }
 }
