@@ -71,6 +71,19 @@ enum Paused {
 /// descriptors: they may be closed where the channel does not see it.
 const RETRY: Duration = Duration::from_millis(100);
 
+/// One line for the process: what to raise, where its limit and not its settings end the
+/// accepting.
+#[cold]
+fn say_limit(handles: u32) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "accepting pauses at {handles} handles: the hard limit of open files (RLIMIT_NOFILE) allows no \
+             more; raise it (systemd: LimitNOFILE=, as root: prlimit --nofile=)"
+        );
+    });
+}
+
 impl AcceptState {
     pub(crate) fn new(count: AcceptCount, kind: AcceptAs, with_peer: bool) -> AcceptState {
         let peer = with_peer.then(|| Box::new(AddressRoom::new()));
@@ -157,6 +170,9 @@ impl Core {
                 Some(Event::Accept { result: Err(AcceptError::TableFull), more: true })
             }
             libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM => {
+                if done.result == -libc::EMFILE {
+                    say_limit(self.handles.len());
+                }
                 self.pause_accept(done.op, Paused::Exhausted);
                 Some(Event::Accept { result: Err(AcceptError::Exhausted(error)), more: true })
             }
@@ -239,6 +255,9 @@ impl Core {
             }
             state.paused = Some(why);
             state.untold = why == Paused::TableFull;
+        }
+        if why == Paused::TableFull && self.lwsockets_cut {
+            say_limit(self.config.lwsockets_max);
         }
         self.paused_accepts.push(op);
         if why == Paused::Exhausted {

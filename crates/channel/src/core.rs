@@ -41,6 +41,8 @@ pub(crate) struct Core {
     pub(crate) lwsockets: Rc<LwOwner>,
     /// Lightweight sockets are slots of a ring's file table, not private descriptors.
     pub(crate) direct_slots: bool,
+    /// `lwsockets_max` is less than was asked for, by RLIMIT_NOFILE.
+    pub(crate) lwsockets_cut: bool,
     /// Buffers of the read pool that the engine has ready for the kernel.
     pub(crate) buffers_stocked: usize,
     /// Reads that found the pool dry, oldest first.
@@ -235,6 +237,7 @@ impl Core {
             write_pool: pool(config.write_buffers, "memory for write buffers")?,
             lwsockets: LwOwner::new(),
             direct_slots: false,
+            lwsockets_cut: false,
             buffers_stocked: 0,
             starved: VecDeque::new(),
             fed: 0,

@@ -125,7 +125,8 @@ pub(crate) trait Engine: sockets::SocketCalls {
 /// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.
 pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>, CreateError> {
     say_unknown_features();
-    raise_descriptor_limit(config.lwsockets_max);
+    // Where they are descriptors; a refusal shows as one of an accept.
+    let _ = sys::file::raise_open_files(config.lwsockets_max.into());
     let forced = match std::env::var("MEGAPIPE_ENGINE") {
         Ok(name) if name == "uring" => Some(EngineKind::Uring),
         Ok(name) if name == "epoll" => Some(EngineKind::Epoll),
@@ -149,23 +150,6 @@ pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>
             }
             Err(other) => Err(other),
         },
-    }
-}
-
-/// Lets the process have as many descriptors as lightweight sockets are wanted, where they are
-/// descriptors. What is missing is said once, however many channels the process makes.
-fn raise_descriptor_limit(wanted: u32) {
-    static SAID: std::sync::Once = std::sync::Once::new();
-    if let Ok(limit) = sys::file::raise_open_files(wanted.into())
-        && limit < wanted.into()
-    {
-        SAID.call_once(|| {
-            tracing::warn!(
-                "a channel holds fewer than the {wanted} lightweight sockets of lwsockets_max: the hard limit of \
-                 open files (RLIMIT_NOFILE) is {limit}. Raise it (systemd: LimitNOFILE={wanted}; as root: \
-                 prlimit --nofile), or lower lwsockets_max"
-            );
-        });
     }
 }
 

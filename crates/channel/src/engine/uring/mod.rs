@@ -414,10 +414,7 @@ fn file_table_size(core: &mut Core) -> io::Result<u32> {
     if wanted > limit {
         let spare = SPARE_SLOTS.min(limit / 4);
         core.config.lwsockets_max = core.config.lwsockets_max.min(limit - spare);
-        tracing::debug!(
-            "RLIMIT_NOFILE is {limit}: this channel holds at most {} lightweight sockets",
-            core.config.lwsockets_max
-        );
+        core.lwsockets_cut = true;
     }
     Ok(wanted.min(limit))
 }
