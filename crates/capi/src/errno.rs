@@ -65,6 +65,7 @@ impl From<UnregisterError> for Errno {
         match error {
             UnregisterError::StaleHandle => STALE,
             UnregisterError::Promoted => Errno(libc::EBUSY),
+            UnregisterError::WritesQueued => Errno(libc::EAGAIN),
         }
     }
 }

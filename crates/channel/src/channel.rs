@@ -10,7 +10,7 @@ use sys::mapping::ForkMark;
 
 use crate::completion::{Completion, Event};
 use crate::config::{Config, EngineKind, Promotion};
-use crate::core::{Core, File, State, Stats};
+use crate::core::{Core, File, State, Stats, WriteState};
 use crate::engine::{self, Engine, Request, Wait};
 use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle, UnregisterError};
 use crate::id::{Handle, OpId};
@@ -163,7 +163,9 @@ impl Channel {
     /// in its accept queues with it; with io_uring its listeners may live some milliseconds longer.
     ///
     /// `listener` is a bound TCP socket with SO_REUSEPORT set before bind(2). It stays the
-    /// caller's; it need not listen, and must stay open only until all channels joined.
+    /// caller's; it need not listen, and must stay open only until all channels joined. If it
+    /// listens already, the first channel shares it. When that channel has left, the socket goes
+    /// on listening for the caller, as one with an empty mask, until the caller closes it.
     ///
     /// # Errors
     ///
@@ -195,14 +197,15 @@ impl Channel {
         Ok(member.set_mask(mask).map_err(io::Error::from)?)
     }
 
-    /// Takes the file out of the channel and gives it back. What is pending is cancelled,
-    /// and no completion of the handle surfaces any more (paper, Table 1). Bytes that a
-    /// pending read had fetched are lost: cancel reads and wait for their end first if
-    /// they matter.
+    /// Takes the file out of the channel and gives it back. Queued writes go to the kernel
+    /// first; what else is pending is cancelled, and no completion of the handle surfaces any
+    /// more (paper, Table 1). Bytes that a pending read had fetched are lost: cancel reads and
+    /// wait for their end first if they matter.
     ///
     /// # Errors
     ///
-    /// [`UnregisterError`]; a promoted connection is not given back, as the file is but half of it.
+    /// [`UnregisterError`]; a promoted connection is not given back, as the file is but half of it,
+    /// nor is one whose queued writes the kernel has no room for.
     pub fn unregister(&mut self, handle: Handle) -> Result<Source, UnregisterError> {
         let index = self.check_unregister(handle)?;
         let Some(entry) = self.core.handles.at_mut(index) else { return Err(UnregisterError::StaleHandle) };
@@ -226,14 +229,26 @@ impl Channel {
         }
     }
 
-    /// The index of a handle that may be unregistered.
+    /// The index of a handle that may be unregistered, once its writes are out.
     #[doc(hidden)]
-    pub fn check_unregister(&self, handle: Handle) -> Result<u32, UnregisterError> {
+    pub fn check_unregister(&mut self, handle: Handle) -> Result<u32, UnregisterError> {
+        /// A turn sends at least one message or 64 pieces of bytes, or finds no room.
+        const TURNS: u32 = 128;
         let index = self.open_here(handle)?;
-        match self.core.handles.at(index) {
-            Some(entry) if entry.lane.is_some() => Err(UnregisterError::Promoted),
-            _ => Ok(index),
+        if self.core.lane(index).is_some() {
+            return Err(UnregisterError::Promoted);
         }
+        for _ in 0..TURNS {
+            if !self.core.has_queued_writes(index) {
+                return Ok(index);
+            }
+            if self.core.handles.at(index).is_some_and(|entry| entry.write_state == WriteState::Held) {
+                break;
+            }
+            // A refusal shows at the next dispatch, where it is reported.
+            let _ = self.turn(Wait::Flush);
+        }
+        Err(UnregisterError::WritesQueued)
     }
 
     /// The handle's cookie.

@@ -49,6 +49,11 @@ pub enum UnregisterError {
     /// it. The handle stays as it was.
     #[error("the connection was promoted to shared memory; close it, or register it with promotion off")]
     Promoted,
+    /// Writes are queued that the kernel has no room for yet: what was accepted is not dropped.
+    /// The handle stays as it was. The completion of a [`crate::Channel::write`] tells when the
+    /// writes before it are out; [`crate::Channel::reset`] drops them.
+    #[error("the handle has queued writes; wait until they are written, or reset it")]
+    WritesQueued,
 }
 
 impl From<StaleHandle> for UnregisterError {
@@ -114,7 +119,7 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
-/// Why an accept did not give a connection. After `TableFull` and `Descriptors` an
+/// Why an accept did not give a connection. After `TableFull` and `Exhausted` an
 /// unlimited accept pauses, and goes on by itself when there is room again.
 #[derive(Debug, Error)]
 pub enum AcceptError {

@@ -221,6 +221,16 @@ impl Core {
         }
     }
 
+    /// Whether bytes of the handle wait to be taken by the kernel.
+    pub(crate) fn has_queued_writes(&self, handle: u32) -> bool {
+        let Some(entry) = self.handles.at(handle) else { return false };
+        let mut at = entry.writes.head;
+        while let Some(Op { kind: OpKind::Disconnect(_), next, .. }) = self.ops.at(at) {
+            at = *next;
+        }
+        at != NO_OP || entry.write_state == WriteState::Fresh
+    }
+
     /// Calls `f` with the unsent parts that may go out in one send, at most
     /// [`PARTS_MAX`], and returns their bytes.
     #[inline]

@@ -1,5 +1,8 @@
 #include "test.h"
 
+/* More than socket buffers hold. */
+#define MUCH (64 << 20)
+
 int main(void)
 {
 	mp_channel *channel = make_channel(NULL);
@@ -29,6 +32,19 @@ int main(void)
 	CHECK(mp_write(handle, "back", 4) > 0);
 	EQUAL(next_event(channel).size, 4);
 	read_all(peer, answer, 4);
+
+	/* Queued writes go out first, and hold the file back while there is no room for them. */
+	CHECK(mp_write_quiet(handle, "last", 4) == 0);
+	EQUAL(mp_unregister(handle), fd);
+	read_all(peer, answer, 4);
+	EQUAL(memcmp(answer, "last", 4), 0);
+	handle = mp_register(channel, fd, NULL, NULL, 0);
+	room = calloc(1, MUCH);
+	CHECK(mp_write(handle, room, MUCH) > 0);
+	EQUAL(mp_unregister(handle), -EAGAIN);
+	no_event(channel);
+	EQUAL(mp_reset(handle), 0);
+	free(room);
 	EQUAL(mp_destroy(channel), 0);
 	return 0;
 }

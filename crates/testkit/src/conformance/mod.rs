@@ -197,7 +197,7 @@ macro_rules! for_each_case {
                 close_of_a_paused_accept_frees_everything
                 reset_sends_rst_whatever_is_pending
                 unregister_gives_a_silent_file_back
-                unregister_drops_queued_writes
+                unregister_drops_no_write
                 a_dropped_lwsocket_is_closed
                 dropping_the_channel_closes_everything
                 twenty_thousand_connections_leave_nothing_behind
