@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -92,13 +92,23 @@ impl From<PartitionError> for io::Error {
 
 /// All members of one listener in this process.
 struct Group {
-    /// In the kernel's order.
+    /// In the kernel's order; some may have been left to the caller's listener.
     members: Vec<Arc<Seat>>,
+}
+
+/// A listening socket of the caller's that a member shares.
+struct Given {
+    number: RawFd,
+    cookie: u64,
 }
 
 /// What a member shares with the channels of the other members.
 struct Seat {
-    socket: OwnedFd,
+    /// `None` once the member has left.
+    socket: Mutex<Option<OwnedFd>>,
+    /// The caller's listener, if that is the socket: it stays in the kernel's group when the
+    /// member leaves, until the caller closes it.
+    given: Option<Given>,
     /// A forked child inherits the table of groups, but the members are its parent's.
     process: u32,
     mask: Mutex<CpuSet>,
@@ -138,8 +148,8 @@ fn groups() -> MutexGuard<'static, HashMap<Vec<u8>, Group>> {
 
 impl Member {
     /// Opens this channel's own listening socket on `listener`'s address. The first member
-    /// takes over `listener` itself if that already listens, so that no connection waits
-    /// where nobody accepts.
+    /// shares `listener` itself if that already listens, so that no connection waits where
+    /// nobody accepts.
     pub(crate) fn join(
         listener: BorrowedFd<'_>,
         mask: &CpuSet,
@@ -152,7 +162,7 @@ impl Member {
         let group = groups.entry(key.clone()).or_insert_with(|| Group { members: Vec::new() });
         group.members.retain(|seat| seat.process == std::process::id());
         let result = open_member(group, listener, &given, &address, mask, waker);
-        if group.members.is_empty() {
+        if group.is_deserted() {
             groups.remove(&key);
         }
         let (fd, seat) = result?;
@@ -160,12 +170,12 @@ impl Member {
     }
 
     pub(crate) fn set_mask(&mut self, mask: &CpuSet) -> Result<(), PartitionError> {
-        let groups = groups();
-        let Some(group) = groups.get(&self.key) else {
+        let mut groups = groups();
+        let Some(group) = groups.get_mut(&self.key) else {
             return Ok(());
         };
         let old = std::mem::replace(&mut *lock(&self.seat.mask), mask.clone());
-        let steered = steer(&group.members);
+        let steered = group.steer();
         if steered.is_err() {
             *lock(&self.seat.mask) = old;
         }
@@ -214,25 +224,56 @@ impl Drop for Member {
             return;
         };
         if let Some(place) = group.members.iter().position(|seat| Arc::ptr_eq(seat, &self.seat)) {
-            // Leaves the kernel's group now, not when the last copy of the descriptor is
-            // closed (a pending accept holds one).
-            let _ = SockRef::from(&self.seat.socket).shutdown(std::net::Shutdown::Both);
-            group.members.swap_remove(place);
+            let socket = lock(&self.seat.socket).take();
+            if self.seat.is_callers() {
+                *lock(&self.seat.mask) = CpuSet::empty();
+                self.publish(0, 0);
+            } else {
+                // Leaves the kernel's group now, not when the last copy of the descriptor is
+                // closed (a pending accept holds one).
+                let _ = socket.map(|socket| SockRef::from(&socket).shutdown(std::net::Shutdown::Both));
+                group.members.swap_remove(place);
+            }
             // A stale program falls back to hashing: nothing is lost if this fails.
-            let _ = steer(&group.members);
+            let _ = group.steer();
             // What was handed to it goes to who sleeps, or to the first; to nobody if it was
             // the last, as its accept queue does.
             let left = lock(&self.seat.handed_over).take().unwrap_or_default();
             let heir = group.members.iter().find(|seat| seat.room() > 0);
-            if let Some(heir) = heir.or(group.members.first()) {
+            if let Some(heir) = heir.or(group.members.iter().find(|seat| !seat.is_left())) {
                 left.into_iter().for_each(|fd| {
                     heir.receive(fd, usize::MAX);
                 });
             }
         }
-        if group.members.is_empty() {
+        if group.is_deserted() {
             groups.remove(&self.key);
         }
+    }
+}
+
+impl Group {
+    fn is_deserted(&self) -> bool {
+        self.members.iter().all(|seat| seat.is_left())
+    }
+
+    /// Gives the kernel's group the program for its members' present masks and numbers.
+    fn steer(&mut self) -> Result<(), PartitionError> {
+        // As the kernel does when a listener is closed.
+        while let Some(place) = self.members.iter().position(|seat| seat.is_left() && !seat.is_callers()) {
+            self.members.swap_remove(place);
+        }
+        let masks: Vec<Vec<u32>> = self.members.iter().map(|seat| lock(&seat.mask).cpus.clone()).collect();
+        let program = reuseport::steer_by_cpu(&masks);
+        if program.len() > reuseport::PROGRAM_MAX {
+            return Err(PartitionError::ProgramTooLong { instructions: program.len() });
+        }
+        for seat in &self.members {
+            if let Some(socket) = &*lock(&seat.socket) {
+                return Ok(reuseport::attach(socket.as_fd(), &program)?);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -244,6 +285,17 @@ impl Peer {
 }
 
 impl Seat {
+    fn is_left(&self) -> bool {
+        lock(&self.socket).is_none()
+    }
+
+    /// Whether the caller has the socket, too, and still open.
+    fn is_callers(&self) -> bool {
+        self.given.as_ref().is_some_and(|given| {
+            sys::socket::cookie_of_number(given.number).is_ok_and(|cookie| cookie == given.cookie)
+        })
+    }
+
     fn room(&self) -> usize {
         (self.room.load(Ordering::Relaxed) as usize).min(HANDED_OVER_MAX)
     }
@@ -298,7 +350,8 @@ fn open_member(
     mask: &CpuSet,
     waker: Waker,
 ) -> Result<(OwnedFd, Arc<Seat>), PartitionError> {
-    let fd = if group.members.is_empty() && given.is_listener()? {
+    let shared = group.members.is_empty() && given.is_listener()?;
+    let fd = if shared {
         listener.try_clone_to_owned()?
     } else {
         let socket = Socket::new(address.domain(), socket2::Type::STREAM, Some(socket2::Protocol::TCP))?;
@@ -312,8 +365,14 @@ fn open_member(
         socket.listen(BACKLOG)?;
         OwnedFd::from(socket)
     };
+    let number = listener.as_raw_fd();
+    let given = match shared {
+        true => Some(Given { number, cookie: sys::socket::cookie_of_number(number)? }),
+        false => None,
+    };
     let seat = Arc::new(Seat {
-        socket: fd.try_clone()?,
+        socket: Mutex::new(Some(fd.try_clone()?)),
+        given,
         process: std::process::id(),
         mask: Mutex::new(mask.clone()),
         room: AtomicU32::new(0),
@@ -323,24 +382,11 @@ fn open_member(
         waker,
     });
     group.members.push(Arc::clone(&seat));
-    if let Err(error) = steer(&group.members) {
+    if let Err(error) = group.steer() {
         group.members.pop();
         return Err(error);
     }
     Ok((fd, seat))
-}
-
-/// Gives the group the program for its members' present masks and numbers.
-fn steer(members: &[Arc<Seat>]) -> Result<(), PartitionError> {
-    let Some(first) = members.first() else {
-        return Ok(());
-    };
-    let masks: Vec<Vec<u32>> = members.iter().map(|seat| lock(&seat.mask).cpus.clone()).collect();
-    let program = reuseport::steer_by_cpu(&masks);
-    if program.len() > reuseport::PROGRAM_MAX {
-        return Err(PartitionError::ProgramTooLong { instructions: program.len() });
-    }
-    Ok(reuseport::attach(first.socket.as_fd(), &program)?)
 }
 
 #[cfg(test)]

@@ -42,6 +42,19 @@ pub fn protocol(fd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
     }
 }
 
+/// The cookie of the socket that has this descriptor number now, if any (SO_COOKIE): two
+/// numbers have one cookie only if they name one socket.
+pub fn cookie_of_number(number: RawFd) -> io::Result<u64> {
+    let mut cookie = 0u64;
+    let mut len = mem::size_of_val(&cookie) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to a live variable, and reports a number
+    // that is closed or no socket.
+    let status = unsafe {
+        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)
+    };
+    if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+}
+
 /// The address that the kernel wrote as these bytes; `None` for an empty or absurd one.
 pub fn address_from_bytes(bytes: &[u8]) -> Option<SockAddr> {
     if bytes.len() < mem::size_of::<libc::sa_family_t>() {

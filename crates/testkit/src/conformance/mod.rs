@@ -294,6 +294,7 @@ macro_rules! for_each_case {
                 a_changed_mask_steers_at_once
                 a_shared_cpu_is_shared
                 leavers_and_late_joiners
+                a_listener_of_the_callers_lives_on
                 the_death_of_a_thread
                 the_death_of_a_process
                 the_death_of_a_process_that_steers

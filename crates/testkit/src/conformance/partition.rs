@@ -171,6 +171,53 @@ pub fn leavers_and_late_joiners(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
+/// A socket that listens already is shared, not taken: it outlives the channel that shared it,
+/// and the others' masks hold while it is there and when it goes.
+pub fn a_listener_of_the_callers_lives_on(fixture: &mut Fixture) -> Verdict {
+    let [a, b] = two_cpus()?;
+    let (socket, address) = shared_socket(net::v4());
+    socket.listen(100).unwrap();
+    net::bounded(&socket);
+    for round in 0..2 {
+        // What waited already is accepted, too.
+        let _peers = connect_from(a, address, 5);
+        let mut first = join(fixture, &socket, &CpuSet::of(a));
+        assert_eq!(first.count(), 5, "round {round}");
+        let mut second = join(fixture, &socket, &CpuSet::of(b));
+        let mut third = join(fixture, &socket, &CpuSet::empty());
+        let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+        assert_eq!((first.count(), second.count(), third.count()), (20, 30, 0));
+        match round {
+            0 => {
+                first.driver.close(first.listener).unwrap();
+                first.driver.expect_silence();
+            }
+            _ => drop(first),
+        }
+        third.driver.set_cpu_mask(third.listener, &CpuSet::of(a)).unwrap();
+        let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+        assert_eq!((third.count(), second.count()), (20, 30));
+        drop((second, third));
+        // The caller alone.
+        let peer = connect_from(a, address, 1).remove(0);
+        let accepted = process::until("a connection for the caller", || socket.accept().ok());
+        assert_eq!(accepted.1.as_socket(), Some(peer.local_addr().unwrap()));
+    }
+    // It is closed before its place is taken by others.
+    let first = join(fixture, &socket, &CpuSet::of(a));
+    let mut second = join(fixture, &socket, &CpuSet::of(b));
+    let mut third = join(fixture, &socket, &CpuSet::empty());
+    drop(first);
+    drop(socket);
+    let mut steered = || {
+        third.driver.set_cpu_mask(third.listener, &CpuSet::of(a)).unwrap();
+        let _peers = (connect_from(a, address, 20), connect_from(b, address, 30));
+        (third.count(), second.count()) == (20, 30)
+    };
+    process::until("steering without it", || steered().then_some(()));
+    Ok(())
+}
+
 /// Serves echo in this channel until `over`; returns how many connections came.
 fn serve(member: &mut Member, over: &AtomicBool) -> usize {
     let mut served = 0;
