@@ -11,8 +11,8 @@ pub enum Checksum {
     Complete,
     /// The device has verified it, or the packet never left this machine.
     Verified,
-    /// The field holds the sum of the pseudo-header only. Whoever cuts or finally sends the
-    /// packet completes it.
+    /// The field holds the sum of the pseudo-header only, and is completed when the packet is cut
+    /// or put on a wire. A received packet like this has not left the machine.
     Partial {
         /// Where the summed bytes begin: the transport header.
         start: u16,

@@ -32,15 +32,19 @@ pub(crate) fn encode(packet: &[u8], offload: Offload) -> [u8; LEN] {
     header
 }
 
-/// What the kernel says of a received packet. The kernel is believed: a packet with a partial
-/// checksum has not left this machine.
+/// What the kernel says of a received packet.
 pub(crate) fn decode(header: [u8; LEN]) -> Offload {
     let word = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
     let segment = match header[1] & !GSO_ECN {
         GSO_TCPV4 | GSO_TCPV6 => word(4),
         _ => 0,
     };
-    let checksum =
-        if header[0] & (NEEDS_CSUM | DATA_VALID) != 0 { Checksum::Verified } else { Checksum::Complete };
+    let checksum = if header[0] & NEEDS_CSUM != 0 {
+        Checksum::Partial { start: word(6), field: word(8) }
+    } else if header[0] & DATA_VALID != 0 {
+        Checksum::Verified
+    } else {
+        Checksum::Complete
+    };
     Offload { checksum, segment }
 }

@@ -1,0 +1,181 @@
+//! What a host is told once: addresses, bounds, times.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use packet::Capabilities;
+
+/// How a host is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The addresses that it answers for.
+    pub addresses: Vec<Prefix>,
+    /// What the device below it can do.
+    pub capabilities: Capabilities,
+    /// Bounds on memory.
+    pub limits: Limits,
+    /// Times.
+    pub profile: Profile,
+    /// Where sequence numbers and timestamps begin.
+    pub initial: Initial,
+}
+
+impl Config {
+    /// For these addresses on this device, with default bounds and the profile for the Internet.
+    pub fn new(addresses: Vec<Prefix>, capabilities: Capabilities) -> Config {
+        Config {
+            addresses,
+            capabilities,
+            limits: Limits::default(),
+            profile: Profile::wan(),
+            initial: Initial::Keyed,
+        }
+    }
+}
+
+/// A range of addresses: all that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    /// One of them. A host connects from this one.
+    pub address: IpAddr,
+    /// How many leading bits are the same.
+    pub bits: u8,
+}
+
+impl Prefix {
+    /// One address alone.
+    pub fn one(address: IpAddr) -> Prefix {
+        Prefix { address, bits: if address.is_ipv4() { 32 } else { 128 } }
+    }
+
+    /// Whether an address is in it.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, address) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                let differ = ours.to_bits() ^ theirs.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => {
+                let differ = ours.to_bits() ^ theirs.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Bounds. Memory for records is reserved when the host is made; a full table is an answer to
+/// the caller or to the peer, never growth.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections.
+    pub flows: usize,
+    /// Connections with unacknowledged or out-of-order data at the same time.
+    pub active: usize,
+    /// Half-open connections to listeners. When full, the oldest gives way.
+    pub half_open: usize,
+    /// Connections in TIME_WAIT. When full, the oldest ends early.
+    pub time_wait: usize,
+    /// Listeners.
+    pub listeners: usize,
+    /// Pages of 4 KB for received bytes that the program has not read.
+    pub receive_pages: usize,
+    /// Pages of 4 KB for bytes that the peer has not acknowledged.
+    pub send_pages: usize,
+    /// Unread bytes of one connection: the largest window that is offered.
+    pub receive_buffer: u32,
+    /// Unacknowledged and unsent bytes of one connection.
+    pub send_buffer: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            flows: 4096,
+            active: 1024,
+            half_open: 1024,
+            time_wait: 4096,
+            listeners: 64,
+            receive_pages: 8192,
+            send_pages: 8192,
+            receive_buffer: 256 << 10,
+            send_buffer: 256 << 10,
+        }
+    }
+}
+
+/// Times of the protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct Profile {
+    /// Retransmission timeout before the first round trip was measured (RFC 6298, 2.1).
+    pub rto_initial: Duration,
+    /// Least retransmission timeout.
+    pub rto_min: Duration,
+    /// Largest one; at least 60 s (RFC 6298, 2.5).
+    pub rto_max: Duration,
+    /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s).
+    pub delayed_ack: Duration,
+    /// How long unacknowledged data is sent again before the connection is given up: R2 of
+    /// RFC 9293, 3.8.3, at least 100 s.
+    pub give_up: Duration,
+    /// Twice the maximum segment lifetime: length of TIME_WAIT.
+    pub time_wait: Duration,
+    /// How long a connection that the program has closed waits for the peer to close, too.
+    pub fin_wait: Duration,
+    /// Silence before the first keep-alive probe (RFC 9293, MUST-28: at least two hours by
+    /// default), on connections that ask for it.
+    pub keep_alive: Duration,
+    /// Time between unanswered keep-alive probes.
+    pub keep_alive_interval: Duration,
+    /// Unanswered probes that end a connection.
+    pub probes: u8,
+    /// How often a SYN-ACK is repeated.
+    pub syn_ack_retries: u8,
+    /// How long a program may think about a SYN that it is asked about.
+    pub ask: Duration,
+}
+
+impl Profile {
+    /// For connections over the Internet: timeouts as Linux has them.
+    pub fn wan() -> Profile {
+        Profile {
+            rto_initial: Duration::from_secs(1),
+            rto_min: Duration::from_millis(200),
+            rto_max: Duration::from_secs(60),
+            delayed_ack: Duration::from_millis(40),
+            give_up: Duration::from_secs(600),
+            time_wait: Duration::from_secs(60),
+            fin_wait: Duration::from_secs(60),
+            keep_alive: Duration::from_secs(7200),
+            keep_alive_interval: Duration::from_secs(75),
+            probes: 9,
+            syn_ack_retries: 5,
+            ask: Duration::from_secs(10),
+        }
+    }
+
+    /// For connections inside one site: round trips well below a millisecond, peers that
+    /// acknowledge within a few.
+    pub fn lan() -> Profile {
+        Profile {
+            rto_min: Duration::from_millis(5),
+            delayed_ack: Duration::from_millis(1),
+            give_up: Duration::from_secs(100),
+            ..Profile::wan()
+        }
+    }
+}
+
+/// Where sequence numbers and timestamps begin.
+#[derive(Clone, Copy, Debug)]
+pub enum Initial {
+    /// Where nobody can guess (RFC 6528, RFC 7323).
+    Keyed,
+    /// Here, for every connection. For tests, in which numbers shall wrap.
+    Fixed {
+        /// The sequence number of the SYN.
+        sequence: u32,
+        /// What is added to the milliseconds of the caller's clock.
+        timestamp: u32,
+    },
+}

@@ -1,0 +1,183 @@
+//! What an acknowledgement changes (RFC 9293, 3.10.7.4, fifth; RFC 5681; RFC 6298).
+
+use super::flow::{NO_COLD, flag};
+use super::rack::DUPLICATES;
+use super::state::{State, Step};
+use super::wire::{Flags, Head};
+use super::{Keep, Stack};
+use crate::control::Control;
+use crate::event::{Ready, Reason};
+use crate::time::{Deadline, Time, micros};
+
+impl<C: Control> Stack<C> {
+    pub(crate) fn on_ack(
+        &mut self,
+        now: Time,
+        slot: u32,
+        head: &Head,
+        len: u32,
+        keep: &mut impl Keep,
+    ) -> Result<(), Reason> {
+        let hot = &mut self.flows[slot];
+        let ack = head.ack;
+        // RFC 5961, 5.2: at most one largest window old. That is at most 2^30 (RFC 7323, 2.3).
+        let oldest = hot.snd_una - (65_535 << hot.snd_scale());
+        if ack.after(hot.snd_nxt) || ack.before(oldest) {
+            if hot.state == State::SynReceived {
+                let reset = Head { seq: ack, flags: Flags::RST, ..Head::default() };
+                let tuple = hot.tuple;
+                self.reply(tuple, reset);
+            } else {
+                self.challenge(now, slot, len > 0);
+            }
+            return Err(Reason::Acknowledgement);
+        }
+        if hot.state == State::SynReceived {
+            if ack == hot.snd_una {
+                return Err(Reason::Acknowledgement);
+            }
+            hot.snd_una = ack;
+            self.established(now, slot);
+            keep.acknowledged(slot, ack);
+        }
+        let hot = &mut self.flows[slot];
+        if ack.before(hot.snd_una) {
+            return Ok(());
+        }
+        let window = u32::from(head.window) << hot.snd_scale();
+        let same_window = window == hot.snd_wnd;
+        if hot.snd_wl1.upto(head.seq) {
+            hot.snd_wnd = window;
+            hot.snd_wl1 = head.seq;
+        }
+        let acked = ack - hot.snd_una;
+        if hot.cold != NO_COLD {
+            let cold = &mut self.colds[hot.cold];
+            cold.wnd_max = cold.wnd_max.max(window);
+            let duplicate = acked == 0 && len == 0 && same_window && !head.flags.has(Flags::FIN);
+            self.on_delivery(now, slot, head, duplicate);
+        }
+        let hot = &mut self.flows[slot];
+        hot.snd_una = ack;
+        if acked > 0 {
+            if hot.snd_una == hot.snd_nxt {
+                hot.send_at = Deadline::NONE;
+                hot.clear(flag::FORCE | flag::TAIL_PROBE);
+            }
+            keep.acknowledged(slot, ack.min(hot.snd_end));
+            let all = hot.has(flag::FIN) && ack == hot.snd_end + 1;
+            self.happen(slot, if all { Ready::FLUSHED } else { Ready::WRITABLE });
+            if all {
+                self.on_fin_acknowledged(now, slot);
+            }
+        }
+        Ok(())
+    }
+
+    /// Losses, round-trip time, congestion window.
+    fn on_delivery(&mut self, now: Time, slot: u32, head: &Head, duplicate: bool) {
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[hot.cold];
+        let ack = head.ack;
+        let acked = ack.past(hot.snd_una);
+        let with_sack = hot.has(flag::SACK);
+        let flight = cold.in_flight();
+        let sacks = if with_sack { &head.sacks[..] } else { &[] };
+        let delivered = cold.acknowledge(ack, hot.snd_nxt, sacks, now);
+        if let Some(rtt) = delivered.rtt {
+            self.measured(slot, rtt);
+        }
+        let rto = self.rto(slot);
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[hot.cold];
+        let mss = u32::from(hot.mss);
+        let mut lost = false;
+        if with_sack {
+            lost = cold.detect_after(hot, ack, &delivered, now);
+        } else if acked > 0 {
+            cold.duplicates = 0;
+            // A partial acknowledgement (RFC 6582, 3.2, step 3).
+            if cold.recovery.is_some_and(|point| ack.before(point)) {
+                lost = cold.lose_first(mss);
+            }
+        } else if duplicate && !cold.sent.is_empty() {
+            cold.duplicates += 1;
+            if cold.duplicates == DUPLICATES && cold.recovery.is_none() {
+                lost = cold.lose_first(mss);
+            }
+        }
+        if acked > 0 {
+            cold.progress_at = now;
+            // RFC 6298, 5.2 and 5.3.
+            cold.rto_at = (!cold.sent.is_empty()).then(|| now.plus(rto));
+        }
+        if cold.recovery.is_some_and(|point| point.upto(ack)) {
+            cold.recovery = None;
+            cold.by_timeout = false;
+            cold.rack.recovered();
+        }
+        let repaired = cold.settle_tail_probe(ack, &delivered, duplicate);
+        if (lost || repaired) && cold.recovery.is_none() {
+            self.control.congested(&mut hot.window, flight, mss);
+            if lost {
+                cold.recovery = Some(hot.snd_nxt);
+                cold.by_timeout = false;
+                // Fast retransmit (RFC 5681, 3.2): the first one at once.
+                hot.set(flag::FORCE);
+            }
+        } else if acked > 0 && cold.limited && (cold.recovery.is_none() || cold.by_timeout) {
+            self.control.acknowledged(&mut hot.window, acked, mss);
+            cold.limited = false;
+        }
+        if acked > 0 || delivered.sacked {
+            let max_ack_delay = micros(self.profile.rto_min);
+            cold.schedule_tail_probe(hot, now, max_ack_delay);
+        }
+    }
+
+    fn on_fin_acknowledged(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        hot.state = hot.state.after(Step::FinAcknowledged);
+        match hot.state {
+            State::Closed => self.end(slot, None),
+            State::TimeWait => hot.life_at = Deadline::at(now.after(self.profile.time_wait)),
+            State::FinWait2 if hot.has(flag::ORPHAN) => {
+                hot.life_at = Deadline::at(now.after(self.profile.fin_wait));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes a round-trip time in microseconds (RFC 6298, 2.2 and 2.3).
+    pub(crate) fn measured(&mut self, slot: u32, rtt: u64) {
+        let hot = &mut self.flows[slot];
+        let rtt = rtt.clamp(1, 60_000_000) as u32;
+        if hot.srtt == 0 {
+            hot.srtt = rtt;
+            hot.rttvar = rtt / 2;
+        } else {
+            let off = hot.srtt.abs_diff(rtt);
+            hot.rttvar = hot.rttvar - hot.rttvar / 4 + off / 4;
+            hot.srtt = (hot.srtt - hot.srtt / 8 + rtt / 8).max(1);
+        }
+        // RFC 6298, 5: a measurement ends the backing off.
+        hot.backoff = 0;
+    }
+
+    /// The retransmission timeout in microseconds, backed off (RFC 6298, 2 and 5.5).
+    pub(crate) fn rto(&self, slot: u32) -> u64 {
+        let hot = &self.flows[slot];
+        let profile = &self.profile;
+        let base = if hot.srtt > 0 {
+            // The clock's granularity is a tick of the wheel.
+            u64::from(hot.srtt) + (4 * u64::from(hot.rttvar)).max(64)
+        } else if hot.has(flag::SYN_REPEATED) && hot.state.is_synchronized() {
+            // RFC 6298, 5.7.
+            3_000_000
+        } else {
+            micros(profile.rto_initial)
+        };
+        let least = base.max(micros(profile.rto_min));
+        (least << hot.backoff.min(16)).min(micros(profile.rto_max))
+    }
+}

@@ -1,0 +1,310 @@
+//! What a program asks of its flows.
+
+use super::Stack;
+use super::flow::{Hot, flag};
+use super::listen::{Listening, Pattern};
+use super::seq::Seq;
+use super::state::{State, Step};
+use super::tuple::Tuple;
+use crate::control::Control;
+use crate::event::{Event, Flow, Listener, Ready};
+use crate::time::{Deadline, Time};
+
+/// Why a listener was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ListenError {
+    /// There is one for the same address and port.
+    #[error("there is a listener for this address and port")]
+    InUse,
+    /// There are as many as [`Limits::listeners`](crate::Limits::listeners) allows.
+    #[error("too many listeners")]
+    TooMany,
+}
+
+/// Why a connection was not begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConnectError {
+    /// There is a connection between these addresses and ports, or all ports are taken.
+    #[error("no free port")]
+    InUse,
+    /// There are as many connections as [`Limits::flows`](crate::Limits::flows) allows.
+    #[error("too many connections")]
+    TooMany,
+    /// The host has no address of that family, or not this one.
+    #[error("not an address of this host")]
+    Address,
+}
+
+/// Ports that are tried for a new connection before there seems to be none.
+const PORT_TRIES: u64 = 64;
+/// The dynamic ports (RFC 6335, 6; RFC 6056, 3.2).
+const PORT_FIRST: u64 = 49_152;
+const PORTS: u64 = 16_384;
+
+impl<C: Control> Stack<C> {
+    pub(crate) fn listen(
+        &mut self,
+        pattern: Pattern,
+        ask: bool,
+        backlog: usize,
+    ) -> Result<Listener, ListenError> {
+        if self.listeners.slots().any(|slot| self.listeners[slot].pattern == pattern) {
+            return Err(ListenError::InUse);
+        }
+        let backlog = backlog.clamp(1, self.limits.flows);
+        let accepted = std::collections::VecDeque::with_capacity(backlog);
+        let listening = Listening { pattern, ask, backlog, accepted };
+        let slot = self.listeners.insert(listening).ok_or(ListenError::TooMany)?;
+        Ok(Listener { slot, generation: self.listeners.generation(slot) })
+    }
+
+    /// The next connection of a listener.
+    pub(crate) fn accept(&mut self, listener: u32) -> Option<u32> {
+        let slot = self.listeners[listener].accepted.pop_front()?;
+        if !self.listeners[listener].accepted.is_empty() {
+            self.incoming.push(listener);
+        }
+        let hot = &mut self.flows[slot];
+        hot.clear(flag::UNACCEPTED);
+        // What came before the program had the flow is still news to it.
+        let mut ready = Ready::default();
+        if hot.readable_end() != hot.rcv_read {
+            ready.add(Ready::READABLE);
+        }
+        if hot.has(flag::FIN_RECEIVED) {
+            ready.add(Ready::END);
+        }
+        if hot.failure.is_some() {
+            ready.add(Ready::FAILED);
+        }
+        hot.ready = ready;
+        if !ready.is_empty() {
+            self.happened.push(slot);
+        }
+        Some(slot)
+    }
+
+    /// Ends a listener. Connections that nobody accepted are reset.
+    pub(crate) fn unlisten(&mut self, now: Time, listener: u32) {
+        while let Some(slot) = self.listeners[listener].accepted.pop_front() {
+            self.flows[slot].clear(flag::UNACCEPTED);
+            self.close(now, slot, Closing::Reset);
+        }
+        let half_open: Vec<u32> =
+            self.syns.slots().filter(|&slot| self.syns[slot].listener == listener).collect();
+        for slot in half_open {
+            self.forget_syn(slot);
+        }
+        self.listeners.remove(listener);
+    }
+
+    /// Begins a connection. With a local port of 0 it takes an unpredictable one (RFC 6056, 3.3.1).
+    pub(crate) fn connect(
+        &mut self,
+        now: Time,
+        mut local: std::net::SocketAddr,
+        remote: std::net::SocketAddr,
+    ) -> Result<u32, ConnectError> {
+        if self.flows.is_full() {
+            return Err(ConnectError::TooMany);
+        }
+        let tuple = if local.port() == 0 {
+            let start = self.secret.random();
+            let candidates = (0..PORT_TRIES).map(|step| {
+                local.set_port((PORT_FIRST + (start + step * 257) % PORTS) as u16);
+                Tuple::new(local, remote)
+            });
+            let free = candidates.into_iter().find(|tuple| !self.is_known(tuple));
+            free.ok_or(ConnectError::InUse)?
+        } else {
+            Some(Tuple::new(local, remote))
+                .filter(|tuple| !self.is_known(tuple))
+                .ok_or(ConnectError::InUse)?
+        };
+        let iss = self.secret.initial_sequence(now, &tuple);
+        let mss = self.path_mss(&tuple);
+        let slot = self.new_flow(tuple, State::SynSent, iss, mss).ok_or(ConnectError::TooMany)?;
+        self.flows[slot].set(flag::SYN_NOW);
+        self.settle(now, slot);
+        Ok(slot)
+    }
+
+    fn is_known(&self, tuple: &Tuple) -> bool {
+        self.find(self.secret.hash(tuple), tuple).is_some()
+    }
+
+    /// The program has queued bytes.
+    pub(crate) fn send(&mut self, now: Time, slot: u32, bytes: u32) {
+        let hot = &mut self.flows[slot];
+        hot.snd_end = hot.snd_end + bytes;
+        self.settle(now, slot);
+    }
+
+    /// The program has no more to send: a FIN follows what is queued.
+    pub(crate) fn shutdown(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.state == State::Closed || hot.has(flag::FIN) {
+            return;
+        }
+        hot.set(flag::FIN);
+        hot.state = hot.state.after(Step::Close);
+        self.settle(now, slot);
+    }
+
+    /// The program gives its handle back.
+    pub(crate) fn close(&mut self, now: Time, slot: u32, how: Closing) {
+        let hot = &mut self.flows[slot];
+        hot.set(flag::ORPHAN);
+        hot.ready = Ready::default();
+        let unread = hot.readable_end() != hot.rcv_read;
+        match hot.state {
+            State::Closed => return self.over.push(slot),
+            State::SynSent => return self.end(slot, None),
+            _ => {}
+        }
+        // RFC 9293, 3.6.1, SHLD-3: unread bytes are lost, and the peer must know.
+        let Closing::Linger(linger) = how else { return self.abort(now, slot) };
+        if unread && hot.state != State::TimeWait {
+            return self.abort(now, slot);
+        }
+        if !hot.has(flag::FIN) {
+            hot.set(flag::FIN);
+            hot.state = hot.state.after(Step::Close);
+        }
+        let wait = match hot.state {
+            State::FinWait2 => self.profile.fin_wait,
+            State::TimeWait => self.profile.time_wait,
+            _ => linger.unwrap_or(self.profile.give_up),
+        };
+        hot.life_at = Deadline::at(now.after(wait));
+        self.settle(now, slot);
+    }
+
+    /// Resets a flow whose handle is closed.
+    pub(crate) fn abort(&mut self, now: Time, slot: u32) {
+        let _ = now;
+        let hot = &self.flows[slot];
+        if hot.state.is_synchronized() && hot.state != State::TimeWait || hot.state == State::SynReceived {
+            self.send_reset(slot);
+        }
+        self.end(slot, None);
+    }
+
+    /// Sets or clears a flag that is the program's to choose.
+    pub(crate) fn choose(&mut self, now: Time, slot: u32, flag: u16, on: bool) {
+        let hot = &mut self.flows[slot];
+        if on {
+            hot.set(flag)
+        } else {
+            hot.clear(flag)
+        }
+        if flag == flag::KEEP_ALIVE {
+            hot.probes = 0;
+            if !on && !hot.has(flag::ORPHAN) && hot.state != State::TimeWait {
+                hot.life_at = Deadline::NONE;
+            }
+            self.touch_keep_alive(now, slot);
+        }
+        self.settle(now, slot);
+    }
+
+    /// The next event.
+    pub(crate) fn event(&mut self) -> Option<Event> {
+        if let Some(event) = self.next_ask().or_else(|| self.next_incoming()) {
+            return Some(event);
+        }
+        while let Some(slot) = self.happened.pop() {
+            if !self.flows.is_taken(slot) {
+                continue;
+            }
+            let hot = &mut self.flows[slot];
+            if hot.has(flag::UNACCEPTED) || hot.has(flag::ORPHAN) {
+                continue;
+            }
+            let ready = std::mem::take(&mut hot.ready);
+            if !ready.is_empty() {
+                let owner = hot.owner;
+                return Some(Event::Flow { flow: self.handle(slot), owner, ready });
+            }
+        }
+        None
+    }
+
+    /// The next flow that is over and has no handle, freed: its bytes can go.
+    pub(crate) fn reap(&mut self) -> Option<u32> {
+        let slot = self.over.pop()?;
+        self.flows.remove(slot);
+        Some(slot)
+    }
+
+    pub(crate) fn info(&self, slot: u32) -> Info {
+        let hot: &Hot = &self.flows[slot];
+        let owes_data = hot.snd_limit() != hot.snd_una;
+        Info {
+            state: hot.state,
+            unacknowledged: hot.outstanding(),
+            unsent: hot.snd_limit().past(hot.snd_nxt),
+            unread: hot.readable_end() - hot.rcv_read,
+            sent_to: hot.snd_nxt,
+            peer_edge: hot.snd_edge(),
+            received_to: hot.rcv_nxt,
+            offered_edge: hot.rcv_edge,
+            congestion_window: hot.window.congestion,
+            round_trip_micros: hot.srtt,
+            mss: hot.mss,
+            owes: hot.state != State::Closed && (owes_data || hot.owes_ack()),
+            is_scheduled: self.ready.contains(slot) || self.wheel.scheduled(slot).is_some(),
+        }
+    }
+
+    /// Flows that are not over, whether or not a program has a handle.
+    pub(crate) fn live_flows(&self) -> impl Iterator<Item = Flow> {
+        let live = self.flows.slots().filter(|&slot| self.flows[slot].state != State::Closed);
+        live.map(|slot| self.handle(slot))
+    }
+
+    /// Whether there is something to emit now.
+    pub(crate) fn has_output(&self) -> bool {
+        !self.replies.is_empty() || !self.ready.is_empty()
+    }
+}
+
+/// How a handle is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closing {
+    /// Send what is queued, then a FIN, within this time; else an RST.
+    Linger(Option<std::time::Duration>),
+    /// An RST at once.
+    Reset,
+}
+
+/// State of a connection, for programs that watch it and for tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// State of RFC 9293.
+    pub state: State,
+    /// Bytes, and a FIN, that were sent and are not acknowledged.
+    pub unacknowledged: u32,
+    /// Bytes, and a FIN, that are queued and were not sent.
+    pub unsent: u32,
+    /// Bytes that the program can read.
+    pub unread: u32,
+    /// SND.NXT.
+    pub sent_to: Seq,
+    /// The right edge of the peer's window.
+    pub peer_edge: Seq,
+    /// RCV.NXT.
+    pub received_to: Seq,
+    /// The right edge of the window that was offered to the peer.
+    pub offered_edge: Seq,
+    /// Congestion window in bytes.
+    pub congestion_window: u32,
+    /// Smoothed round-trip time; 0 before the first measurement.
+    pub round_trip_micros: u32,
+    /// Payload of a segment without options.
+    pub mss: u16,
+    /// Data or an acknowledgement is owed to the peer.
+    pub owes: bool,
+    /// The flow sends next, or has a deadline.
+    pub is_scheduled: bool,
+}

@@ -1,0 +1,244 @@
+//! A connection: two cache lines that always exist, and a block while something is outstanding.
+
+use super::few::Few;
+use super::seq::{Seq, Span};
+use super::state::State;
+use super::tuple::Tuple;
+use crate::control::Window;
+use crate::event::{Failure, Ready};
+use crate::time::{Deadline, Time};
+
+/// Boolean facts of a flow.
+pub(crate) mod flag {
+    /// Small segments are not held back (RFC 9293, MUST-17).
+    pub(crate) const NO_DELAY: u16 = 1;
+    pub(crate) const KEEP_ALIVE: u16 = 1 << 1;
+    /// Both endpoints sent the timestamps option with their SYN.
+    pub(crate) const TIMESTAMPS: u16 = 1 << 2;
+    /// Both endpoints permit SACK.
+    pub(crate) const SACK: u16 = 1 << 3;
+    /// The program has no more to send.
+    pub(crate) const FIN: u16 = 1 << 4;
+    /// The program has closed its handle.
+    pub(crate) const ORPHAN: u16 = 1 << 5;
+    pub(crate) const ACK_NOW: u16 = 1 << 6;
+    pub(crate) const SYN_NOW: u16 = 1 << 7;
+    /// A keep-alive or zero-window probe is due.
+    pub(crate) const PROBE: u16 = 1 << 8;
+    /// Send what there is, however small: the override timer has expired.
+    pub(crate) const PUSH: u16 = 1 << 9;
+    pub(crate) const SYN_REPEATED: u16 = 1 << 10;
+    pub(crate) const FIN_RECEIVED: u16 = 1 << 11;
+    /// Retransmit one segment, whatever is in flight: a timer has expired.
+    pub(crate) const FORCE: u16 = 1 << 12;
+    /// A tail loss probe is due.
+    pub(crate) const TAIL_PROBE: u16 = 1 << 13;
+    /// Accepted by the stack, not yet by the program.
+    pub(crate) const UNACCEPTED: u16 = 1 << 14;
+}
+
+/// No block.
+pub(crate) const NO_COLD: u32 = u32::MAX;
+
+/// What a flow needs for each segment.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct Hot {
+    // First cache line.
+    pub(crate) tuple: Tuple,
+    pub(crate) state: State,
+    pub(crate) failure: Option<Failure>,
+    pub(crate) flags: u16,
+    pub(crate) rcv_nxt: Seq,
+    /// The right edge of the window that the peer was offered.
+    pub(crate) rcv_edge: Seq,
+    pub(crate) snd_una: Seq,
+    pub(crate) snd_nxt: Seq,
+    pub(crate) snd_wnd: u32,
+    pub(crate) ts_recent: u32,
+    // Second cache line.
+    /// Whatever the program wants to find with an event.
+    pub(crate) owner: u32,
+    pub(crate) cold: u32,
+    /// The end of what the program has queued.
+    pub(crate) snd_end: Seq,
+    /// SND.WL1: sequence number of the last segment that updated the window. WL2 would never
+    /// decide: what gets that far acknowledges at least `snd_una`.
+    pub(crate) snd_wl1: Seq,
+    /// The acknowledgement that was sent last.
+    pub(crate) rcv_acked: Seq,
+    /// What the program has read.
+    pub(crate) rcv_read: Seq,
+    pub(crate) window: Window,
+    /// Smoothed round-trip time in microseconds; 0 before the first measurement.
+    pub(crate) srtt: u32,
+    pub(crate) rttvar: u32,
+    pub(crate) ts_offset: u32,
+    /// Retransmission, tail probe, reordering, zero-window probe: whichever is next.
+    pub(crate) send_at: Deadline,
+    pub(crate) ack_at: Deadline,
+    /// Keep-alive, FIN-WAIT-2, TIME-WAIT, linger: by state.
+    pub(crate) life_at: Deadline,
+    /// Payload of a segment without options: the peer's limit and the path's.
+    pub(crate) mss: u16,
+    /// Shift of the windows that the peer sends (lower four bits) and that we send.
+    pub(crate) scales: u8,
+    pub(crate) backoff: u8,
+    pub(crate) ready: Ready,
+    /// Acknowledgements that are still sent without delay, at the start.
+    pub(crate) quick: u8,
+    /// The current second (upper four bits) and its challenge ACKs.
+    pub(crate) challenges: u8,
+    /// Unanswered probes.
+    pub(crate) probes: u8,
+}
+
+const _: () = assert!(size_of::<Hot>() == 128 && align_of::<Hot>() == 64);
+
+impl Hot {
+    pub(crate) fn has(&self, flag: u16) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn set(&mut self, flag: u16) {
+        self.flags |= flag;
+    }
+
+    pub(crate) fn clear(&mut self, flag: u16) {
+        self.flags &= !flag;
+    }
+
+    /// Removes a flag, and returns whether it was there.
+    pub(crate) fn take(&mut self, flag: u16) -> bool {
+        let had = self.has(flag);
+        self.clear(flag);
+        had
+    }
+
+    pub(crate) fn snd_scale(&self) -> u32 {
+        u32::from(self.scales & 15)
+    }
+
+    pub(crate) fn rcv_scale(&self) -> u32 {
+        u32::from(self.scales >> 4)
+    }
+
+    /// The right edge of the peer's window.
+    pub(crate) fn snd_edge(&self) -> Seq {
+        self.snd_una + self.snd_wnd
+    }
+
+    /// The end of what will be sent, the FIN included.
+    pub(crate) fn snd_limit(&self) -> Seq {
+        if self.has(flag::FIN) { self.snd_end + 1 } else { self.snd_end }
+    }
+
+    pub(crate) fn fin_is_sent(&self) -> bool {
+        self.has(flag::FIN) && self.snd_nxt == self.snd_end + 1
+    }
+
+    /// Bytes, and a FIN, that are sent and not acknowledged.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.snd_nxt - self.snd_una
+    }
+
+    /// The end of the bytes that the program can read.
+    pub(crate) fn readable_end(&self) -> Seq {
+        if self.has(flag::FIN_RECEIVED) { self.rcv_nxt - 1 } else { self.rcv_nxt }
+    }
+
+    /// Whether an acknowledgement is owed.
+    pub(crate) fn owes_ack(&self) -> bool {
+        self.has(flag::ACK_NOW) || self.rcv_acked != self.rcv_nxt
+    }
+}
+
+/// Out-of-order ranges that one flow keeps; further ones push out the highest.
+pub(crate) const HELD_RANGES: usize = 32;
+
+/// Records of what one flow has sent. Neighbours merge when there are more.
+pub(crate) const SENT_RECORDS: usize = 64;
+
+/// Consecutive bytes that were sent together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) span: Span,
+    /// When they were sent last.
+    pub(crate) at: Time,
+    pub(crate) sacked: bool,
+    pub(crate) lost: bool,
+    /// Sent more than once: says nothing of the round-trip time (Karn).
+    pub(crate) repeated: bool,
+}
+
+/// Out-of-order bytes that are held.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) span: Span,
+    /// Larger for ranges that grew later: they are reported first (RFC 2018, 4).
+    pub(crate) recency: u32,
+}
+
+/// State of RACK (RFC 8985, 5.3).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rack {
+    /// When the most recently sent of all delivered segments was sent, and where it ends.
+    pub(crate) xmit_at: Time,
+    pub(crate) end: Seq,
+    pub(crate) rtt: u64,
+    pub(crate) min_rtt: u64,
+    /// The highest sequence number delivered.
+    pub(crate) fack: Seq,
+    pub(crate) started: bool,
+    pub(crate) reordering_seen: bool,
+    /// Multiple of a quarter of the least round-trip time.
+    pub(crate) wnd_mult: u8,
+    /// Recoveries after which the multiple is 1 again.
+    pub(crate) wnd_persist: u8,
+    /// A DSACK counts once a round trip.
+    pub(crate) dsack_round: Option<Seq>,
+}
+
+/// An unanswered tail loss probe (RFC 8985, 7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TailProbe {
+    pub(crate) end: Seq,
+    pub(crate) is_retransmission: bool,
+}
+
+/// What a flow needs while data is unacknowledged or held.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cold {
+    pub(crate) sent: Few<Sent, SENT_RECORDS>,
+    pub(crate) rack: Rack,
+    /// The end of what was sent when a loss was found; nothing more is reduced until it is
+    /// acknowledged.
+    pub(crate) recovery: Option<Seq>,
+    /// That recovery began with a timeout: the window grows in it.
+    pub(crate) by_timeout: bool,
+    pub(crate) tail_probe: Option<TailProbe>,
+    /// Duplicate acknowledgements of a peer without SACK.
+    pub(crate) duplicates: u32,
+    pub(crate) rto_at: Option<Time>,
+    pub(crate) tail_at: Option<Time>,
+    pub(crate) reorder_at: Option<Time>,
+    /// When something was last acknowledged, or the first byte sent.
+    pub(crate) progress_at: Time,
+    /// The largest window that the peer offered.
+    pub(crate) wnd_max: u32,
+    /// The congestion window has held something back since it last grew.
+    pub(crate) limited: bool,
+    pub(crate) held: Few<Held, HELD_RANGES>,
+    pub(crate) recency: u32,
+    /// What arrived twice, to be reported once (RFC 2883).
+    pub(crate) duplicate: Option<Span>,
+    /// Where a FIN is that came out of order.
+    pub(crate) fin_at: Option<Seq>,
+}
+
+impl Cold {
+    /// Whether the flow can do without it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.sent.is_empty() && self.held.is_empty() && self.duplicate.is_none() && self.fin_at.is_none()
+    }
+}

@@ -1,0 +1,240 @@
+//! Segments that belong to a handshake: answers to our SYN, and the last ACK of a peer's.
+
+use super::flow::{Hot, NO_COLD, flag};
+use super::index::Kind;
+use super::listen::{Syn, peer_mss, timestamp};
+use super::seq::Seq;
+use super::state::{State, Step};
+use super::tuple::Tuple;
+use super::wire::{Flags, Head, Timestamps};
+use super::{Keep, Segment, Stack, Verdict};
+use crate::control::Control;
+use crate::event::{Failure, Ready, Reason};
+use crate::time::{Deadline, Time};
+
+/// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
+/// start, and a delay costs it a round trip.
+const QUICK_ACKS: u8 = 16;
+
+/// A SYN is repeated so often: with a first timeout of 1 s that is more than three minutes
+/// (RFC 9293, MUST-23).
+pub(crate) const SYN_RETRIES: u8 = 7;
+
+impl<C: Control> Stack<C> {
+    /// A flow that has sent or received a SYN. `None` if there are too many.
+    pub(crate) fn new_flow(&mut self, tuple: Tuple, state: State, iss: Seq, mss: u16) -> Option<u32> {
+        let hot = Hot {
+            tuple,
+            state,
+            failure: None,
+            flags: 0,
+            rcv_nxt: Seq(0),
+            rcv_edge: Seq(0),
+            snd_una: iss,
+            snd_nxt: iss + 1,
+            snd_wnd: 0,
+            ts_recent: 0,
+            owner: 0,
+            cold: NO_COLD,
+            snd_end: iss + 1,
+            snd_wl1: Seq(0),
+            rcv_acked: Seq(0),
+            rcv_read: Seq(0),
+            window: self.control.start(u32::from(mss), false),
+            srtt: 0,
+            rttvar: 0,
+            ts_offset: self.secret.timestamp_offset(&tuple),
+            send_at: Deadline::NONE,
+            ack_at: Deadline::NONE,
+            life_at: Deadline::NONE,
+            mss,
+            scales: 0,
+            backoff: 0,
+            ready: Ready::default(),
+            quick: QUICK_ACKS,
+            challenges: 0,
+            probes: 0,
+        };
+        let slot = self.flows.insert(hot)?;
+        self.index.insert(self.secret.hash(&tuple), Kind::Flow, slot);
+        Some(slot)
+    }
+
+    /// An answer to our SYN, in the order of RFC 9293, 3.10.7.3.
+    pub(crate) fn on_syn_sent(&mut self, now: Time, slot: u32, head: &Head) -> Verdict {
+        let hot = self.flows[slot];
+        // First: the ACK bit.
+        let has_ack = head.flags.has(Flags::ACK);
+        let acknowledges = head.ack.after(hot.snd_una) && head.ack.upto(hot.snd_nxt);
+        if has_ack && !acknowledges {
+            if !head.flags.has(Flags::RST) {
+                self.reply(hot.tuple, Head { seq: head.ack, flags: Flags::RST, ..Head::default() });
+            }
+            return self.refuse(Reason::Handshake);
+        }
+        // Second: the RST bit. RFC 5961, 3.2: only with an acceptable ACK.
+        if head.flags.has(Flags::RST) {
+            if has_ack {
+                self.end(slot, Some(Failure::Refused));
+            }
+            return self.refuse(Reason::Handshake);
+        }
+        // Fourth: the SYN bit.
+        if !head.flags.has(Flags::SYN) {
+            return self.refuse(Reason::Handshake);
+        }
+        let path_mss = self.path_mss(&hot.tuple);
+        let scale = self.window_scale();
+        let window = self.limits.receive_buffer.min(65_535);
+        let hot = &mut self.flows[slot];
+        hot.rcv_nxt = head.seq + 1;
+        hot.rcv_edge = hot.rcv_nxt + window;
+        hot.rcv_read = hot.rcv_nxt;
+        hot.rcv_acked = head.seq;
+        hot.snd_wl1 = head.seq;
+        // RFC 7323, 2.2: the window of a SYN is never scaled.
+        hot.snd_wnd = u32::from(head.window);
+        hot.mss = peer_mss(head, &hot.tuple).min(path_mss);
+        if let Some(theirs) = head.scale {
+            hot.scales = theirs | scale << 4;
+        }
+        if let Some(stamps) = head.timestamps {
+            hot.set(flag::TIMESTAMPS);
+            hot.ts_recent = stamps.value;
+        }
+        if head.sack_permitted {
+            hot.set(flag::SACK);
+        }
+        if has_ack {
+            hot.snd_una = head.ack;
+            // The timer was set when the SYN was sent, and has not expired since.
+            let sent = hot.send_at.tick(now).map(Time::of_tick);
+            if let Some(at) = sent
+                && !hot.has(flag::SYN_REPEATED)
+            {
+                let left = at.since(now);
+                let rtt = self.profile.rto_initial.saturating_sub(left);
+                self.measured(slot, rtt.as_micros() as u64);
+            }
+            self.established(now, slot);
+            self.flows[slot].set(flag::ACK_NOW);
+        } else {
+            // Simultaneous open (RFC 9293, 3.5, MUST-10).
+            hot.state = hot.state.after(Step::SynReceived);
+            hot.backoff = 0;
+            hot.set(flag::SYN_NOW);
+        }
+        Verdict::Nothing
+    }
+
+    /// Our SYN is acknowledged.
+    pub(crate) fn established(&mut self, now: Time, slot: u32) {
+        let conservative = self.flows[slot].has(flag::SYN_REPEATED);
+        let mss = u32::from(self.flows[slot].mss);
+        let window = self.control.start(mss, conservative);
+        let hot = &mut self.flows[slot];
+        // A program may already have closed it.
+        let closed = hot.has(flag::FIN);
+        hot.state = hot.state.after(Step::SynAcknowledged);
+        if closed {
+            hot.state = hot.state.after(Step::Close);
+        }
+        hot.window = window;
+        hot.send_at = Deadline::NONE;
+        hot.backoff = 0;
+        self.touch_keep_alive(now, slot);
+        self.happen(slot, Ready::CONNECTED);
+        self.happen(slot, Ready::WRITABLE);
+    }
+
+    /// A segment for a half-open connection (RFC 9293, 3.10.7.4, SYN-RECEIVED).
+    pub(crate) fn on_half_open(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        head: &Head,
+        keep: &mut impl Keep,
+    ) -> Verdict {
+        let Syn { tuple, listener, irs, iss, ts_recent, flags, asked, retries, .. } = self.syns[slot];
+        let challenge = Head { seq: iss + 1, ack: irs + 1, flags: Flags::ACK, ..Head::default() };
+        if head.flags.has(Flags::RST) {
+            // RFC 5961, 3.2: exactly the next sequence number.
+            if head.seq == irs + 1 {
+                self.forget_syn(slot);
+            }
+            return self.refuse(Reason::Handshake);
+        }
+        if head.flags.has(Flags::SYN) {
+            match (head.seq == irs, asked) {
+                (true, true) => {}
+                (true, false) => self.send_syn_ack(now, slot),
+                // RFC 5961, 4.2.
+                (false, _) => self.reply(tuple, challenge),
+            }
+            return self.refuse(Reason::Handshake);
+        }
+        if !head.flags.has(Flags::ACK) || asked {
+            return self.refuse(Reason::NoAck);
+        }
+        if head.ack != iss + 1 {
+            self.reply(tuple, Head { seq: head.ack, flags: Flags::RST, ..Head::default() });
+            return self.refuse(Reason::Handshake);
+        }
+        let old_stamp = head.timestamps.is_some_and(|stamps| is_older(stamps, ts_recent));
+        let offset = head.seq - (irs + 1);
+        if offset >= 65_535 || (flags & flag::TIMESTAMPS != 0 && old_stamp) {
+            self.reply(tuple, challenge);
+            return self.refuse(Reason::Window);
+        }
+        // A full accept queue, or no room for a flow: the ACK is dropped and the SYN-ACK repeated,
+        // so that the connection is there once there is room.
+        let full = self.listeners[listener].accepted.len() >= self.listeners[listener].backlog;
+        if full || self.flows.is_full() {
+            return self.refuse(Reason::Backlog);
+        }
+        let Some(flow) = self.promote(now, slot) else { return self.refuse(Reason::Backlog) };
+        if retries == 0 {
+            self.measured(flow, now.since(self.syns[slot].sent_at).as_micros() as u64);
+        }
+        self.forget_syn(slot);
+        self.established(now, flow);
+        self.flows[flow].set(flag::UNACCEPTED);
+        self.flows[flow].ready = Ready::default();
+        self.listeners[listener].accepted.push_back(flow);
+        self.incoming.push(listener);
+        keep.acknowledged(flow, iss + 1);
+        self.on_flow(now, flow, segment, *head, keep)
+    }
+
+    /// Makes a flow of a half-open connection.
+    fn promote(&mut self, now: Time, slot: u32) -> Option<u32> {
+        let Syn { tuple, irs, iss, ts_recent, ts_offset, mss, scale, flags, retries, .. } = self.syns[slot];
+        let flow = self.new_flow(tuple, State::SynReceived, iss, mss)?;
+        let ours = self.window_scale();
+        let window = self.limits.receive_buffer.min(65_535);
+        let hot = &mut self.flows[flow];
+        hot.flags = flags;
+        if retries > 0 {
+            hot.set(flag::SYN_REPEATED);
+        }
+        hot.snd_una = iss + 1;
+        hot.rcv_nxt = irs + 1;
+        hot.rcv_read = hot.rcv_nxt;
+        hot.rcv_acked = hot.rcv_nxt;
+        hot.rcv_edge = hot.rcv_nxt + window;
+        hot.snd_wl1 = irs;
+        hot.ts_recent = ts_recent;
+        hot.ts_offset = ts_offset;
+        if let Some(theirs) = scale {
+            hot.scales = theirs | ours << 4;
+        }
+        debug_assert_eq!(timestamp(now, ts_offset), timestamp(now, hot.ts_offset));
+        Some(flow)
+    }
+}
+
+/// PAWS (RFC 7323, 5.2): whether a segment is older than the newest that was received.
+pub(crate) fn is_older(stamps: Timestamps, recent: u32) -> bool {
+    (stamps.value.wrapping_sub(recent) as i32) < 0
+}

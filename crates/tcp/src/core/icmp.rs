@@ -1,0 +1,66 @@
+//! What the network says of a flow (RFC 9293, 3.9.2.2; RFC 5927).
+
+use super::Stack;
+use super::flow::{NO_COLD, flag};
+use super::index::Kind;
+use super::listen::MSS_MIN;
+use super::seq::Seq;
+use super::state::State;
+use super::tuple::Tuple;
+use crate::control::Control;
+use crate::event::Failure;
+use crate::time::Time;
+
+/// An ICMP error about a segment of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// Protocol or port unreachable, administratively prohibited.
+    Hard,
+    /// Net or host unreachable, time exceeded, parameter problem.
+    Soft,
+    /// The packet was too big; the path takes this many bytes.
+    TooBig(u16),
+}
+
+impl<C: Control> Stack<C> {
+    /// An ICMP error that quotes a segment of ours with this sequence number.
+    pub(crate) fn trouble(&mut self, now: Time, tuple: &Tuple, seq: Seq, trouble: Trouble) {
+        let Some((Kind::Flow, slot)) = self.find(self.secret.hash(tuple), tuple) else { return };
+        let hot = &self.flows[slot];
+        // RFC 5927, 4.1: only about something that is outstanding.
+        let outstanding = hot.snd_una.upto(seq) && seq.before(hot.snd_nxt);
+        if !outstanding {
+            return;
+        }
+        match trouble {
+            // RFC 5927, 5: hard errors end a connection only before it is open, since anybody can
+            // forge them (MUST-56 of RFC 9293: soft ones never do).
+            Trouble::Hard if matches!(hot.state, State::SynSent | State::SynReceived) => {
+                self.end(slot, Some(Failure::Unreachable));
+            }
+            Trouble::Hard | Trouble::Soft => {}
+            Trouble::TooBig(mtu) => self.shrink(now, slot, mtu),
+        }
+    }
+
+    /// The path takes less (RFC 1191, RFC 8201): what is outstanding is cut smaller and sent again.
+    fn shrink(&mut self, now: Time, slot: u32, mtu: u16) {
+        let hot = &mut self.flows[slot];
+        let headers = if hot.tuple.is_v6() { 60 } else { 40 };
+        // RFC 8201, 4: nothing below 1,280 for IPv6.
+        let least = if hot.tuple.is_v6() { 1_220 } else { MSS_MIN };
+        let mss = mtu.saturating_sub(headers).max(least);
+        if mss >= hot.mss {
+            return;
+        }
+        hot.mss = mss;
+        if hot.cold != NO_COLD {
+            let cold = &mut self.colds[hot.cold];
+            for record in cold.sent.iter_mut().filter(|record| !record.sacked) {
+                record.lost = true;
+            }
+            hot.set(flag::FORCE);
+        }
+        self.settle(now, slot);
+    }
+}

@@ -1,0 +1,281 @@
+//! What a received segment changes, in the order of RFC 9293, 3.10.7.
+
+use super::flow::{NO_COLD, flag};
+use super::handshake::is_older;
+use super::index::Kind;
+use super::seq::{Seq, Span};
+use super::state::{State, Step};
+use super::tuple::Tuple;
+use super::wire::{Flags, Head};
+use super::{Keep, Segment, Stack, Verdict};
+use crate::control::Control;
+use crate::event::{Failure, Ready, Reason};
+use crate::time::{Deadline, Time};
+
+/// Segments that go through the stages together.
+pub(crate) const BURST: usize = 64;
+
+/// Answers a second to segments that no honest peer sends, per flow: the base, and the range of
+/// a random part, so that their number tells an attacker nothing (RFC 5961, 7; CVE-2016-5696).
+const CHALLENGES: u64 = 4;
+const CHALLENGES_SPREAD: u64 = 8;
+
+impl<C: Control> Stack<C> {
+    /// Takes segments. In stages, so that the cache misses of different flows overlap.
+    pub(crate) fn input(&mut self, now: Time, segments: &[Segment<'_>], keep: &mut impl Keep) {
+        for (number, burst) in segments.chunks(BURST).enumerate() {
+            let mut hashes = [0; BURST];
+            for (hash, segment) in hashes.iter_mut().zip(burst) {
+                *hash = self.secret.hash(&segment.tuple);
+            }
+            let mut found = [None; BURST];
+            for ((found, segment), &hash) in found.iter_mut().zip(burst).zip(&hashes) {
+                *found = self.find(hash, &segment.tuple);
+            }
+            let changes = self.index.changes;
+            for (at, segment) in burst.iter().enumerate() {
+                let record = if self.index.changes == changes {
+                    found[at]
+                } else {
+                    // A segment before it in the burst has opened or closed a connection.
+                    self.find(hashes[at], &segment.tuple)
+                };
+                let verdict = self.segment(now, segment, record, keep);
+                keep.verdict(number * BURST + at, verdict);
+            }
+        }
+    }
+
+    pub(crate) fn find(&self, hash: u64, tuple: &Tuple) -> Option<(Kind, u32)> {
+        self.index.find(hash, |kind, slot| match kind {
+            Kind::Flow => self.flows[slot].tuple == *tuple,
+            Kind::Syn => self.syns[slot].tuple == *tuple,
+            Kind::Wait => self.wait_tuple(slot) == *tuple,
+        })
+    }
+
+    fn segment(
+        &mut self,
+        now: Time,
+        segment: &Segment<'_>,
+        record: Option<(Kind, u32)>,
+        keep: &mut impl Keep,
+    ) -> Verdict {
+        let Some(head) = Head::parse(segment.header) else { return self.refuse(Reason::Malformed) };
+        match record {
+            Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),
+            Some((Kind::Syn, slot)) => self.on_half_open(now, slot, segment, &head, keep),
+            Some((Kind::Wait, slot)) => self.on_wait(now, slot, &head, segment.len),
+            None => self.on_stranger(now, segment, &head),
+        }
+    }
+
+    /// A segment without a connection: LISTEN and CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
+    fn on_stranger(&mut self, now: Time, segment: &Segment<'_>, head: &Head) -> Verdict {
+        if head.flags.has(Flags::RST) {
+            return self.refuse(Reason::NoFlow);
+        }
+        let opens = head.flags.has(Flags::SYN) && !head.flags.has(Flags::ACK);
+        if opens && let Some(listener) = self.listener_for(&segment.tuple) {
+            return self.on_syn(now, segment.tuple, head, listener, None);
+        }
+        self.reply(segment.tuple, reset_for(head, segment.len));
+        self.refuse(Reason::NoFlow)
+    }
+
+    /// A segment of a flow.
+    pub(crate) fn on_flow(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        head: Head,
+        keep: &mut impl Keep,
+    ) -> Verdict {
+        let verdict = if self.flows[slot].state == State::SynSent {
+            let verdict = self.on_syn_sent(now, slot, &head);
+            let hot = &self.flows[slot];
+            keep.acknowledged(slot, hot.snd_una);
+            verdict
+        } else {
+            self.checks(now, slot, segment, head, keep)
+        };
+        self.settle(now, slot);
+        verdict
+    }
+
+    /// The checks of RFC 9293, 3.10.7.4, one after the other.
+    fn checks(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        mut head: Head,
+        keep: &mut impl Keep,
+    ) -> Verdict {
+        let hot = &self.flows[slot];
+        // In a simultaneous open the peer's SYN comes again, now with an ACK.
+        let opens = Flags::SYN.with(Flags::ACK);
+        if hot.state == State::SynReceived && head.flags.has(opens) && head.seq + 1 == hot.rcv_nxt {
+            head.seq = head.seq + 1;
+            head.flags = Flags::ACK;
+        }
+        let reset = head.flags.has(Flags::RST);
+        if hot.has(flag::TIMESTAMPS) && !reset {
+            match head.timestamps {
+                None => return self.refuse(Reason::NoTimestamp),
+                Some(stamps) if is_older(stamps, hot.ts_recent) => {
+                    self.challenge(now, slot, segment.len > 0);
+                    return self.refuse(Reason::Timestamp);
+                }
+                Some(_) => {}
+            }
+        }
+        if !self.is_acceptable(slot, &head, segment.len) {
+            if !reset {
+                self.note_duplicate(slot, Span::new(head.seq, head.seq + segment.len));
+                self.challenge(now, slot, segment.len > 0);
+            }
+            return self.refuse(Reason::Window);
+        }
+        if reset {
+            return self.on_reset(now, slot, &head);
+        }
+        if head.flags.has(Flags::SYN) {
+            // RFC 5961, 4.2.
+            self.challenge(now, slot, false);
+            return self.refuse(Reason::Challenged);
+        }
+        if !head.flags.has(Flags::ACK) {
+            return self.refuse(Reason::NoAck);
+        }
+        let hot = &mut self.flows[slot];
+        if let Some(stamps) = head.timestamps
+            && hot.has(flag::TIMESTAMPS)
+            && head.seq.upto(hot.rcv_acked)
+        {
+            // RFC 7323, 4.3 (2).
+            hot.ts_recent = stamps.value;
+        }
+        hot.probes = 0;
+        self.touch_keep_alive(now, slot);
+        if let Err(reason) = self.on_ack(now, slot, &head, segment.len, keep) {
+            return self.refuse(reason);
+        }
+        if self.flows[slot].state == State::Closed {
+            return Verdict::Nothing;
+        }
+        let verdict =
+            if segment.len > 0 { self.on_data(now, slot, segment, &head, keep) } else { Verdict::Nothing };
+        if self.flows[slot].state == State::Closed {
+            return verdict;
+        }
+        self.on_fin(now, slot, segment.len, &head);
+        verdict
+    }
+
+    /// Whether a segment lies in the window (RFC 9293, 3.4, MUST-66 with a window of zero).
+    ///
+    /// Two more are acceptable than the table allows: one that begins at the right edge and adds
+    /// nothing to it, since the ACKs of a peer that has filled the window begin there, and one
+    /// without data from before the last acknowledgement that was sent, since it was overtaken.
+    fn is_acceptable(&self, slot: u32, head: &Head, len: u32) -> bool {
+        let hot = &self.flows[slot];
+        let edge = hot.rcv_edge.max(hot.rcv_nxt);
+        let fin = u32::from(head.flags.has(Flags::FIN));
+        let end = head.seq + len + fin;
+        if end == head.seq {
+            return hot.rcv_acked.upto(end) && head.seq.upto(edge);
+        }
+        end.after(hot.rcv_nxt) && head.seq.upto(edge)
+    }
+
+    /// RFC 5961, 3.2: only an RST at exactly the next sequence number resets.
+    fn on_reset(&mut self, now: Time, slot: u32, head: &Head) -> Verdict {
+        let hot = &self.flows[slot];
+        if head.seq != hot.rcv_nxt {
+            self.challenge(now, slot, false);
+            return self.refuse(Reason::Challenged);
+        }
+        // RFC 1337: TIME_WAIT is not cut short.
+        if hot.state != State::TimeWait {
+            let refused = hot.state == State::SynReceived;
+            self.end(slot, Some(if refused { Failure::Refused } else { Failure::Reset }));
+        }
+        self.refuse(Reason::Over)
+    }
+
+    /// Has an ACK sent that says where this endpoint is. Limited, unless the segment carries data:
+    /// two endpoints that disagree would answer each other for ever, but not with data.
+    pub(crate) fn challenge(&mut self, now: Time, slot: u32, has_data: bool) {
+        let spread = self.secret.random() % CHALLENGES_SPREAD;
+        let second = ((now.micros() / 1_000_000) as u8) << 4;
+        let hot = &mut self.flows[slot];
+        if hot.challenges & 0xf0 != second {
+            hot.challenges = second;
+        }
+        if !has_data {
+            if u64::from(hot.challenges & 15) >= CHALLENGES + spread {
+                return;
+            }
+            hot.challenges += 1;
+        }
+        hot.set(flag::ACK_NOW);
+    }
+
+    /// The FIN bit (RFC 9293, 3.10.7.4, eighth).
+    fn on_fin(&mut self, now: Time, slot: u32, len: u32, head: &Head) {
+        let hot = &self.flows[slot];
+        if head.flags.has(Flags::FIN) && hot.state.can_receive() {
+            let at = head.seq + len;
+            if at.after(hot.rcv_nxt) {
+                if at.upto(hot.rcv_edge)
+                    && let Some(cold) = self.warm(slot)
+                {
+                    self.colds[cold].fin_at = Some(at);
+                }
+            } else if at == hot.rcv_nxt {
+                return self.fin_received(now, slot);
+            }
+        }
+        let hot = &self.flows[slot];
+        if hot.cold != NO_COLD && self.colds[hot.cold].fin_at == Some(hot.rcv_nxt) {
+            self.fin_received(now, slot);
+        } else if head.flags.has(Flags::FIN) {
+            // One that came before, or came too early: the peer waits for an answer.
+            self.flows[slot].set(flag::ACK_NOW);
+            if self.flows[slot].state == State::TimeWait {
+                self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
+            }
+        }
+    }
+
+    /// All bytes and the FIN behind them have arrived.
+    fn fin_received(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        hot.rcv_nxt = hot.rcv_nxt + 1;
+        hot.rcv_edge = hot.rcv_edge.max(hot.rcv_nxt);
+        hot.set(flag::FIN_RECEIVED | flag::ACK_NOW);
+        hot.state = hot.state.after(Step::FinReceived);
+        if hot.cold != NO_COLD {
+            self.colds[hot.cold].fin_at = None;
+            self.colds[hot.cold].held.clear();
+        }
+        if self.flows[slot].state == State::TimeWait {
+            self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
+        }
+        self.happen(slot, Ready::END);
+        self.happen(slot, Ready::READABLE);
+    }
+}
+
+/// The RST that answers a segment (RFC 9293, 3.10.7.1).
+fn reset_for(head: &Head, len: u32) -> Head {
+    if head.flags.has(Flags::ACK) {
+        return Head { seq: head.ack, flags: Flags::RST, ..Head::default() };
+    }
+    let syn = u32::from(head.flags.has(Flags::SYN));
+    let fin = u32::from(head.flags.has(Flags::FIN));
+    let flags = Flags::RST.with(Flags::ACK);
+    Head { seq: Seq(0), ack: head.seq + (len + syn + fin), flags, ..Head::default() }
+}

@@ -1,0 +1,267 @@
+//! The engine: it moves sequence numbers, not bytes.
+//!
+//! Headers go in, verdicts about their payloads come out ([`Keep`]); headers with ranges of
+//! sequence numbers come out ([`Emit`]). The bytes are the business of [`host`](crate::host).
+//!
+//! | question | file |
+//! |---|---|
+//! | which record does a segment belong to? | `index`, `tuple`, `table` |
+//! | what does it change? | `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
+//! | what was lost? | `rack`, `sent` |
+//! | what may be sent? | `transmit`, `output` |
+//! | when next? | `timers`, `wheel` |
+//! | what does the program want? | `calls` |
+
+pub(crate) mod ack;
+pub(crate) mod calls;
+pub(crate) mod few;
+pub(crate) mod flow;
+pub(crate) mod handshake;
+pub(crate) mod icmp;
+pub(crate) mod index;
+pub(crate) mod input;
+pub(crate) mod listen;
+pub(crate) mod output;
+pub(crate) mod queue;
+pub(crate) mod rack;
+pub(crate) mod receive;
+pub(crate) mod secret;
+pub(crate) mod sent;
+pub(crate) mod seq;
+pub(crate) mod state;
+pub(crate) mod table;
+pub(crate) mod timers;
+pub(crate) mod transmit;
+pub(crate) mod tuple;
+pub(crate) mod wait;
+pub(crate) mod wheel;
+pub(crate) mod wire;
+
+use std::collections::VecDeque;
+
+use flow::{Cold, Hot, NO_COLD};
+use index::{Index, Kind};
+use listen::{Listening, Syn};
+use queue::Queue;
+use secret::Secret;
+use seq::{Seq, Span};
+use table::Table;
+use tuple::Tuple;
+use wait::Wait;
+use wheel::Wheel;
+use wire::Head;
+
+use crate::config::{Config, Limits, Profile};
+use crate::control::Control;
+use crate::event::{Flow, REASONS, Ready, Reason};
+
+/// Segments that belong to no flow and wait to be sent: RSTs, SYN-ACKs, ACKs of TIME_WAIT.
+/// Further ones are dropped; the peer repeats what they answer.
+const REPLIES: usize = 256;
+
+/// A received segment, without its payload.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Segment<'a> {
+    pub(crate) tuple: Tuple,
+    /// The TCP header with its options.
+    pub(crate) header: &'a [u8],
+    /// Bytes of payload.
+    pub(crate) len: u32,
+    /// Payload of each of the segments that were joined into this one; 0 if it is one.
+    pub(crate) size: u16,
+}
+
+/// What becomes of a segment's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Nothing is to be kept.
+    Nothing,
+    Refused(Reason),
+    /// Keep `len` bytes from `skip` on, at `at` of the flow's stream.
+    Take {
+        slot: u32,
+        at: Seq,
+        skip: u32,
+        len: u32,
+    },
+}
+
+/// The store of received bytes.
+pub(crate) trait Keep {
+    /// Whether these bytes can be kept.
+    fn has_room(&mut self, slot: u32, span: Span) -> bool;
+    /// What becomes of the payload of segment `index` of the burst.
+    fn verdict(&mut self, index: usize, verdict: Verdict);
+    /// The engine forgets out-of-order bytes; the store must, too.
+    fn evict(&mut self, slot: u32, span: Span);
+    /// Everything that the flow has sent before this is acknowledged.
+    fn acknowledged(&mut self, slot: u32, upto: Seq);
+}
+
+/// There is no room for another frame.
+pub(crate) struct Full;
+
+/// A segment to be sent.
+pub(crate) struct Outgoing<'a> {
+    pub(crate) tuple: &'a Tuple,
+    /// The flow that the data is from.
+    pub(crate) slot: u32,
+    pub(crate) head: &'a Head,
+    /// Separate from the header's sequence number: a probe has no data, a FIN takes a number.
+    pub(crate) data: Span,
+    /// Payload of each segment; 0 if it is one.
+    pub(crate) size: u16,
+}
+
+/// Takes segments.
+pub(crate) trait Emit {
+    /// After an error nothing of it counts as sent.
+    fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full>;
+}
+
+/// A segment that belongs to no flow.
+struct Reply {
+    tuple: Tuple,
+    head: Head,
+}
+
+/// All flows of one core.
+pub(crate) struct Stack<C> {
+    pub(crate) limits: Limits,
+    pub(crate) profile: Profile,
+    pub(crate) mtu: u16,
+    /// Longest payload of a frame that the device cuts; 0 if it cuts none.
+    pub(crate) gso: u32,
+    control: C,
+    secret: Secret,
+    index: Index,
+    pub(crate) flows: Table<Hot>,
+    pub(crate) colds: Table<Cold>,
+    syns: Table<Syn>,
+    waits: Table<Wait>,
+    listeners: Table<Listening>,
+    wheel: Wheel,
+    /// Flows that may have something to send.
+    ready: Queue,
+    /// Flows to which something has happened.
+    happened: Queue,
+    /// Listeners with connections to accept.
+    incoming: Queue,
+    asks: VecDeque<u32>,
+    /// Flows that are over and have no handle: the host drops their bytes, then they are freed.
+    over: Queue,
+    replies: VecDeque<Reply>,
+    /// Where the search for the oldest half-open connection and TIME_WAIT goes on.
+    syn_hand: u32,
+    wait_hand: u32,
+    pub(crate) refused: [u64; REASONS],
+}
+
+impl<C: Control> Stack<C> {
+    pub(crate) fn new(config: &Config, seed: [u8; 32], control: C) -> Stack<C> {
+        let limits = config.limits;
+        let entries = limits.flows + limits.half_open + limits.time_wait;
+        // An IP packet has at most 65,535 bytes, headers included.
+        let gso = (config.capabilities.segment.min(65_535) as u32).saturating_sub(120);
+        Stack {
+            limits,
+            profile: config.profile,
+            mtu: config.capabilities.mtu.clamp(576, 65_535) as u16,
+            gso,
+            control,
+            secret: Secret::new(seed, config.initial),
+            index: Index::new(entries),
+            flows: Table::new(limits.flows),
+            colds: Table::new(limits.active),
+            syns: Table::new(limits.half_open),
+            waits: Table::new(limits.time_wait),
+            listeners: Table::new(limits.listeners),
+            wheel: Wheel::new(entries),
+            ready: Queue::new(limits.flows),
+            happened: Queue::new(limits.flows),
+            incoming: Queue::new(limits.listeners),
+            asks: VecDeque::with_capacity(limits.half_open),
+            over: Queue::new(limits.flows),
+            replies: VecDeque::with_capacity(REPLIES),
+            syn_hand: 0,
+            wait_hand: 0,
+            refused: [0; REASONS],
+        }
+    }
+
+    /// The slot of a handle, if its flow still exists.
+    pub(crate) fn slot(&self, flow: Flow) -> Option<u32> {
+        let Flow { slot, generation } = flow;
+        (self.flows.is_taken(slot) && self.flows.generation(slot) == generation).then_some(slot)
+    }
+
+    pub(crate) fn handle(&self, slot: u32) -> Flow {
+        Flow { slot, generation: self.flows.generation(slot) }
+    }
+
+    /// Payload of a segment without options that fits the path (RFC 9293, MUST-16; RFC 6691).
+    fn path_mss(&self, tuple: &Tuple) -> u16 {
+        self.mtu - if tuple.is_v6() { 60 } else { 40 }
+    }
+
+    /// The shift of the windows that we send: the least that can offer the whole buffer.
+    fn window_scale(&self) -> u8 {
+        (0..14).find(|&scale| 65_535u32 << scale >= self.limits.receive_buffer).unwrap_or(14)
+    }
+
+    fn refuse(&mut self, reason: Reason) -> Verdict {
+        self.refused[reason as usize] += 1;
+        Verdict::Refused(reason)
+    }
+
+    fn reply(&mut self, tuple: Tuple, head: Head) {
+        if self.replies.len() < REPLIES {
+            self.replies.push_back(Reply { tuple, head });
+        }
+    }
+
+    /// Reports something to the program.
+    pub(crate) fn happen(&mut self, slot: u32, what: Ready) {
+        let hot = &mut self.flows[slot];
+        if !hot.has(flow::flag::ORPHAN) {
+            hot.ready.add(what);
+            self.happened.push(slot);
+        }
+    }
+
+    /// The flow's block for outstanding things, if there is or can be one.
+    fn warm(&mut self, slot: u32) -> Option<u32> {
+        let hot = &mut self.flows[slot];
+        if hot.cold == NO_COLD {
+            hot.cold = self.colds.insert(Cold::default())?;
+            let cold = &mut self.colds[hot.cold];
+            cold.wnd_max = hot.snd_wnd;
+            cold.rack.wnd_mult = 1;
+        }
+        Some(self.flows[slot].cold)
+    }
+
+    /// Returns the block once nothing is outstanding.
+    fn cool(&mut self, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.cold != NO_COLD && self.colds[hot.cold].is_idle() {
+            self.colds.remove(hot.cold);
+            hot.cold = NO_COLD;
+        }
+    }
+
+    /// Removes a flow from the index, so that no segment finds it any more.
+    fn unindex(&mut self, slot: u32) {
+        let hash = self.secret.hash(&self.flows[slot].tuple);
+        self.index.remove(hash, Kind::Flow, slot);
+    }
+
+    /// Owners of wheel nodes: flows, then half-open connections, then TIME_WAIT.
+    fn syn_owner(&self, slot: u32) -> u32 {
+        self.limits.flows as u32 + slot
+    }
+
+    fn wait_owner(&self, slot: u32) -> u32 {
+        (self.limits.flows + self.limits.half_open) as u32 + slot
+    }
+}

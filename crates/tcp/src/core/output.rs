@@ -1,0 +1,167 @@
+//! Builds segments and notes what was sent.
+
+use super::flow::{NO_COLD, TailProbe, flag};
+use super::listen::timestamp;
+use super::seq::{Seq, Span};
+use super::state::State;
+use super::transmit::{Plan, data_of};
+use super::wire::{Flags, Head, Timestamps};
+use super::{Emit, Full, Outgoing, Reply, Stack};
+use crate::control::Control;
+use crate::time::{Deadline, Time, micros};
+
+/// Neighbouring records merge if they were sent within this time (microseconds), or an eighth
+/// of a round trip.
+const MERGE_WITHIN: u64 = 1_000;
+
+impl<C: Control> Stack<C> {
+    /// Emits segments, first those that belong to no flow, then a frame of each flow in turn.
+    /// `room` is what all flows together can still receive. Returns whether there is more.
+    pub(crate) fn output(&mut self, now: Time, room: u32, emit: &mut impl Emit) -> bool {
+        while let Some(Reply { tuple, head }) = self.replies.front() {
+            let data = Span::new(head.seq, head.seq);
+            let segment = Outgoing { tuple, slot: u32::MAX, head, data, size: 0 };
+            if emit.segment(&segment).is_err() {
+                return true;
+            }
+            self.replies.pop_front();
+        }
+        while let Some(slot) = self.ready.pop() {
+            if !self.flows.is_taken(slot) {
+                continue;
+            }
+            if self.emit_one(now, slot, room, emit).is_err() {
+                self.ready.push_first(slot);
+                return true;
+            }
+            self.settle(now, slot);
+        }
+        false
+    }
+
+    fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<(), Full> {
+        let plan = self.plan(slot);
+        let hot = self.flows[slot];
+        let (window, edge) = self.offered_window(slot, room);
+        let mut head = Head { ack: hot.rcv_nxt, flags: Flags::ACK, window, ..Head::default() };
+        head.seq = hot.snd_nxt;
+        let mut data = Span::new(hot.snd_nxt, hot.snd_nxt);
+        match plan {
+            Plan::Nothing | Plan::Starved => return Ok(()),
+            Plan::Syn => self.syn_head(slot, &mut head),
+            Plan::Again(span) | Plan::New(span) => {
+                head.seq = span.start;
+                data = data_of(span, hot.snd_end);
+                if span.end.after(hot.snd_end) {
+                    head.flags = head.flags.with(Flags::FIN);
+                }
+                if data.end == hot.snd_end {
+                    // MUST-60 of RFC 9293: the last of what is queued is pushed.
+                    head.flags = head.flags.with(Flags::PSH);
+                }
+            }
+            // A number that the peer has acknowledged: it must answer (RFC 9293, 3.8.4 and 3.8.6.1),
+            // and nothing goes beyond its window.
+            Plan::Probe => head.seq = hot.snd_una - 1,
+            Plan::Ack => {}
+        }
+        if hot.has(flag::TIMESTAMPS) || plan == Plan::Syn {
+            let offered = plan != Plan::Syn || hot.state == State::SynSent || hot.has(flag::TIMESTAMPS);
+            let value = timestamp(now, hot.ts_offset);
+            head.timestamps = offered.then_some(Timestamps { value, echo: hot.ts_recent });
+        }
+        if plan != Plan::Syn {
+            head.sacks = self.sack_blocks(slot);
+        }
+        let size = self.payload_size(slot);
+        let size = if data.len() > size { size as u16 } else { 0 };
+        emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size })?;
+        self.sent(now, slot, plan, edge);
+        Ok(())
+    }
+
+    fn syn_head(&self, slot: u32, head: &mut Head) {
+        let hot = &self.flows[slot];
+        let first = hot.state == State::SynSent;
+        head.seq = hot.snd_una;
+        head.flags = if first { Flags::SYN } else { Flags::SYN.with(Flags::ACK) };
+        head.window = self.limits.receive_buffer.min(65_535) as u16;
+        head.mss = Some(self.path_mss(&hot.tuple));
+        // After a SYN of the peer only what it offered.
+        head.scale = (first || hot.scales != 0).then(|| self.window_scale());
+        head.sack_permitted = first || hot.has(flag::SACK);
+        if first {
+            head.ack = Seq(0);
+        }
+    }
+
+    /// Notes that a segment is on its way.
+    fn sent(&mut self, now: Time, slot: u32, plan: Plan, edge: Seq) {
+        if plan == Plan::Syn {
+            let at = now.plus(self.rto(slot));
+            let hot = &mut self.flows[slot];
+            hot.clear(flag::SYN_NOW);
+            hot.send_at = Deadline::at(at);
+            if hot.state == State::SynSent {
+                return;
+            }
+        } else {
+            self.flows[slot].rcv_edge = edge;
+        }
+        let hot = &mut self.flows[slot];
+        hot.rcv_acked = hot.rcv_nxt;
+        hot.ack_at = Deadline::NONE;
+        hot.clear(flag::ACK_NOW);
+        hot.quick = hot.quick.saturating_sub(1);
+        if hot.cold != NO_COLD {
+            self.colds[hot.cold].duplicate = None;
+        }
+        match plan {
+            Plan::New(span) => self.sent_new(now, slot, span),
+            Plan::Again(span) => self.sent_again(now, slot, span),
+            Plan::Probe => self.flows[slot].clear(flag::PROBE),
+            Plan::Nothing | Plan::Starved | Plan::Syn | Plan::Ack => {}
+        }
+    }
+
+    fn sent_new(&mut self, now: Time, slot: u32, span: Span) {
+        let rto = self.rto(slot);
+        let Some(cold) = self.warm(slot) else { return };
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[cold];
+        if hot.snd_una == hot.snd_nxt {
+            cold.progress_at = now;
+        }
+        hot.snd_nxt = span.end;
+        // RFC 9293, 3.8.6.2.1: the override is for one segment.
+        hot.clear(flag::PUSH);
+        cold.record(span, now, MERGE_WITHIN.max(u64::from(hot.srtt) / 8));
+        if cold.in_flight() + u32::from(hot.mss) > hot.window.congestion {
+            cold.limited = true;
+        }
+        // RFC 6298, 5.1.
+        cold.rto_at.get_or_insert(now.plus(rto));
+        if hot.take(flag::TAIL_PROBE) {
+            cold.tail_probe = Some(TailProbe { end: hot.snd_nxt, is_retransmission: false });
+            cold.rto_at = Some(now.plus(rto));
+            cold.tail_at = None;
+        } else {
+            cold.schedule_tail_probe(hot, now, micros(self.profile.rto_min));
+        }
+    }
+
+    fn sent_again(&mut self, now: Time, slot: u32, span: Span) {
+        let rto = self.rto(slot);
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[hot.cold];
+        cold.record_again(span, now);
+        hot.clear(flag::FORCE);
+        cold.rto_at.get_or_insert(now.plus(rto));
+        if hot.take(flag::TAIL_PROBE) {
+            cold.tail_probe = Some(TailProbe { end: hot.snd_nxt, is_retransmission: true });
+            // RFC 8985, 7.3: the retransmission timer begins anew.
+            cold.rto_at = Some(now.plus(rto));
+            cold.tail_at = None;
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! RACK-TLP (RFC 8985): losses are found by time, not by counting duplicates.
+
+use super::flow::{Cold, Hot, Rack, Sent, TailProbe, flag};
+use super::sent::Delivered;
+use super::seq::Seq;
+use crate::time::Time;
+
+/// Duplicate acknowledgements, or segments above a gap, that say that something is lost
+/// (RFC 5681, 3.2).
+pub(crate) const DUPLICATES: u32 = 3;
+
+/// Recoveries for which a wider reordering window is kept (RFC 8985, 6.2, step 4).
+const PERSIST: u8 = 16;
+
+/// The order in which segments were sent: by time, then by number (RFC 8985, 5.2).
+fn sent_after(at: Time, end: Seq, other_at: Time, other_end: Seq) -> bool {
+    at > other_at || (at == other_at && end.after(other_end))
+}
+
+impl Rack {
+    /// A segment was delivered (RFC 8985, 6.2, steps 1 to 3).
+    pub(crate) fn delivered(&mut self, record: &Sent, rtt: u64) {
+        let end = record.span.end;
+        if record.repeated && self.min_rtt > 0 && rtt < self.min_rtt {
+            // The acknowledgement is of the first transmission, not of this one.
+            return;
+        }
+        if !record.repeated && (self.min_rtt == 0 || rtt < self.min_rtt) {
+            self.min_rtt = rtt;
+        }
+        if !self.started {
+            self.started = true;
+            self.fack = end;
+            (self.xmit_at, self.end, self.rtt) = (record.at, end, rtt);
+        }
+        if sent_after(record.at, end, self.xmit_at, self.end) {
+            (self.xmit_at, self.end, self.rtt) = (record.at, end, rtt);
+        }
+        if end.after(self.fack) {
+            self.fack = end;
+        } else if end.before(self.fack) && !record.repeated {
+            self.reordering_seen = true;
+        }
+    }
+
+    /// Adapts to a report of a needless repetition, once a round trip (RFC 8985, 6.2, step 4).
+    fn adapt(&mut self, ack: Seq, nxt: Seq, duplicate: bool) {
+        if self.dsack_round.is_some_and(|round| round.upto(ack)) {
+            self.dsack_round = None;
+        }
+        if duplicate && self.dsack_round.is_none() {
+            self.dsack_round = Some(nxt);
+            self.wnd_mult = self.wnd_mult.saturating_add(1);
+            self.wnd_persist = PERSIST;
+        }
+    }
+
+    /// A recovery is over.
+    pub(crate) fn recovered(&mut self) {
+        self.wnd_persist = self.wnd_persist.saturating_sub(1);
+        if self.wnd_persist == 0 {
+            self.wnd_mult = 1;
+        }
+    }
+}
+
+impl Cold {
+    /// How long a segment may be overtaken before it counts as lost.
+    fn reordering_window(&self, hot: &Hot) -> u64 {
+        if !self.rack.reordering_seen {
+            let sacked = self.sacked_bytes() / u32::from(hot.mss).max(1);
+            if self.recovery.is_some() || sacked >= DUPLICATES {
+                return 0;
+            }
+        }
+        let wider = u64::from(self.rack.wnd_mult) * self.rack.min_rtt / 4;
+        wider.min(u64::from(hot.srtt))
+    }
+
+    /// Marks what was sent well before something that has been delivered (RFC 8985, 6.2, step 5),
+    /// and notes when to look again. Returns whether anything is newly lost.
+    pub(crate) fn detect_losses(&mut self, hot: &Hot, now: Time) -> bool {
+        self.reorder_at = None;
+        if !self.rack.started {
+            return false;
+        }
+        let window = self.reordering_window(hot);
+        let (xmit_at, end, rtt) = (self.rack.xmit_at, self.rack.end, self.rack.rtt);
+        let mut found = false;
+        let mut next = None;
+        for record in self.sent.iter_mut() {
+            if record.sacked || record.lost || !sent_after(xmit_at, end, record.at, record.span.end) {
+                continue;
+            }
+            let until = record.at.plus(rtt + window);
+            if until <= now {
+                record.lost = true;
+                found = true;
+            } else {
+                next = next.max(Some(until));
+            }
+        }
+        self.reorder_at = next;
+        found
+    }
+
+    /// RACK's part of an acknowledgement.
+    pub(crate) fn detect_after(&mut self, hot: &Hot, ack: Seq, delivered: &Delivered, now: Time) -> bool {
+        self.rack.adapt(ack, hot.snd_nxt, delivered.duplicate);
+        self.detect_losses(hot, now)
+    }
+
+    /// A peer without SACK: three duplicates, or a partial acknowledgement, say that the first
+    /// segment is lost (RFC 6582, 3.2).
+    pub(crate) fn lose_first(&mut self, mss: u32) -> bool {
+        let Some(first) = self.sent.first().copied() else { return false };
+        if first.lost {
+            return false;
+        }
+        if first.span.len() > mss {
+            // Only its first segment, so that no more than that is repeated.
+            let mut front = first;
+            front.span.end = first.span.start + mss;
+            if !self.sent.is_full() {
+                self.sent[0].span.start = front.span.end;
+                self.sent.insert(0, front);
+            }
+        }
+        self.sent[0].lost = true;
+        true
+    }
+
+    /// The retransmission timer expired (RFC 8985, 6.3; RFC 6298, 5.4): the first segment is lost,
+    /// and all that were sent long enough ago. If the first was selectively acknowledged, the peer
+    /// has dropped what it held (RFC 2018, 8), and none of its reports hold.
+    pub(crate) fn lose_on_timeout(&mut self, hot: &Hot, now: Time) {
+        if self.sent.first().is_some_and(|first| first.sacked) {
+            for record in self.sent.iter_mut() {
+                record.sacked = false;
+            }
+        }
+        let wait = self.rack.rtt.max(u64::from(hot.srtt)) + self.reordering_window(hot);
+        for (index, record) in self.sent.iter_mut().enumerate() {
+            if !record.sacked && (index == 0 || record.at.plus(wait) <= now) {
+                record.lost = true;
+            }
+        }
+    }
+
+    /// When a tail loss probe is due (RFC 8985, 7.2): two round trips after the last segment, and
+    /// longer if the peer may delay the acknowledgement of a single one; instead of the
+    /// retransmission timer, not after it.
+    pub(crate) fn schedule_tail_probe(&mut self, hot: &Hot, now: Time, max_ack_delay: u64) {
+        let eligible = hot.has(flag::SACK)
+            && self.recovery.is_none()
+            && self.tail_probe.is_none()
+            && self.sacked_bytes() == 0
+            && !self.sent.is_empty();
+        self.tail_at = None;
+        let Some(rto_at) = self.rto_at else { return };
+        if eligible {
+            let mut wait = 2 * u64::from(hot.srtt);
+            if hot.srtt == 0 {
+                wait = 1_000_000;
+            } else if self.in_flight() <= u32::from(hot.mss) {
+                wait += max_ack_delay;
+            }
+            self.tail_at = Some(now.plus(wait.max(1_000)).min(rto_at));
+        }
+    }
+
+    /// What an acknowledgement says of a tail loss probe (RFC 8985, 7.4). Returns true if the
+    /// probe has repaired a loss, to which congestion control must respond.
+    pub(crate) fn settle_tail_probe(&mut self, ack: Seq, delivered: &Delivered, pure: bool) -> bool {
+        let Some(TailProbe { end, is_retransmission }) = self.tail_probe else { return false };
+        if ack.before(end) {
+            return false;
+        }
+        if !is_retransmission || delivered.duplicate {
+            self.tail_probe = None;
+        } else if ack.after(end) {
+            self.tail_probe = None;
+            return true;
+        } else if pure && delivered.bytes == 0 && !delivered.sacked {
+            // A duplicate acknowledgement without SACK: both copies arrived.
+            self.tail_probe = None;
+        }
+        false
+    }
+}

@@ -1,0 +1,231 @@
+//! Payload: what is new, what is held, what the peer is told of it (RFC 9293, RFC 2018, RFC 2883).
+
+use super::few::Few;
+use super::flow::{HELD_RANGES, Held, NO_COLD, flag};
+use super::seq::{Seq, Span};
+use super::state::State;
+use super::wire::{Head, SACK_BLOCKS};
+use super::{Keep, Segment, Stack, Verdict};
+use crate::control::Control;
+use crate::event::{Ready, Reason};
+use crate::time::Time;
+
+impl<C: Control> Stack<C> {
+    /// The payload of an acceptable segment (RFC 9293, 3.10.7.4, seventh).
+    pub(crate) fn on_data(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        head: &Head,
+        keep: &mut impl Keep,
+    ) -> Verdict {
+        let hot = &self.flows[slot];
+        let arrived = Span::new(head.seq, head.seq + segment.len);
+        if !hot.state.can_receive() {
+            return self.refuse(Reason::Over);
+        }
+        if hot.has(flag::ORPHAN) && arrived.end.after(hot.rcv_nxt) {
+            // Nobody will read it, and the peer must know (RFC 9293, 3.6.1, SHLD-3).
+            self.abort(now, slot);
+            return self.refuse(Reason::Over);
+        }
+        let fresh = Span::new(arrived.start.max(hot.rcv_nxt), arrived.end.min(hot.rcv_edge));
+        if arrived.start.before(hot.rcv_nxt) {
+            self.note_duplicate(slot, Span::new(arrived.start, arrived.end.min(self.flows[slot].rcv_nxt)));
+        }
+        let hot = &mut self.flows[slot];
+        if fresh.is_empty() {
+            // Old, or for a closed window.
+            hot.set(flag::ACK_NOW);
+            return self.refuse(Reason::Window);
+        }
+        let in_order = fresh.start == hot.rcv_nxt;
+        let verdict =
+            Verdict::Take { slot, at: fresh.start, skip: fresh.start - arrived.start, len: fresh.len() };
+        if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh) {
+            hot.rcv_nxt = fresh.end;
+            self.schedule_ack(slot, segment);
+            self.happen(slot, Ready::READABLE);
+            return verdict;
+        }
+        if !self.make_room(slot, fresh, keep) {
+            self.flows[slot].set(flag::ACK_NOW);
+            return self.refuse(Reason::Memory);
+        }
+        if in_order {
+            self.advance_received(slot, fresh.end);
+            let filled = self.flows[slot].rcv_nxt != fresh.end || self.is_holding(slot);
+            if filled {
+                // RFC 5681, 4.2: at once when a gap is filled, in part or whole.
+                self.flows[slot].set(flag::ACK_NOW);
+            } else {
+                self.schedule_ack(slot, segment);
+            }
+            self.happen(slot, Ready::READABLE);
+            return verdict;
+        }
+        // RFC 5681, 4.2: at once when a segment is out of order.
+        self.flows[slot].set(flag::ACK_NOW);
+        if !self.hold(slot, fresh, keep) {
+            return self.refuse(Reason::Memory);
+        }
+        verdict
+    }
+
+    /// Whether bytes can be kept, if need be instead of out-of-order ones of the same flow: those
+    /// are pruned first, highest first, since the peer must keep them until they are
+    /// acknowledged (RFC 2018, 8).
+    fn make_room(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
+        while !keep.has_room(slot, fresh) {
+            let cold = self.flows[slot].cold;
+            if cold == NO_COLD {
+                return false;
+            }
+            match self.colds[cold].held.last().copied() {
+                Some(last) if last.span.start.after(fresh.start) => {
+                    let held = &mut self.colds[cold].held;
+                    held.drain(held.len() - 1, 1);
+                    keep.evict(slot, last.span);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    fn is_holding(&self, slot: u32) -> bool {
+        let cold = self.flows[slot].cold;
+        cold != NO_COLD && !self.colds[cold].held.is_empty()
+    }
+
+    /// All before `end` has arrived, and with it what is held right behind.
+    fn advance_received(&mut self, slot: u32, end: Seq) {
+        let hot = &mut self.flows[slot];
+        hot.rcv_nxt = end;
+        if hot.cold == NO_COLD {
+            return;
+        }
+        let cold = &mut self.colds[hot.cold];
+        while let Some(first) = cold.held.first().copied()
+            && first.span.start.upto(hot.rcv_nxt)
+        {
+            hot.rcv_nxt = hot.rcv_nxt.max(first.span.end);
+            cold.held.drain(0, 1);
+        }
+    }
+
+    /// Remembers an out-of-order range. Returns false if there is no place to.
+    fn hold(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
+        let Some(cold) = self.warm(slot) else { return false };
+        let cold = &mut self.colds[cold];
+        cold.recency += 1;
+        let mut merged = Held { span: fresh, recency: cold.recency };
+        let first =
+            cold.held.iter().position(|held| fresh.start.upto(held.span.end)).unwrap_or(cold.held.len());
+        let touching = cold.held[first..].iter().take_while(|held| held.span.start.upto(fresh.end)).count();
+        for held in &cold.held[first..first + touching] {
+            if held.span.contains(fresh) {
+                // RFC 2883, 4: a duplicate above the cumulative acknowledgement.
+                cold.duplicate = Some(fresh);
+            }
+            merged.span.start = merged.span.start.min(held.span.start);
+            merged.span.end = merged.span.end.max(held.span.end);
+        }
+        cold.held.drain(first, touching);
+        if cold.held.is_full() {
+            if first == HELD_RANGES {
+                return false;
+            }
+            let last = cold.held.remove(HELD_RANGES - 1);
+            keep.evict(slot, last.span);
+        }
+        cold.held.insert(first, merged);
+        true
+    }
+
+    /// Remembers what arrived twice, to report it once.
+    pub(crate) fn note_duplicate(&mut self, slot: u32, span: Span) {
+        let hot = &self.flows[slot];
+        if span.is_empty() || !hot.has(flag::SACK) || !hot.state.is_synchronized() {
+            return;
+        }
+        if let Some(cold) = self.warm(slot) {
+            self.colds[cold].duplicate = Some(span);
+        }
+    }
+
+    /// An acknowledgement for data in order: at once for every second full segment (RFC 9293,
+    /// SHLD-19) and at the start of a connection, else a little later.
+    fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
+        let path = self.path_mss(&segment.tuple);
+        let hot = &mut self.flows[slot];
+        let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
+        let full = size.clamp(536.min(u32::from(path)), u32::from(path));
+        if hot.rcv_nxt - hot.rcv_acked >= 2 * full || hot.quick > 0 {
+            hot.set(flag::ACK_NOW);
+        }
+    }
+
+    /// The SACK blocks of the next segment: what arrived twice, then the range that grew last,
+    /// then the others, youngest first (RFC 2018, 4; RFC 2883, 4).
+    pub(crate) fn sack_blocks(&self, slot: u32) -> Few<Span, SACK_BLOCKS> {
+        let mut blocks = Few::default();
+        let hot = &self.flows[slot];
+        if hot.cold == NO_COLD || !hot.has(flag::SACK) {
+            return blocks;
+        }
+        let cold = &self.colds[hot.cold];
+        // Three beside timestamps (RFC 2018, 3).
+        let most = if hot.has(flag::TIMESTAMPS) { SACK_BLOCKS - 1 } else { SACK_BLOCKS };
+        if let Some(duplicate) = cold.duplicate {
+            blocks.push(duplicate);
+        }
+        let mut younger = u32::MAX;
+        while blocks.len() < most {
+            let older = cold.held.iter().filter(|held| held.recency < younger);
+            let Some(next) = older.max_by_key(|held| held.recency) else { break };
+            blocks.push(next.span);
+            younger = next.recency;
+        }
+        blocks
+    }
+
+    /// The window field of the next segment, and the right edge that it offers.
+    ///
+    /// The edge never moves left (RFC 9293, SHLD-14), also not by the rounding of the scale, and
+    /// moves right in steps worth a segment only (RFC 9293, 3.8.6.2.2, MUST-39).
+    pub(crate) fn offered_window(&self, slot: u32, room: u32) -> (u16, Seq) {
+        let hot = &self.flows[slot];
+        let scale = hot.rcv_scale();
+        let space = self.limits.receive_buffer;
+        let promised = hot.rcv_edge.past(hot.rcv_nxt);
+        // A quarter of what is left for everybody: a dry pool closes the window.
+        let wanted = (hot.rcv_read + space).past(hot.rcv_nxt).min(room / 4);
+        let step = (space / 2).min(u32::from(hot.mss));
+        let window = if wanted >= promised + step { wanted >> scale } else { 0 };
+        let field = window.max(promised.div_ceil(1 << scale)).min(65_535);
+        (field as u16, hot.rcv_nxt + (field << scale))
+    }
+
+    /// The program has read up to here. Has a window update sent if that makes a difference: two
+    /// segments, or half of the buffer.
+    pub(crate) fn consumed(&mut self, now: Time, slot: u32, upto: Seq, room: u32) {
+        let hot = &mut self.flows[slot];
+        hot.rcv_read = upto;
+        if !matches!(hot.state, State::Established | State::FinWait1 | State::FinWait2) {
+            return;
+        }
+        let before = hot.rcv_edge.past(hot.rcv_nxt);
+        let step = (2 * u32::from(hot.mss)).min(self.limits.receive_buffer / 2);
+        let (_, edge) = self.offered_window(slot, room);
+        let hot = &mut self.flows[slot];
+        let gained = edge.past(hot.rcv_edge);
+        // After a closed window at once; else when the peer has used half of what it was offered.
+        let small = before < self.limits.receive_buffer / 2;
+        if gained >= step && (small || before < u32::from(hot.mss)) {
+            hot.set(flag::ACK_NOW);
+            self.settle(now, slot);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! What an attacker off the path must not guess: sequence numbers, ports, timestamps, the
+//! places in the index.
+
+use siphasher::sip::SipHasher13;
+
+use super::seq::Seq;
+use super::tuple::Tuple;
+use crate::config::Initial;
+use crate::time::Time;
+
+/// Keyed functions of one stack.
+pub(crate) struct Secret {
+    index: SipHasher13,
+    sequence: SipHasher13,
+    timestamp: SipHasher13,
+    random: SipHasher13,
+    drawn: u64,
+    initial: Initial,
+}
+
+impl Secret {
+    pub(crate) fn new(seed: [u8; 32], initial: Initial) -> Secret {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| seed[at * 8 + i]));
+        // One key for each purpose, derived by the same function (RFC 6528, 3: the key must not
+        // be computable from what is sent).
+        let key = |purpose: u64| {
+            let derive = SipHasher13::new_with_keys(word(0), word(1));
+            let half =
+                |which: u64| derive.hash(&[purpose, which, word(2), word(3)].map(u64::to_le_bytes).concat());
+            SipHasher13::new_with_keys(half(0), half(1))
+        };
+        Secret { index: key(1), sequence: key(2), timestamp: key(3), random: key(4), drawn: 0, initial }
+    }
+
+    /// Place of a tuple in the index.
+    pub(crate) fn hash(&self, tuple: &Tuple) -> u64 {
+        self.index.hash(&tuple.bytes())
+    }
+
+    /// Initial sequence number (RFC 6528, 3; RFC 9293, MUST-8): a clock of 4 us and a keyed
+    /// function of the tuple.
+    pub(crate) fn initial_sequence(&self, now: Time, tuple: &Tuple) -> Seq {
+        match self.initial {
+            Initial::Fixed { sequence, .. } => Seq(sequence),
+            Initial::Keyed => {
+                let clock = (now.micros() / 4) as u32;
+                Seq((self.sequence.hash(&tuple.bytes()) as u32).wrapping_add(clock))
+            }
+        }
+    }
+
+    /// Offset of the timestamp clock for this pair of addresses (RFC 7323, 5.4). Without the
+    /// ports, so that the clock of a pair never goes back between connections (RFC 6191).
+    pub(crate) fn timestamp_offset(&self, tuple: &Tuple) -> u32 {
+        match self.initial {
+            Initial::Fixed { timestamp, .. } => timestamp,
+            Initial::Keyed => self.timestamp.hash(&tuple.bytes()[..32]) as u32,
+        }
+    }
+
+    /// A number that nobody can predict.
+    pub(crate) fn random(&mut self) -> u64 {
+        self.drawn += 1;
+        self.random.hash(&self.drawn.to_le_bytes())
+    }
+}

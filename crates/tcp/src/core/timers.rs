@@ -1,0 +1,268 @@
+//! When something is to happen next, and what happens then.
+
+use super::Stack;
+use super::flow::{NO_COLD, flag};
+use super::handshake::SYN_RETRIES;
+use super::state::{State, Step};
+use super::transmit::Plan;
+use super::wire::{Flags, Head};
+use crate::control::Control;
+use crate::event::{Failure, Ready};
+use crate::time::{Deadline, Time, micros};
+
+/// A flow that found no block for outstanding data tries again after this time (microseconds).
+const STARVED_RETRY: u64 = 10_000;
+
+/// Unanswered zero-window probes that end a connection: with the intervals doubling up to a
+/// minute, that is more than 100 s (RFC 9293, 3.8.3, R2).
+const WINDOW_PROBES: u8 = 12;
+
+impl<C: Control> Stack<C> {
+    /// When to call [`advance`](Stack::advance) next.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.wheel.deadline().map(Time::of_tick)
+    }
+
+    /// Does what is due.
+    pub(crate) fn advance(&mut self, now: Time) {
+        let flows = self.limits.flows as u32;
+        let syns = self.limits.half_open as u32;
+        while let Some(owner) = self.wheel.pop(now.tick()) {
+            if owner < flows {
+                if self.flows.is_taken(owner) {
+                    self.on_flow_timer(now, owner);
+                }
+            } else if owner < flows + syns {
+                self.on_syn_timer(now, owner - flows);
+            } else {
+                self.end_wait(owner - flows - syns);
+            }
+        }
+    }
+
+    fn on_flow_timer(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.ack_at.is_due(now) {
+            hot.ack_at = Deadline::NONE;
+            hot.set(flag::ACK_NOW);
+        }
+        if hot.send_at.is_due(now) {
+            hot.send_at = Deadline::NONE;
+            self.on_send_timer(now, slot);
+        }
+        if self.flows[slot].life_at.is_due(now) {
+            self.flows[slot].life_at = Deadline::NONE;
+            self.on_life_timer(now, slot);
+        }
+        self.settle(now, slot);
+    }
+
+    fn on_send_timer(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        match hot.state {
+            State::Closed => {}
+            State::SynSent | State::SynReceived => {
+                if hot.backoff >= SYN_RETRIES {
+                    return self.end(slot, Some(Failure::TimedOut));
+                }
+                hot.backoff += 1;
+                hot.set(flag::SYN_NOW | flag::SYN_REPEATED);
+            }
+            _ if hot.outstanding() > 0 => self.on_outstanding_timer(now, slot),
+            _ => self.on_persist_timer(now, slot),
+        }
+    }
+
+    /// Reordering, tail probe or retransmission.
+    fn on_outstanding_timer(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.cold == NO_COLD {
+            return;
+        }
+        let cold = &mut self.colds[hot.cold];
+        let due = |at: Option<Time>| at.is_some_and(|at| at.tick_after() <= now.tick());
+        if due(cold.reorder_at) {
+            let flight = cold.in_flight();
+            // RFC 8985, 6.2: the reordering timer.
+            if cold.detect_losses(hot, now) && cold.recovery.is_none() {
+                self.control.congested(&mut hot.window, flight, u32::from(hot.mss));
+                cold.recovery = Some(hot.snd_nxt);
+                cold.by_timeout = false;
+                hot.set(flag::FORCE);
+            }
+        } else if due(cold.tail_at) {
+            cold.tail_at = None;
+            hot.set(flag::TAIL_PROBE);
+            // Until the probe is sent there is this timer.
+            let rto = self.rto(slot);
+            let cold = self.flows[slot].cold;
+            self.colds[cold].rto_at = Some(now.plus(rto));
+        } else if due(cold.rto_at) {
+            self.on_retransmission_timer(now, slot);
+        }
+    }
+
+    /// RFC 6298, 5.4 to 5.6.
+    fn on_retransmission_timer(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[hot.cold];
+        if now.since(cold.progress_at) >= self.profile.give_up {
+            return self.give_up(slot);
+        }
+        let again = cold.by_timeout && cold.recovery.is_some();
+        let flight = cold.in_flight();
+        self.control.timed_out(&mut hot.window, flight, u32::from(hot.mss), again);
+        cold.lose_on_timeout(hot, now);
+        cold.recovery = Some(hot.snd_nxt);
+        cold.by_timeout = true;
+        cold.tail_probe = None;
+        cold.tail_at = None;
+        cold.reorder_at = None;
+        cold.duplicates = 0;
+        hot.clear(flag::TAIL_PROBE);
+        hot.set(flag::FORCE);
+        hot.backoff = (hot.backoff + 1).min(20);
+        let rto = self.rto(slot);
+        let cold = self.flows[slot].cold;
+        self.colds[cold].rto_at = Some(now.plus(rto));
+    }
+
+    /// Data waits, nothing is outstanding: the window is closed, or too small (RFC 9293, 3.8.6.1,
+    /// MUST-36 and SHLD-29; 3.8.6.2.1, the override).
+    fn on_persist_timer(&mut self, _now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.snd_limit() == hot.snd_nxt {
+            return;
+        }
+        if hot.probes >= WINDOW_PROBES {
+            return self.give_up(slot);
+        }
+        hot.backoff = (hot.backoff + 1).min(20);
+        if hot.snd_edge().after(hot.snd_nxt) {
+            hot.set(flag::PUSH);
+        } else {
+            hot.probes += 1;
+            hot.set(flag::PROBE);
+        }
+    }
+
+    fn on_life_timer(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        match hot.state {
+            State::Closed | State::SynSent | State::SynReceived => {}
+            State::TimeWait => self.end(slot, None),
+            // Nobody waits for it any more: linger, or FIN-WAIT-2, has lasted long enough.
+            State::FinWait2 if hot.has(flag::ORPHAN) => self.end(slot, None),
+            _ if hot.has(flag::ORPHAN) => self.abort(now, slot),
+            _ if hot.has(flag::KEEP_ALIVE) => {
+                // RFC 9293, 3.8.4, MUST-26: not one unanswered probe alone ends it.
+                if hot.probes >= self.profile.probes {
+                    return self.give_up(slot);
+                }
+                // Unacknowledged data is its own probe.
+                if hot.outstanding() == 0 {
+                    hot.probes += 1;
+                    hot.set(flag::PROBE);
+                }
+                hot.life_at = Deadline::at(now.after(self.profile.keep_alive_interval));
+            }
+            _ => {}
+        }
+    }
+
+    /// Something arrived: the connection lives.
+    pub(crate) fn touch_keep_alive(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.has(flag::KEEP_ALIVE) && !hot.has(flag::ORPHAN) && hot.state != State::TimeWait {
+            hot.life_at = Deadline::at(now.after(self.profile.keep_alive));
+        }
+    }
+
+    /// Ends a flow whose peer is silent, with an RST for a peer that is not.
+    fn give_up(&mut self, slot: u32) {
+        self.send_reset(slot);
+        self.end(slot, Some(Failure::TimedOut));
+    }
+
+    pub(crate) fn send_reset(&mut self, slot: u32) {
+        let hot = &self.flows[slot];
+        let (seq, ack) = (hot.snd_nxt, hot.rcv_nxt);
+        let flags = Flags::RST.with(Flags::ACK);
+        let head = Head { seq, ack, flags, ..Head::default() };
+        let tuple = hot.tuple;
+        self.reply(tuple, head);
+    }
+
+    /// The connection is over. Its record stays until its handle is closed.
+    pub(crate) fn end(&mut self, slot: u32, failure: Option<Failure>) {
+        self.unindex(slot);
+        let hot = &mut self.flows[slot];
+        hot.state = hot.state.after(Step::End);
+        hot.failure = failure;
+        let cold = std::mem::replace(&mut hot.cold, NO_COLD);
+        let orphan = hot.has(flag::ORPHAN);
+        if cold != NO_COLD {
+            self.colds.remove(cold);
+        }
+        self.wheel.cancel(slot);
+        if orphan {
+            self.over.push(slot);
+        } else {
+            self.happen(slot, if failure.is_some() { Ready::FAILED } else { Ready::FLUSHED });
+        }
+    }
+
+    /// The one place that arms a flow's timers: whenever something is owed, it is either sent
+    /// next, or there is a deadline.
+    pub(crate) fn settle(&mut self, now: Time, slot: u32) {
+        let hot = &mut self.flows[slot];
+        if hot.state == State::Closed {
+            return;
+        }
+        if hot.state == State::TimeWait && hot.has(flag::ORPHAN) && !hot.owes_ack() {
+            // A smaller record will do.
+            let hot = *hot;
+            self.end(slot, None);
+            return self.begin_wait(now, &hot);
+        }
+        if !hot.owes_ack() {
+            hot.ack_at = Deadline::NONE;
+        } else if !hot.has(flag::ACK_NOW) && !hot.ack_at.is_set() && hot.state.is_synchronized() {
+            hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
+        }
+        let plan = self.plan(slot);
+        if !matches!(plan, Plan::Nothing | Plan::Starved) {
+            self.ready.push(slot);
+        }
+        self.cool(slot);
+        self.arm_send_timer(now, slot, plan);
+        let hot = &self.flows[slot];
+        let next = [hot.send_at, hot.ack_at, hot.life_at].into_iter().filter_map(|at| at.tick(now)).min();
+        if let Some(tick) = next {
+            self.wheel.schedule(slot, tick);
+        }
+    }
+
+    fn arm_send_timer(&mut self, now: Time, slot: u32, plan: Plan) {
+        let rto = self.rto(slot);
+        let hot = &mut self.flows[slot];
+        if !hot.state.is_synchronized() {
+            // Set when the SYN was sent.
+            return;
+        }
+        if hot.outstanding() > 0 {
+            if hot.cold != NO_COLD {
+                let cold = &self.colds[hot.cold];
+                let next = [cold.rto_at, cold.tail_at, cold.reorder_at].into_iter().flatten().min();
+                hot.send_at = next.map_or(Deadline::NONE, Deadline::at);
+            }
+        } else if hot.snd_limit() == hot.snd_nxt {
+            hot.send_at = Deadline::NONE;
+            hot.backoff = 0;
+        } else if plan == Plan::Starved {
+            hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
+        } else if plan == Plan::Nothing && !hot.send_at.is_set() {
+            hot.send_at = Deadline::at(now.plus(rto.min(micros(self.profile.rto_max))));
+        }
+    }
+}

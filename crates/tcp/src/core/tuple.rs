@@ -1,0 +1,68 @@
+//! The two addresses and ports of a flow.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+/// Addresses and ports of both endpoints. IPv4 addresses are kept as IPv4-mapped ones
+/// (RFC 4291, 2.5.5.2), so that one index serves both.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Tuple {
+    local: [u8; 16],
+    remote: [u8; 16],
+    local_port: u16,
+    remote_port: u16,
+}
+
+impl Tuple {
+    /// From here to there.
+    pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Tuple {
+        Tuple {
+            local: octets(local.ip()),
+            remote: octets(remote.ip()),
+            local_port: local.port(),
+            remote_port: remote.port(),
+        }
+    }
+
+    /// This endpoint.
+    pub(crate) fn local(&self) -> SocketAddr {
+        SocketAddr::new(address(self.local), self.local_port)
+    }
+
+    /// The peer.
+    pub(crate) fn remote(&self) -> SocketAddr {
+        SocketAddr::new(address(self.remote), self.remote_port)
+    }
+
+    /// Whether the packets are IPv6.
+    pub(crate) fn is_v6(&self) -> bool {
+        self.local[..12] != MAPPED
+    }
+
+    pub(crate) fn bytes(&self) -> [u8; 36] {
+        let mut bytes = [0; 36];
+        bytes[..16].copy_from_slice(&self.local);
+        bytes[16..32].copy_from_slice(&self.remote);
+        bytes[32..34].copy_from_slice(&self.local_port.to_be_bytes());
+        bytes[34..].copy_from_slice(&self.remote_port.to_be_bytes());
+        bytes
+    }
+}
+
+const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn address(octets: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(octets).to_canonical()
+}
+
+impl std::fmt::Debug for Tuple {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} <> {}", self.local(), self.remote())
+    }
+}

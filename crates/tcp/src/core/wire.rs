@@ -1,0 +1,241 @@
+//! TCP headers and options, read and written.
+
+use super::few::Few;
+use super::seq::{Seq, Span};
+
+/// The control bits of a header (RFC 9293, 3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flags(pub(crate) u8);
+
+impl Flags {
+    pub(crate) const FIN: Flags = Flags(0x01);
+    pub(crate) const SYN: Flags = Flags(0x02);
+    pub(crate) const RST: Flags = Flags(0x04);
+    pub(crate) const PSH: Flags = Flags(0x08);
+    pub(crate) const ACK: Flags = Flags(0x10);
+
+    pub(crate) const fn with(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+
+    pub(crate) const fn has(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// SACK blocks that one header holds (RFC 2018, 3).
+pub(crate) const SACK_BLOCKS: usize = 4;
+
+/// A timestamps option (RFC 7323, 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Timestamps {
+    pub(crate) value: u32,
+    pub(crate) echo: u32,
+}
+
+/// A TCP header with its options, in either direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Head {
+    pub(crate) seq: Seq,
+    pub(crate) ack: Seq,
+    pub(crate) flags: Flags,
+    pub(crate) window: u16,
+    pub(crate) mss: Option<u16>,
+    pub(crate) scale: Option<u8>,
+    pub(crate) sack_permitted: bool,
+    pub(crate) timestamps: Option<Timestamps>,
+    pub(crate) sacks: Few<Span, SACK_BLOCKS>,
+}
+
+const END: u8 = 0;
+const NOP: u8 = 1;
+const MSS: u8 = 2;
+const SCALE: u8 = 3;
+const SACK_PERMITTED: u8 = 4;
+const SACK: u8 = 5;
+const TIMESTAMPS: u8 = 8;
+
+/// The largest shift count (RFC 7323, 2.3).
+const SCALE_MAX: u8 = 14;
+
+impl Head {
+    /// Reads a header, options included. `None` if it is cut short.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
+        let fixed = bytes.first_chunk::<20>()?;
+        let len = usize::from(fixed[12] >> 4) * 4;
+        let options = bytes.get(20..len)?;
+        let mut head = Head {
+            seq: Seq(word(&fixed[4..])),
+            ack: Seq(word(&fixed[8..])),
+            flags: Flags(fixed[13]),
+            window: u16::from_be_bytes([fixed[14], fixed[15]]),
+            ..Head::default()
+        };
+        // The form that nearly all segments have (RFC 7323, appendix A).
+        if let &[NOP, NOP, TIMESTAMPS, 10, ref rest @ ..] = options
+            && rest.len() == 8
+        {
+            head.timestamps = Some(Timestamps { value: word(rest), echo: word(&rest[4..]) });
+        } else {
+            head.parse_options(options);
+        }
+        Some(head)
+    }
+
+    /// Reads options up to the first of an impossible length (RFC 9293, MUST-7). Unknown ones
+    /// are skipped (MUST-6).
+    fn parse_options(&mut self, mut options: &[u8]) {
+        loop {
+            let (kind, len) = match *options {
+                [] | [END, ..] => return,
+                [NOP, ..] => {
+                    options = &options[1..];
+                    continue;
+                }
+                [_] => return,
+                [kind, len, ..] => (kind, usize::from(len)),
+            };
+            if len < 2 || len > options.len() {
+                return;
+            }
+            let (option, rest) = options.split_at(len);
+            self.option(kind, &option[2..]);
+            options = rest;
+        }
+    }
+
+    fn option(&mut self, kind: u8, value: &[u8]) {
+        match (kind, value.len()) {
+            (MSS, 2) => self.mss = Some(u16::from_be_bytes([value[0], value[1]])),
+            (SCALE, 1) => self.scale = Some(value[0].min(SCALE_MAX)),
+            (SACK_PERMITTED, 0) => self.sack_permitted = true,
+            (TIMESTAMPS, 8) => {
+                self.timestamps = Some(Timestamps { value: word(value), echo: word(&value[4..]) });
+            }
+            (SACK, 8 | 16 | 24 | 32) => {
+                self.sacks.clear();
+                for block in value.chunks_exact(8) {
+                    self.sacks.push(Span::new(Seq(word(block)), Seq(word(&block[4..]))));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Bytes of the options, padded to words.
+    pub(crate) fn options_len(&self) -> u32 {
+        let mut len = 0;
+        if self.mss.is_some() {
+            len += 4;
+        }
+        if self.scale.is_some() {
+            len += 4;
+        }
+        if self.timestamps.is_some() {
+            len += 12;
+        } else if self.sack_permitted {
+            len += 4;
+        }
+        if !self.sacks.is_empty() {
+            len += 4 + 8 * self.sacks.len() as u32;
+        }
+        len
+    }
+
+    /// Writes the header, with a checksum of 0. Returns its length.
+    pub(crate) fn write(&self, source: u16, destination: u16, out: &mut [u8]) -> Option<usize> {
+        let len = 20 + self.options_len() as usize;
+        let out = out.get_mut(..len)?;
+        out[..2].copy_from_slice(&source.to_be_bytes());
+        out[2..4].copy_from_slice(&destination.to_be_bytes());
+        out[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
+        out[12] = (len as u8 / 4) << 4;
+        out[13] = self.flags.0;
+        out[14..16].copy_from_slice(&self.window.to_be_bytes());
+        out[16..20].fill(0);
+        let mut at = 20;
+        let mut put = |bytes: &[u8]| {
+            out[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+        };
+        if let Some(mss) = self.mss {
+            put(&[MSS, 4]);
+            put(&mss.to_be_bytes());
+        }
+        if let Some(scale) = self.scale {
+            put(&[NOP, SCALE, 3, scale]);
+        }
+        if let Some(Timestamps { value, echo }) = self.timestamps {
+            // SACK-permitted takes the place of the padding.
+            put(if self.sack_permitted { &[SACK_PERMITTED, 2] } else { &[NOP, NOP] });
+            put(&[TIMESTAMPS, 10]);
+            put(&value.to_be_bytes());
+            put(&echo.to_be_bytes());
+        } else if self.sack_permitted {
+            put(&[NOP, NOP, SACK_PERMITTED, 2]);
+        }
+        if !self.sacks.is_empty() {
+            put(&[NOP, NOP, SACK, 2 + 8 * self.sacks.len() as u8]);
+            for block in self.sacks.iter() {
+                put(&block.start.0.to_be_bytes());
+                put(&block.end.0.to_be_bytes());
+            }
+        }
+        Some(len)
+    }
+}
+
+fn word(bytes: &[u8]) -> u32 {
+    u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What is written is read again, and another project's parser reads the same.
+        #[test]
+        fn written_headers_are_read(
+            seq: u32, ack: u32, window: u16, mss: Option<u16>, scale in prop::option::of(0u8..15),
+            sack_permitted: bool, stamps: Option<(u32, u32)>,
+            blocks in prop::collection::vec((any::<u32>(), any::<u32>()), 0..4),
+        ) {
+            let mut head = Head {
+                seq: Seq(seq), ack: Seq(ack), flags: Flags::ACK.with(Flags::PSH), window,
+                ..Head::default()
+            };
+            head.timestamps = stamps.map(|(value, echo)| Timestamps { value, echo });
+            if blocks.is_empty() {
+                (head.mss, head.scale, head.sack_permitted) = (mss, scale, sack_permitted);
+            }
+            for &(start, end) in blocks.iter().take(3) {
+                head.sacks.push(Span::new(Seq(start), Seq(end)));
+            }
+            let mut bytes = [0xaa; 60];
+            let len = head.write(1, 2, &mut bytes).expect("room");
+            prop_assert_eq!(len as u32, 20 + head.options_len());
+            let read = Head::parse(&bytes[..len]).expect("a header");
+            prop_assert_eq!((read.seq, read.ack, read.window), (head.seq, head.ack, window));
+            prop_assert_eq!((read.mss, read.scale), (head.mss, head.scale));
+            prop_assert_eq!(read.sack_permitted, head.sack_permitted);
+            prop_assert_eq!(read.timestamps, head.timestamps);
+            prop_assert_eq!(&read.sacks[..], &head.sacks[..]);
+            let theirs = etherparse::TcpSlice::from_slice(&bytes[..len]).expect("a header");
+            prop_assert_eq!((theirs.sequence_number(), theirs.options().len()), (seq, len - 20));
+            prop_assert!(theirs.options_iterator().all(|option| option.is_ok()));
+        }
+
+        /// No options, however broken, do more than end the reading (RFC 9293, MUST-7).
+        #[test]
+        fn broken_options_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if bytes.len() > 12 {
+                bytes[12] |= 0x50;
+            }
+            let _ = Head::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What a program does with its connections.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::Host;
+use crate::control::Control;
+use crate::core::calls::{Closing, ConnectError, Info, ListenError};
+use crate::core::flow::flag;
+use crate::core::listen::Pattern;
+use crate::core::state::State;
+use crate::event::{Answer, Ask, Failure, Flow, Listener};
+use crate::time::Time;
+
+/// What a read brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing yet; an event follows.
+    Empty,
+    /// The end of the stream.
+    End,
+}
+
+/// Why a read failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The handle's connection was closed.
+    #[error("the connection was closed by this program")]
+    Closed,
+    /// The connection has failed, and everything that came before has been read.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+/// Why a write failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// This program has ended the stream, or closed the connection.
+    #[error("this program has ended the stream")]
+    Ended,
+    /// The connection has failed.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
+
+impl<C: Control> Host<C> {
+    /// Listens. At most `backlog` connections wait to be accepted.
+    pub fn listen(&mut self, pattern: Pattern, backlog: usize) -> Result<Listener, ListenError> {
+        self.stack.listen(pattern, false, backlog)
+    }
+
+    /// Listens, and asks the program about each SYN before it is answered
+    /// ([`Event::Ask`](crate::Event::Ask)): a forwarder decides when it knows whether the other
+    /// side can be reached.
+    pub fn listen_asking(&mut self, pattern: Pattern, backlog: usize) -> Result<Listener, ListenError> {
+        self.stack.listen(pattern, true, backlog)
+    }
+
+    /// Answers such a question. False if the SYN is gone meanwhile.
+    pub fn answer(&mut self, now: Time, ask: Ask, answer: Answer) -> bool {
+        self.stack.answer(now, ask, answer)
+    }
+
+    /// The next connection of a listener.
+    pub fn accept(&mut self, listener: Listener) -> Option<Flow> {
+        let listener = self.stack.listener_slot(listener)?;
+        let slot = self.stack.accept(listener)?;
+        Some(self.stack.handle(slot))
+    }
+
+    /// Ends a listener; connections that wait to be accepted are reset.
+    pub fn unlisten(&mut self, now: Time, listener: Listener) {
+        if let Some(slot) = self.stack.listener_slot(listener) {
+            self.stack.unlisten(now, slot);
+            self.tidy();
+        }
+    }
+
+    /// Begins a connection, from this address or from the host's first of that family. A port of
+    /// `None` takes a free one.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        address: Option<IpAddr>,
+        port: Option<u16>,
+        remote: SocketAddr,
+    ) -> Result<Flow, ConnectError> {
+        let family = |address: IpAddr| address.is_ipv4() == remote.is_ipv4();
+        let address = match address {
+            Some(address) => Some(address).filter(|&address| self.owns(address) && family(address)),
+            None => self.addresses.iter().map(|prefix| prefix.address).find(|&address| family(address)),
+        };
+        let address = address.ok_or(ConnectError::Address)?;
+        let local = SocketAddr::new(address, port.unwrap_or(0));
+        let slot = self.stack.connect(now, local, remote)?;
+        Ok(self.stack.handle(slot))
+    }
+
+    /// Queues bytes to be sent, as many as there is room for: possibly none, and then an event
+    /// follows when there is. The bytes are copied.
+    pub fn write(&mut self, now: Time, flow: Flow, bytes: &[u8]) -> Result<usize, WriteError> {
+        let slot = self.stack.slot(flow).ok_or(WriteError::Ended)?;
+        let hot = &self.stack.flows[slot];
+        if let Some(failure) = hot.failure {
+            return Err(failure.into());
+        }
+        if !hot.state.can_send() || hot.has(flag::FIN) {
+            return Err(WriteError::Ended);
+        }
+        let (end, queued) = (hot.snd_end, hot.snd_end.past(hot.snd_una));
+        let room = self.stack.limits.send_buffer.saturating_sub(queued) as usize;
+        let bytes = &bytes[..bytes.len().min(room)];
+        let stream = &mut self.store.streams[slot as usize].sent;
+        let written = self.store.sent.write(stream, end, bytes);
+        if written < bytes.len() {
+            self.starved.push(slot);
+        }
+        if written > 0 {
+            self.stack.send(now, slot, written as u32);
+        }
+        Ok(written)
+    }
+
+    /// Reads bytes that have arrived.
+    pub fn read(&mut self, now: Time, flow: Flow, out: &mut [u8]) -> Result<Read, ReadError> {
+        let slot = self.stack.slot(flow).ok_or(ReadError::Closed)?;
+        let hot = &self.stack.flows[slot];
+        let at = hot.rcv_read;
+        let len = (hot.readable_end() - at).min(out.len() as u32);
+        if len == 0 {
+            return match hot.failure {
+                Some(failure) if hot.readable_end() == at => Err(failure.into()),
+                _ if hot.has(flag::FIN_RECEIVED) && hot.readable_end() == at => Ok(Read::End),
+                _ if hot.state == State::Closed => Ok(Read::End),
+                _ => Ok(Read::Empty),
+            };
+        }
+        let stream = &mut self.store.streams[slot as usize].received;
+        self.store.received.read(stream, at, &mut out[..len as usize]);
+        self.store.received.release(stream, at + len);
+        let room = self.store.received.room();
+        self.stack.consumed(now, slot, at + len, room);
+        Ok(Read::Bytes(len as usize))
+    }
+
+    /// Ends the stream to the peer, behind what was written. The peer may go on sending.
+    pub fn shutdown(&mut self, now: Time, flow: Flow) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.shutdown(now, slot);
+        }
+    }
+
+    /// Closes a connection: what was written is still sent, then the end of the stream. Bytes that
+    /// were not read, or arrive later, reset the connection.
+    pub fn close(&mut self, now: Time, flow: Flow) {
+        self.close_how(now, flow, Closing::Linger(None));
+    }
+
+    /// Closes a connection, and resets it if the peer has not acknowledged everything in time.
+    pub fn close_within(&mut self, now: Time, flow: Flow, linger: Duration) {
+        self.close_how(now, flow, Closing::Linger(Some(linger)));
+    }
+
+    /// Resets a connection.
+    pub fn abort(&mut self, now: Time, flow: Flow) {
+        self.close_how(now, flow, Closing::Reset);
+    }
+
+    fn close_how(&mut self, now: Time, flow: Flow, how: Closing) {
+        if let Some(slot) = self.stack.slot(flow)
+            && !self.stack.flows[slot].has(flag::ORPHAN)
+        {
+            self.stack.close(now, slot, how);
+            self.tidy();
+        }
+    }
+
+    /// Whether small segments go out at once (TCP_NODELAY).
+    pub fn set_no_delay(&mut self, now: Time, flow: Flow, on: bool) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.choose(now, slot, flag::NO_DELAY, on);
+        }
+    }
+
+    /// Whether a silent peer is probed (SO_KEEPALIVE).
+    pub fn set_keep_alive(&mut self, now: Time, flow: Flow, on: bool) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.choose(now, slot, flag::KEEP_ALIVE, on);
+        }
+    }
+
+    /// A number of the program's that comes with each event of the flow.
+    pub fn set_owner(&mut self, flow: Flow, owner: u32) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.flows[slot].owner = owner;
+        }
+    }
+
+    /// Our and the peer's address of a connection.
+    pub fn addresses(&self, flow: Flow) -> Option<(SocketAddr, SocketAddr)> {
+        let slot = self.stack.slot(flow)?;
+        let tuple = &self.stack.flows[slot].tuple;
+        Some((tuple.local(), tuple.remote()))
+    }
+
+    /// State of a connection.
+    pub fn info(&self, flow: Flow) -> Option<Info> {
+        self.stack.slot(flow).map(|slot| self.stack.info(slot))
+    }
+
+    /// Connections that are not over, also those that the program has closed. TIME_WAIT of closed
+    /// ones does not count: nothing is owed there.
+    pub fn live_flows(&self) -> impl Iterator<Item = Flow> {
+        self.stack.live_flows()
+    }
+
+    /// Whether [`output`](Host::output) has something to send now.
+    pub fn has_output(&self) -> bool {
+        self.stack.has_output() || !self.answers.pending.is_empty()
+    }
+
+    /// Pages of the pools for received and for sent bytes that nobody uses.
+    pub fn free_pages(&self) -> (usize, usize) {
+        let pages = |bytes: u32| (bytes / super::store::PAGE) as usize;
+        (pages(self.store.received.room()), pages(self.store.sent.room()))
+    }
+}

@@ -1,0 +1,267 @@
+//! A host: addresses, bytes, connections. What programs, devices and tests use.
+
+mod calls;
+pub(crate) mod icmp;
+pub(crate) mod ip;
+mod output;
+pub(crate) mod store;
+
+use packet::{Batch, Capabilities, Frame, Protocol};
+
+use crate::config::{Config, Prefix};
+use crate::control::{Control, Reno};
+use crate::core::input::BURST;
+use crate::core::queue::Queue;
+use crate::core::seq::{Seq, Span};
+use crate::core::tuple::Tuple;
+use crate::core::{Keep, Segment, Stack, Verdict};
+use crate::event::{Event, Ready, Reason};
+use crate::time::Time;
+use icmp::{Answers, Refusal};
+use ip::Packet;
+use store::{Pages, Stream};
+
+pub use calls::{Read, ReadError, WriteError};
+
+/// A TCP endpoint of its own, for the addresses that it was given.
+///
+/// It has no device and no clock. Its user
+/// 1. hands it received packets: [`input`](Host::input);
+/// 2. tells it the time: [`advance`](Host::advance), at the latest at its
+///    [`deadline`](Host::deadline);
+/// 3. takes [`event`](Host::event)s and makes calls: [`accept`](Host::accept),
+///    [`read`](Host::read), [`write`](Host::write), [`close`](Host::close);
+/// 4. sends what [`output`](Host::output) puts into a batch, until there is no more.
+///
+/// All memory is reserved when it is made. It is used by one thread.
+pub struct Host<C: Control = Reno> {
+    pub(crate) stack: Stack<C>,
+    pub(crate) store: Store,
+    addresses: Vec<Prefix>,
+    capabilities: Capabilities,
+    answers: Answers,
+    /// Flows that found no page to write to.
+    starved: Queue,
+    identification: u16,
+}
+
+/// The bytes of all flows.
+pub(crate) struct Store {
+    pub(crate) received: Pages,
+    pub(crate) sent: Pages,
+    pub(crate) streams: Vec<Streams>,
+}
+
+/// The bytes of one flow.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Streams {
+    pub(crate) received: Stream,
+    pub(crate) sent: Stream,
+}
+
+impl Host<Reno> {
+    /// A host with Reno congestion control. The seed must be unpredictable: sequence numbers,
+    /// ports and the order of tables follow from it.
+    pub fn new(config: Config, seed: [u8; 32]) -> Host<Reno> {
+        Host::with_control(config, seed, Reno)
+    }
+}
+
+impl<C: Control> Host<C> {
+    /// A host with this congestion control.
+    pub fn with_control(config: Config, seed: [u8; 32], control: C) -> Host<C> {
+        let mut config = config;
+        if !config.capabilities.checksum {
+            // Segments are cut behind the checksum.
+            config.capabilities.segment = 0;
+        }
+        let limits = config.limits;
+        Host {
+            stack: Stack::new(&config, seed, control),
+            store: Store {
+                received: Pages::new(limits.receive_pages),
+                sent: Pages::new(limits.send_pages),
+                streams: vec![Streams::default(); limits.flows],
+            },
+            addresses: config.addresses,
+            capabilities: config.capabilities,
+            answers: Answers::new(),
+            starved: Queue::new(limits.flows),
+            identification: 0,
+        }
+    }
+
+    /// Takes received packets.
+    pub fn input<'a>(&mut self, now: Time, frames: impl IntoIterator<Item = Frame<'a>>) {
+        let mut frames = frames.into_iter();
+        loop {
+            let mut segments = [Segment::default(); BURST];
+            let mut payloads: [&[u8]; BURST] = [&[]; BURST];
+            let (mut count, mut taken) = (0, 0);
+            for frame in frames.by_ref().take(BURST) {
+                taken += 1;
+                match self.packet(now, &frame) {
+                    Ok(Some((segment, payload))) => {
+                        segments[count] = segment;
+                        payloads[count] = payload;
+                        count += 1;
+                    }
+                    Ok(None) => {}
+                    Err(reason) => self.stack.refused[reason as usize] += 1,
+                }
+            }
+            let mut keeper = Keeper { store: &mut self.store, payloads: &payloads };
+            self.stack.input(now, &segments[..count], &mut keeper);
+            self.tidy();
+            if taken < BURST {
+                break;
+            }
+        }
+    }
+
+    /// Reads one packet. Returns a TCP segment and its payload; everything else is done here.
+    fn packet<'a>(
+        &mut self,
+        now: Time,
+        frame: &Frame<'a>,
+    ) -> Result<Option<(Segment<'a>, &'a [u8])>, Reason> {
+        let packet = ip::parse(frame)?;
+        if !self.owns(packet.destination) || !ip::is_unicast(packet.source) {
+            return Err(Reason::Address);
+        }
+        match packet.protocol {
+            Protocol::TCP => segment(&packet, frame).map(Some),
+            Protocol::ICMP | Protocol::ICMPV6 => {
+                if let Some(quoted) = self.answers.input(&packet)? {
+                    self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
+                }
+                Ok(None)
+            }
+            protocol => {
+                if icmp::may_be_refused(&packet) {
+                    let port = protocol == Protocol::UDP;
+                    let refusal = if port { Refusal::Port } else { Refusal::Protocol };
+                    self.answers.refuse(now, &packet, refusal);
+                }
+                Err(Reason::Protocol)
+            }
+        }
+    }
+
+    pub(crate) fn owns(&self, address: std::net::IpAddr) -> bool {
+        ip::is_unicast(address) && self.addresses.iter().any(|prefix| prefix.contains(address))
+    }
+
+    /// Does what is due at this time.
+    pub fn advance(&mut self, now: Time) {
+        self.stack.advance(now);
+        self.tidy();
+    }
+
+    /// When [`advance`](Host::advance) has something to do next; possibly a little early.
+    pub fn deadline(&self) -> Option<Time> {
+        self.stack.deadline()
+    }
+
+    /// The next event. There are no more until something else is called.
+    pub fn event(&mut self) -> Option<Event> {
+        self.stack.event()
+    }
+
+    /// Puts packets into the batch until it is full or there are no more. Returns whether there
+    /// are more. An empty batch has to have room for the longest frame of the device.
+    pub fn output(&mut self, now: Time, batch: &mut Batch) -> bool {
+        if !icmp::drain(&mut self.answers, batch) {
+            return true;
+        }
+        let room = self.store.received.room();
+        let mut writer = output::Writer {
+            batch,
+            store: &mut self.store,
+            checksum: self.capabilities.checksum,
+            identification: &mut self.identification,
+        };
+        let more = self.stack.output(now, room, &mut writer);
+        self.tidy();
+        more
+    }
+
+    /// Packets and segments that were dropped for this reason.
+    pub fn refused(&self, reason: Reason) -> u64 {
+        self.stack.refused[reason as usize]
+    }
+
+    /// Frees the bytes of flows that are over, and wakes those that wait for pages.
+    pub(crate) fn tidy(&mut self) {
+        while let Some(slot) = self.stack.reap() {
+            self.store.drop_flow(slot);
+        }
+        while self.store.sent.room() > 0
+            && let Some(slot) = self.starved.pop()
+        {
+            self.stack.wake_writer(slot);
+        }
+    }
+}
+
+/// Finds header and payload of a TCP segment, and verifies its checksum (RFC 9293, MUST-3).
+fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &'a [u8]), Reason> {
+    let fixed = packet.payload.first_chunk::<20>().ok_or(Reason::Malformed)?;
+    let len = usize::from(fixed[12] >> 4) * 4;
+    if len < 20 || len > packet.payload.len() {
+        return Err(Reason::Malformed);
+    }
+    if !ip::checksum_is_valid(packet, frame.offload.checksum) {
+        return Err(Reason::Checksum);
+    }
+    let (header, payload) = packet.payload.split_at(len);
+    let port = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+    let tuple = Tuple::new((packet.destination, port(2)).into(), (packet.source, port(0)).into());
+    let segment = Segment { tuple, header, len: payload.len() as u32, size: frame.offload.segment };
+    Ok((segment, payload))
+}
+
+impl Store {
+    fn drop_flow(&mut self, slot: u32) {
+        let streams = &mut self.streams[slot as usize];
+        self.received.clear(&mut streams.received);
+        self.sent.clear(&mut streams.sent);
+    }
+}
+
+/// Copies payloads into the store, as the engine decides.
+struct Keeper<'a> {
+    store: &'a mut Store,
+    payloads: &'a [&'a [u8]],
+}
+
+impl Keep for Keeper<'_> {
+    fn has_room(&mut self, slot: u32, span: Span) -> bool {
+        self.store.received.has_room(&self.store.streams[slot as usize].received, span)
+    }
+
+    fn verdict(&mut self, index: usize, verdict: Verdict) {
+        if let Verdict::Take { slot, at, skip, len } = verdict {
+            let payload = &self.payloads[index][skip as usize..(skip + len) as usize];
+            let stream = &mut self.store.streams[slot as usize].received;
+            let written = self.store.received.write(stream, at, payload);
+            debug_assert_eq!(written, payload.len(), "the engine asked whether there was room");
+        }
+    }
+
+    fn evict(&mut self, slot: u32, span: Span) {
+        self.store.received.truncate(&mut self.store.streams[slot as usize].received, span.start);
+    }
+
+    fn acknowledged(&mut self, slot: u32, upto: Seq) {
+        self.store.sent.release(&mut self.store.streams[slot as usize].sent, upto);
+    }
+}
+
+impl<C: Control> Stack<C> {
+    fn wake_writer(&mut self, slot: u32) {
+        if self.flows.is_taken(slot) {
+            self.happen(slot, Ready::WRITABLE);
+        }
+    }
+}
