@@ -1,11 +1,11 @@
-# Targets: build test test-apps soak soak-apps loom miri model lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps test-kernels soak soak-apps loom miri model lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps soak soak-apps loom miri model lint demo bench install uninstall clean help
+.PHONY: build test test-apps test-kernels soak soak-apps loom miri model lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -16,6 +16,9 @@ test: ## Run every test, on both engines
 
 test-apps: ## Run test suites of others plain and under the preload library; SUITES names some
 	tests/apps/run.sh $(SUITES)
+
+test-kernels: ## Run the tests of the channel and of mmsg on Linux 6.1 and 6.12, in QEMU
+	scripts/test-kernels.sh
 
 soak: ## Run COUNT (10000) random sequences against the model, and 20,000 connections for SCALE_SECONDS (60), on each engine
 	scripts/soak.sh
@@ -55,4 +58,4 @@ clean: ## Remove what was built
 	$(CARGO) clean
 
 help: ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14

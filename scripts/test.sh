@@ -46,7 +46,7 @@ MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe -p megapipe-capi -p megapipe-cl
 
 # The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
 LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
-LINUX_6_1_LACKS+=,fixed_fd_install,min_wait
+LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
 MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
 
 # A receiver that has to read each socket until it is empty, on io_uring.
@@ -62,16 +62,7 @@ printf '\n== result\n'
 for log in "$LOGS"/*.log; do
     # The suites of others have a table of their own.
     [ "$log" = "$LOGS/apps.log" ] && continue
-    # "test result: ok. 7 passed; 0 failed; 0 ignored; ..." per test program. A test that runs its
-    # own program again for a single test has a number of tests "filtered out" in that one's result.
-    awk -v name="$(basename "$log" .log)" '
-        /^test result:.* 0 filtered out/ { passed += $4; failures += $6; ignored += $8 }
-        # Suites that end with a list of what they skipped say it twice.
-        /^ *(skipped:|SKIPPED:?) / { sub(/^ *(skipped:|SKIPPED:?) /, ""); if (!seen[$0]++) skipped[++skips] = $0 }
-        END {
-            printf "%-16s %4d passed, %d failed, %d skipped, %d ignored\n", name, passed, failures, skips, ignored
-            for (i = 1; i <= skips; i++) printf "    skipped (the runner says passed): %s\n", skipped[i]
-        }' "$log"
+    scripts/count-tests.sh "$log"
 done
 
 if [ "${#failed[@]}" -gt 0 ]; then
