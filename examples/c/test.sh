@@ -65,6 +65,21 @@ expect_world() {
     fail 'does not tell of all players'
 }
 
+# Begins to send lines on descriptor 4, all of which are $FLOOD bytes, and reads nothing. Sets `writer`.
+FLOOD=28000000
+flood() {
+    exec 4<>"/dev/tcp/127.0.0.1/$port"
+    yes 'a line' | head -c "$FLOOD" >&4 2>/dev/null &
+    writer=$!
+    sleep 1
+    kill -0 "$writer" 2>/dev/null || fail 'takes everything from a client that does not read'
+}
+
+# Expects so many bytes of answers in a file.
+expect_answers() {
+    cmp <(yes 'A LINE' | head -c "$1") "$2" || fail 'answers something else'
+}
+
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     example=echo
     start 0 2
@@ -89,6 +104,54 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     start 0 2
     expect udp 'a datagram' 'a datagram'
     expect udp 'and another' 'and another'
+    finish
+
+    example=line_server
+    start 0 60
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
+    for piece in o ne '\ntwo\nthr' 'ee\n'; do
+        printf '%b' "$piece" >&3
+        sleep 0.05
+    done
+    for word in ONE TWO THREE; do
+        read -r -t 20 line <&3 || fail 'no answer to a line in pieces'
+        [ "$line" = "$word" ] || fail "answered '$line'"
+    done
+    flood
+    expect tcp 'hello\n' $'HELLO\n'
+    head -c "$FLOOD" <&4 >"$build/answers"
+    wait "$writer" || fail 'does not take all'
+    expect_answers "$FLOOD" "$build/answers"
+    exec 4>&-
+    # Told to end while answers are pending.
+    flood
+    kill "$server"
+    sleep 0.2
+    kill -0 "$server" || fail 'ends before its answers are taken'
+    cat <&4 >"$build/answers"
+    kill "$writer"
+    wait "$writer" || true
+    exec 3>&- 4>&-
+    count=$(wc -c <"$build/answers")
+    [ "$count" -gt 0 ] && [ $((count % 7)) = 0 ] || fail "$count bytes of answers"
+    expect_answers "$count" "$build/answers"
+    wait "$server" || fail 'does not end as it should'
+    server=
+    # Half a line, and answers that are not taken, are no sign of life.
+    start 0 1
+    exec 3<>"/dev/tcp/127.0.0.1/$port" 5<>"/dev/tcp/127.0.0.1/$port"
+    printf half >&3
+    flood
+    for _ in {1..30}; do
+        printf 'x\n' >&5
+        read -r -t 20 line <&5 || fail 'disconnects a client that is not idle'
+        sleep 0.1
+    done
+    status=0
+    read -r -t 0.1 line <&3 2>/dev/null || status=$?
+    [ "$status" = 1 ] || fail 'keeps a client with half a line'
+    ! wait "$writer" || fail 'keeps a client that does not read'
+    exec 3>&- 4>&- 5>&-
     finish
 
     example=game_server
