@@ -303,7 +303,10 @@ impl Core {
         } else if result < 0 {
             self.fail_writes(handle, result, stream);
         } else {
-            self.finish_writes(handle, result as usize, stream);
+            // Without room nothing was taken, not even a message; an empty one counts 0 bytes, too.
+            if result > 0 || !blocked {
+                self.finish_writes(handle, result as usize, stream);
+            }
             self.end_cancelled_writes(handle);
         }
         let Some(entry) = self.handles.at(handle) else {

@@ -1,5 +1,6 @@
 //! Message sockets: what is sent as one arrives as one.
 
+use std::io::Read;
 use std::net::UdpSocket;
 
 use channel::{Event, OpId, ReadData, SockAddr, WriteData};
@@ -197,6 +198,31 @@ fn keeps_boundaries(fixture: &Fixture, kind: Type) {
 
 pub fn unix_datagrams_keep_boundaries(fixture: &mut Fixture) -> Verdict {
     keeps_boundaries(fixture, Type::DGRAM);
+    Ok(())
+}
+
+/// A receiver that does not read takes some ten messages (net.unix.max_dgram_qlen): the others
+/// wait for it, and none is lost.
+pub fn messages_wait_for_a_full_receiver(fixture: &mut Fixture) -> Verdict {
+    for kind in [Type::DGRAM, Type::SEQPACKET] {
+        fixture.for_each_form(|mut driver, form| {
+            let (socket, peer) = net::unix_pair(kind);
+            net::tighten(&socket);
+            let handle = driver.add(socket, form, 0);
+            let message = |number: u8| vec![number; 500];
+            for number in 0..40 {
+                driver.write_quiet(handle, message(number)).unwrap();
+            }
+            driver.expect_silence();
+            driver.quietly_while(|| {
+                for number in 0..40 {
+                    let mut room = [0; 1000];
+                    let count = (&peer).read(&mut room).unwrap();
+                    assert_eq!(room[..count], message(number), "{kind:?}");
+                }
+            });
+        });
+    }
     Ok(())
 }
 

@@ -151,6 +151,7 @@ macro_rules! for_each_case {
                 a_long_datagram_is_truncated_and_says_so
                 a_datagram_that_is_too_long_fails_alone
                 unix_datagrams_keep_boundaries
+                messages_wait_for_a_full_receiver
                 seqpacket_keeps_boundaries
                 the_end_of_seqpacket_ends_the_reading
                 reads_into_own_memory_keep_boundaries
