@@ -11,6 +11,7 @@ use sys::mapping::ForkMark;
 use crate::completion::{Completion, Event};
 use crate::config::{Config, EngineKind, Promotion};
 use crate::core::{Core, File, State, Stats, WriteState};
+use crate::engine::view::View;
 use crate::engine::{self, Engine, Request, Wait};
 use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle, UnregisterError};
 use crate::id::{Handle, OpId};
@@ -378,7 +379,7 @@ impl Channel {
         self.core.keep_house();
         while let Some(index) = self.core.overdue_close(now) {
             // A file that has no linger (a pipe) has nothing to reset either.
-            let _ = self.engine.reset_on_close(&mut self.core, index);
+            let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), index);
             self.core.finish_close(index);
         }
         self.close_dropped();
@@ -415,7 +416,7 @@ impl Channel {
             self.core.keep_house();
             while let Some(index) = self.core.overdue_close(now) {
                 // A file that has no linger (a pipe) has nothing to reset either.
-                let _ = self.engine.reset_on_close(&mut self.core, index);
+                let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), index);
                 self.core.finish_close(index);
             }
             self.close_dropped();
@@ -495,7 +496,7 @@ impl Channel {
         self.core.stats.turns += u64::from(wait != Wait::Glance);
         self.without_turn = 0;
         self.from_rings = 0;
-        let result = self.engine.turn(&mut self.core, wait);
+        let result = self.engine.turn(&mut View::of(&mut self.core), wait);
         match result {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(DispatchError::Interrupted),
@@ -548,7 +549,7 @@ impl Channel {
             for _ in &dropped {
                 self.core.lwsockets.closed_one();
             }
-            self.engine.close_dropped(&mut self.core, &dropped);
+            self.engine.close_dropped(&mut View::of(&mut self.core), &dropped);
         }
     }
 }
@@ -561,7 +562,7 @@ impl Drop for Channel {
         }
         // What is queued goes out as if flushed; then everything ends.
         let _ = self.turn(Wait::Flush);
-        if !self.engine.shut(&mut self.core) {
+        if !self.engine.shut(&mut View::of(&mut self.core)) {
             self.core.leak_pending();
         }
     }

@@ -10,6 +10,7 @@ use socket2::SockAddr;
 use crate::channel::Channel;
 use crate::engine;
 use crate::engine::sockets::{KeepAlive, Opening, SocketInfo};
+use crate::engine::view::View;
 use crate::error::{ControlError, OpenError};
 use crate::id::Handle;
 use crate::lwsocket::{LwFile, LwSocket};
@@ -44,7 +45,7 @@ impl Channel {
 
     fn open_socket(&mut self, opening: Opening, cookie: u64) -> Result<Handle, OpenError> {
         self.check_process().map_err(io::Error::other)?;
-        let (file, shape) = self.engine.open(&mut self.core, opening)?;
+        let (file, shape) = self.engine.open(&mut View::of(&mut self.core), opening)?;
         self.add(file, shape, cookie).ok_or(OpenError::HandlesFull)
     }
 
@@ -55,7 +56,7 @@ impl Channel {
     /// [`ControlError`].
     pub fn local_address(&mut self, handle: Handle) -> Result<SockAddr, ControlError> {
         let index = self.open_here(handle)?;
-        Ok(self.engine.local_address(&mut self.core, index)?)
+        Ok(self.engine.local_address(&mut View::of(&mut self.core), index)?)
     }
 
     /// The peer's address (getpeername(2)).
@@ -65,7 +66,7 @@ impl Channel {
     /// [`ControlError`].
     pub fn peer_address(&mut self, handle: Handle) -> Result<SockAddr, ControlError> {
         let index = self.open_here(handle)?;
-        Ok(self.engine.peer_address(&mut self.core, index)?)
+        Ok(self.engine.peer_address(&mut View::of(&mut self.core), index)?)
     }
 
     /// Sends small segments at once (`on`), or only one that is not acknowledged at a time
@@ -76,7 +77,7 @@ impl Channel {
     /// [`ControlError`].
     pub fn set_nodelay(&mut self, handle: Handle, on: bool) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
-        Ok(self.engine.set_nodelay(&mut self.core, index, on)?)
+        Ok(self.engine.set_nodelay(&mut View::of(&mut self.core), index, on)?)
     }
 
     /// Probes an idle connection, or stops doing so (`None`).
@@ -86,7 +87,7 @@ impl Channel {
     /// [`ControlError`]; EINVAL for a time below one second or no probes.
     pub fn set_keepalive(&mut self, handle: Handle, probes: Option<KeepAlive>) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
-        Ok(self.engine.set_keepalive(&mut self.core, index, probes)?)
+        Ok(self.engine.set_keepalive(&mut View::of(&mut self.core), index, probes)?)
     }
 
     /// What TCP measures on the connection.
@@ -96,7 +97,7 @@ impl Channel {
     /// [`ControlError`]; EOPNOTSUPP for a socket that is not TCP.
     pub fn socket_info(&mut self, handle: Handle) -> Result<SocketInfo, ControlError> {
         let index = self.open_here(handle)?;
-        Ok(self.engine.socket_info(&mut self.core, index)?)
+        Ok(self.engine.socket_info(&mut View::of(&mut self.core), index)?)
     }
 
     /// Runs `f` on a descriptor of the file, for socket options and whatever else takes
@@ -112,7 +113,7 @@ impl Channel {
         f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Result<T, ControlError> {
         let index = self.open_here(handle)?;
-        Ok(engine::with_descriptor(&mut *self.engine, &mut self.core, index, f)?)
+        Ok(engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), index, f)?)
     }
 
     /// Turns a lightweight socket into a descriptor.
@@ -130,9 +131,9 @@ impl Channel {
         if let LwFile::Private(fd) = file {
             return Ok(fd);
         }
-        let fd = self.engine.export(&mut self.core, &file);
+        let fd = self.engine.export(&mut View::of(&mut self.core), &file);
         if let LwFile::Direct(slot) = file {
-            self.engine.close_dropped(&mut self.core, &[slot]);
+            self.engine.close_dropped(&mut View::of(&mut self.core), &[slot]);
         }
         Ok(fd?)
     }
@@ -151,7 +152,7 @@ impl Channel {
             return Err(ControlError::TableFull);
         }
         self.check_process().map_err(io::Error::other)?;
-        let file = self.engine.adopt(&mut self.core, fd)?;
+        let file = self.engine.adopt(&mut View::of(&mut self.core), fd)?;
         Ok(LwSocket::new(file, shape, &self.core.lwsockets))
     }
 }

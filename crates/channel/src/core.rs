@@ -34,7 +34,7 @@ pub(crate) struct Core {
     /// Quiet writes that found their handle's queue empty: they go to the engine as they
     /// are, before the requests, and become operations only if the kernel does not take
     /// all of them at once.
-    pub(crate) fresh: Vec<Fresh>,
+    pub(crate) fresh: VecDeque<Fresh>,
     pub(crate) done: VecDeque<Done>,
     pub(crate) read_pool: Rc<Pool>,
     pub(crate) write_pool: Rc<Pool>,
@@ -231,7 +231,7 @@ impl Core {
             handles: Slab::new(config.handles_max),
             ops: Slab::new(config.operations_max),
             requests: VecDeque::with_capacity(config.batch_threshold as usize * 2),
-            fresh: Vec::with_capacity(config.batch_threshold as usize),
+            fresh: VecDeque::with_capacity(config.batch_threshold as usize),
             done: VecDeque::with_capacity(1024),
             read_pool: pool(config.read_buffers, "memory for read buffers")?,
             write_pool: pool(config.write_buffers, "memory for write buffers")?,

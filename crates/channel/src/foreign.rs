@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use crate::buffer::Foreign;
 use crate::channel::Channel;
 use crate::core::{Core, File, Op, OpKind, WriteState};
+use crate::engine::view::View;
 use crate::engine::{Request, Wait};
 use crate::error::{ControlError, DispatchError, RegisterError};
 use crate::id::Handle;
@@ -89,7 +90,7 @@ impl Channel {
     pub fn descriptor_of(&mut self, socket: &LwSocket) -> Result<OwnedFd, ControlError> {
         match &socket.file {
             LwFile::Private(fd) => Ok(fd.try_clone()?),
-            file => Ok(self.engine.export(&mut self.core, file)?),
+            file => Ok(self.engine.export(&mut View::of(&mut self.core), file)?),
         }
     }
 

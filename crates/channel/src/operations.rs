@@ -12,6 +12,7 @@ use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
 use crate::core::{OpKind, State, WriteState};
+use crate::engine::view::View;
 use crate::engine::{self, Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
@@ -433,7 +434,7 @@ impl Channel {
     /// [`ControlError`].
     pub fn reset(&mut self, handle: Handle) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
-        self.engine.reset_on_close(&mut self.core, index)?;
+        self.engine.reset_on_close(&mut View::of(&mut self.core), index)?;
         self.forget_lane(handle);
         self.core.finish_close(index);
         self.flush_if_due();
@@ -540,7 +541,7 @@ impl Channel {
             lane.connection.reads_no_more();
         }
         if !self.unread_are_bells(handle.index) {
-            let _ = self.engine.reset_on_close(&mut self.core, handle.index);
+            let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), handle.index);
         }
         self.forget_lane(handle);
     }
@@ -557,9 +558,10 @@ impl Channel {
             if self.core.lane(index).is_none_or(|lane| lane.needs_reset()) {
                 return false;
             }
-            let fetched = engine::with_descriptor(&mut *self.engine, &mut self.core, index, |fd| {
-                socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
-            });
+            let fetched =
+                engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), index, |fd| {
+                    socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
+                });
             let Some(lane) = self.core.lane(index) else { return false };
             match fetched {
                 Ok(count @ 1..) if !lane.took_bells(count) => return false,

@@ -13,6 +13,7 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, State, WriteState};
+use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
@@ -359,13 +360,18 @@ impl Channel {
             }
             let wanted = self.core.open(handle).is_ok() && self.core.lane(handle.index).is_none();
             let Some(token) = token(handle).filter(|_| wanted) else { continue };
-            let offered = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
-                // The monitor asks for the rest.
-                match sys::tcp::peer(fd) {
-                    Some(peer) if sys::tcp::is_local(peer) => Ok(promoter.client.offer(token, fd)),
-                    _ => Ok(Err(OfferError::NoMonitor)),
-                }
-            });
+            let offered = engine::with_descriptor(
+                &mut *self.engine,
+                &mut View::of(&mut self.core),
+                handle.index,
+                |fd| {
+                    // The monitor asks for the rest.
+                    match sys::tcp::peer(fd) {
+                        Some(peer) if sys::tcp::is_local(peer) => Ok(promoter.client.offer(token, fd)),
+                        _ => Ok(Err(OfferError::NoMonitor)),
+                    }
+                },
+            );
             match offered {
                 Ok(Ok(())) => promoter.burst.left -= 1,
                 Ok(Err(OfferError::Full)) => {
@@ -393,8 +399,12 @@ impl Channel {
             let Some(peer_loop) = promoter.other_loops.get(lane.other_loop).map(OtherLoop::id) else {
                 continue;
             };
-            let cookie =
-                engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, sys::tcp::cookie);
+            let cookie = engine::with_descriptor(
+                &mut *self.engine,
+                &mut View::of(&mut self.core),
+                handle.index,
+                sys::tcp::cookie,
+            );
             let (Some(token), Ok(cookie)) = (token(handle), cookie) else { continue };
             if matches!(promoter.client.register(token, cookie, peer_loop), Err(OfferError::Full)) {
                 promoter.to_register.push(handle);
@@ -476,16 +486,17 @@ impl Channel {
             }
             return Tried::Later(grant);
         }
-        let positions = engine::with_descriptor(&mut *self.engine, &mut self.core, handle.index, |fd| {
-            let socket = socket2::SockRef::from(&fd);
-            // What was read is there until it is acknowledged: no room would be left for a bell.
-            if socket.send_buffer_size()? < SEND_BUFFER_LEAST {
-                return Ok(None);
-            }
-            // A bell that waited for an acknowledgement would be no bell.
-            socket.set_tcp_nodelay(true)?;
-            sys::tcp::positions(fd)
-        });
+        let positions =
+            engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), handle.index, |fd| {
+                let socket = socket2::SockRef::from(&fd);
+                // What was read is there until it is acknowledged: no room would be left for a bell.
+                if socket.send_buffer_size()? < SEND_BUFFER_LEAST {
+                    return Ok(None);
+                }
+                // A bell that waited for an acknowledgement would be no bell.
+                socket.set_tcp_nodelay(true)?;
+                sys::tcp::positions(fd)
+            });
         // Making the descriptor may have brought results.
         if !self.core.is_between_operations(handle) {
             return Tried::Later(grant);

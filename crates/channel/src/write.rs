@@ -106,7 +106,7 @@ impl Core {
                     && !data.part().is_empty() =>
             {
                 entry.write_state = WriteState::Fresh;
-                self.fresh.push(Fresh { handle: handle.index, data, bell: false });
+                self.fresh.push_back(Fresh { handle: handle.index, data, bell: false });
                 Ok(())
             }
             _ => Err(data),
@@ -120,7 +120,7 @@ impl Core {
             return;
         };
         // Not by swapping: bells of this handle stay before it.
-        let Fresh { data, .. } = self.fresh.remove(place);
+        let Some(Fresh { data, .. }) = self.fresh.remove(place) else { return };
         self.queue_as_first(handle, data);
         if let Some(entry) = self.handles.at_mut(handle) {
             entry.write_state = WriteState::Idle;

@@ -16,11 +16,13 @@ use crate::error::CreateError;
 use crate::id::OpId;
 use crate::waker::Waker;
 
+use self::view::View;
 use self::watch::Watch;
 
 pub(crate) mod epoll;
 pub(crate) mod sockets;
 pub(crate) mod uring;
+pub(crate) mod view;
 pub(crate) mod watch;
 
 pub(crate) use sockets::with_descriptor;
@@ -31,16 +33,16 @@ pub(crate) enum Request {
     /// Start this operation (accept, connect, read, shutdown, disconnect). It ends with a
     /// [`Done`] that has no [`Done::MORE`].
     Start(OpId),
-    /// Send from the write queue of the handle at this index ([`Core::next_writes`]); tell
-    /// the outcome through [`Core::settle_writes`] before the turn ends, or later if the
+    /// Send from the write queue of the handle at this index ([`View::next_writes`]); tell
+    /// the outcome through [`View::settle_writes`] before the turn ends, or later if the
     /// handle was marked blocked.
     Writes(u32),
     /// Make this started operation end soon, with ECANCELED if nothing else came first.
     Cancel(OpId),
-    /// Make the held send of the handle at this index end soon (see [`Core::hold_writes`]).
+    /// Make the held send of the handle at this index end soon (see [`View::hold_writes`]).
     CancelWrites(u32),
     /// Make every started operation of the handle at this index end soon, then close its
-    /// file ([`Core::take_file`]) so that the peer gets its FIN now.
+    /// file ([`View::take_file`]) so that the peer gets its FIN now.
     Close(u32),
     /// Make every started operation of the handle at this index end soon, so that none
     /// takes bytes any more once the turn is over; its file goes back to the user.
@@ -93,33 +95,32 @@ pub(crate) enum Wait {
 pub(crate) trait Engine: sockets::SocketCalls {
     fn kind(&self) -> EngineKind;
 
-    /// Takes every send of `core.fresh`, telling the outcome of each through
-    /// [`Core::settle_fresh`], and then every request of `core.requests`; waits as told if nothing is done yet, and
-    /// reports what is done through [`Core::push_done`] and [`Core::settle_writes`].
+    /// One batch: takes every quiet write, then every request, waits as `wait` says if there
+    /// is no result yet, and reports results. [`View`] has the calls for each.
     ///
-    /// It never sleeps while `core` has something to hand out: a non-quiet write that was
+    /// It never sleeps while there is something to hand out: a non-quiet write that was
     /// settled, a close that can now go on. A signal ends a sleep with EINTR.
-    fn turn(&mut self, core: &mut Core, wait: Wait) -> io::Result<()>;
+    fn turn(&mut self, view: &mut View<'_>, wait: Wait) -> io::Result<()>;
 
-    /// Wakes a sleeping turn from any thread; the turn then sets `core.woken`.
+    /// Wakes a sleeping turn from any thread; the turn then calls [`View::wake`].
     fn waker(&self) -> Waker;
 
-    /// Ends a sleep, and raises `watch` in `core.readable`, when this descriptor has something
+    /// Ends a sleep, and calls [`View::raise`], when this descriptor has something
     /// to read. It counts once: call it again when all was read (EAGAIN).
     fn watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
 
     /// Moves a socket into the engine's private table.
-    fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;
+    fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;
 
     /// A descriptor for the same open file as the lightweight socket's.
-    fn export(&mut self, core: &mut Core, file: &crate::lwsocket::LwFile) -> io::Result<OwnedFd>;
+    fn export(&mut self, view: &mut View<'_>, file: &crate::lwsocket::LwFile) -> io::Result<OwnedFd>;
 
     /// Closes lightweight sockets that were dropped without being registered.
-    fn close_dropped(&mut self, core: &mut Core, slots: &[u32]);
+    fn close_dropped(&mut self, view: &mut View<'_>, slots: &[u32]);
 
     /// Ends everything that is pending, so that no memory is in the kernel's hands any
     /// more. Returns false if something would not end; its memory is then leaked.
-    fn shut(&mut self, core: &mut Core) -> bool;
+    fn shut(&mut self, view: &mut View<'_>) -> bool;
 }
 
 /// The engine that `MEGAPIPE_ENGINE`, the configuration and the kernel agree on.
@@ -139,8 +140,8 @@ pub(crate) fn choose(config: &Config, core: &mut Core) -> Result<Box<dyn Engine>
     };
     match forced {
         Some(EngineKind::Epoll) => Ok(Box::new(epoll::Epoll::new(config)?)),
-        Some(EngineKind::Uring) => Ok(Box::new(uring::Uring::new(config, core)?)),
-        None => match uring::Uring::new(config, core) {
+        Some(EngineKind::Uring) => Ok(Box::new(uring::Uring::new(config, &mut View::of(core))?)),
+        None => match uring::Uring::new(config, &mut View::of(core)) {
             Ok(engine) => Ok(Box::new(engine)),
             // Only what says "not here" leads to epoll; a lack of memory or descriptors
             // would otherwise hide behind a slower server.

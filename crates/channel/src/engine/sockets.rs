@@ -11,7 +11,8 @@ use std::time::Duration;
 use socket2::{Domain, SockAddr, SockRef, Socket, TcpKeepalive, Type};
 
 use super::Engine;
-use crate::core::{Core, File};
+use super::view::View;
+use crate::core::File;
 use crate::lwsocket::LwFile;
 use crate::source::Shape;
 
@@ -59,25 +60,26 @@ pub(crate) enum Opening {
     Connection { to: SocketAddr },
 }
 
-/// Socket calls by handle. The handle's index is valid in `core`; a handle whose file is gone
+/// Socket calls by handle. The handle's index is valid in `view`; a handle whose file is gone
 /// gives EBADF, a file that is no socket ENOTSOCK.
 pub(crate) trait SocketCalls {
     /// A socket of the engine's own kind.
-    fn open(&mut self, core: &mut Core, opening: Opening) -> io::Result<(File, Shape)>;
-    fn local_address(&mut self, core: &mut Core, index: u32) -> io::Result<SockAddr>;
-    fn peer_address(&mut self, core: &mut Core, index: u32) -> io::Result<SockAddr>;
-    fn set_nodelay(&mut self, core: &mut Core, index: u32, on: bool) -> io::Result<()>;
-    fn set_keepalive(&mut self, core: &mut Core, index: u32, probes: Option<KeepAlive>) -> io::Result<()>;
+    fn open(&mut self, view: &mut View<'_>, opening: Opening) -> io::Result<(File, Shape)>;
+    fn local_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr>;
+    fn peer_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr>;
+    fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()>;
+    fn set_keepalive(&mut self, view: &mut View<'_>, index: u32, probes: Option<KeepAlive>)
+    -> io::Result<()>;
     /// Has the coming close send RST instead of waiting for data that nobody reads.
-    fn reset_on_close(&mut self, core: &mut Core, index: u32) -> io::Result<()>;
-    fn socket_info(&mut self, core: &mut Core, index: u32) -> io::Result<SocketInfo>;
+    fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()>;
+    fn socket_info(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SocketInfo>;
 }
 
 /// An engine whose files are the kernel's.
 pub(crate) trait KernelFiles: Engine + Sized {}
 
 impl<E: KernelFiles> SocketCalls for E {
-    fn open(&mut self, _core: &mut Core, opening: Opening) -> io::Result<(File, Shape)> {
+    fn open(&mut self, _view: &mut View<'_>, opening: Opening) -> io::Result<(File, Shape)> {
         match opening {
             Opening::Listener { address, backlog } => {
                 let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -93,20 +95,25 @@ impl<E: KernelFiles> SocketCalls for E {
         }
     }
 
-    fn local_address(&mut self, core: &mut Core, index: u32) -> io::Result<SockAddr> {
-        with_descriptor(self, core, index, |fd| SockRef::from(&fd).local_addr())
+    fn local_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr> {
+        with_descriptor(self, view, index, |fd| SockRef::from(&fd).local_addr())
     }
 
-    fn peer_address(&mut self, core: &mut Core, index: u32) -> io::Result<SockAddr> {
-        with_descriptor(self, core, index, |fd| SockRef::from(&fd).peer_addr())
+    fn peer_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr> {
+        with_descriptor(self, view, index, |fd| SockRef::from(&fd).peer_addr())
     }
 
-    fn set_nodelay(&mut self, core: &mut Core, index: u32, on: bool) -> io::Result<()> {
-        with_descriptor(self, core, index, |fd| SockRef::from(&fd).set_tcp_nodelay(on))
+    fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()> {
+        with_descriptor(self, view, index, |fd| SockRef::from(&fd).set_tcp_nodelay(on))
     }
 
-    fn set_keepalive(&mut self, core: &mut Core, index: u32, probes: Option<KeepAlive>) -> io::Result<()> {
-        with_descriptor(self, core, index, |fd| {
+    fn set_keepalive(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        probes: Option<KeepAlive>,
+    ) -> io::Result<()> {
+        with_descriptor(self, view, index, |fd| {
             let socket = SockRef::from(&fd);
             match probes {
                 None => socket.set_keepalive(false),
@@ -117,12 +124,12 @@ impl<E: KernelFiles> SocketCalls for E {
         })
     }
 
-    fn reset_on_close(&mut self, core: &mut Core, index: u32) -> io::Result<()> {
-        with_descriptor(self, core, index, |fd| SockRef::from(&fd).set_linger(Some(Duration::ZERO)))
+    fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()> {
+        with_descriptor(self, view, index, |fd| SockRef::from(&fd).set_linger(Some(Duration::ZERO)))
     }
 
-    fn socket_info(&mut self, core: &mut Core, index: u32) -> io::Result<SocketInfo> {
-        with_descriptor(self, core, index, |fd| {
+    fn socket_info(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SocketInfo> {
+        with_descriptor(self, view, index, |fd| {
             let info = sys::tcp::info(fd)?;
             let segment_size = info.segment_size;
             Ok(SocketInfo {
@@ -144,17 +151,16 @@ impl<E: KernelFiles> SocketCalls for E {
 /// slot of a ring.
 pub(crate) fn with_descriptor<E: Engine + ?Sized, T>(
     engine: &mut E,
-    core: &mut Core,
+    view: &mut View<'_>,
     index: u32,
     f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
 ) -> io::Result<T> {
-    let slot = match core.handles.at(index).map(|handle| &handle.file) {
-        Some(File::Fd(fd) | File::Lw(LwFile::Private(fd))) => return f(fd.as_fd()),
-        Some(File::Lw(LwFile::Direct(slot))) => *slot,
-        Some(File::None | File::Lw(LwFile::Taken)) | None => {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-    };
-    let fd: OwnedFd = engine.export(core, &LwFile::Direct(slot))?;
+    let gone = || io::Error::from_raw_os_error(libc::EBADF);
+    let file = view.file(index).ok_or_else(gone)?;
+    if let Some(fd) = file.descriptor() {
+        return f(fd);
+    }
+    let slot = file.slot().ok_or_else(gone)?;
+    let fd: OwnedFd = engine.export(view, &LwFile::Direct(slot))?;
     f(fd.as_fd())
 }

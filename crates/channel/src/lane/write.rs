@@ -227,7 +227,7 @@ impl Core {
             lane.bell_under_way = true;
             lane.judged.1 += 1;
             self.bells += 1;
-            self.fresh.push(Fresh { handle, data: WriteData::from(BELL), bell: true });
+            self.fresh.push_back(Fresh { handle, data: WriteData::from(BELL), bell: true });
         }
     }
 

@@ -21,14 +21,14 @@ use socket2::SockRef;
 use sys::epoll::{Event, Set};
 
 use crate::config::{Config, EngineKind, LatencyBound};
-use crate::core::{Core, File, OpKind, WriteState};
+use crate::core::OpKind;
 use crate::engine::sockets::KernelFiles;
+use crate::engine::view::{FileView, View};
 use crate::engine::watch::Watch;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
-use crate::op_list::NO_OP;
 use crate::timer::FAR;
 use crate::waker::Waker;
 
@@ -85,172 +85,166 @@ impl Epoll {
     }
 
     /// Carries out what was requested, and what that leads to.
-    fn run_requests(&mut self, core: &mut Core) {
-        self.write_fresh(core);
-        while let Some(request) = core.requests.pop_front() {
+    fn run_requests(&mut self, view: &mut View<'_>) {
+        self.write_fresh(view);
+        while let Some(request) = view.next_request() {
             match request {
-                Request::Start(op) => self.start(core, op),
-                Request::Writes(index) => self.write_queued(core, index),
-                Request::Cancel(op) => self.cancel(core, op),
+                Request::Start(op) => self.start(view, op),
+                Request::Writes(index) => self.write_queued(view, index),
+                Request::Cancel(op) => self.cancel(view, op),
                 Request::CancelWrites(index) => {
-                    if is_held(core, index) {
-                        core.settle_writes(index, -libc::ECANCELED, true);
+                    if is_held(view, index) {
+                        view.settle_writes(index, -libc::ECANCELED, true);
                     }
                 }
-                Request::Close(index) => self.close(core, index),
-                Request::Detach(index) => self.detach(core, index),
+                Request::Close(index) => self.close(view, index),
+                Request::Detach(index) => self.detach(view, index),
             }
         }
     }
 
-    fn start(&mut self, core: &mut Core, op: OpId) {
-        let Some(entry) = core.op(op) else { return };
+    fn start(&mut self, view: &mut View<'_>, op: OpId) {
+        let Some(entry) = view.op(op) else { return };
         let index = entry.handle.index;
         let how = match entry.kind {
-            OpKind::Accept(_) => return self.start_accept(core, op, index),
-            OpKind::Connect(_) => return self.start_connect(core, op, index),
-            OpKind::Read { .. } | OpKind::ReadStream { .. } => return self.start_read(core, op, index),
+            OpKind::Accept(_) => return self.start_accept(view, op, index),
+            OpKind::Connect(_) => return self.start_connect(view, op, index),
+            OpKind::Read { .. } | OpKind::ReadStream { .. } => return self.start_read(view, op, index),
             OpKind::Shutdown(how) => how,
             OpKind::Write { .. } | OpKind::Disconnect(_) | OpKind::Timer { .. } => return,
         };
-        let result = self.shut_down(core, index, how);
-        core.push_done(Done::plain(op, result));
+        let result = self.shut_down(view, index, how);
+        view.push_done(Done::plain(op, result));
     }
 
-    fn shut_down(&mut self, core: &mut Core, index: u32, how: std::net::Shutdown) -> i32 {
-        core.stats.system_calls += 1;
-        match interest::descriptor(core, index) {
+    fn shut_down(&mut self, view: &mut View<'_>, index: u32, how: std::net::Shutdown) -> i32 {
+        view.count_calls(1);
+        match interest::descriptor(view, index) {
             Some(fd) => status(SockRef::from(&fd).shutdown(how)),
             None => -libc::ECANCELED,
         }
     }
 
-    fn cancel(&mut self, core: &mut Core, op: OpId) {
-        let Some(entry) = core.op(op) else { return };
+    fn cancel(&mut self, view: &mut View<'_>, op: OpId) {
+        let Some(entry) = view.op(op) else { return };
         if !entry.started {
             return;
         }
         let index = entry.handle.index;
         if matches!(entry.kind, OpKind::Accept(_) | OpKind::Connect(_)) {
-            interest::unlink_waiter(core, index, op.index);
+            interest::unlink_waiter(view, index, op.index);
         }
-        core.push_done(Done::plain(op, -libc::ECANCELED));
+        view.push_done(Done::plain(op, -libc::ECANCELED));
     }
 
     /// Ends every started operation of the handle.
-    fn end_all(&mut self, core: &mut Core, index: u32) {
-        while let Some(waiter) = interest::first_waiter(core, index) {
-            interest::unlink_waiter(core, index, waiter);
-            let op = core.op_id(waiter);
-            core.push_done(Done::plain(op, -libc::ECANCELED));
+    fn end_all(&mut self, view: &mut View<'_>, index: u32) {
+        while let Some(waiter) = interest::first_waiter(view, index) {
+            interest::unlink_waiter(view, index, waiter);
+            let op = view.op_id(waiter);
+            view.push_done(Done::plain(op, -libc::ECANCELED));
         }
-        let read = core.handles.at(index).map_or(NO_OP, |entry| entry.reads.head);
-        if core.ops.at(read).is_some_and(|op| op.started) {
-            let op = core.op_id(read);
-            core.push_done(Done::plain(op, -libc::ECANCELED));
+        if let Some(op) = view.started_read(index) {
+            view.push_done(Done::plain(op, -libc::ECANCELED));
         }
-        if is_held(core, index) {
-            core.settle_writes(index, -libc::ECANCELED, false);
+        if is_held(view, index) {
+            view.settle_writes(index, -libc::ECANCELED, false);
         }
     }
 
-    fn close(&mut self, core: &mut Core, index: u32) {
-        self.end_all(core, index);
-        interest::restore_mode(core, index);
+    fn close(&mut self, view: &mut View<'_>, index: u32) {
+        self.end_all(view, index);
+        interest::restore_mode(view, index);
         // Closing takes the file out of the epoll set; if another descriptor keeps it
         // alive, its edges carry a stale name and are ignored.
-        match core.take_file(index) {
-            File::Lw(_) => core.lwsockets.closed_one(),
-            File::Fd(_) | File::None => {}
-        }
-        core.stats.system_calls += 1;
-        core.release_if_ended(index);
+        drop(view.take_file(index));
+        view.count_calls(1);
     }
 
-    fn detach(&mut self, core: &mut Core, index: u32) {
-        self.end_all(core, index);
-        interest::restore_mode(core, index);
-        self.unwatch(core, index);
+    fn detach(&mut self, view: &mut View<'_>, index: u32) {
+        self.end_all(view, index);
+        interest::restore_mode(view, index);
+        self.unwatch_file(view, index);
     }
 
     /// Goes on with the handles that had their share of an earlier turn.
-    fn run_ready(&mut self, core: &mut Core) {
+    fn run_ready(&mut self, view: &mut View<'_>) {
         for _ in 0..self.ready.len() {
             let Some(handle) = self.ready.pop_front() else { return };
-            if interest::leave_ready(core, handle) {
-                self.run_accepts(core, handle.index);
-                self.read_if_ready(core, handle.index);
+            if interest::leave_ready(view, handle) {
+                self.run_accepts(view, handle.index);
+                self.read_if_ready(view, handle.index);
             }
         }
     }
 
     /// Follows the edges that are left, or fetches new ones; as many as make a batch.
-    fn fetch(&mut self, core: &mut Core, limit: Option<Duration>) -> io::Result<()> {
+    fn fetch(&mut self, view: &mut View<'_>, limit: Option<Duration>) -> io::Result<()> {
         if self.unseen.is_empty() {
-            core.stats.system_calls += 1;
+            view.count_calls(1);
             self.unasked = 0;
             self.unseen = 0..self.set.wait(&mut self.events, limit)?;
         }
-        let enough = core.done.len() + BATCH;
-        while core.done.len() < enough
+        let enough = view.results() + BATCH;
+        while view.results() < enough
             && let Some(at) = self.unseen.next()
         {
             let event = self.events[at];
-            self.follow(core, event);
+            self.follow(view, event);
         }
-        self.run_requests(core);
+        self.run_requests(view);
         Ok(())
     }
 
-    fn follow(&mut self, core: &mut Core, event: Event) {
+    fn follow(&mut self, view: &mut View<'_>, event: Event) {
         if event.data() == Handle::NONE.to_bits() {
-            core.stats.system_calls += 1;
+            view.count_calls(1);
             self.waker.lower();
-            core.woken = true;
+            view.wake();
             return;
         }
         if let Some(watch) = Watch::from_number(event.data() ^ WATCHES) {
-            core.readable.raise(watch);
+            view.raise(watch);
             return;
         }
         let handle = Handle::from_bits(event.data());
-        let Some(edge) = interest::note_edge(core, handle, event.readiness()) else {
+        let Some(edge) = interest::note_edge(view, handle, event.readiness()) else {
             return;
         };
         let index = handle.index;
         if edge.has_waiters {
             if edge.writable {
-                self.run_connects(core, index);
+                self.run_connects(view, index);
             }
-            self.run_accepts(core, index);
+            self.run_accepts(view, index);
         }
-        self.read_if_ready(core, index);
+        self.read_if_ready(view, index);
         if edge.writable {
-            self.write_held(core, index);
+            self.write_held(view, index);
         }
     }
 
     /// Whether the channel has something to do or to hand out before it may sleep.
-    fn is_busy(&self, core: &Core) -> bool {
-        has_results(core) || !self.ready.is_empty() || !self.unseen.is_empty() || !core.requests.is_empty()
+    fn is_busy(&self, view: &View<'_>) -> bool {
+        view.has_results() || !self.ready.is_empty() || !self.unseen.is_empty() || view.has_requests()
     }
 
     /// Waits on, for the sake of a larger batch, as the latency bound allows.
-    fn gather(&mut self, core: &mut Core, bound: LatencyBound, until: Option<Instant>) -> io::Result<()> {
+    fn gather(&mut self, view: &mut View<'_>, bound: LatencyBound, until: Option<Instant>) -> io::Result<()> {
         let mut now = Instant::now();
         let end = until.into_iter().fold(now + bound.delay.min(FAR), Instant::min);
-        while !core.done.is_empty()
-            && core.done.len() < bound.completions as usize
-            && !core.woken
+        while view.results() > 0
+            && view.results() < bound.completions as usize
+            && !view.was_woken()
             && now < end
         {
             let more = !self.ready.is_empty() || !self.unseen.is_empty();
             let left = if !more { end - now } else { Duration::ZERO };
-            match self.fetch(core, Some(left)) {
+            match self.fetch(view, Some(left)) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(()),
                 outcome => outcome?,
             }
-            self.run_ready(core);
+            self.run_ready(view);
             now = Instant::now();
         }
         Ok(())
@@ -264,30 +258,30 @@ impl Engine for Epoll {
         EngineKind::Epoll
     }
 
-    fn turn(&mut self, core: &mut Core, wait: Wait) -> io::Result<()> {
-        self.run_requests(core);
-        if wait == Wait::Flush && (!has_results(core) || self.unasked < UNASKED_MAX) {
-            self.unasked += u32::from(has_results(core));
+    fn turn(&mut self, view: &mut View<'_>, wait: Wait) -> io::Result<()> {
+        self.run_requests(view);
+        if wait == Wait::Flush && (!view.has_results() || self.unasked < UNASKED_MAX) {
+            self.unasked += u32::from(view.has_results());
             return Ok(());
         }
-        self.run_ready(core);
+        self.run_ready(view);
         if !self.stalled.is_empty() {
-            self.retry_stalled(core);
+            self.retry_stalled(view);
         }
-        self.run_requests(core);
+        self.run_requests(view);
         // What was written and closed may have made room for those who wait for it.
-        core.fed = 0;
-        while core.resume_paused() {
-            self.run_requests(core);
-            core.fed = 0;
+        view.all_tried();
+        while view.resume() {
+            self.run_requests(view);
+            view.all_tried();
         }
-        if has_results(core) && self.ready.is_empty() && self.unasked < UNASKED_MAX {
+        if view.has_results() && self.ready.is_empty() && self.unasked < UNASKED_MAX {
             self.unasked += 1;
             return Ok(());
         }
-        let bound = core.config.latency_bound;
+        let bound = view.latency_bound();
         match wait {
-            Wait::For(limit) if !self.is_busy(core) => {
+            Wait::For(limit) if !self.is_busy(view) => {
                 let limit = match self.stalled.is_empty() {
                     true => limit,
                     false => Some(limit.map_or(STALL, |limit| limit.min(STALL))),
@@ -296,13 +290,13 @@ impl Engine for Epoll {
                     (Some(_), Some(limit)) => Instant::now().checked_add(limit),
                     _ => None,
                 };
-                self.fetch(core, limit)?;
+                self.fetch(view, limit)?;
                 match bound {
-                    Some(bound) => self.gather(core, bound, until),
+                    Some(bound) => self.gather(view, bound, until),
                     None => Ok(()),
                 }
             }
-            Wait::For(_) | Wait::No | Wait::Flush | Wait::Glance => self.fetch(core, Some(Duration::ZERO)),
+            Wait::For(_) | Wait::No | Wait::Flush | Wait::Glance => self.fetch(view, Some(Duration::ZERO)),
         }
     }
 
@@ -318,35 +312,29 @@ impl Engine for Epoll {
         }
     }
 
-    fn adopt(&mut self, _core: &mut Core, fd: OwnedFd) -> io::Result<LwFile> {
+    fn adopt(&mut self, _view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {
         Ok(LwFile::Private(fd))
     }
 
-    fn export(&mut self, _core: &mut Core, file: &LwFile) -> io::Result<OwnedFd> {
+    fn export(&mut self, _view: &mut View<'_>, file: &LwFile) -> io::Result<OwnedFd> {
         match file {
             LwFile::Private(fd) => fd.try_clone(),
             LwFile::Direct(_) | LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
         }
     }
 
-    fn close_dropped(&mut self, _core: &mut Core, _slots: &[u32]) {}
+    fn close_dropped(&mut self, _view: &mut View<'_>, _slots: &[u32]) {}
 
-    fn shut(&mut self, core: &mut Core) -> bool {
+    fn shut(&mut self, view: &mut View<'_>) -> bool {
         // Between calls the kernel holds no memory of ours; only descriptors that nobody
         // was told of are left.
-        while let Some(done) = core.done.pop_front() {
-            core.discard_accepted(&done);
-        }
+        view.drop_results();
         true
     }
 }
 
-fn has_results(core: &Core) -> bool {
-    !core.done.is_empty() || core.woken
-}
-
-fn is_held(core: &Core, index: u32) -> bool {
-    core.handles.at(index).is_some_and(|entry| entry.write_state == WriteState::Held)
+fn is_held(view: &View<'_>, index: u32) -> bool {
+    view.file(index).is_some_and(FileView::is_write_held)
 }
 
 /// A result as [`Done`] has it.

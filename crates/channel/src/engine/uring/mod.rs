@@ -16,15 +16,16 @@ use sys::capabilities::{Capabilities, RingUnavailable};
 use sys::uring::squeue::Flags;
 use sys::uring::{Ring, Sleep, cqueue};
 
-use crate::buffer::WriteData;
 use crate::config::{Config, EngineKind};
-use crate::core::{Core, File};
+use crate::core::File;
 use crate::engine::sockets::KernelFiles;
+use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::engine::{Done, Engine, Request, Wait};
 use crate::error::CreateError;
 use crate::lwsocket::LwFile;
 use crate::waker::Waker;
+use crate::write::Fresh;
 
 use self::requests::Requests;
 use self::stock::Stock;
@@ -63,17 +64,20 @@ pub(crate) struct Uring {
 
 /// A send of this batch.
 struct BatchSend {
-    handle: u32,
+    of: SendOf,
     bytes: usize,
     /// What its completion said, if there was one.
     result: Option<i32>,
-    /// The data of a fresh send; `None` for a send of the handle's queue.
-    fresh: Option<WriteData>,
-    bell: bool,
+}
+
+enum SendOf {
+    Fresh(Fresh),
+    /// Of the queue of the handle at this index.
+    Queue(u32),
 }
 
 impl Uring {
-    pub(crate) fn new(config: &Config, core: &mut Core) -> Result<Uring, CreateError> {
+    pub(crate) fn new(config: &Config, view: &mut View<'_>) -> Result<Uring, CreateError> {
         let capabilities = Capabilities::get();
         if let Err(unavailable) = capabilities.ring {
             let cause = io::Error::other(unavailable);
@@ -91,15 +95,15 @@ impl Uring {
         let resources = |what| move |cause| CreateError::Resources { what, cause };
         let entries = (config.batch_threshold * 4).next_power_of_two().max(256);
         let ring = make_ring(entries, config, capabilities)?;
-        let stock = Stock::new(&ring, &core.read_pool).map_err(resources("memory for a buffer ring"))?;
+        let stock = Stock::new(&ring, view.read_pool()).map_err(resources("memory for a buffer ring"))?;
         let direct = capabilities.sparse_files
             && capabilities.direct_descriptors_safe
             && capabilities.fixed_fd_install;
         if direct {
-            let slots = file_table_size(core).map_err(resources("the limit of open files"))?;
+            let slots = file_table_size(view).map_err(resources("the limit of open files"))?;
             ring.register_files(slots).map_err(resources("a file table"))?;
         }
-        core.direct_slots = direct;
+        view.use_slots(direct);
         let waker = Waker::new().map_err(resources("an eventfd"))?;
         Ok(Uring {
             ring,
@@ -119,98 +123,78 @@ impl Uring {
     /// Turns requests into submissions until there are none left. Submits in between when
     /// the ring or the batch's memory is full. Returns whether the outcome of the batch
     /// must be handed out before sleeping.
-    fn take_requests(&mut self, core: &mut Core) -> io::Result<bool> {
-        let mut urgent = self.take_fresh(core)?;
+    fn take_requests(&mut self, view: &mut View<'_>) -> io::Result<bool> {
+        let mut urgent = self.take_fresh(view)?;
         let mut room = self.ring.room();
-        while let Some(&request) = core.requests.front() {
-            room = self.make_room(core, room)?;
-            core.requests.pop_front();
-            urgent |= self.take_request(core, request);
+        // Taken only when there is room: an enter that fails drops none.
+        while view.has_requests() {
+            room = self.make_room(view, room)?;
+            if let Some(request) = view.next_request() {
+                urgent |= self.take_request(view, request);
+            }
         }
         Ok(urgent)
     }
 
-    fn take_fresh(&mut self, core: &mut Core) -> io::Result<bool> {
+    fn take_fresh(&mut self, view: &mut View<'_>) -> io::Result<bool> {
         let mut urgent = false;
         let mut room = self.ring.room();
-        let mut fresh = std::mem::take(&mut core.fresh);
-        let mut sends = fresh.drain(..);
-        while sends.len() > 0 {
-            room = match self.make_room(core, room) {
-                Ok(room) => room,
-                Err(error) => {
-                    core.fresh = sends.collect();
-                    return Err(error);
-                }
-            };
-            let Some(send) = sends.next() else { break };
-            if let Some(waited_for) = core.fresh_is_urgent(send.handle) {
+        while view.has_fresh() {
+            room = self.make_room(view, room)?;
+            if let Some((send, waited_for)) = view.next_fresh() {
                 urgent |= waited_for;
-                self.send_fresh(core, send);
-            } else {
-                core.forget_bell(send.handle, send.bell);
+                self.send_fresh(view, send);
             }
         }
-        drop(sends);
-        // The queue keeps its memory. Nothing was added to it meanwhile.
-        core.fresh = fresh;
         Ok(urgent)
     }
 
     /// Sees to it that one request fits, in the ring and in the batch's memory; `room` is
     /// what the ring had at least. Returns what it has at least after that request.
     #[inline]
-    fn make_room(&mut self, core: &mut Core, mut room: usize) -> io::Result<usize> {
+    fn make_room(&mut self, view: &mut View<'_>, mut room: usize) -> io::Result<usize> {
         if room < requests::PER_REQUEST || self.requests.is_full() {
-            self.submit(core)?;
+            self.submit(view)?;
             room = self.ring.room();
         }
         Ok(room - requests::PER_REQUEST)
     }
 
-    fn take_request(&mut self, core: &mut Core, request: Request) -> bool {
+    fn take_request(&mut self, view: &mut View<'_>, request: Request) -> bool {
         let mut urgent = false;
         match request {
             Request::Start(op) => {
                 self.pending += 1;
-                self.start(core, op);
+                self.start(view, op);
             }
-            Request::Writes(handle) => urgent = self.start_writes(core, handle),
-            Request::Cancel(op) => self.cancel_op(core, op),
+            Request::Writes(handle) => urgent = self.start_writes(view, handle),
+            Request::Cancel(op) => self.cancel_op(view, op),
             Request::CancelWrites(handle) => {
-                self.cancel_writes(core, handle);
+                self.cancel_writes(view, handle);
             }
-            Request::Close(handle) if shutdowns::postpone_close(core, handle) => {}
+            Request::Close(handle) if shutdowns::postpone_close(view, handle) => {}
             Request::Close(handle) => {
                 // What is pending holds the file open, so that goes first, in one chain that
                 // a failure does not break (a broken one would leak the slot in silence).
-                self.cancel_pending(core, handle, Flags::IO_HARDLINK);
-                match core.take_file(handle) {
-                    File::Lw(file) => {
-                        core.lwsockets.closed_one();
-                        match file {
-                            LwFile::Direct(slot) => self.close_slot(slot),
-                            LwFile::Private(fd) => self.close_fd(fd),
-                            LwFile::Taken => {}
-                        }
-                    }
-                    File::Fd(fd) => self.close_fd(fd),
-                    File::None => {}
+                self.cancel_pending(view, handle, Flags::IO_HARDLINK);
+                match view.take_file(handle) {
+                    File::Lw(LwFile::Direct(slot)) => self.close_slot(slot),
+                    File::Fd(fd) | File::Lw(LwFile::Private(fd)) => self.close_fd(fd),
+                    File::None | File::Lw(LwFile::Taken) => {}
                 }
-                core.release_if_ended(handle);
             }
             Request::Detach(handle) => {
-                self.finish_shutdowns(core, handle);
-                self.cancel_pending(core, handle, Flags::empty());
+                self.finish_shutdowns(view, handle);
+                self.cancel_pending(view, handle, Flags::empty());
             }
         }
         urgent
     }
 
     /// Submits what is queued without sleeping and takes what is done.
-    fn submit(&mut self, core: &mut Core) -> io::Result<()> {
-        self.enter(core, Sleep::No)?;
-        self.settle_batch(core);
+    fn submit(&mut self, view: &mut View<'_>) -> io::Result<()> {
+        self.enter(view, Sleep::No)?;
+        self.settle_batch(view);
         Ok(())
     }
 
@@ -219,14 +203,14 @@ impl Uring {
     ///
     /// The repetition ends: it starts no operation and provides no buffer, so each pending
     /// operation has at most one completion more for a full queue, its last. For the same
-    /// reason `core.done` grows by no more than what is pending, stocked or to be accepted.
-    fn enter(&mut self, core: &mut Core, sleep: Sleep) -> io::Result<()> {
+    /// reason the results grow by no more than what is pending, stocked or to be accepted.
+    fn enter(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
         const TRIES: u32 = 1000;
         let mut sleep = sleep;
         for _ in 0..TRIES {
-            core.stats.system_calls += 1;
+            view.count_calls(1);
             let entered = self.ring.enter(sleep);
-            self.reap(core);
+            self.reap(view);
             match entered {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
@@ -252,18 +236,18 @@ impl Uring {
 
     /// An enter that may sleep. One that submitted something says nothing of a signal that
     /// ended its sleep: coming back early with nothing tells.
-    fn sleep(&mut self, core: &mut Core, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
+    fn sleep(&mut self, view: &mut View<'_>, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
         let before = self.reaped;
         let submits = self.ring.queued() > 0;
         let end = timeout.filter(|_| submits).and_then(|limit| Instant::now().checked_add(limit));
-        self.enter(core, sleep)?;
+        self.enter(view, sleep)?;
         if submits && self.reaped == before && end.is_none_or(|end| Instant::now() < end) {
             return Err(io::ErrorKind::Interrupted.into());
         }
         Ok(())
     }
 
-    fn reap(&mut self, core: &mut Core) {
+    fn reap(&mut self, view: &mut View<'_>) {
         let Uring {
             ring,
             stock,
@@ -285,8 +269,9 @@ impl Uring {
             match Token::from_bits(user_data) {
                 Token::Op { index, generation } => {
                     let more = cqueue::more(flags);
-                    debug_assert_eq!(core.ops.generation(index) & token::GENERATION_MASK, generation);
-                    let mut done = Done::plain(core.op_id(index), result);
+                    let op = view.op_id(index);
+                    debug_assert_eq!(op.generation & token::GENERATION_MASK, generation);
+                    let mut done = Done::plain(op, result);
                     if more {
                         done.flags |= Done::MORE;
                     } else {
@@ -295,18 +280,18 @@ impl Uring {
                     if let Some(buffer) = cqueue::buffer_select(flags) {
                         done.buffer = buffer;
                         done.flags |= Done::BUFFER;
-                        core.buffers_stocked -= 1;
+                        view.unstock();
                     } else if result == -libc::ENOBUFS {
-                        stock.ran_out(core);
+                        stock.ran_out(view);
                     }
                     if capabilities.accept_reports_more && cqueue::sock_nonempty(flags) {
                         done.flags |= Done::PENDING;
                     }
-                    requests.finish_read(core, &mut done);
+                    requests.finish_read(view, &mut done);
                     if *shutdowns > 0 && !more {
-                        shutdowns::note_end(core, index, shutdowns);
+                        shutdowns::note_end(view, index, shutdowns);
                     }
-                    core.push_done(done);
+                    view.push_done(done);
                 }
                 Token::Batch { place, number } => match requests.batch.get_mut(place as usize) {
                     Some(send) if number == requests.number => send.result = Some(result),
@@ -315,16 +300,18 @@ impl Uring {
                 Token::Held { index, .. } => {
                     *pending -= 1;
                     match result {
-                        EAGAIN => core.settle_writes(index, 0, true),
-                        result => core.settle_writes(index, result, false),
+                        EAGAIN => view.settle_writes(index, 0, true),
+                        result => view.settle_writes(index, result, false),
                     }
                 }
                 Token::Control => *control = Some(result),
                 Token::Wake => {
                     *waker_armed = cqueue::more(flags);
-                    core.woken |= waker.lower();
+                    if waker.lower() {
+                        view.wake();
+                    }
                 }
-                Token::Watch(watch) => core.readable.raise(watch),
+                Token::Watch(watch) => view.raise(watch),
                 Token::Silent => {}
             }
         });
@@ -333,7 +320,7 @@ impl Uring {
     /// What became of the batch's sends, now that its enter has returned. After one that
     /// failed, some may not have been submitted, or their completions may still be in the
     /// kernel: they and their data stay for the next.
-    fn settle_batch(&mut self, core: &mut Core) {
+    fn settle_batch(&mut self, view: &mut View<'_>) {
         if !self.outcome_is_known() {
             return;
         }
@@ -343,13 +330,9 @@ impl Uring {
                 Some(EAGAIN) => (0, true),
                 Some(taken) => (taken, taken >= 0),
             };
-            if send.bell {
-                core.settle_bell(send.handle, result > 0);
-                continue;
-            }
-            match send.fresh {
-                Some(data) => core.settle_fresh(send.handle, data, result, blocked),
-                None => core.settle_writes(send.handle, result, blocked),
+            match send.of {
+                SendOf::Fresh(fresh) => view.settle_fresh(fresh, result, blocked),
+                SendOf::Queue(handle) => view.settle_writes(handle, result, blocked),
             }
         }
         self.requests.batch_is_over();
@@ -363,16 +346,16 @@ impl Uring {
     }
 
     /// Submits the control request that was just queued and waits for its answer.
-    fn wait_for_control(&mut self, core: &mut Core) -> io::Result<i32> {
+    fn wait_for_control(&mut self, view: &mut View<'_>) -> io::Result<i32> {
         self.control = None;
         while self.control.is_none() {
-            let entered = self.enter(core, Sleep::Until { completions: 1, timeout: None, gather: None });
+            let entered = self.enter(view, Sleep::Until { completions: 1, timeout: None, gather: None });
             match entered {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 other => other?,
             }
         }
-        self.settle_batch(core);
+        self.settle_batch(view);
         match self.control.take() {
             Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
             Some(result) => Ok(result),
@@ -408,13 +391,12 @@ fn make_ring(entries: u32, config: &Config, capabilities: &Capabilities) -> Resu
 
 /// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
 /// allows.
-fn file_table_size(core: &mut Core) -> io::Result<u32> {
-    let wanted = core.config.lwsockets_max.saturating_add(SPARE_SLOTS);
+fn file_table_size(view: &mut View<'_>) -> io::Result<u32> {
+    let wanted = view.lwsockets_max().saturating_add(SPARE_SLOTS);
     let limit = sys::file::raise_open_files(wanted.into())?.min(1 << 20) as u32;
     if wanted > limit {
         let spare = SPARE_SLOTS.min(limit / 4);
-        core.config.lwsockets_max = core.config.lwsockets_max.min(limit - spare);
-        core.lwsockets_cut = true;
+        view.limit_lwsockets(limit - spare);
     }
     Ok(wanted.min(limit))
 }
@@ -426,22 +408,22 @@ impl Engine for Uring {
         EngineKind::Uring
     }
 
-    fn turn(&mut self, core: &mut Core, wait: Wait) -> io::Result<()> {
-        if wait == Wait::Glance && core.queued() == 0 && !self.ring.has_completions() {
+    fn turn(&mut self, view: &mut View<'_>, wait: Wait) -> io::Result<()> {
+        if wait == Wait::Glance && view.requested() == 0 && !self.ring.has_completions() {
             return Ok(());
         }
         self.arm_waker();
-        self.stock.refill(core);
-        let mut urgent = self.take_requests(core)?;
+        self.stock.refill(view);
+        let mut urgent = self.take_requests(view)?;
         // What was just closed may have made room; and what this batch sends may give back
         // the very buffers that starved readers wait for.
-        if core.resume_paused() {
-            urgent |= self.take_requests(core)?;
+        if view.resume() {
+            urgent |= self.take_requests(view)?;
         }
-        urgent |= !core.starved.is_empty() && !self.requests.batch.is_empty();
+        urgent |= view.has_starved_reads() && !self.requests.batch.is_empty();
         let sleep = match wait {
-            Wait::For(timeout) if !urgent && core.done.is_empty() && !core.woken && core.queued() == 0 => {
-                let bound = core.config.latency_bound.filter(|_| self.capabilities.min_wait);
+            Wait::For(timeout) if !urgent && !view.has_results() && view.requested() == 0 => {
+                let bound = view.latency_bound().filter(|_| self.capabilities.min_wait);
                 Sleep::Until {
                     completions: bound.map_or(1, |bound| bound.completions),
                     timeout,
@@ -453,11 +435,11 @@ impl Engine for Uring {
         };
         let result = match sleep {
             Sleep::No if self.ring.queued() == 0 && !self.ring.has_completions() => Ok(()),
-            Sleep::No => self.enter(core, sleep),
-            Sleep::Until { timeout, .. } => self.sleep(core, sleep, timeout),
+            Sleep::No => self.enter(view, sleep),
+            Sleep::Until { timeout, .. } => self.sleep(view, sleep, timeout),
         };
-        self.settle_batch(core);
-        core.fed = 0;
+        self.settle_batch(view);
+        view.all_tried();
         result
     }
 
@@ -473,48 +455,48 @@ impl Engine for Uring {
         Ok(())
     }
 
-    fn adopt(&mut self, core: &mut Core, fd: OwnedFd) -> io::Result<LwFile> {
+    fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {
         if !self.direct {
             return Ok(LwFile::Private(fd));
         }
         let mut slot = fd.as_raw_fd();
         self.push_adopt(&mut slot);
-        self.wait_for_control(core)?;
+        self.wait_for_control(view)?;
         Ok(LwFile::Direct(slot as u32))
     }
 
-    fn export(&mut self, core: &mut Core, file: &LwFile) -> io::Result<OwnedFd> {
+    fn export(&mut self, view: &mut View<'_>, file: &LwFile) -> io::Result<OwnedFd> {
         match file {
             LwFile::Private(fd) => fd.as_fd().try_clone_to_owned(),
             LwFile::Direct(slot) => {
                 self.push_export(*slot);
-                let fd = self.wait_for_control(core)?;
+                let fd = self.wait_for_control(view)?;
                 Ok(requests::own(fd))
             }
             LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
         }
     }
 
-    fn close_dropped(&mut self, core: &mut Core, slots: &[u32]) {
+    fn close_dropped(&mut self, view: &mut View<'_>, slots: &[u32]) {
         for &slot in slots {
             if self.ring.room() < requests::PER_REQUEST {
                 // What cannot be submitted now stays queued, and goes with the next turn.
-                let _ = self.submit(core);
+                let _ = self.submit(view);
             }
             self.close_slot(slot);
         }
     }
 
-    fn shut(&mut self, core: &mut Core) -> bool {
+    fn shut(&mut self, view: &mut View<'_>) -> bool {
         const TRIES: u32 = 200;
         const PATIENCE: Duration = Duration::from_millis(10);
         const FEW: u64 = 64;
         // One by one by their names: "all" would cost the square of their number.
-        for index in core.handles.indices() {
+        for index in view.indices() {
             if self.ring.room() < requests::PER_REQUEST {
-                let _ = self.submit(core);
+                let _ = self.submit(view);
             }
-            self.cancel_pending(core, index, Flags::empty());
+            self.cancel_pending(view, index, Flags::empty());
         }
         for _ in 0..TRIES {
             if self.pending == 0 {
@@ -525,8 +507,8 @@ impl Engine for Uring {
             }
             let sleep = Sleep::Until { completions: 1, timeout: Some(PATIENCE), gather: None };
             // Whatever this says, `pending` tells whether it helped.
-            let _ = self.enter(core, sleep);
-            self.settle_batch(core);
+            let _ = self.enter(view, sleep);
+            self.settle_batch(view);
         }
         if self.direct {
             // Frees ports and sends FINs now instead of when the kernel ends the ring.

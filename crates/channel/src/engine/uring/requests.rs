@@ -13,14 +13,14 @@ use sys::uring::{opcode, types};
 
 use super::stock::BUFFER_GROUP;
 use super::token::{self, Token};
-use super::{BatchSend, Uring};
+use super::{BatchSend, SendOf, Uring};
 use crate::accept::AcceptAs;
 use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
-use crate::core::{Core, File, OpKind, WriteState};
+use crate::core::OpKind;
 use crate::engine::Done;
+use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::id::OpId;
-use crate::lwsocket::LwFile;
 use crate::read::PIECES_MAX;
 use crate::source::Shape;
 use crate::write::{Destination, Fresh, NextWrites};
@@ -140,12 +140,12 @@ impl Requests {
 
     /// Brings a single datagram read into the layout of buffer.rs.
     #[inline]
-    pub(super) fn finish_read(&mut self, core: &Core, done: &mut Done) {
+    pub(super) fn finish_read(&mut self, view: &View<'_>, done: &mut Done) {
         let place = self.datagram_reads.get_mut(done.op.index as usize);
         let Some(read) = place.and_then(Option::take) else { return };
         if done.result == 0
             && !done.has(Done::BUFFER)
-            && let Some(buffer) = core.read_pool.take_free()
+            && let Some(buffer) = view.read_pool().take_free()
         {
             // The kernel spends no buffer on an empty datagram, which has a sender all the
             // same.
@@ -153,14 +153,14 @@ impl Requests {
             done.flags |= Done::BUFFER;
         }
         if done.has(Done::BUFFER) && done.result >= 0 {
-            let room = (core.read_pool.buffer_size() as usize).saturating_sub(DATAGRAM_OFFSET);
+            let room = (view.read_pool().buffer_size() as usize).saturating_sub(DATAGRAM_OFFSET);
             let received = done.result as usize;
             let payload = received.min(room);
             let truncated = read.header.msg_flags & libc::MSG_TRUNC != 0 || received > room;
             let flags = if truncated { libc::MSG_TRUNC } else { 0 };
             let name_len = read.header.msg_namelen.min(NAME_SIZE as u32);
             let words = [name_len, 0, payload as u32, flags as u32];
-            let start = core.read_pool.address(done.buffer);
+            let start = view.read_pool().address(done.buffer);
             // SAFETY: the kernel or the pool has just given us this buffer alone; all three copies stay
             // within its `buffer_size` bytes, which hold the header, a name and `room`.
             unsafe {
@@ -199,44 +199,38 @@ impl Uring {
     #[inline]
     fn push(&mut self, entry: Entry, token: Token) {
         let entry = entry.user_data(token.to_bits());
-        // SAFETY: payload memory belongs to the operation, which the core keeps until its
+        // SAFETY: payload memory belongs to the operation, which the channel keeps until its
         // completion (or leaks); headers, names and pieces belong to the batch, which is
         // kept until it is submitted; provided buffers belong to the pool.
         let pushed = unsafe { self.ring.push(&entry) };
         debug_assert!(pushed, "take_requests made room");
     }
 
-    fn target(core: &Core, handle: u32) -> Option<Target> {
-        match &core.handles.at(handle)?.file {
-            File::Fd(fd) | File::Lw(LwFile::Private(fd)) => Some(Target::Fd(fd.as_raw_fd())),
-            File::Lw(LwFile::Direct(slot)) => Some(Target::Slot(*slot)),
-            File::Lw(LwFile::Taken) | File::None => None,
+    fn target(view: &View<'_>, handle: u32) -> Option<Target> {
+        let file = view.file(handle)?;
+        match file.descriptor() {
+            Some(fd) => Some(Target::Fd(fd.as_raw_fd())),
+            None => file.slot().map(Target::Slot),
         }
     }
 
-    /// Submits an operation that the core has counted as started.
-    pub(super) fn start(&mut self, core: &mut Core, op: OpId) {
-        if let Some(result) = self.shut_down(core, op) {
+    /// Submits an operation that the channel has counted as started.
+    pub(super) fn start(&mut self, view: &mut View<'_>, op: OpId) {
+        if let Some(result) = self.shut_down(view, op) {
             self.pending -= 1;
-            core.push_done(Done::plain(op, result));
+            view.push_done(Done::plain(op, result));
             return;
         }
-        let buffer_size = core.read_pool.buffer_size();
-        let nearly_full = core.lwsockets_nearly_full();
-        let aimed_at = core
-            .op(op)
-            .and_then(|entry| Some((entry.handle.index, Self::target(core, entry.handle.index)?)))
-            .and_then(|(handle, target)| Some((target, core.handles.at(handle)?.shape)));
-        let Some((target, shape)) = aimed_at else {
+        let buffer_size = view.read_pool().buffer_size();
+        let nearly_full = view.lwsockets_nearly_full();
+        let target = view.op(op).and_then(|entry| Self::target(view, entry.handle.index));
+        let (Some(target), Some((file, kind))) = (target, view.task(op)) else {
             self.pending -= 1;
-            core.push_done(Done::plain(op, -libc::ECANCELED));
+            view.push_done(Done::plain(op, -libc::ECANCELED));
             return;
         };
-        let Some(entry) = core.op_mut(op) else {
-            self.pending -= 1;
-            return;
-        };
-        let request = match &mut entry.kind {
+        let shape = file.shape();
+        let request = match kind {
             OpKind::Accept(state) => {
                 let lightweight = state.kind == AcceptAs::LwSocket;
                 let direct = self.direct && lightweight;
@@ -275,7 +269,7 @@ impl Uring {
             }
         };
         self.push_after_poll(shape, target, libc::POLLIN, request, Token::op(op));
-        self.note_shutdown(core, op);
+        self.note_shutdown(view, op);
     }
 
     /// A pipe with O_NONBLOCK would answer EAGAIN instead of waiting: there the request
@@ -340,35 +334,35 @@ impl Uring {
 
     /// Sends what is queued on a handle. Returns whether the outcome must be handed out
     /// before sleeping.
-    pub(super) fn start_writes(&mut self, core: &mut Core, handle: u32) -> bool {
-        let urgent = match core.next_writes(handle) {
+    pub(super) fn start_writes(&mut self, view: &mut View<'_>, handle: u32) -> bool {
+        let urgent = match view.next_writes(handle) {
             NextWrites::Nothing => return false,
             NextWrites::Disconnect(op, _) => {
                 self.pending += 1;
-                self.start(core, op);
+                self.start(view, op);
                 return false;
             }
             NextWrites::Send { urgent } => urgent,
         };
-        let Some((target, entry)) = Self::target(core, handle).zip(core.handles.at(handle)) else {
-            core.settle_writes(handle, -libc::EBADF, false);
+        let Some((target, file)) = Self::target(view, handle).zip(view.file(handle)) else {
+            view.settle_writes(handle, -libc::EBADF, false);
             return true;
         };
-        let (shape, blocked) = (entry.shape, entry.write_blocked);
-        let generation = core.handles.generation(handle);
+        let (shape, blocked) = (file.shape(), file.is_write_blocked());
+        let generation = view.name_of(handle).generation;
         let first = self.requests.pieces.len();
         let pieces = &mut self.requests.pieces;
-        let bytes = core.for_each_queued(handle, &mut |part| {
+        let bytes = view.for_each_queued(handle, &mut |part| {
             pieces.push(libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
         });
-        let (to, offset) = core.next_write_target(handle);
+        let (to, offset) = view.next_write_target(handle);
         if !shape.is_socket() {
             let count = self.requests.pieces.len() - first;
             let pieces = self.requests.pieces[first..].as_ptr();
             let offset = offset.unwrap_or(CURRENT_POSITION);
             let request =
                 aimed!(target, |file| opcode::Writev::new(file, pieces, count as u32).offset(offset).build());
-            self.hold(core, handle);
+            self.hold(view, handle);
             let token = Token::held(handle, generation);
             if blocked {
                 self.push_after_poll(shape, target, libc::POLLOUT, request, token);
@@ -386,27 +380,27 @@ impl Uring {
         }
         let request = self.send(target, first, to, flags);
         if blocked {
-            self.hold(core, handle);
+            self.hold(view, handle);
             self.push(request, Token::held(handle, generation));
             return false;
         }
         let token = self.requests.next_token();
-        self.requests.batch.push(BatchSend { handle, bytes, result: None, fresh: None, bell: false });
+        self.requests.batch.push(BatchSend { of: SendOf::Queue(handle), bytes, result: None });
         self.push(request.flags(Flags::SKIP_SUCCESS), token);
         urgent
     }
 
     /// Sends one piece of data as it is.
     #[inline]
-    pub(super) fn send_fresh(&mut self, core: &Core, send: Fresh) {
+    pub(super) fn send_fresh(&mut self, view: &View<'_>, send: Fresh) {
         let part = send.data.part();
         let (address, bytes) = (part.as_ptr(), part.len());
         let len = bytes.min(i32::MAX as usize) as u32;
         let token = self.requests.next_token();
         let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL | libc::MSG_DONTWAIT;
-        let mut batch_send =
-            BatchSend { handle: send.handle, bytes, result: None, fresh: Some(send.data), bell: send.bell };
-        match Self::target(core, send.handle) {
+        let target = Self::target(view, send.handle);
+        let mut batch_send = BatchSend { of: SendOf::Fresh(send), bytes, result: None };
+        match target {
             Some(target) => {
                 let request =
                     aimed!(target, |file| opcode::Send::new(file, address, len).flags(flags).build());
@@ -417,9 +411,9 @@ impl Uring {
         self.requests.batch.push(batch_send);
     }
 
-    fn hold(&mut self, core: &mut Core, handle: u32) {
+    fn hold(&mut self, view: &mut View<'_>, handle: u32) {
         self.pending += 1;
-        core.hold_writes(handle);
+        view.hold_writes(handle);
     }
 
     fn send(&mut self, target: Target, first: usize, to: &Destination, flags: i32) -> Entry {
@@ -435,21 +429,20 @@ impl Uring {
         aimed!(target, |file| opcode::SendMsg::new(file, header).flags(flags as u32).build())
     }
 
-    pub(super) fn cancel_op(&mut self, core: &Core, op: OpId) {
-        let handle = core.op(op).map_or(u32::MAX, |entry| entry.handle.index);
-        self.cancel_on(core, handle, Token::op(op));
+    pub(super) fn cancel_op(&mut self, view: &View<'_>, op: OpId) {
+        let handle = view.op(op).map_or(u32::MAX, |entry| entry.handle.index);
+        self.cancel_on(view, handle, Token::op(op));
     }
 
-    pub(super) fn cancel_writes(&mut self, core: &Core, handle: u32) {
-        self.cancel_on(core, handle, Token::held(handle, core.handles.generation(handle)));
+    pub(super) fn cancel_writes(&mut self, view: &View<'_>, handle: u32) {
+        self.cancel_on(view, handle, Token::held(handle, view.name_of(handle).generation));
     }
 
     /// A request that waits behind a poll is not found by its token; all that is pending
     /// on such a pipe is this one request.
-    fn cancel_on(&mut self, core: &Core, handle: u32, token: Token) {
-        let polled =
-            core.handles.at(handle).is_some_and(|entry| entry.shape == Shape::Pipe { nonblocking: true });
-        match Self::target(core, handle) {
+    fn cancel_on(&mut self, view: &View<'_>, handle: u32, token: Token) {
+        let polled = view.file(handle).is_some_and(|file| file.shape() == Shape::Pipe { nonblocking: true });
+        match Self::target(view, handle) {
             Some(target) if polled => self.cancel_file(target, Flags::empty()),
             _ => self.cancel(token, Flags::empty()),
         }
@@ -468,24 +461,23 @@ impl Uring {
         self.push(cancel.flags(flags | Flags::SKIP_SUCCESS), Token::Silent);
     }
 
-    /// Cancels what is pending on a handle. By their names as far as the core knows them:
+    /// Cancels what is pending on a handle. By their names as far as the channel knows them:
     /// a cancel by file looks at everything that is pending in the ring.
-    pub(super) fn cancel_pending(&mut self, core: &Core, handle: u32, flags: Flags) {
-        let (Some(entry), Some(target)) = (core.handles.at(handle), Self::target(core, handle)) else {
+    pub(super) fn cancel_pending(&mut self, view: &View<'_>, handle: u32, flags: Flags) {
+        let (Some(file), Some(target)) = (view.file(handle), Self::target(view, handle)) else {
             return;
         };
-        let read =
-            core.ops.at(entry.reads.head).filter(|read| read.started).map(|_| core.op_id(entry.reads.head));
-        let held = entry.write_state == WriteState::Held;
+        let read = view.started_read(handle);
+        let held = file.is_write_held();
         let known = u32::from(read.is_some()) + u32::from(held);
-        let polled = entry.shape == (Shape::Pipe { nonblocking: true });
-        if entry.in_engine == 0 {
+        let polled = file.shape() == (Shape::Pipe { nonblocking: true });
+        if file.in_engine() == 0 {
             return;
         }
-        if known != entry.in_engine || polled {
+        if known != file.in_engine() || polled {
             return self.cancel_file(target, flags);
         }
-        let generation = core.handles.generation(handle);
+        let generation = view.name_of(handle).generation;
         if let Some(read) = read {
             self.cancel(Token::op(read), flags);
         }

@@ -5,7 +5,7 @@
 //! which looks the file up only when it begins: a number that was closed by then may be
 //! another connection's. Only a lightweight socket in a process that is out of descriptors
 //! has no other way; there a close waits for the handle's shutdowns, which
-//! `HandleEntry::engine_word` counts.
+//! the file's word ([`FileView::word`]) counts.
 
 use std::io;
 use std::time::Duration;
@@ -14,28 +14,29 @@ use socket2::SockRef;
 use sys::uring::Sleep;
 
 use super::Uring;
-use crate::core::{Core, OpKind};
+use crate::core::OpKind;
+use crate::engine::view::View;
 use crate::engine::{self, Request};
 use crate::id::OpId;
 
-/// In `HandleEntry::engine_word`, above the count: a close waits for it to reach 0.
+/// In the file's word ([`FileView::word`]), above the count: a close waits for it to reach 0.
 /// (`Config::operations_max` is at most 2^24.)
 const CLOSE_WAITS: u32 = 1 << 31;
 
 impl Uring {
     /// Carries out a shutdown, behind everything that was requested before it, and returns
     /// its result; `None` for other operations, and for what needs a worker.
-    pub(super) fn shut_down(&mut self, core: &mut Core, op: OpId) -> Option<i32> {
-        let entry = core.op(op)?;
+    pub(super) fn shut_down(&mut self, view: &mut View<'_>, op: OpId) -> Option<i32> {
+        let entry = view.op(op)?;
         let handle = entry.handle.index;
         let how = match entry.kind {
             OpKind::Disconnect(how) | OpKind::Shutdown(how) => how,
             _ => return None,
         };
-        let submitted = if self.ring.queued() > 0 { self.submit(core) } else { Ok(()) };
-        core.stats.system_calls += 1;
+        let submitted = if self.ring.queued() > 0 { self.submit(view) } else { Ok(()) };
+        view.count_calls(1);
         let result = submitted.and_then(|()| {
-            engine::with_descriptor(self, core, handle, |fd| SockRef::from(&fd).shutdown(how))
+            engine::with_descriptor(self, view, handle, |fd| SockRef::from(&fd).shutdown(how))
         });
         match result.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)) {
             Ok(()) => Some(0),
@@ -45,27 +46,27 @@ impl Uring {
     }
 
     /// Counts the operation that was just submitted, if it is a shutdown.
-    pub(super) fn note_shutdown(&mut self, core: &mut Core, op: OpId) {
-        if let Some(handle) = shut_down_by(core, op.index)
-            && let Some(entry) = core.handles.at_mut(handle)
+    pub(super) fn note_shutdown(&mut self, view: &mut View<'_>, op: OpId) {
+        if let Some(handle) = shut_down_by(view, op.index)
+            && let Some(word) = view.word_mut(handle)
         {
-            entry.engine_word += 1;
+            *word += 1;
             self.shutdowns += 1;
         }
     }
 
     /// Waits for the handle's shutdowns: its file goes back to the user with this turn.
-    pub(super) fn finish_shutdowns(&mut self, core: &mut Core, handle: u32) {
+    pub(super) fn finish_shutdowns(&mut self, view: &mut View<'_>, handle: u32) {
         // A shutdown waits for nothing but a worker.
         const TRIES: u32 = 1000;
         const PATIENCE: Duration = Duration::from_millis(10);
         for _ in 0..TRIES {
-            if core.handles.at(handle).is_none_or(|entry| entry.engine_word == 0) {
+            if view.file(handle).is_none_or(|file| file.word() == 0) {
                 return;
             }
             let sleep = Sleep::Until { completions: 1, timeout: Some(PATIENCE), gather: None };
-            let entered = self.enter(core, sleep);
-            self.settle_batch(core);
+            let entered = self.enter(view, sleep);
+            self.settle_batch(view);
             match entered {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => return,
                 _ => {}
@@ -75,10 +76,10 @@ impl Uring {
 }
 
 /// Whether the close has to wait; it is requested again once it need not.
-pub(super) fn postpone_close(core: &mut Core, handle: u32) -> bool {
-    match core.handles.at_mut(handle) {
-        Some(entry) if entry.engine_word > 0 => {
-            entry.engine_word |= CLOSE_WAITS;
+pub(super) fn postpone_close(view: &mut View<'_>, handle: u32) -> bool {
+    match view.word_mut(handle) {
+        Some(word) if *word > 0 => {
+            *word |= CLOSE_WAITS;
             true
         }
         _ => false,
@@ -86,20 +87,20 @@ pub(super) fn postpone_close(core: &mut Core, handle: u32) -> bool {
 }
 
 /// An operation has ended; `shutdowns` counts those of the ring.
-pub(super) fn note_end(core: &mut Core, op: u32, shutdowns: &mut u32) {
-    let Some(handle) = shut_down_by(core, op) else { return };
+pub(super) fn note_end(view: &mut View<'_>, op: u32, shutdowns: &mut u32) {
+    let Some(handle) = shut_down_by(view, op) else { return };
     *shutdowns -= 1;
-    let Some(entry) = core.handles.at_mut(handle) else { return };
-    entry.engine_word -= 1;
-    if entry.engine_word == CLOSE_WAITS {
-        entry.engine_word = 0;
-        core.requests.push_back(Request::Close(handle));
+    let Some(word) = view.word_mut(handle) else { return };
+    *word -= 1;
+    if *word == CLOSE_WAITS {
+        *word = 0;
+        view.request_again(Request::Close(handle));
     }
 }
 
 /// The handle of a shutdown; `None` for other operations.
 #[inline]
-fn shut_down_by(core: &Core, op: u32) -> Option<u32> {
-    let entry = core.ops.at(op)?;
+fn shut_down_by(view: &View<'_>, op: u32) -> Option<u32> {
+    let entry = view.op(view.op_id(op))?;
     matches!(entry.kind, OpKind::Disconnect(_) | OpKind::Shutdown(_)).then_some(entry.handle.index)
 }

@@ -9,7 +9,7 @@ use std::io;
 use sys::uring::{BufferRing, Ring};
 
 use crate::buffer::Pool;
-use crate::core::Core;
+use crate::engine::view::View;
 
 /// The one group of provided buffers.
 pub(super) const BUFFER_GROUP: u16 = 0;
@@ -31,26 +31,26 @@ impl Stock {
 
     /// Fills the stock up from the pool's free buffers.
     #[inline]
-    pub(super) fn refill(&mut self, core: &mut Core) {
-        if core.buffers_stocked >= self.level || core.read_pool.free_count() == 0 {
+    pub(super) fn refill(&mut self, view: &mut View<'_>) {
+        if view.stocked() >= self.level || view.read_pool().free_count() == 0 {
             return;
         }
-        let pool = &core.read_pool;
-        while core.buffers_stocked < self.level {
-            let Some(id) = pool.take_free() else { break };
+        while view.stocked() < self.level
+            && let Some(id) = view.stock_buffer()
+        {
+            let pool = view.read_pool();
             // SAFETY: `id` was free, so no `Buffer` shows it, and it becomes one again only
             // when the kernel reports it filled. The engine is dropped before the pool, or
             // the pool is leaked.
             unsafe { self.ring.provide(id, pool.address(id), pool.buffer_size()) };
-            core.buffers_stocked += 1;
         }
         self.ring.publish();
     }
 
     /// The kernel found nothing in stock.
-    pub(super) fn ran_out(&mut self, core: &Core) {
-        if core.read_pool.free_count() > 0 {
-            self.level = (self.level * 2).min(core.read_pool.count().into());
+    pub(super) fn ran_out(&mut self, view: &View<'_>) {
+        if view.read_pool().free_count() > 0 {
+            self.level = (self.level * 2).min(view.read_pool().count().into());
         }
     }
 }

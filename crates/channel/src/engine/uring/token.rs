@@ -5,7 +5,7 @@ use crate::id::OpId;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
-    /// An operation that the core started.
+    /// An operation that the view started.
     Op { index: u32, generation: u32 },
     /// A send of a batch, by its place there.
     Batch { place: u32, number: u32 },
