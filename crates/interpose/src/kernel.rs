@@ -161,45 +161,37 @@ pub(crate) fn send_now(fd: c_int, bytes: &[u8]) -> Result<usize, i32> {
     usize::try_from(sent).map_err(|_| real::errno())
 }
 
-/// SO_RCVTIMEO or SO_SNDTIMEO; zero: none.
-fn limit(fd: c_int, name: c_int) -> libc::timeval {
+/// SO_RCVTIMEO or SO_SNDTIMEO, if it is set.
+pub(crate) fn limit(fd: c_int, name: c_int) -> Option<Duration> {
     let mut limit = libc::timeval { tv_sec: 0, tv_usec: 0 };
     let mut length = size_of_val(&limit) as u32;
     // SAFETY: room for one timeval.
     unsafe { real::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut limit).cast(), &raw mut length) };
-    limit
+    let micros = limit.tv_sec.saturating_mul(1_000_000).saturating_add(limit.tv_usec);
+    (micros > 0).then(|| Duration::from_micros(micros.unsigned_abs()))
 }
 
 /// Whether a call that waits has such a timeout: no signal has it restarted then (signal(7)).
 pub(crate) fn has_limit(fd: c_int, name: c_int) -> bool {
-    let limit = limit(fd, name);
-    limit.tv_sec != 0 || limit.tv_usec != 0
+    limit(fd, name).is_some()
 }
 
-/// Until when a receive that begins now waits (SO_RCVTIMEO); `None`: for ever.
-pub(crate) fn receive_limit(fd: c_int) -> Option<Instant> {
-    let limit = limit(fd, libc::SO_RCVTIMEO);
-    let micros = limit.tv_sec.saturating_mul(1_000_000).saturating_add(limit.tv_usec);
-    (micros > 0).then(|| Instant::now().checked_add(Duration::from_micros(micros.unsigned_abs()))).flatten()
+/// Waits until the socket can be read, by the mark that it has now. The error is errno: EAGAIN if the time is up.
+pub(crate) fn wait_for_bytes(fd: c_int, until: Option<Instant>) -> Result<(), i32> {
+    wait_for(fd, libc::POLLIN, until)
 }
 
-/// Waits until the socket can be read by the mark that it has now; false: a handler ran, or it took too long.
-pub(crate) fn wait_for_mark(fd: c_int, until: Option<Instant>) -> bool {
+/// Waits until the socket has room. The error as for [`wait_for_bytes`].
+pub(crate) fn wait_for_room(fd: c_int, until: Option<Instant>) -> Result<(), i32> {
+    wait_for(fd, libc::POLLOUT, until)
+}
+
+fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
     let timeout = until.map_or(-1, |until| {
         let left = until.saturating_duration_since(Instant::now());
         c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
-    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry.
-    unsafe { real::poll(&raw mut one, 1, timeout) > 0 }
-}
-
-/// Waits as a send does that blocks, with the socket's timeout. The error is errno.
-pub(crate) fn wait_for_room(fd: c_int) -> Result<(), i32> {
-    let limit = limit(fd, libc::SO_SNDTIMEO);
-    let milliseconds = limit.tv_sec.saturating_mul(1000).saturating_add(limit.tv_usec / 1000);
-    let timeout = if milliseconds == 0 { -1 } else { c_int::try_from(milliseconds).unwrap_or(c_int::MAX) };
-    let mut one = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
+    let mut one = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one entry.
     match unsafe { real::poll(&raw mut one, 1, timeout) } {
         0 => Err(libc::EAGAIN),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use libc::iovec;
 use ring::{Ahead, Lane};
 
+use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::receive::{Outcome, receive_some};
@@ -24,12 +25,13 @@ pub(crate) fn waits_for_all(socket: &Socket, flags: c_int) -> bool {
 /// socket is not promoted, after all.
 #[cold]
 pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c_int) -> Option<Outcome> {
-    let (until, handled) = (kernel::receive_limit(fd), signals::handled());
+    let handled = signals::handled();
+    let mut limit = CallLimit::of_receive();
     let (mut seen, mut last) = (0, false);
     let mut kept = None;
     loop {
         let now = if seen > 0 { libc::MSG_DONTWAIT } else { 0 };
-        match receive_some(socket, &mut kept, fd, into, flags | now, seen > 0)? {
+        match receive_some(socket, &mut kept, &mut limit, fd, into, flags | now, seen > 0)? {
             // Somebody else may have taken some of it.
             Ok((count, _)) => seen = seen.max(count),
             Err(errno) if seen == 0 => return Some(Err(errno)),
@@ -48,7 +50,8 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
         drop(inner);
-        last = enough || signals::handled() != handled || !kernel::wait_for_mark(fd, until);
+        last =
+            enough || signals::handled() != handled || kernel::wait_for_bytes(fd, limit.until(fd)).is_err();
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
             promoted.unmark(fd);
         }

@@ -9,6 +9,7 @@ use promote::{KernelEnd, Next};
 use ring::Front;
 use ring::layout::NO_SLEEPER;
 
+use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::peek;
@@ -45,10 +46,11 @@ pub(crate) fn receive(
         return peek::all(socket, fd, into, flags);
     }
     let mut kept = None;
+    let mut limit = CallLimit::of_receive();
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
         let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
-        match receive_some(socket, &mut kept, fd, into.after(*taken), flags | more, *taken > 0) {
+        match receive_some(socket, &mut kept, &mut limit, fd, into.after(*taken), flags | more, *taken > 0) {
             Some(Ok((count, seam))) => {
                 *taken += count;
                 if count == 0 || *taken >= into.left || (*taken >= wanted && !seam) {
@@ -69,6 +71,7 @@ pub(crate) fn receive(
 pub(crate) fn receive_some(
     socket: &'static Socket,
     kept: &mut Option<Busy<'static>>,
+    limit: &mut CallLimit,
     fd: c_int,
     into: Pieces<'_>,
     flags: c_int,
@@ -105,10 +108,23 @@ pub(crate) fn receive_some(
         if promoted.waits_in_kernel(flags) {
             asked = true;
             let at = promoted.connection.read_of_kernel();
+            // Before poll(2), which keeps to the mark.
+            promoted.unmark(fd);
             drop(inner);
-            let count = kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK);
+            let waited = limit.next_wait(fd).and_then(|until| match until {
+                None => Ok(0),
+                Some(_) => kernel::wait_for_bytes(fd, until).map(|()| libc::MSG_DONTWAIT),
+            });
+            let count = match waited {
+                Ok(now) => kernel::receive(fd, into, (flags & !libc::MSG_WAITALL) | libc::MSG_PEEK | now),
+                Err(errno) => return Some(Err(failed(socket, errno, told))),
+            };
             if count < 0 {
-                return Some(Err(failed(socket, crate::real::errno(), told)));
+                match crate::real::errno() {
+                    // Another thread took it.
+                    libc::EAGAIN if waited == Ok(libc::MSG_DONTWAIT) => continue,
+                    errno => return Some(Err(failed(socket, errno, told))),
+                }
             }
             let mut inner = socket.lock();
             let promoted = inner.promoted.as_deref_mut()?;
@@ -122,6 +138,10 @@ pub(crate) fn receive_some(
         }
         // A blocking call: looks for a while, then sleeps as the kernel's own call does.
         promoted.is_awaited_here();
+        let until = match limit.next_wait(fd) {
+            Ok(until) => until,
+            Err(errno) => return Some(Err(errno)),
+        };
         let spins = !socket.nonblocking.load(Ordering::Relaxed);
         let wait = wait.get_or_insert_with(|| Wait::new(None));
         if spins && wait.spins() && signals::handled() == handled {
@@ -140,13 +160,21 @@ pub(crate) fn receive_some(
             Ok(false) => {}
             Err(errno) => return Some(Err(errno)),
         }
+        if until.is_some() {
+            // Before poll(2), which keeps to the mark.
+            promoted.unmark(fd);
+        }
         drop(inner);
         promoter::answers();
         if signals::end_a_wait(handled, || !kernel::has_limit(fd, libc::SO_RCVTIMEO)) {
             return Some(Err(libc::EINTR));
         }
         handled = signals::handled();
-        if let Err(errno) = kernel::wait(fd, flags) {
+        let waited = match until {
+            None => kernel::wait(fd, flags),
+            Some(_) => kernel::wait_for_bytes(fd, until),
+        };
+        if let Err(errno) = waited {
             return Some(Err(failed(socket, errno, told)));
         }
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ring::Corrupt;
 
+use crate::call_limit::CallLimit;
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
@@ -52,6 +53,7 @@ pub(crate) fn send(
     done: &mut usize,
 ) -> Option<Outcome> {
     let mut deadline: Option<Instant> = None;
+    let mut limit = CallLimit::of_send();
     let mut looks = 0u32;
     let mut kept = None;
     let mut handled = signals::handled();
@@ -70,6 +72,11 @@ pub(crate) fn send(
             Step::Failed(errno) => return Some(if *done > 0 { Ok(*done) } else { Err(errno) }),
             Step::Full => {
                 drop(inner);
+                if socket.blocks(flags)
+                    && let Err(errno) = limit.next_wait(fd)
+                {
+                    return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
+                }
                 if signals::handled() != handled {
                     let restarts = || *done == 0 && !kernel::has_limit(fd, libc::SO_SNDTIMEO);
                     if socket.blocks(flags) && signals::end_a_wait(handled, restarts) {
@@ -91,7 +98,7 @@ pub(crate) fn send(
             Step::Blocked => {
                 drop(inner);
                 let room = if socket.blocks(flags) && *done == 0 {
-                    kernel::wait_for_room(fd)
+                    limit.next_wait(fd).and_then(|_| kernel::wait_for_room(fd, limit.until(fd)))
                 } else {
                     Err(libc::EAGAIN)
                 };
@@ -103,8 +110,17 @@ pub(crate) fn send(
                 promoted.connection.kernel_call_begins();
                 drop(inner);
                 let quiet = if *done > 0 { libc::MSG_NOSIGNAL } else { 0 };
-                let sent = kernel::send(fd, from.after(*done), flags | quiet);
-                let errno = real::errno();
+                // A call that waits again sends what there is room for, until the time is up.
+                let room = match socket.blocks(flags).then(|| limit.next_wait(fd)) {
+                    None | Some(Ok(None)) => Ok(0),
+                    Some(Ok(until)) => kernel::wait_for_room(fd, until).map(|()| libc::MSG_DONTWAIT),
+                    Some(Err(errno)) => Err(errno),
+                };
+                let (sent, errno) = match room {
+                    Ok(now) => (kernel::send(fd, from.after(*done), flags | quiet | now), real::errno()),
+                    Err(errno) => (-1, errno),
+                };
+                let goes_on = room == Ok(libc::MSG_DONTWAIT);
                 let mut inner = socket.lock();
                 let (mut retired, prods) = (None, inner.interest.prods);
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
@@ -122,6 +138,10 @@ pub(crate) fn send(
                     Some(positions) => retiring::retire(socket, inner, fd, positions),
                     None => drop(inner),
                 }
+                if sent < 0 && goes_on && errno == libc::EAGAIN {
+                    // Another thread took the room.
+                    continue;
+                }
                 if sent < 0 {
                     real::set_errno(errno);
                     return Some(if *done > 0 { Ok(*done) } else { Err(errno) });
@@ -129,7 +149,8 @@ pub(crate) fn send(
                 *done += sent as usize;
                 // A call that takes less than it was given would block, or was interrupted; a
                 // long vector goes in several calls.
-                if *done >= from.left || (sent as usize) < from.after(*done - sent as usize).in_one_call() {
+                let short = (sent as usize) < from.after(*done - sent as usize).in_one_call();
+                if *done >= from.left || (short && !goes_on) {
                     return Some(Ok(*done));
                 }
             }

@@ -1,0 +1,46 @@
+//! SO_RCVTIMEO and SO_SNDTIMEO: they bound all waits of one call together, as in the kernel.
+
+use std::ffi::c_int;
+use std::time::Instant;
+
+use crate::kernel;
+
+/// The time limit of one call.
+pub(crate) struct CallLimit {
+    option: c_int,
+    /// When its first wait began.
+    began: Option<Instant>,
+    /// When the time is up, once that was asked.
+    until: Option<Option<Instant>>,
+}
+
+impl CallLimit {
+    pub(crate) fn of_receive() -> CallLimit {
+        CallLimit { option: libc::SO_RCVTIMEO, began: None, until: None }
+    }
+
+    pub(crate) fn of_send() -> CallLimit {
+        CallLimit { option: libc::SO_SNDTIMEO, began: None, until: None }
+    }
+
+    /// A wait begins. `None`: a call of the kernel that waits keeps to the limit by itself: this is the
+    /// first wait, or there is no limit; else it is to end then. The error: the time is up.
+    #[inline]
+    pub(crate) fn next_wait(&mut self, fd: c_int) -> Result<Option<Instant>, i32> {
+        if self.began.is_none() {
+            self.began = Some(Instant::now());
+            return Ok(None);
+        }
+        match self.until(fd) {
+            Some(until) if Instant::now() >= until => Err(libc::EAGAIN),
+            until => Ok(until),
+        }
+    }
+
+    /// When the time is up; `None`: never.
+    pub(crate) fn until(&mut self, fd: c_int) -> Option<Instant> {
+        let began = *self.began.get_or_insert_with(Instant::now);
+        let option = self.option;
+        *self.until.get_or_insert_with(|| began.checked_add(kernel::limit(fd, option)?))
+    }
+}
