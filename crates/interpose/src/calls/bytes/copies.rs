@@ -56,35 +56,37 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
     done as ssize_t
 }
 
-/// splice(2) from a pipe to a promoted socket: what the socket does not take must stay in the
-/// pipe, so no more is read than the ring takes for sure; a blocking socket takes all.
+/// splice(2) from a pipe to a promoted socket. What the socket does not take stays in the pipe: its
+/// bytes are sent from a copy that tee(2) makes, and read from the pipe once they are sent.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
+    let (Some(from), Ok((copy, to))) =
+        (promoter::borrow(pipe), rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
+    else {
+        return failed(libc::ENOMEM);
+    };
     let mut room = [0u8; ROOM];
-    if flags & libc::SPLICE_F_NONBLOCK != 0 && !ready(pipe, libc::POLLIN) {
-        real::set_errno(libc::EAGAIN);
-        return -1;
-    }
-    // SAFETY: room for that many bytes.
-    let got = unsafe { real::read(pipe, room.as_mut_ptr().cast(), ROOM.min(length)) };
-    if got <= 0 {
-        return got;
-    }
-    let mut done = 0;
-    while done < got as usize {
-        // SAFETY: the rest of what was read.
-        let sent = unsafe { write(out, room.as_ptr().add(done).cast(), got as usize - done) };
-        match sent {
-            1.. => done += sent as usize,
-            _ if real::errno() == libc::EAGAIN => {
-                // Taken from the pipe is taken: wait for room.
-                let mut fd = pollfd { fd: out, events: libc::POLLOUT, revents: 0 };
-                // SAFETY: one descriptor.
-                unsafe { real::poll(&raw mut fd, 1, -1) };
-            }
-            _ => return -1,
+    let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
+    let mode =
+        if nonblocking { rustix::pipe::SpliceFlags::NONBLOCK } else { rustix::pipe::SpliceFlags::empty() };
+    let here = rustix::pipe::tee(from, &to, ROOM.min(length), mode);
+    let count = match here.and_then(|here| rustix::io::read(&copy, &mut room[..here])) {
+        Ok(0) => return 0,
+        Ok(count) => count,
+        Err(errno) => return failed(errno.raw_os_error()),
+    };
+    // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
+    // SAFETY: so many bytes were read.
+    let sent = unsafe { send(out, room.as_ptr().cast(), count, 0) };
+    let mut left = usize::try_from(sent).unwrap_or(0);
+    while left > 0 {
+        // The same bytes, which are there: nobody waits for them.
+        match rustix::io::read(from, &mut room[..left]) {
+            Ok(taken @ 1..) => left -= taken,
+            Err(rustix::io::Errno::INTR) => {}
+            _ => break,
         }
     }
-    got
+    sent
 }
 
 /// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
