@@ -263,7 +263,7 @@ impl Core {
         if why == Paused::Exhausted {
             self.retry_accepts_at = Some(Instant::now() + RETRY);
         } else if started {
-            self.requests.push_back(Request::Cancel(op));
+            self.request(Request::Cancel(op));
         } else {
             self.done.push_back(Done::plain(op, -libc::ECANCELED));
         }

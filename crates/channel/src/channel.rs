@@ -214,7 +214,7 @@ impl Channel {
         entry.member = None;
         let shape = entry.shape;
         self.core.drop_unstarted(index);
-        self.core.requests.push_back(Request::Detach(index));
+        self.core.request(Request::Detach(index));
         // The pending reads must not take bytes that now belong to the caller. A refused
         // batch shows again at the next dispatch.
         let _ = self.turn(Wait::Flush);

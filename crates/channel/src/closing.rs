@@ -41,7 +41,7 @@ impl Core {
         while let Some(op) = self.ops.at_mut(at) {
             let (next, cancelled) = (op.next, std::mem::replace(&mut op.cancelled, true));
             if !cancelled {
-                self.requests.push_back(Request::Cancel(self.op_id(at)));
+                self.request(Request::Cancel(self.op_id(at)));
             }
             at = next;
         }
@@ -57,7 +57,7 @@ impl Core {
         }
         entry.state = State::Closing;
         self.drop_unstarted(index);
-        self.requests.push_back(Request::Close(index));
+        self.request(Request::Close(index));
     }
 
     pub(crate) fn end_of_closed(&mut self, op: OpId, handle: u32) {

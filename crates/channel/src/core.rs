@@ -261,6 +261,12 @@ impl Core {
         })
     }
 
+    /// Queues a request for the engine that owns the handle's file.
+    #[inline]
+    pub(crate) fn request(&mut self, request: Request) {
+        self.requests.push_back(request);
+    }
+
     /// Requests of either kind that the engine has not seen.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
@@ -354,7 +360,7 @@ impl Core {
         if let Some(handle) = self.handles.at_mut(entry.handle.index) {
             handle.in_engine += 1;
         }
-        self.requests.push_back(Request::Start(op));
+        self.request(Request::Start(op));
     }
 
     /// The engine reports one result. Results of closed handles end here.

@@ -197,7 +197,7 @@ impl Core {
             let lent = matches!(&op.kind, OpKind::Read { data, .. } if data.is_foreign());
             if lent && op.started && !op.cancelled {
                 let id = self.op_id(at);
-                self.requests.push_back(Request::Cancel(id));
+                self.request(Request::Cancel(id));
                 if let Some(op) = self.ops.at_mut(at) {
                     op.cancelled = true;
                 }
@@ -212,7 +212,7 @@ impl Core {
         if let Some(entry) = self.handles.at_mut(index) {
             entry.takes_back = true;
             if entry.write_state == WriteState::Held {
-                self.requests.push_back(Request::CancelWrites(index));
+                self.request(Request::CancelWrites(index));
             }
         }
     }

@@ -298,7 +298,7 @@ impl Core {
             && op.started
             && !std::mem::replace(&mut op.cancelled, true)
         {
-            self.requests.push_back(Request::Cancel(watch));
+            self.request(Request::Cancel(watch));
         }
     }
 

@@ -593,7 +593,7 @@ impl Channel {
             _ => {
                 entry.cancelled = true;
                 if entry.started {
-                    self.core.requests.push_back(Request::Cancel(op));
+                    self.core.request(Request::Cancel(op));
                 } else {
                     self.core.done.push_back(Done::plain(op, -libc::ECANCELED));
                 }

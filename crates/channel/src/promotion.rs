@@ -258,7 +258,7 @@ impl Core {
         {
             // Again if it was: one that ended by itself was started anew.
             entry.paused = true;
-            self.requests.push_back(Request::Cancel(op));
+            self.request(Request::Cancel(op));
         }
     }
 

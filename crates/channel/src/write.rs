@@ -179,7 +179,7 @@ impl Core {
             && entry.write_state == WriteState::Idle
         {
             entry.write_state = WriteState::Requested;
-            self.requests.push_back(Request::Writes(handle));
+            self.request(Request::Writes(handle));
         }
     }
 
@@ -425,7 +425,7 @@ impl Core {
         let handle = entry.handle.index;
         match self.handles.at(handle) {
             Some(entry) if entry.write_state == WriteState::Held => {
-                self.requests.push_back(Request::CancelWrites(handle));
+                self.request(Request::CancelWrites(handle));
             }
             Some(_) => self.end_cancelled_writes(handle),
             None => {}

@@ -104,7 +104,7 @@ impl<'c> View<'c> {
 
     /// Asks for something anew, behind all other requests.
     pub(crate) fn request_again(&mut self, request: Request) {
-        self.core.requests.push_back(request);
+        self.core.request(request);
     }
 
     /// Requests what waited for a buffer or a slot that is free now. True if that led to

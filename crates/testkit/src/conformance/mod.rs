@@ -18,6 +18,7 @@ pub mod cancelling;
 pub mod closing;
 pub mod control;
 pub mod datagrams;
+mod exempt;
 pub mod files;
 pub mod lifetime;
 pub mod overload;
@@ -94,7 +95,8 @@ pub fn run(engine: EngineKind, path: &str, case: &Case) {
     let module = path.split_once("::").map_or("", |(_, module)| module);
     let (_, function) = case.name.split_once("::").unwrap_or(("", case.name));
     let name = format!("{module}::{function}");
-    let verdict = available(engine).and_then(|()| {
+    let applies = exempt::reason(engine, case.name).map_or(Ok(()), |why| Err(Skipped::because(why)));
+    let verdict = applies.and_then(|()| available(engine)).and_then(|()| {
         let mut fixture = Fixture { engine, name: name.clone() };
         (case.run)(&mut fixture)
     });

@@ -5,14 +5,14 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Config, EngineKind, Event, Handle, OpId};
+use channel::{Channel, Completion, Config, Event, Handle, OpId};
 use socket2::{Socket, Type};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, GLANCE, WATCHDOG};
 use crate::net;
 use crate::process::{self, BrokenRing};
-use crate::skip::{Skipped, Verdict};
+use crate::skip::Verdict;
 
 /// Sockets that all have bytes to read at once.
 const READERS: usize = 500;
@@ -159,9 +159,6 @@ fn write_while_the_queue_is_full(mut config: Config) {
 pub fn a_refused_batch_loses_nothing(fixture: &mut Fixture) -> Verdict {
     const HANDLES: usize = 400;
     const CLOSED: usize = 100;
-    if fixture.engine() == EngineKind::Epoll {
-        return Err(Skipped::because("concerns batches that go to the kernel in one call"));
-    }
     let mut config = fixture.config();
     config.batch_threshold = 64;
     process::isolated(fixture.name(), || {

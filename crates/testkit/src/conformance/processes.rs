@@ -11,7 +11,7 @@ use crate::conformance::Fixture;
 use crate::driver::{Driver, Form, WATCHDOG};
 use crate::net;
 use crate::process;
-use crate::skip::{Skipped, Verdict};
+use crate::skip::Verdict;
 
 pub fn a_forked_child_is_turned_away(fixture: &mut Fixture) -> Verdict {
     let config = fixture.config();
@@ -176,9 +176,6 @@ pub fn an_unknown_engine_is_an_error(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn a_seccomp_filter_leads_to_epoll(fixture: &mut Fixture) -> Verdict {
-    if fixture.engine() == EngineKind::Epoll {
-        return Err(Skipped::because("concerns the choice of io_uring only"));
-    }
     process::isolated(fixture.name(), || {
         process::forbid_io_uring();
         let mut driver = Driver::new(Config::default());
