@@ -18,6 +18,9 @@ mod trials;
 /// `ring` switches io_uring off altogether. A feature that is switched off is not even tried.
 pub const DISABLE_VARIABLE: &str = "MEGAPIPE_DISABLE";
 
+/// The oldest Linux that Megapipe is tested on (`make test-kernels`). The io_uring engine's features came until 5.19.
+pub const OLDEST_LINUX: &str = "6.1";
+
 /// One io_uring feature: what it is called, since which release of Linux it exists, and whether it works here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feature {
@@ -88,8 +91,9 @@ capabilities! {
     accept_reports_more: "6.10",
     /// One request receives message after message into provided buffers (`IORING_RECV_MULTISHOT`).
     multishot_recv: "6.0",
-    /// The same for `recvmsg`, with the sender's address in the buffer.
-    multishot_recvmsg: "6.0",
+    /// The same for `recvmsg`, with the sender's address in the buffer. Linux 6.0 brought it and 6.1 loses buffers; the
+    /// next that was tried works.
+    multishot_recvmsg: "6.12",
     /// A length on a multishot receive bounds what one completion brings, so that one busy connection cannot
     /// starve the others.
     recv_len_cap: "6.17",
@@ -185,8 +189,9 @@ pub enum RingUnavailable {
     Forbidden(i32),
     /// The kernel has no io_uring, or a filter says so: ENOSYS.
     #[error(
-        "the kernel has no io_uring (errno {0}): it is older than 5.11, was built without CONFIG_IO_URING, or a \
-         seccomp filter hides it"
+        "the kernel has no io_uring (errno {0}): it is older than Linux {oldest}, was built without CONFIG_IO_URING, \
+         or a seccomp filter hides it",
+        oldest = OLDEST_LINUX
     )]
     Missing(i32),
     /// Not enough lockable memory: ENOMEM.

@@ -1,6 +1,8 @@
 //! The io_uring features: what each is good for, and what takes its place.
 
-use sys::capabilities::{Capabilities, DISABLE_VARIABLE, Feature, RingUnavailable, unknown_disabled};
+use sys::capabilities::{
+    Capabilities, DISABLE_VARIABLE, Feature, OLDEST_LINUX, RingUnavailable, unknown_disabled,
+};
 
 use super::finding::Finding;
 use super::limits;
@@ -44,8 +46,14 @@ fn feature_finding(feature: Feature) -> Finding {
     } else {
         Finding::missing(AREA, name, "does not work here")
             .instead(instead)
-            .remedy(format!("run Linux {since} or later (and enable what it stands on)"))
+            .remedy(format!("run Linux {} or later (and enable what it stands on)", at_least_oldest(since)))
     }
+}
+
+/// A release that has the feature and is not older than those that are tested.
+fn at_least_oldest(since: &'static str) -> &'static str {
+    let number = |release: &str| -> Vec<u32> { release.split('.').flat_map(str::parse).collect() };
+    if number(since) < number(OLDEST_LINUX) { OLDEST_LINUX } else { since }
 }
 
 /// What Megapipe uses where the feature is missing.
@@ -90,7 +98,9 @@ fn ring_remedy(reason: RingUnavailable, system: &System) -> String {
         _ if system.value::<u32>("/proc/sys/kernel/io_uring_disabled").is_some_and(|value| value > 0) => {
             system.as_root("sysctl -w kernel.io_uring_disabled=0")
         }
-        RingUnavailable::Missing(_) => "run Linux 6.1 or later, built with CONFIG_IO_URING=y".to_owned(),
+        RingUnavailable::Missing(_) => {
+            format!("run Linux {OLDEST_LINUX} or later, built with CONFIG_IO_URING=y")
+        }
         RingUnavailable::Forbidden(_) | RingUnavailable::Failed(_) => {
             "ask the security module (SELinux: ausearch -m avc; AppArmor: dmesg | grep apparmor)".to_owned()
         }
@@ -105,6 +115,20 @@ fn is_confined(system: &System) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_oldest_linux_is_the_one_that_is_tested() {
+        let readme = include_str!("../../../../README.md");
+        assert!(readme.contains(&format!("Linux {OLDEST_LINUX} is the oldest")));
+        let script = include_str!("../../../../scripts/test-kernels.sh");
+        assert!(script.contains(&format!("VERSIONS=({OLDEST_LINUX} ")));
+    }
+
+    #[test]
+    fn no_remedy_is_older_than_what_is_tested() {
+        assert_eq!(at_least_oldest("5.19"), OLDEST_LINUX);
+        assert_eq!(at_least_oldest("6.13"), "6.13");
+    }
 
     #[test]
     fn every_feature_has_a_replacement_of_its_own() {
