@@ -84,6 +84,8 @@ pub(crate) struct Socket {
     pub(crate) unmatched: AtomicBool,
     /// Times in a row that it went back to TCP because its rings did not pay.
     pub(crate) retreats: AtomicU32,
+    /// Its own.
+    number: AtomicU32,
     next_free: AtomicU32,
 }
 
@@ -192,9 +194,14 @@ pub(crate) const WHOLE_RING: u32 = u32::MAX;
 /// The most sockets that are followed; more stay on TCP.
 const MOST: u32 = 1 << 18;
 
-static RECORDS: AtomicPtr<Socket> = AtomicPtr::new(null_mut());
+/// Records of one mapping. All at once would be 64 MiB, which mlockall(2) locks, used or not.
+const CHUNK: u32 = 256;
+const CHUNKS: usize = (MOST / CHUNK) as usize;
+
+/// Mapped one after the other, as records are used, and never unmapped.
+static RECORDS: [AtomicPtr<Socket>; CHUNKS] = [const { AtomicPtr::new(null_mut()) }; CHUNKS];
 static FREE: FreeList = FreeList::new();
-/// Records that were ever used.
+/// Records that were ever used. Their chunks are mapped.
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Those that have been connected, and are not closed.
 static CONNECTED: AtomicU32 = AtomicU32::new(0);
@@ -224,43 +231,73 @@ fn map(len: usize, kind: i32) -> io::Result<*mut u8> {
     if memory == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(memory.cast()) }
 }
 
-/// Makes room for the records.
+/// Makes room for the first records; before that there are none.
 pub(crate) fn make() -> io::Result<()> {
-    let memory = reserve(MOST as usize * size_of::<Socket>())?;
-    RECORDS.store(memory.cast(), Ordering::Release);
+    make_chunk(0)
+}
+
+/// Maps a chunk, unless another thread was faster.
+fn make_chunk(chunk: usize) -> io::Result<()> {
+    const LENGTH: usize = CHUNK as usize * size_of::<Socket>();
+    if !RECORDS[chunk].load(Ordering::Acquire).is_null() {
+        return Ok(());
+    }
+    let memory = reserve(LENGTH)?;
+    // CHUNK-PAIR: release the zeroes to whoever finds the chunk here.
+    let first =
+        RECORDS[chunk].compare_exchange(null_mut(), memory.cast(), Ordering::AcqRel, Ordering::Acquire);
+    if first.is_err() {
+        // SAFETY: our own mapping, which nobody has seen.
+        unsafe { libc::munmap(memory.cast(), LENGTH) };
+    }
     Ok(())
 }
 
 /// A record by the number that an entry of the table has.
 #[inline(always)]
 pub(crate) fn at(number: u32) -> &'static Socket {
-    // SAFETY: entries hold numbers that `add` gave, which lie within the mapping; zeroed
-    // memory is a record; none is unmapped.
-    unsafe { &*RECORDS.load(Ordering::Relaxed).add(number as usize) }
+    // CHUNK-PAIR: the chunk was mapped before its number was given, and came here as that did.
+    let chunk = RECORDS[(number / CHUNK) as usize % CHUNKS].load(Ordering::Relaxed);
+    // SAFETY: entries hold numbers that `add` gave, whose chunks are mapped; the rest lies within
+    // the chunk; zeroed memory is a record; none is unmapped.
+    unsafe { &*chunk.add((number % CHUNK) as usize) }
 }
 
 /// A record by a number that came from elsewhere. `None`: no record has it.
 pub(crate) fn get(number: u32) -> Option<&'static Socket> {
-    (number < USED.load(Ordering::Relaxed)).then(|| at(number))
+    // CHUNK-PAIR: acquire the chunks of all that were used.
+    (number < USED.load(Ordering::Acquire)).then(|| at(number))
+}
+
+/// The number of a record that was never used.
+fn unused() -> Option<u32> {
+    let mut used = USED.load(Ordering::Acquire);
+    loop {
+        if used >= MOST || make_chunk((used / CHUNK) as usize).is_err() {
+            return None;
+        }
+        // CHUNK-PAIR: release the chunk with the count.
+        match USED.compare_exchange(used, used + 1, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => break,
+            Err(other) => used = other,
+        }
+    }
+    if used == 0 {
+        // From here on calls look at what the program names.
+        signals::guard();
+    }
+    Some(used)
 }
 
 /// A record for a new socket, and its number. `None`: no room.
 pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> {
-    if RECORDS.load(Ordering::Acquire).is_null() {
+    if RECORDS[0].load(Ordering::Acquire).is_null() {
         return None;
     }
-    let unused = || {
-        let next = |used: u32| (used < MOST).then_some(used + 1);
-        let used = USED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok();
-        if used == Some(0) {
-            // From here on calls look at what the program names.
-            signals::guard();
-        }
-        used
-    };
     let number = FREE.take(|number| &at(number).next_free).or_else(unused)?;
     // Whoever gave it back left `inner` as it was at first.
     let socket = at(number);
+    socket.number.store(number, Ordering::Relaxed);
     socket.generation.fetch_add(1, Ordering::Relaxed);
     socket.names.store(1, Ordering::Relaxed);
     socket.fd.store(fd, Ordering::Relaxed);
@@ -305,7 +342,8 @@ fn give_back(number: u32) {
 
 /// All records that were ever used.
 pub(crate) fn all() -> impl Iterator<Item = (u32, &'static Socket)> {
-    (0..USED.load(Ordering::Relaxed)).map(|number| (number, at(number)))
+    // CHUNK-PAIR, as in `get`.
+    (0..USED.load(Ordering::Acquire)).map(|number| (number, at(number)))
 }
 
 /// In the child of a fork: locks that other threads of the parent held are nobody's here.
@@ -418,9 +456,7 @@ impl Socket {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        let distance = std::ptr::from_ref(self).addr() - RECORDS.load(Ordering::Relaxed).addr();
-        // Below `MOST`.
-        (distance / size_of::<Socket>()) as u32
+        self.number.load(Ordering::Relaxed)
     }
 
     #[inline]
@@ -604,5 +640,41 @@ impl std::ops::DerefMut for Guard<'_> {
     fn deref_mut(&mut self) -> &mut Inner {
         // SAFETY: as for `deref`; there is one guard at a time.
         unsafe { &mut *self.socket.inner.get() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What all connections of a process take: MCL_FUTURE locks it.
+    const _: () = assert!(size_of::<Socket>() <= 256);
+
+    #[test]
+    fn records_of_many_chunks_are_apart() {
+        const MANY: usize = 4 * CHUNK as usize + 3;
+        make().unwrap();
+        let take = || (0..MANY).map(|fd| add(fd as i32, false).unwrap()).collect::<Vec<_>>();
+        let records: Vec<_> = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(take));
+            threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+        });
+        let numbers: BTreeSet<u32> = records.iter().map(|(number, _)| *number).collect();
+        let places: BTreeSet<usize> =
+            records.iter().map(|(_, socket)| std::ptr::from_ref(*socket).addr()).collect();
+        assert_eq!((numbers.len(), places.len()), (4 * MANY, 4 * MANY));
+        for (number, socket) in records {
+            assert!(std::ptr::eq(at(number), socket) && socket.number() == number);
+            remove(number);
+        }
+        // What was given back is used before another chunk is.
+        let used = USED.load(Ordering::Relaxed);
+        let again: Vec<u32> = take().into_iter().map(|(number, _)| number).collect();
+        assert_eq!(USED.load(Ordering::Relaxed), used);
+        assert!(again.iter().all(|number| numbers.contains(number)));
+        assert!(get(used).is_none() && get(u32::MAX).is_none() && get(used - 1).is_some());
+        again.into_iter().for_each(remove);
     }
 }
