@@ -66,18 +66,31 @@ pub(crate) fn leave_if_possible(fd: c_int) {
 }
 
 /// Another program is about to take this one's place, with all descriptors that are not closed
-/// on exec(2).
-pub(crate) fn before_exec() {
+/// on exec(2). Returns those that it does not get, as [`before_spawn`] does; [`inherit_again`] follows if it fails.
+pub(crate) fn before_exec() -> Vec<(c_int, u64)> {
     if fork::borrows_memory() {
         // Its descriptors are not those of the table: what it duplicated was brought back then.
-        return;
+        return Vec::new();
     }
+    let mut kept = Vec::new();
     for fd in inherited() {
-        match stays_here(fd, true) {
-            true => kernel::set_close_at_exec(fd, true),
-            false => leave(fd),
+        if stays_here(fd, true) {
+            kernel::set_close_at_exec(fd, true);
+            kept.push((fd, kernel::cookie(fd)));
+        } else {
+            leave(fd);
         }
     }
+    kept
+}
+
+/// Programs get these again.
+pub(crate) fn inherit_again(kept: Vec<(c_int, u64)>) {
+    // The numbers may be others' by now.
+    let same = |(fd, cookie): &(c_int, u64)| kernel::cookie(*fd) == *cookie;
+    real::kept_errno(|| {
+        kept.into_iter().filter(same).for_each(|(fd, _)| kernel::set_close_at_exec(fd, false))
+    });
 }
 
 /// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
@@ -100,12 +113,9 @@ pub(crate) fn after_spawn(kept: Vec<(c_int, u64)>) {
         return;
     }
     // A program that another thread is just starting would get them.
-    let alone = SPAWNS.fetch_sub(1, Ordering::Relaxed) == 1;
-    // The numbers may be others' by now.
-    let same = |(fd, cookie): &(c_int, u64)| alone && kernel::cookie(*fd) == *cookie;
-    real::kept_errno(|| {
-        kept.into_iter().filter(same).for_each(|(fd, _)| kernel::set_close_at_exec(fd, false))
-    });
+    if SPAWNS.fetch_sub(1, Ordering::Relaxed) == 1 {
+        inherit_again(kept);
+    }
 }
 
 /// Threads that are starting programs.

@@ -46,4 +46,4 @@ mod uring;
 mod worth;
 
 pub use settings::{Mode, Settings, Stats};
-pub use start::{before_exec, finish, start};
+pub use start::{finish, start};

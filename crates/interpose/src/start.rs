@@ -64,12 +64,14 @@ pub fn finish() {
     }
 }
 
-/// The same before another program takes this one's place; if that fails, this one goes on.
-pub fn before_exec() {
-    leaving::before_exec();
+/// The same before another program takes this one's place; if that fails, this one goes on, and descriptors that the
+/// other was not to get, which are returned, are inherited again.
+pub(crate) fn before_exec() -> Vec<(std::ffi::c_int, u64)> {
+    let kept = leaving::before_exec();
     if !fork::borrows_memory() && !confined::is_confined() {
         tell();
     }
+    kept
 }
 
 /// The summary, since it cannot be written at the end.

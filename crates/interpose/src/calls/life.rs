@@ -303,10 +303,10 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 
 /// Another program is about to take the place of this process, or of the child of a vfork(2),
 /// which inherits what its parent has as well, but may have put other files at the numbers.
-fn before_exec() {
-    crate::before_exec();
+fn before_exec() -> Vec<(c_int, u64)> {
+    let kept = crate::start::before_exec();
     if !process::borrows_memory() {
-        return;
+        return kept;
     }
     process::diverges_no_more();
     for fd in 0..table::end() {
@@ -320,6 +320,15 @@ fn before_exec() {
             }
         }
     }
+    kept
+}
+
+/// Calls an exec, which comes back only if it fails.
+fn executes(call: impl FnOnce() -> c_int) -> c_int {
+    let kept = before_exec();
+    let status = call();
+    leaving::inherit_again(kept);
+    status
 }
 
 pub unsafe fn execve(
@@ -327,18 +336,15 @@ pub unsafe fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    before_exec();
-    real::execve(path, arguments, environment)
+    executes(|| real::execve(path, arguments, environment))
 }
 
 pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    before_exec();
-    real::execv(path, arguments)
+    executes(|| real::execv(path, arguments))
 }
 
 pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    before_exec();
-    real::execvp(file, arguments)
+    executes(|| real::execvp(file, arguments))
 }
 
 pub unsafe fn execvpe(
@@ -346,8 +352,7 @@ pub unsafe fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    before_exec();
-    real::execvpe(file, arguments, environment)
+    executes(|| real::execvpe(file, arguments, environment))
 }
 
 pub unsafe fn fexecve(
@@ -355,8 +360,7 @@ pub unsafe fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    before_exec();
-    real::fexecve(fd, arguments, environment)
+    executes(|| real::fexecve(fd, arguments, environment))
 }
 
 pub unsafe fn execveat(
@@ -366,8 +370,7 @@ pub unsafe fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    before_exec();
-    real::execveat(at, path, arguments, environment, flags)
+    executes(|| real::execveat(at, path, arguments, environment, flags))
 }
 
 pub unsafe fn system(command: *const c_char) -> c_int {
