@@ -133,7 +133,7 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     wait "$writer" || true
     exec 3>&- 4>&-
     count=$(wc -c <"$build/answers")
-    [ "$count" -gt 0 ] && [ $((count % 7)) = 0 ] || fail "$count bytes of answers"
+    ((count > 0 && count % 7 == 0)) || fail "$count bytes of answers"
     expect_answers "$count" "$build/answers"
     wait "$server" || fail 'does not end as it should'
     server=

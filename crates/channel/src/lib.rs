@@ -3,9 +3,9 @@
 //! A [`Channel`] belongs to one thread. Files are registered with it and become
 //! [`Handle`]s; calls on handles ([`Channel::read`], [`Channel::write`], ...) queue
 //! operations, and [`Channel::dispatch`] hands out their [`Completion`]s one by one
-//! (MegaPipe, OSDI 2012, section 3). Operations go to the kernel in batches and
-//! completions are fetched in batches, on io_uring where the kernel allows it and
-//! on epoll elsewhere: the calls and their results are the same on both.
+//! (MegaPipe, OSDI 2012, section 3); [`Channel::run`] is the loop around it. Operations go to
+//! the kernel in batches and completions are fetched in batches, on io_uring where the kernel
+//! allows it and on epoll elsewhere: the calls and their results are the same on both.
 //!
 //! # Layers
 //!

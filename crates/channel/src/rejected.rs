@@ -69,7 +69,7 @@ impl<D> From<Rejected<D>> for SubmitError {
     }
 }
 
-/// A value that only its thread uses or drops, whoever holds it.
+/// A value that is used and dropped on the thread that made it only.
 struct Confined<D> {
     value: ManuallyDrop<D>,
     thread: ThreadId,

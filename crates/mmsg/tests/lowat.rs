@@ -413,7 +413,7 @@ fn a_number_that_becomes_another_socket_s_keeps_that_one_s_mark() {
     assert_eq!(sys::message::low_water_mark(other.as_raw_fd()).unwrap(), THEIRS);
 }
 
-/// From now on this thread waits, when it is about to set SO_RCVLOWAT, for whoever has the listener.
+/// Makes each setsockopt(2) of SO_RCVLOWAT on this thread wait for an answer of the listener's owner.
 fn stopped_at_marks() -> std::io::Result<OwnedFd> {
     const OPTION: u32 = std::mem::offset_of!(libc::seccomp_data, args) as u32 + 2 * 8;
     let (load, equals) =

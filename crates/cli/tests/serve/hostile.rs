@@ -238,7 +238,7 @@ fn half_values_stay_within_the_memory_limit(engine: &'static str) -> Verdict {
     };
     let (server, mut clients, grown) = hold(engine, 120, request)?;
     assert!(grown < GROWN_MAX, "120 clients that stored nothing took {grown} bytes");
-    // Those that were refused are told, and can go on; the others have stored nothing yet.
+    // Refused clients get an error and can go on; the others have stored nothing yet.
     let mut stored = 0;
     for client in &mut clients {
         client.send("\r\n");

@@ -339,7 +339,7 @@ fn requests_that_come_whole_need_no_room_for_parts() {
     let limits = Limits { memory: 1 << 20, value: 60_000 };
     let service = Service { store: Store::new(limits).expect("limits that hold together"), ..service() };
     let mut holders: Vec<Client<'_>> = Vec::new();
-    // Until one is refused, which its client is told.
+    // Until one is refused; its client gets an error.
     while holders.last().is_none_or(|client| client.answers.is_empty()) {
         let mut client = Client::new(&service);
         client.send(b"set held 0 0 60000\r\n");
