@@ -205,7 +205,9 @@ pub enum WriteData {
     /// Nothing: what a failed call to the kernel leaves, and `WriteData::default()`.
     #[default]
     None,
-    /// A buffer of the channel's pool; what was read can be sent without a copy.
+    /// A buffer of the channel's pool; what was read can be sent without a copy. Of a write
+    /// that had to wait for room, the bytes come back as a `Vec`: the pool serves others
+    /// meanwhile.
     Buffer(Buffer),
     /// A vector of the caller's.
     Vec(Vec<u8>),
@@ -255,6 +257,15 @@ impl WriteData {
             WriteData::Foreign(_) => true,
             WriteData::Vectored(parts) => parts.iter().any(WriteData::is_foreign),
             _ => false,
+        }
+    }
+
+    /// Moves what lies in a pool's buffers to memory of its own: the pool serves others.
+    pub(crate) fn leave_pool(&mut self) {
+        match self {
+            WriteData::Buffer(buffer) => *self = WriteData::Vec(buffer.to_vec()),
+            WriteData::Vectored(parts) => parts.iter_mut().for_each(WriteData::leave_pool),
+            _ => {}
         }
     }
 

@@ -468,6 +468,7 @@ impl Channel {
             }
         }
         if budget.is_zero() || self.nothing_yet() {
+            self.core.note_hoarded_pool();
             if !self.go_to_sleep() {
                 return Ok(Instant::now());
             }

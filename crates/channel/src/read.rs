@@ -144,6 +144,15 @@ impl Core {
         }
     }
 
+    /// Before a sleep: says once for the process that no read can go on until the program drops
+    /// buffers. What waits to be sent or to be handed out holds none here.
+    #[inline]
+    pub(crate) fn note_hoarded_pool(&self) {
+        if !self.starved.is_empty() && self.queued() == 0 && self.done.is_empty() && !self.can_feed_more() {
+            say_hoarded(self.read_pool.count());
+        }
+    }
+
     /// Whether starved reads remain though there are buffers: those that were started for
     /// them may have nothing to read, and must not keep the others waiting.
     pub(crate) fn can_feed_more(&self) -> bool {
@@ -179,6 +188,17 @@ impl Core {
             free -= 1;
         }
     }
+}
+
+#[cold]
+fn say_hoarded(buffers: u16) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| {
+        tracing::warn!(
+            "reads wait: the program keeps all {buffers} buffers of a channel's pool; copy what is kept and drop \
+             the buffers, or raise read_buffers"
+        );
+    });
 }
 
 /// Turns a buffer that holds a datagram in the engines' layout into one that shows the

@@ -73,13 +73,23 @@ pub(crate) enum NextWrites {
 }
 
 impl Core {
-    pub(crate) fn queue_write(&mut self, handle: u32, kind: OpKind) -> Result<OpId, (SubmitError, OpKind)> {
+    pub(crate) fn queue_write(
+        &mut self,
+        handle: u32,
+        mut kind: OpKind,
+    ) -> Result<OpId, (SubmitError, OpKind)> {
         let Some(entry) = self.handles.at(handle) else {
             return Err((SubmitError::StaleHandle, kind));
         };
         let fresh = entry.write_state == WriteState::Fresh;
         if entry.writes.len + u32::from(fresh) >= self.config.write_queue_max {
             return Err((SubmitError::QueueFull, kind));
+        }
+        if entry.write_blocked
+            && !self.ops.is_full()
+            && let OpKind::Write { data, .. } = &mut kind
+        {
+            data.leave_pool();
         }
         let op = self.add_op(handle, kind)?;
         if fresh {
@@ -268,6 +278,21 @@ impl Core {
         }
     }
 
+    /// The handle's writes wait for room, which only their peer can make: none of them keeps a
+    /// buffer of a pool from others meanwhile.
+    #[cold]
+    pub(crate) fn block_writes(&mut self, handle: u32) {
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        entry.write_blocked = true;
+        let mut at = entry.writes.head;
+        while let Some(op) = self.ops.at_mut(at) {
+            if let OpKind::Write { data, .. } = &mut op.kind {
+                data.leave_pool();
+            }
+            at = op.next;
+        }
+    }
+
     /// The engine keeps a send beyond the turn: until it settles it, the queue's data stays.
     pub(crate) fn hold_writes(&mut self, handle: u32) {
         if let Some(entry) = self.handles.at_mut(handle) {
@@ -308,6 +333,9 @@ impl Core {
                 self.finish_writes(handle, result as usize, stream);
             }
             self.end_cancelled_writes(handle);
+        }
+        if blocked {
+            self.block_writes(handle);
         }
         let Some(entry) = self.handles.at(handle) else {
             return;

@@ -281,6 +281,11 @@ impl View<'_> {
         self.core.next_write_target(index)
     }
 
+    /// The queue waits for room; its data may move, as no send of it is under way.
+    pub(crate) fn block_writes(&mut self, index: u32) {
+        self.core.block_writes(index);
+    }
+
     /// The engine keeps the send beyond this turn.
     pub(crate) fn hold_writes(&mut self, index: u32) {
         self.core.hold_writes(index);

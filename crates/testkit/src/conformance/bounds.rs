@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use channel::{
     AcceptAs, AcceptCount, AcceptError, Channel, Config, ControlError, CreateError, Event, Handle, ReadData,
-    RegisterError, Source, SubmitError,
+    RegisterError, Source, SubmitError, WriteData,
 };
 
 use crate::conformance::Fixture;
@@ -464,6 +464,58 @@ pub fn descriptors_exhausted(fixture: &mut Fixture) -> Verdict {
             }
         }
     });
+    Ok(())
+}
+
+/// Peers that do not read what they are sent keep no buffer of the pool from others.
+pub fn a_blocked_write_leaves_the_pool(fixture: &mut Fixture) -> Verdict {
+    const BUFFERS: u16 = 8;
+    for form in Form::ALL {
+        for blocked_already in [false, true] {
+            let mut driver = fixture.driver_with(|config| config.read_buffers = BUFFERS);
+            let (socket, mut peer) = net::tight_tcp_pair();
+            let blocked = driver.add(socket, form, 0);
+            let (socket, mut sender) = net::tcp_pair();
+            let source = driver.add(socket, form, 1);
+            let mut read = |driver: &mut Driver, byte: u8| {
+                sender.write_all(&[byte; 100]).unwrap();
+                let op = driver.read(source).unwrap();
+                let completion = driver.next();
+                assert_eq!(completion.op, op);
+                let Event::Read { result: Ok(100), data: ReadData::Buffer(data), .. } = completion.event
+                else {
+                    panic!("{:?}", completion.event)
+                };
+                data
+            };
+            // The whole pool, queued in one batch, or one by one behind a write that waits.
+            let fill = vec![0; 1 << 20];
+            if blocked_already {
+                driver.write_quiet(blocked, fill).unwrap();
+                driver.expect_silence();
+                for round in 0..3 * BUFFERS {
+                    let data = read(&mut driver, round as u8 + 1);
+                    let whole =
+                        if round % 2 == 0 { data.into() } else { WriteData::Vectored(vec![data.into()]) };
+                    driver.write_quiet(blocked, whole).unwrap();
+                }
+            } else {
+                let all: Vec<_> = (1..=BUFFERS).map(|byte| read(&mut driver, byte as u8)).collect();
+                driver.write_quiet(blocked, fill).unwrap();
+                for data in all {
+                    driver.write_quiet(blocked, data).unwrap();
+                }
+            }
+            // All of the pool is there for others.
+            let all: Vec<_> = (0..BUFFERS).map(|_| read(&mut driver, 9)).collect();
+            drop(all);
+            // And nothing was lost.
+            let count = usize::from(if blocked_already { 3 * BUFFERS } else { BUFFERS });
+            let got = driver.quietly_while(|| net::read_exactly(&mut peer, (1 << 20) + 100 * count));
+            let want: Vec<u8> = (1..=count).flat_map(|byte| [byte as u8; 100]).collect();
+            assert!(got[1 << 20..] == want);
+        }
+    }
     Ok(())
 }
 

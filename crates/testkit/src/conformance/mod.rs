@@ -266,6 +266,7 @@ macro_rules! for_each_case {
                 the_write_queue
                 a_dry_pool_starves_nobody
                 a_hoarded_pool_pauses_and_resumes
+                a_blocked_write_leaves_the_pool
                 an_idle_starved_reader_holds_up_nobody
                 datagrams_and_streams_share_a_dry_pool
                 the_write_pool

@@ -64,7 +64,10 @@ impl Epoll {
         let always_ready = view.file(index).is_some_and(interest::is_always_ready);
         let watched = if always_ready { Err(libc::EAGAIN) } else { self.watch_file(view, index, true) };
         match watched {
-            Ok(()) => view.hold_writes(index),
+            Ok(()) => {
+                view.block_writes(index);
+                view.hold_writes(index);
+            }
             Err(error) => view.settle_writes(index, -error, false),
         }
     }
