@@ -50,7 +50,7 @@ pub enum UnregisterError {
     #[error("the connection was promoted to shared memory; close it, or register it with promotion off")]
     Promoted,
     /// Writes are queued that the kernel has no room for yet: what was accepted is not dropped.
-    /// The handle stays as it was. The completion of a [`crate::Channel::write`] tells when the
+    /// The handle stays as it was. The completion of a [`crate::Channel::write`] comes when the
     /// writes before it are out; [`crate::Channel::reset`] drops them.
     #[error("the handle has queued writes; wait until they are written, or reset it")]
     WritesQueued,

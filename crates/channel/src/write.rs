@@ -63,7 +63,7 @@ pub(crate) struct Fresh {
 pub(crate) enum NextWrites {
     /// Nothing is queued any more.
     Nothing,
-    /// Shut these directions down; this operation's [`Done`] tells the outcome.
+    /// Shut these directions down; this operation's [`Done`] has the outcome.
     Disconnect(OpId, Shutdown),
     /// Send what [`Core::for_each_queued`] shows.
     Send {

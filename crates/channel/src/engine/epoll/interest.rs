@@ -80,7 +80,7 @@ pub(super) fn note_edge(view: &mut View<'_>, handle: Handle, readiness: u32) -> 
 }
 
 /// A read gave `len` of the `asked` bytes. On TCP, less than asked means that there was no
-/// more, and the next edge tells when there is (epoll(7), question 9). Other streams stop
+/// more, and the next edge comes when there is (epoll(7), question 9). Other streams stop
 /// short of what they have: unix(7) between messages with descriptors or other credentials.
 #[inline]
 pub(super) fn note_read(view: &mut View<'_>, index: u32, len: usize, asked: usize) {
