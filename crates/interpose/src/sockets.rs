@@ -243,7 +243,7 @@ fn make_chunk(chunk: usize) -> io::Result<()> {
         return Ok(());
     }
     let memory = reserve(LENGTH)?;
-    // CHUNK-PAIR: release the zeroes to whoever finds the chunk here.
+    // CHUNK-PAIR: release the zeroes to the threads that load the chunk.
     let first =
         RECORDS[chunk].compare_exchange(null_mut(), memory.cast(), Ordering::AcqRel, Ordering::Acquire);
     if first.is_err() {
