@@ -82,8 +82,9 @@ pub struct Config {
     pub buffer_size: u32,
     /// Pool buffers for [`crate::Channel::buffer`].
     pub write_buffers: u16,
-    /// Writes that may queue on one handle before `write` is refused. Well below
-    /// `read_buffers`, so that a peer that does not read its echoes cannot hold all of them.
+    /// Writes that may queue on one handle before `write` is refused: the bound on what a peer
+    /// that does not read can hold. Well below `read_buffers`, as echoes that go out in one
+    /// batch come from that pool (docs/adr/0006-write-queue.md).
     pub write_queue_max: u32,
     /// How long a close may wait for queued writes before it resets the connection.
     pub close_timeout: Duration,
