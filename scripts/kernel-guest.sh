@@ -4,7 +4,7 @@
 # and ends the machine. Lines that begin with "guest:" are for test-kernels.sh.
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 # Of one suite; the longest, the conformance suite, takes two minutes where nothing else runs.
-LIMIT=1200
+LIMIT=3000
 
 mount_kernel_below() {
     mount -t proc proc "$1/proc"

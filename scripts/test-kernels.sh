@@ -76,11 +76,15 @@ decompress() {
 # A little-endian number of a file, by its offset and size.
 number() { od -A n -t "u$3" -j "$(($2))" -N "$3" "$1" | tr -d ' '; }
 
-# Builds the programs and prints what runs in the guest, a line of name, folder and command for each.
+# Builds the programs and prints what runs in the guest, a line of name, folder and command for each. The guest gets links
+# of its own, which later builds leave alone.
 list_suites() {
-    local package
+    local package name path programs=$KERNELS/programs
+    rm -rf "$programs"
+    mkdir -p "$programs"
     "$CARGO" build --locked --quiet -p megapipe-cli || return
-    printf 'doctor %s %s doctor\n' "$PWD" "$TARGET/debug/megapipe"
+    ln "$TARGET/debug/megapipe" "$programs/megapipe" || return
+    printf 'doctor %s %s doctor\n' "$PWD" "$programs/megapipe"
     for package in sys channel mmsg; do
         "$CARGO" test --locked --no-run -p "megapipe-$package" 2>"$KERNELS/build.log" || {
             tail -n 40 "$KERNELS/build.log" >&2
@@ -90,8 +94,9 @@ list_suites() {
         sed -nE 's|^ *Executable ||; s|^unittests src/lib|tests/lib|; s|/main\.rs|.rs|
             s|^tests/(.*)\.rs \((.*)\)$|\1 \2|p' "$KERNELS/build.log" |
             while read -r name path; do
+                ln "$path" "$programs/$package-$name" || return
                 printf '%s-%s %s %s --show-output --color=never\n' \
-                    "$package" "$name" "$PWD/crates/$package" "$(realpath "$path")"
+                    "$package" "$name" "$PWD/crates/$package" "$programs/$package-$name"
             done
     done
 }
