@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 use crate::buffer::Foreign;
 use crate::channel::Channel;
@@ -20,6 +21,11 @@ use crate::id::Handle;
 use crate::lwsocket::{LwFile, LwSocket};
 use crate::op_list::NO_OP;
 use crate::source::Shape;
+
+/// How long [`Channel::take_back`] waits for the kernel. Requests on sockets and pipes end
+/// as they are cancelled; one on a disk file that a worker has begun goes on to its end,
+/// which never comes from a network file system that hangs.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Foreign {
     /// The first byte, as it was lent.
@@ -101,7 +107,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// The kernel refused the batch: the memory is still in use.
+    /// The kernel refused the batch, or did not let go of the memory within some 100 ms
+    /// (ETIMEDOUT): the memory is still in use.
     pub fn take_back(&mut self, handle: Handle) -> Result<(), DispatchError> {
         let Ok(index) = self.core.open(handle) else {
             return Ok(());
@@ -111,7 +118,8 @@ impl Channel {
         }
         self.core.cancel_foreign_reads(index);
         self.core.cancel_foreign_send(index);
-        let ended = self.turn_through(Wait::No).and_then(|()| self.wait_for_foreign(index));
+        let deadline = Instant::now() + PATIENCE;
+        let ended = self.turn_through(Wait::No).and_then(|()| self.wait_for_foreign(index, deadline));
         if let Ok(entry) = self.core.open_entry(handle) {
             entry.takes_back = false;
         }
@@ -130,13 +138,17 @@ impl Channel {
         Ok(())
     }
 
-    fn wait_for_foreign(&mut self, index: u32) -> Result<(), DispatchError> {
+    fn wait_for_foreign(&mut self, index: u32, deadline: Instant) -> Result<(), DispatchError> {
         // What other operations came to must not keep the wait from sleeping.
         let mut arrived = VecDeque::new();
         let mut result = Ok(());
         while result.is_ok() && self.core.holds_foreign(index) {
             arrived.append(&mut self.core.done);
-            result = self.turn_through(Wait::For(None));
+            let left = deadline.saturating_duration_since(Instant::now());
+            result = match left.is_zero() {
+                true => Err(DispatchError::Io(std::io::Error::from_raw_os_error(libc::ETIMEDOUT))),
+                false => self.turn_through(Wait::For(Some(left))),
+            };
         }
         if !arrived.is_empty() {
             arrived.append(&mut self.core.done);
