@@ -52,6 +52,12 @@ impl OwnLoop {
         self.page.sleep(sleeper);
     }
 
+    /// See [`LoopPage::asleep`].
+    #[cold]
+    pub fn asleep(&self, sleeper: u32) -> u32 {
+        self.page.asleep(sleeper)
+    }
+
     /// See [`LoopPage::wake`].
     #[inline]
     pub fn wake(&self, sleeper: u32) {
@@ -238,6 +244,8 @@ impl Connection {
             // It, or the one before, is not the one that was promoted.
             self.locks[0].mark_several();
             self.machine.resume()?;
+            // A bell for this process must count for no set of the other.
+            self.machine.stay_armed(false);
         }
         Ok(())
     }

@@ -594,6 +594,18 @@ impl Machine {
         self.end.receiver.rings_each(each);
     }
 
+    /// See [`ring::Receiver::stay_armed`].
+    #[cold]
+    pub fn stay_armed(&mut self, each: bool) {
+        self.end.receiver.stay_armed(each);
+    }
+
+    /// See [`ring::Receiver::sleeper`].
+    #[cold]
+    pub fn sleeper(&self) -> u32 {
+        self.end.receiver.sleeper()
+    }
+
     /// This end looks by itself while its loop is awake.
     pub fn disarm(&mut self) {
         self.end.receiver.disarm();

@@ -53,6 +53,12 @@ impl LoopPage {
         full_fence();
     }
 
+    /// The number of that sleeper's sleep; 0: it is awake, or there is none such.
+    #[cold]
+    pub fn asleep(&self, sleeper: u32) -> u32 {
+        self.page.header().asleep(sleeper).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
     /// Says that this sleeper is awake.
     pub fn wake(&self, sleeper: u32) {
         if let Some(word) = self.page.header().asleep(sleeper) {

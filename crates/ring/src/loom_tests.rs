@@ -1,6 +1,7 @@
 //! Each pair of orderings, under the model checker.
 //! Run with `CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg ring_loom" cargo test -p megapipe-ring --lib loom`.
 
+mod beside;
 mod leaving;
 
 use std::collections::VecDeque;

@@ -76,6 +76,8 @@ pub struct Receiver {
     number: u32,
     /// Armed, it is rung for each publication.
     each: bool,
+    /// It is never hot again.
+    stays_armed: bool,
     /// Messages taken, and how many of them the segment tells.
     messages: u64,
     told: u64,
@@ -115,6 +117,7 @@ impl Receiver {
             tcp_start: 0,
             number: 0,
             each: false,
+            stays_armed: false,
             messages: 0,
             told: 0,
             long: false,

@@ -51,7 +51,7 @@ impl Receiver {
     /// Whether an armed end is rung for each publication from its next [`Receiver::arm`] on, instead of once: for
     /// somebody who waits by edges of the kernel connection, and looks at nothing in between.
     pub fn rings_each(&mut self, each: bool) {
-        self.each = each;
+        self.each = each || (self.stays_armed && self.each);
     }
 
     /// As [`Receiver::arm`], for an end that leaves what is here where it is, since that is too
@@ -83,8 +83,26 @@ impl Receiver {
     /// The connection is hot: whoever looks at it does so by itself while its sleeper is awake.
     #[inline]
     pub fn disarm(&mut self) {
+        if self.stays_armed {
+            return;
+        }
         // SLEEPER-PAIR: release who that is.
         self.own.header().armed.store(0, Ordering::Release);
+    }
+
+    /// From here on this end is never hot, so that each wake-up is its own and counts for no
+    /// other connection: several threads or processes wait for it. `each`: a wake-up for each
+    /// publication.
+    pub fn stay_armed(&mut self, each: bool) {
+        self.stays_armed = true;
+        self.each |= each;
+        self.mute();
+    }
+
+    /// The sleeper that [`Receiver::looked_at_by`] named last, in any process that has this end.
+    #[cold]
+    pub fn sleeper(&self) -> u32 {
+        self.own.header().sleeper.load(Ordering::Relaxed)
     }
 
     /// Names the sleeper that looks at it while it is hot; [`NO_SLEEPER`] for one that never
