@@ -212,8 +212,12 @@ fn part(promoted: &mut Promoted, fd: c_int) {
         }
         match last {
             true => promoted.drop_last_bells(fd),
-            // Bells are no unread data.
-            false => promoted.drop_bells(fd),
+            // Bells are no unread data. Those that come are for the processes that go on with it, and
+            // wake none of this one's sets.
+            false => {
+                promoted.connection.mute();
+                promoted.drop_bells(fd);
+            }
         }
     }
     promoted.connection.tell_counts();

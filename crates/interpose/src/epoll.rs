@@ -145,8 +145,17 @@ pub(crate) unsafe fn wait(
     // any bytes are an event.
     let room = unsafe { std::slice::from_raw_parts_mut(events, most_events) };
     let ask = |room: &mut [epoll_event], limit: Limit| {
-        // SAFETY: room of that length; the mask is the caller's.
-        unsafe { kernel_wait(fd, room, limit, mask) }
+        let at_once = matches!(limit, Limit::After(Duration::ZERO));
+        loop {
+            // SAFETY: room of that length; the mask is the caller's.
+            let found = unsafe { kernel_wait(fd, room, limit, mask) };
+            let Ok(count @ 1..) = usize::try_from(found) else { return found };
+            match sets::without_own(&mut room[..count]) {
+                // It had the room of what may be behind it.
+                0 if at_once => {}
+                left => return left as c_int,
+            }
+        }
     };
     let began = Instant::now();
     let before = real::errno();
@@ -232,7 +241,7 @@ pub(crate) unsafe fn wait(
         }
     };
     let errno = real::errno();
-    inner.leave();
+    inner.leave(fd);
     drop(inner);
     promoter::answers();
     real::set_errno(if done < 0 { errno } else { before });
@@ -269,6 +278,8 @@ pub(crate) unsafe fn wait_unaware(
     }
     // SAFETY: the caller's promise; so many events were written.
     let room = unsafe { std::slice::from_raw_parts_mut(events, count) };
+    let left = sets::without_own(room);
+    let room = &mut room[..left];
     let told = real::kept_errno(|| set.lock().filter(fd, room, 0));
     if told > 0 {
         return told as c_int;
@@ -317,7 +328,9 @@ pub(crate) fn promoted_set(fd: c_int) -> Option<&'static Set> {
     match table::entry(fd) {
         Entry::Set(number) => {
             let set = sets::at(number);
-            let ours = set.promoted.load(Ordering::Relaxed) > 0 || set.untold.load(Ordering::Relaxed) > 0;
+            let ours = set.promoted.load(Ordering::Relaxed) > 0
+                || set.untold.load(Ordering::Relaxed) > 0
+                || set.was_woken.load(Ordering::Relaxed);
             ours.then_some(set)
         }
         _ => None,

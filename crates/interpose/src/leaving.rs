@@ -275,7 +275,7 @@ impl Promoted {
                     break;
                 }
                 (dropped, _) => {
-                    self.connection.took_from_kernel(dropped);
+                    self.took_from_kernel(dropped);
                     left -= dropped;
                 }
             }

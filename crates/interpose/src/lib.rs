@@ -11,6 +11,7 @@ mod call_limit;
 pub mod calls;
 mod clock;
 mod confined;
+mod contended;
 mod descriptors;
 mod epoll;
 mod family;

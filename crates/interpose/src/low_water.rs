@@ -53,6 +53,7 @@ impl Promoted {
 
     /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
     pub(crate) fn arm_to_sleep(&mut self, fd: c_int) -> bool {
+        self.is_used();
         self.connection.rings_each(false);
         if !self.has_mark() {
             return self.arm().unwrap_or(true);
@@ -64,7 +65,7 @@ impl Promoted {
             }
             self.stale = false;
             let Ok(more) = self.connection.arm_for_more() else { return true };
-            self.armed = !more;
+            (self.armed, self.hot) = (!more, false);
             if !more {
                 break;
             }

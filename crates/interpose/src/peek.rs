@@ -46,6 +46,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         let mark =
             std::mem::replace(&mut promoted.low_water, c_int::try_from(into.left).unwrap_or(c_int::MAX));
         let enough = promoted.arm_to_sleep(fd);
+        promoted.is_slept_on();
         promoted.low_water = mark;
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
@@ -53,6 +54,7 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         last =
             enough || signals::handled() != handled || kernel::wait_for_bytes(fd, limit.until(fd)).is_err();
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            promoted.is_used();
             promoted.unmark(fd);
         }
     }

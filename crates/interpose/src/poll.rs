@@ -11,12 +11,14 @@ use promote::Next;
 use crate::epoll::Limit;
 use crate::promoter;
 use crate::real;
+use crate::receive;
 use crate::sets;
 use crate::signals;
 use crate::sockets::{Promoted, Socket, State};
 use crate::spin::{KERNEL_EVERY, Wait};
 use crate::stats::{COUNTERS, count};
 use crate::table::{self, Entry};
+use crate::threads;
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 
@@ -103,6 +105,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         };
         // SAFETY: the caller's promise.
         let found = unsafe { kernel_poll(fds, left, mask) };
+        woke(fds);
         if found < 0 {
             break found;
         }
@@ -112,14 +115,17 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         }
     };
     let errno = real::errno();
+    woke(fds);
     // The program may wait in a way of its own the next time.
     for fd in fds.iter() {
-        with(fd, |promoted, _| {
+        let news = with(fd, |promoted, _| {
             promoted.is_awaited_here();
-            if promoted.listed_in == 0 && !promoted.armed {
-                let _ = promoted.arm();
-            }
+            promoted.listed_in == 0 && !promoted.armed && promoted.arm().unwrap_or(true)
         });
+        if let (Some(true), Some(socket)) = (news, promoted(fd)) {
+            // Its set, in which another thread may sleep, is not woken for this either.
+            receive::settle(socket);
+        }
     }
     promoter::answers();
     real::set_errno(if done < 0 { errno } else { before });
@@ -166,11 +172,29 @@ fn spin(fds: &[pollfd], wait: &mut Wait, handled: u32) -> bool {
 fn arm_all(fds: &[pollfd]) -> bool {
     let mut news = false;
     for fd in fds {
-        // One that its epoll set looks at hears no bells of its own.
-        news |=
-            with(fd, |promoted, raw| !promoted.will_hear() && promoted.arm_to_sleep(raw)).unwrap_or(false);
+        let Some(socket) = promoted(fd) else { continue };
+        if threads::is_alone() && socket.hears.load(Ordering::Relaxed) {
+            continue;
+        }
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            // One that its epoll set looks at hears no bells of its own.
+            news |= !promoted.will_hear() && promoted.arm_to_sleep(fd.fd);
+            promoted.is_slept_on();
+        }
     }
     news
+}
+
+/// After a sleep: no other thread has to mind this one any more.
+fn woke(fds: &[pollfd]) {
+    if threads::is_alone() {
+        return;
+    }
+    for socket in fds.iter().filter_map(promoted) {
+        if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+            promoted.is_used();
+        }
+    }
 }
 
 /// What the kernel said, with what rings hold, and without what only bells said. Returns how

@@ -16,6 +16,7 @@ use crate::adopt::adopt;
 use crate::clock::milliseconds;
 use crate::family;
 use crate::real;
+use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::signals::Quiet;
 use crate::sockets::{self, Socket, State};
@@ -30,7 +31,7 @@ mod withdrawals;
 
 use pace::look_later;
 pub(crate) use pace::{after_message, ended, look_much_later};
-pub(crate) use pages::{sleep, wake};
+pub(crate) use pages::{asleep_before, sleep, wake};
 pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
 
@@ -110,22 +111,36 @@ pub(crate) fn hidden() -> Option<i32> {
     Some(HIDDEN.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
 
+/// All of them, by number.
+pub(crate) fn all_hidden() -> impl Iterator<Item = i32> {
+    let mut all = [hidden(), sets::hidden()];
+    all.sort_unstable();
+    all.into_iter().flatten()
+}
+
 /// Whether this is that one, and it is the program that names it: our own close of it comes by
 /// the same name.
 #[inline]
 pub(crate) fn is_hidden(fd: i32) -> bool {
-    fd >= 0 && HIDDEN.load(Ordering::Relaxed) == fd && !INSIDE.get()
+    fd >= 0 && (HIDDEN.load(Ordering::Relaxed) == fd || sets::hidden() == Some(fd)) && !INSIDE.get()
 }
 
 /// Offers nothing from here on, and hears no answers.
 pub(crate) fn stop() {
     MODE.store(Mode::Off as u32, Ordering::Relaxed);
-    leave_number();
+    stop_meeting();
 }
 
 /// Leaves the number of our own descriptor to the program, which takes it. False: another thread
 /// is using it.
-pub(crate) fn leave_number() -> bool {
+pub(crate) fn leave_number(fd: i32) -> bool {
+    if sets::hidden() == Some(fd) {
+        return sets::leave_number();
+    }
+    stop_meeting()
+}
+
+fn stop_meeting() -> bool {
     let left = with(|promoter| {
         if let Some(promoter) = promoter {
             promoter.client = None;
@@ -344,6 +359,9 @@ impl Promoter {
 
     fn client(&mut self) -> Option<&mut Client> {
         let now = Instant::now();
+        if !sets::prepare(hidden_number()) {
+            return None;
+        }
         if self.client.is_none() {
             let options = Options { lowest_descriptor: hidden_number(), ..self.options.clone() };
             self.client = Client::connect(&options).ok();

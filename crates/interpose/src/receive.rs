@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use promote::{KernelEnd, Next};
 use ring::Front;
@@ -84,6 +85,7 @@ pub(crate) fn receive_some(
         let mut inner = socket.lock();
         let Interest { set, events, .. } = inner.interest;
         let promoted = inner.promoted.as_deref_mut()?;
+        promoted.is_used();
         // A set that is not known may be edge-triggered.
         let told_again = if set == 0 { promoted.awaited_here } else { events & EDGE == 0 };
         // What waits in the kernel alone is met by the one call that waits for it.
@@ -110,6 +112,7 @@ pub(crate) fn receive_some(
             let at = promoted.connection.read_of_kernel();
             // Before poll(2), which keeps to the mark.
             promoted.unmark(fd);
+            promoted.is_slept_on();
             drop(inner);
             let waited = limit.next_wait(fd).and_then(|until| match until {
                 None => Ok(0),
@@ -128,6 +131,7 @@ pub(crate) fn receive_some(
             }
             let mut inner = socket.lock();
             let promoted = inner.promoted.as_deref_mut()?;
+            promoted.is_used();
             if count > 0
                 && promoted.connection.read_of_kernel() == at
                 && let Break(outcome) = promoted.seen(fd, into, count as usize, flags)
@@ -157,17 +161,22 @@ pub(crate) fn receive_some(
         let promoted = inner.promoted.as_deref_mut()?;
         match promoted.arm() {
             Ok(true) => continue,
-            Ok(false) => {}
+            Ok(false) => promoted.is_slept_on(),
             Err(errno) => return Some(Err(errno)),
         }
         if until.is_some() {
             // Before poll(2), which keeps to the mark.
             promoted.unmark(fd);
         }
+        let owes = promoted.owes_bells();
         drop(inner);
+        if owes {
+            // They wake this thread, too.
+            std::thread::sleep(PAUSE);
+        }
         promoter::answers();
         if signals::end_a_wait(handled, || !kernel::has_limit(fd, libc::SO_RCVTIMEO)) {
-            return Some(Err(libc::EINTR));
+            return Some(Err(failed(socket, libc::EINTR, told)));
         }
         handled = signals::handled();
         let waited = match until {
@@ -183,11 +192,11 @@ pub(crate) fn receive_some(
 /// The kernel, which tells an error of the connection once, failed a wait. A call that tells what it took before
 /// leaves the error to the next.
 fn failed(socket: &Socket, errno: i32, told: bool) -> i32 {
-    if told
-        && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT)
-        && let Some(promoted) = socket.lock().promoted.as_deref_mut()
-    {
-        promoted.failed(errno);
+    if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
+        promoted.is_used();
+        if told && !matches!(errno, libc::EAGAIN | libc::EINTR | libc::EFAULT) {
+            promoted.failed(errno);
+        }
     }
     errno
 }
@@ -213,7 +222,10 @@ fn finish(
     if list && !in_a_set && !promoted.awaited_here && outcome.is_ok() {
         promoted.tells_unseen_sets(fd);
     }
-    settle(socket, inner, list);
+    drop(inner);
+    if list {
+        settle(socket);
+    }
     outcome.map(|count| (count, seam))
 }
 
@@ -232,12 +244,11 @@ fn spin(socket: &Socket, wait: &mut Wait, handled: u32) -> bool {
     }
 }
 
-/// After bytes were taken: an end that nobody looks at by itself has to be looked at if its
-/// ring still holds some for which no bell lies in the kernel.
-fn settle(socket: &'static Socket, inner: Guard<'_>, list: bool) {
-    let set = inner.interest.set;
-    drop(inner);
-    if list && set > 0 {
+/// An end that nobody looks at by itself has to be looked at, since its ring still holds bytes for which no
+/// bell lies in the kernel.
+pub(crate) fn settle(socket: &'static Socket) {
+    let set = socket.lock_alone().interest.set;
+    if set > 0 {
         sets::list(set - 1, socket);
     }
 }
@@ -290,7 +301,7 @@ pub(crate) fn take(
                     match (usize::try_from(taken), crate::real::errno()) {
                         (Ok(taken @ 1..), _) => {
                             promoted.from_kernel = true;
-                            promoted.connection.took_from_kernel(taken);
+                            promoted.took_from_kernel(taken);
                             return Break(Ok(taken));
                         }
                         (Err(_), libc::EAGAIN | libc::EINTR) => return Continue(()),
@@ -332,7 +343,7 @@ pub(crate) fn take(
                     let flags = (flags & !libc::MSG_WAITALL) | libc::MSG_DONTWAIT;
                     let count = kernel::receive(fd, into.at_most(bytes as usize), flags);
                     if count > 0 && !peek {
-                        promoted.connection.took_from_kernel(count as usize);
+                        promoted.took_from_kernel(count as usize);
                     }
                     return Break(usize::try_from(count).map_err(|_| crate::real::errno()));
                 }
@@ -345,6 +356,8 @@ pub(crate) fn take(
     Continue(())
 }
 
+/// Between two looks for bells that another process is about to find.
+const PAUSE: Duration = Duration::from_micros(20);
 /// More than any end that keeps to the rules makes necessary.
 const ROUNDS: u32 = 64;
 
@@ -357,7 +370,7 @@ impl Promoted {
                 self.from_kernel = true;
                 if flags & libc::MSG_PEEK == 0 {
                     let taken = kernel::discard_seen(fd, into.at_most(bytes));
-                    self.connection.took_from_kernel(taken);
+                    self.took_from_kernel(taken);
                 }
                 Break(Ok(bytes))
             }
@@ -421,14 +434,16 @@ impl Promoted {
 
     /// Whether its set looks at it by itself while it is awake.
     fn is_hot(&self) -> bool {
-        self.listed_in != 0 && !self.armed && !self.connection.has_several_users()
+        // One that was disarmed since something came is nobody's.
+        self.listed_in != 0 && self.hot && !self.armed && !self.connection.has_several_users()
     }
 
     /// Asks for a bell. True: something is here, and none will come for it.
     pub(crate) fn arm(&mut self) -> Result<bool, i32> {
+        self.is_used();
         self.stale = false;
         let news = self.connection.arm().map_err(|_| libc::ECONNRESET)?;
-        self.armed = !news;
+        (self.armed, self.hot) = (!news, false);
         Ok(news)
     }
 
@@ -455,7 +470,7 @@ impl Promoted {
         if self.will_hear() {
             // The peer rings when it comes back to the ring, if there is room for a bell.
             let here = self.connection.look_behind_kernel().unwrap_or(true);
-            self.armed = !here;
+            (self.armed, self.hot) = (!here, false);
             return here;
         }
         if self.connection.kernel_has_bytes() {
@@ -473,7 +488,7 @@ impl Promoted {
         for _ in 0..ROUNDS {
             self.stale = false;
             let Ok(came) = self.connection.arm_for_more() else { return };
-            self.armed = !came;
+            (self.armed, self.hot) = (!came, false);
             if !came {
                 break;
             }
@@ -489,8 +504,13 @@ impl Promoted {
     /// Takes so many bells out of the kernel; returns how many there were. Whoever waits for
     /// more has to ask for the next.
     pub(crate) fn drop_bells_of(&mut self, fd: c_int, bells: u64) -> usize {
+        self.is_used();
+        if (self.contended && self.connection.look_again().unwrap_or(false)) || self.owes_bells() {
+            // What they announced was not consumed.
+            return 0;
+        }
         let (dropped, failed) = kernel::discard(fd, bells as usize);
-        self.connection.took_from_kernel(dropped);
+        self.took_from_kernel(dropped);
         if let Some(errno) = failed {
             self.failed(errno);
         }
@@ -533,8 +553,11 @@ impl Promoted {
             Found::Nothing => false,
             Found::End | Found::Failed(_) => true,
             Found::Bytes(unread) => match self.connection.front(unread) {
-                // Data may lie behind them.
-                Ok(Front::Bells(bells)) => self.drop_bells_of(fd, bells) < unread,
+                Ok(Front::Bells(bells)) => {
+                    self.drop_bells_of(fd, bells);
+                    // Data may lie behind them.
+                    bells < unread as u64 || self.connection.kernel_has_ended()
+                }
                 Ok(Front::Data(_) | Front::Later) | Err(_) => true,
             },
         }

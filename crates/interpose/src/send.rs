@@ -122,14 +122,14 @@ pub(crate) fn send(
                 };
                 let goes_on = room == Ok(libc::MSG_DONTWAIT);
                 let mut inner = socket.lock();
-                let (mut retired, prods) = (None, inner.interest.prods);
+                let mut retired = None;
                 if let Some(promoted) = inner.promoted.as_deref_mut() {
                     promoted.connection.kernel_call_ends();
                     if sent <= 0 {
                         promoted.connection.kernel_refused();
                     } else {
                         promoted.connection.kernel_took(sent as usize);
-                        if promoted.connection.is_resting() && !prods {
+                        if promoted.connection.is_resting() {
                             retired = promoted.rests();
                         }
                     }

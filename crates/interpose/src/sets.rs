@@ -21,11 +21,13 @@ mod changes;
 mod looks;
 mod members;
 mod shots;
+mod waking;
 
 pub(crate) use changes::{
     Change, Place, Wish, defer, demoted, forget, let_go, list, made, make, other_changed, outlives, refresh,
     settle, take_out, tell, watched_from_outside,
 };
+pub(crate) use waking::{hidden, leave_number, prepare, without_own};
 
 /// The most sets of one process that are followed.
 const MOST: usize = 4096;
@@ -52,6 +54,10 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// Threads that wait in the kernel since before it had promoted sockets.
     pub(crate) unaware: AtomicU32,
+    /// A thread sleeps by the number of the set's sleeper.
+    is_numbered: AtomicBool,
+    /// The kernel may report what no program asked for: see [`waking`].
+    pub(crate) was_woken: AtomicBool,
     next_free: AtomicU32,
     inner: UnsafeCell<Inner>,
 }
@@ -82,6 +88,8 @@ pub(crate) struct Inner {
     awaited: bool,
     /// Several threads have waited at once: bells of each socket wake, none of the set's.
     crowd: bool,
+    /// The kernel knows by what its waiters can be woken.
+    wakes: bool,
     /// Where the next look begins, so that none is always last.
     turn: usize,
     asked_kernel: Instant,
@@ -116,6 +124,8 @@ pub(crate) fn add() -> Option<u32> {
         has_sockets: AtomicBool::new(false),
         mixed: AtomicBool::new(false),
         unaware: AtomicU32::new(0),
+        is_numbered: AtomicBool::new(false),
+        was_woken: AtomicBool::new(false),
         next_free: AtomicU32::new(0),
         inner: UnsafeCell::new(Inner {
             number,
@@ -129,6 +139,7 @@ pub(crate) fn add() -> Option<u32> {
             waiting: 0,
             awaited: false,
             crowd: false,
+            wakes: false,
             turn: 0,
             asked_kernel: Instant::now(),
             kernel_is_due: true,
@@ -190,7 +201,9 @@ pub(crate) fn remove(number: u32) -> bool {
     inner.hides = false;
     at(number).mixed.store(false, Ordering::SeqCst);
     inner.waiting = 0;
-    inner.crowd = false;
+    (inner.crowd, inner.wakes) = (false, false);
+    at(number).is_numbered.store(false, Ordering::Relaxed);
+    at(number).was_woken.store(false, Ordering::Relaxed);
     if let Some(sleeper) = inner.sleeper.take() {
         TAKEN_SLEEPERS.fetch_and(!(1 << sleeper), Ordering::Relaxed);
     }
@@ -231,6 +244,7 @@ pub(crate) fn forked() {
             set.lock.reset();
             let mut inner = set.lock();
             inner.waiting = 0;
+            set.is_numbered.store(false, Ordering::Relaxed);
             // The kernel's set is the parent's, too, who looks at its sockets.
             inner.crowd = true;
         }

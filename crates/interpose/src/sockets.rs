@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use crate::free_list::FreeList;
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
+use crate::promoter;
 use crate::signals;
 
 /// How far a socket has come.
@@ -117,8 +118,6 @@ pub(crate) struct Interest {
     pub(crate) registered: Option<Membership>,
     /// It is among those of its set of which the kernel has to be told.
     pub(crate) untold: bool,
-    /// The kernel was told of EPOLLOUT, too, to wake who sleeps in the set.
-    pub(crate) prods: bool,
 }
 
 /// What one set asks about a socket.
@@ -148,8 +147,18 @@ pub(crate) struct Promoted {
     pub(crate) apart: VecDeque<u8>,
     /// A call of ours has waited for it: by poll(2), or by a read that blocks.
     pub(crate) awaited_here: bool,
+    /// When this process began to use what it was forked with, a set of the one before slept so
+    /// (see `promoter::asleep_before`), and may be about to find a wake-up in this connection.
+    pub(crate) owes: Option<(u32, u32)>,
+    /// The thread that sleeps on the socket itself, by poll(2) or a read that blocks; 0: none.
+    pub(crate) slept_by: usize,
+    /// Others used it meanwhile: each publication has a wake-up, which stays in the kernel until
+    /// the bytes that it announced were consumed, as bytes of TCP would.
+    pub(crate) contended: bool,
     /// A bell will come for what arrives.
     pub(crate) armed: bool,
+    /// Its set looks at it by itself while it is awake.
+    pub(crate) hot: bool,
     /// That bell may have come already.
     pub(crate) stale: bool,
     /// The sleeper of the loop page that looks at it while it is not armed.
@@ -359,6 +368,7 @@ pub(crate) fn inherit() {
             socket.try_lock_alone().as_mut().and_then(|inner| inner.promoted.as_deref_mut())
         {
             promoted.inherited = true;
+            promoted.slept_by = 0;
         }
     }
 }
@@ -519,8 +529,12 @@ impl Guard<'_> {
     #[cold]
     fn begin_hold(&mut self) {
         if let Some(promoted) = self.promoted.as_deref_mut() {
+            let is_first = promoted.inherited && !promoted.connection.has_several_users();
             // What is wrong with the other end's words is found again by whoever uses them.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
+            if is_first {
+                promoted.owes = promoter::asleep_before(promoted.connection.sleeper());
+            }
             let left = promoted.connection.has_left();
             self.kept_out = Some(self.socket);
             if left {

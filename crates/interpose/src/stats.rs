@@ -37,6 +37,10 @@ counters! {
     /// Looks that ended in vain, and those that others needed the core for.
     vain,
     crowded,
+    /// Sleeps in an epoll set that another thread ended, since it may have taken what was to end them.
+    rechecks,
+    /// Connections that several threads wait for at a time.
+    contended,
     /// Connections whose rings did not pay, and were given up.
     retired,
     /// Offers that no monitor was there for.
@@ -167,12 +171,15 @@ pub(crate) fn summary(to: &mut impl Write, name: &str, pid: u32) -> std::fmt::Re
     writeln!(
         to,
         "megapipe: {name} ({pid}): {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others, \
-         {} rings given up",
+         {} rings given up, {} sleeps cut short by other threads, \
+         {} connections awaited by several",
         get(&c.bells),
         get(&c.spun),
         get(&c.vain),
         get(&c.crowded),
         get(&c.retired),
+        get(&c.rechecks),
+        get(&c.contended),
     )
 }
 

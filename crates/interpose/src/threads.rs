@@ -16,6 +16,13 @@ pub(crate) fn find() {
     }
 }
 
+/// The calling thread, among those that live; not 0.
+#[inline]
+pub(crate) fn own() -> usize {
+    // SAFETY: libc's address of this thread's errno.
+    unsafe { libc::__errno_location() }.addr()
+}
+
 /// Whether no other thread runs. One that does may end unseen: then it is false for longer.
 #[inline(always)]
 pub(crate) fn is_alone() -> bool {

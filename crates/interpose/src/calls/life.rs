@@ -92,16 +92,16 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return real::close_range(first, last, flags);
     }
     kept_errno(|| descriptors::closing_range(low, high));
-    // The descriptor that the program does not know of stays.
-    match promoter::hidden().filter(|hidden| (low..=high).contains(hidden)) {
-        None => real::close_range(first, last, flags),
-        Some(hidden) => {
-            let hidden = hidden.unsigned_abs();
-            let below = if first < hidden { real::close_range(first, hidden - 1, flags) } else { 0 };
-            let above = if last > hidden { real::close_range(hidden + 1, last, flags) } else { 0 };
-            below.min(above)
+    // The descriptors that the program does not know of stay.
+    let (mut first, mut status) = (first, 0);
+    for hidden in promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)) {
+        let hidden = hidden.unsigned_abs();
+        if first < hidden {
+            status = status.min(real::close_range(first, hidden - 1, flags));
         }
+        first = hidden + 1;
     }
+    if first > last { status } else { status.min(real::close_range(first, last, flags)) }
 }
 
 /// closefrom(3), which returns nothing.
@@ -136,7 +136,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // SAFETY: F_GETFD takes no argument.
         unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
     };
-    if open && promoter::is_hidden(new) && !promoter::leave_number() {
+    if open && promoter::is_hidden(new) && !promoter::leave_number(new) {
         // dup2(2): a race with whoever opens that number.
         real::set_errno(libc::EBUSY);
         return -1;

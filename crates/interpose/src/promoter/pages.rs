@@ -10,19 +10,30 @@ const OWN_PAGES: usize = 64;
 /// Pages that this process tells its sleep on. Leaked: a sleeper may look at any time.
 static OWN: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
 
+/// Those of the processes that this one was forked from.
+static EARLIER: [AtomicPtr<OwnLoop>; OWN_PAGES] = [const { AtomicPtr::new(std::ptr::null_mut()) }; OWN_PAGES];
+
+/// Whether that sleeper of a process that this one was forked from sleeps: itself, and a number
+/// that another sleep of it does not have.
+pub(crate) fn asleep_before(sleeper: u32) -> Option<(u32, u32)> {
+    let mut number = 0u32;
+    pages(&EARLIER, |page| number = number.wrapping_add(page.asleep(sleeper)));
+    (number != 0).then_some((sleeper, number))
+}
+
 /// Tells that a sleeper of this process is about to sleep.
 pub(crate) fn sleep(sleeper: u32) {
-    own_pages(|page| page.sleep(sleeper));
+    pages(&OWN, |page| page.sleep(sleeper));
 }
 
 /// Tells that it is awake.
 pub(crate) fn wake(sleeper: u32) {
-    own_pages(|page| page.wake(sleeper));
+    pages(&OWN, |page| page.wake(sleeper));
 }
 
 #[allow(unsafe_code)] // leaked pages are shared by address
-fn own_pages(mut run: impl FnMut(&OwnLoop)) {
-    for page in &OWN {
+fn pages(of: &[AtomicPtr<OwnLoop>], mut run: impl FnMut(&OwnLoop)) {
+    for page in of {
         let page = page.load(Ordering::Acquire);
         if page.is_null() {
             break;
@@ -36,16 +47,23 @@ fn own_pages(mut run: impl FnMut(&OwnLoop)) {
 /// there are [`OWN_PAGES`] already.
 pub(super) fn keep(page: SharedMapping) -> bool {
     let Ok(page) = OwnLoop::new(page) else { return true };
-    let page = Box::into_raw(Box::new(page));
-    for place in &OWN {
-        if place.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-            return true;
-        }
-    }
-    false
+    put(&OWN, Box::into_raw(Box::new(page)))
+}
+
+fn put(into: &[AtomicPtr<OwnLoop>], page: *mut OwnLoop) -> bool {
+    let free = |place: &AtomicPtr<OwnLoop>| {
+        place.compare_exchange(std::ptr::null_mut(), page, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    into.iter().any(free)
 }
 
 /// In the child of a fork: the pages are the parent's.
 pub(super) fn forget() {
-    OWN.iter().for_each(|page| page.store(std::ptr::null_mut(), Ordering::Release));
+    for place in &OWN {
+        let page = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        if page.is_null() {
+            break;
+        }
+        put(&EARLIER, page);
+    }
 }

@@ -165,7 +165,7 @@ fn follow(mut inner: Guard<'_>, place: Place, change: Change, told: bool) {
         _ => {}
     }
     inner.apply(socket_number, &mut socket, now);
-    inner.prod(epfd, &mut socket);
+    inner.wake_for(&mut socket);
     drop(socket);
     drop(inner);
     if let Some(other) = now.earlier {
@@ -190,11 +190,10 @@ pub(super) fn come_back(left: Interest, socket_number: u32) {
         return;
     }
     let Membership { fd, events, data, .. } = earlier;
-    let epfd = set.epfd.load(Ordering::Relaxed);
     let left = Interest { sets: socket.interest.sets, ..Interest::default() };
     let now = Wish { fd, events, data }.told(earlier.set - 1, left);
     inner.apply(socket_number, &mut socket, now);
-    inner.prod(epfd, &mut socket);
+    inner.wake_for(&mut socket);
 }
 
 /// A socket that is closed was in this set, too.
@@ -248,14 +247,13 @@ pub(crate) fn demoted(number: u32, socket_number: u32) {
     inner.list.retain(|listed| *listed != socket_number);
     inner.has_other(data, fd);
     inner.kernel_is_due = true;
+    if inner.waiting > 0 {
+        at(number).wake_waiter();
+    }
     let Interest { events, spent, unsure, .. } = socket.interest;
     let epfd = at(number).epfd.load(Ordering::Relaxed);
-    let prods = std::mem::take(&mut socket.interest.prods);
-    if prods && spent {
-        shots::spend(epfd, &mut socket.interest);
-    } else if prods || (events & EDGE != 0 && !spent && !unsure) {
-        // What the kernel told of while the set looked at the ring it does not tell again; and it is to tell
-        // only what the program asked for.
+    if events & EDGE != 0 && !spent && !unsure {
+        // What the kernel told of while the set looked at the ring it does not tell again.
         shots::rearm(epfd, &socket.interest);
     }
     // UNAWARE-PAIR: as for `apply`.
@@ -401,7 +399,6 @@ impl Wish {
         interest.registered = Some(Membership { set: number + 1, fd, events, data });
         interest.spent = false;
         interest.unsure = false;
-        interest.prods = false;
     }
 }
 
@@ -425,5 +422,8 @@ pub(crate) fn list(number: u32, socket: &'static Socket) {
     let Some(socket_number) = inner.by_data.get(&data).copied() else { return };
     if let Some(promoted) = guard.promoted.as_deref_mut() {
         inner.list(socket_number, promoted);
+        if inner.waiting > 0 || inner.crowd {
+            at(number).wake_waiter();
+        }
     }
 }

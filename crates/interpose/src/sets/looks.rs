@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use libc::epoll_event;
 use promote::Next;
+use ring::layout::NO_SLEEPER;
 
-use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, shots, take_sleeper};
+use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
 use crate::kernel;
 use crate::promoter;
 use crate::sockets::{self, Interest, Promoted};
@@ -56,7 +57,8 @@ impl Inner {
     pub(crate) fn enter(&mut self) {
         self.waiting += 1;
         self.awaited = true;
-        if (self.waiting > 1 || self.ambiguous) && !self.crowd {
+        let unaware = at(self.number).unaware.load(Ordering::SeqCst);
+        if (self.waiting > 1 || unaware > 0 || self.ambiguous) && !self.crowd {
             self.tell_kernel();
             self.share();
         }
@@ -65,27 +67,36 @@ impl Inner {
         }
     }
 
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn leave(&mut self, epfd: i32) {
         self.waiting = self.waiting.saturating_sub(1);
+        // What nobody is woken for, whoever else waits has to be.
+        if self.crowd && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
+            at(self.number).wake_waiter();
+        }
     }
 
     /// From here on several threads or processes wait in this set: each socket's own bells
     /// wake them.
     pub(super) fn share(&mut self) {
         self.crowd = true;
+        let mut news = false;
         for number in &self.list {
             let mut guard = sockets::at(*number).lock();
             let fd = guard.interest.fd;
             if let Some(promoted) = guard.promoted.as_deref_mut()
                 && !promoted.armed
             {
-                promoted.arm_to_sleep(fd);
+                news |= promoted.arm_to_sleep(fd);
             }
+        }
+        if news {
+            at(self.number).wake_waiter();
         }
     }
 
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
-        let alone = !promoted.shown_in_kernel && !promoted.connection.has_several_users();
+        let alone =
+            !promoted.shown_in_kernel && promoted.slept_by == 0 && !promoted.connection.has_several_users();
         // A word for all of them would wake for bytes that are too few, too.
         self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
     }
@@ -207,11 +218,6 @@ impl Inner {
             return 0;
         }
         let mut is = said;
-        let prodded = std::mem::take(&mut inner.interest.prods);
-        if prodded {
-            is &= !(OUT_TOO & !inner.interest.events);
-            is |= IN;
-        }
         let Some(promoted) = inner.promoted.as_deref_mut() else { return is };
         let fd = inner.interest.fd;
         let edge = inner.interest.events & EDGE != 0;
@@ -228,11 +234,8 @@ impl Inner {
         }
         let once = inner.interest.events & ONCE != 0;
         if once && is != 0 {
-            match prodded {
-                true => shots::spend(epfd, &mut inner.interest),
-                false => shots::was_spent(&mut inner.interest),
-            }
-        } else if once || prodded {
+            shots::was_spent(&mut inner.interest);
+        } else if once {
             shots::rearm(epfd, &inner.interest);
         }
         is
@@ -312,24 +315,27 @@ impl Inner {
             self.forget_cold();
         }
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
+            // Before: a thread that takes out a byte which was sent for this sleep finds that there is one.
+            at(self.number).is_numbered.store(true, Ordering::SeqCst);
             promoter::sleep(sleeper);
-            if self.any_ready(epfd) {
-                promoter::wake(sleeper);
+            if self.any_ready(epfd, |_| true) {
+                self.woke();
                 return false;
             }
             return true;
         }
-        !self.any_ready(epfd)
+        !self.any_ready(epfd, |_| true)
     }
 
     /// After a sleep.
     pub(crate) fn woke(&self) {
         if let Some(sleeper) = self.sleeper {
             promoter::wake(sleeper);
+            at(self.number).is_numbered.store(false, Ordering::Relaxed);
         }
     }
 
-    fn any_ready(&self, epfd: i32) -> bool {
+    fn any_ready(&self, epfd: i32, of: impl Fn(&Promoted) -> bool) -> bool {
         self.list.iter().any(|number| {
             let mut guard = sockets::at(*number).lock();
             let inner = &mut *guard;
@@ -337,6 +343,7 @@ impl Inner {
             let Interest { set, fd, events, .. } = inner.interest;
             let edge = events & EDGE != 0;
             set == self.number + 1
+                && of(promoted)
                 && events & IN != 0
                 && !shots::is_used_up(epfd, &mut inner.interest)
                 && has_bytes(promoted, fd, edge)
@@ -373,12 +380,14 @@ impl Promoted {
 
     /// Has a bell ring for what comes next. False: something is here.
     fn rings_next(&mut self, interest: &Interest) -> bool {
+        self.is_used();
         self.connection.rings_each(false);
         if self.is_news(interest.events & EDGE != 0) {
             return !self.arm_to_sleep(interest.fd);
         }
         // What is here was told of; only more is news.
         self.armed = !self.connection.arm_for_more().unwrap_or(true);
+        self.hot = false;
         self.stale = false;
         self.armed
     }
@@ -393,7 +402,7 @@ impl Promoted {
 
     /// From here on the set looks at it by itself while it is awake.
     pub(crate) fn heat(&mut self, sleeper: u32) {
-        if self.shown_in_kernel {
+        if self.shown_in_kernel || self.slept_by != 0 {
             return;
         }
         self.connection.rings_each(false);
@@ -409,5 +418,6 @@ impl Promoted {
             self.connection.disarm();
             self.armed = false;
         }
+        self.hot = sleeper != NO_SLEEPER;
     }
 }

@@ -1,14 +1,9 @@
 //! What a set knows of its members: which are promoted, and by what the kernel tells of all.
-#![allow(unsafe_code)] // epoll_ctl(2)
 
 use std::sync::atomic::Ordering;
 
-use libc::epoll_event;
-
 use super::changes::tell;
 use super::{IN, Inner, OUT_TOO, at};
-use crate::kernel::Found;
-use crate::real;
 use crate::sockets::{self, Interest, Membership, Promoted};
 
 impl Inner {
@@ -38,6 +33,7 @@ impl Inner {
         at(self.number).gets_sockets();
         let here = self.number + 1;
         let before = std::mem::replace(&mut socket.interest, now);
+        let listed_in = socket.promoted.as_deref().map_or(0, |promoted| promoted.listed_in);
         let known = before.set == here && self.by_data.get(&before.data) == Some(&number);
         if known && (now.set != here || now.data != before.data) {
             self.by_data.remove(&before.data);
@@ -59,6 +55,7 @@ impl Inner {
                 }
             }
             Some(promoted) if now.set == here => {
+                self.can_be_woken();
                 // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
                 promoted.reported = u64::MAX;
                 promoted.told_writable = false;
@@ -77,6 +74,10 @@ impl Inner {
             }
             Some(_) => {}
         }
+        if listed_in != 0 {
+            // What woke that set for all of its connections may be in this one, and no longer wakes it.
+            at(listed_in - 1).disturb();
+        }
         // UNAWARE-PAIR: before a look at who waits in the kernel; who does looks at this after. What stands there
         // already was stored so before.
         let promoted = &at(self.number).promoted;
@@ -85,26 +86,17 @@ impl Inner {
         }
     }
 
-    /// If somebody sleeps in the set, and what lies in the socket's ring has no bell: the
-    /// kernel, which can write to it, wakes him.
-    pub(super) fn prod(&mut self, epfd: i32, socket: &mut sockets::Guard<'_>) {
-        if self.waiting == 0 && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
+    /// If somebody may sleep in the set, wakes him for what lies in the socket's ring already.
+    pub(super) fn wake_for(&mut self, socket: &mut sockets::Guard<'_>) {
+        if self.waiting == 0 && !self.crowd && at(self.number).unaware.load(Ordering::SeqCst) == 0 {
             return;
         }
-        let interest = socket.interest;
-        let waits = interest.set == self.number + 1 && interest.events & (IN | OUT_TOO) == IN;
-        // What is in the kernel, a bell for one, has woken him already.
-        let needs_one = |promoted: &mut Promoted| {
-            promoted.connection.look_again().unwrap_or(true)
-                && matches!(promoted.look(interest.fd), Found::Nothing)
-        };
-        if !waits || !socket.promoted.as_deref_mut().is_some_and(needs_one) {
-            return;
+        let Interest { set, events, .. } = socket.interest;
+        let wanted = set == self.number + 1 && events & IN != 0;
+        let here = |promoted: &mut Promoted| promoted.connection.look_again().unwrap_or(true);
+        if wanted && socket.promoted.as_deref_mut().is_some_and(here) {
+            at(self.number).wake_waiter();
         }
-        let mut event = epoll_event { events: interest.events | OUT_TOO, u64: interest.data };
-        // SAFETY: an event to read.
-        let status = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, interest.fd, &raw mut event) };
-        socket.interest.prods = status == 0;
     }
 
     /// A set that has the socket no more, and was not its last.
@@ -142,6 +134,9 @@ impl Inner {
     /// Waits of this set look at it from now on.
     pub(super) fn list(&mut self, number: u32, promoted: &mut Promoted) {
         if promoted.listed_in != self.number + 1 {
+            if promoted.listed_in != 0 {
+                at(promoted.listed_in - 1).disturb();
+            }
             promoted.listed_in = self.number + 1;
             // It may be there from an earlier time.
             if !self.list.contains(&number) {

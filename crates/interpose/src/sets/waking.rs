@@ -1,0 +1,122 @@
+//! Ends a sleep in a set from another thread, so that the waiter checks all of the set again.
+//!
+//! A sender wakes a sleeping set once, by a byte in any of its connections, and then counts all
+//! of them as woken for. Where another thread consumes that byte, or takes that connection out
+//! of the set, nothing else would wake the waiter (docs/promotion.md, section 4).
+#![allow(unsafe_code)] // fcntl(2), close(2) and epoll_ctl(2)
+
+use std::os::fd::IntoRawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use libc::epoll_event;
+use rustix::event::EventfdFlags;
+
+use super::{IN, Inner, ONCE, Set, at};
+use crate::real;
+use crate::sockets::Promoted;
+use crate::stats::{COUNTERS, count};
+
+/// An eventfd that can always be read: set to watch it, a set wakes. Nobody reads it, and a
+/// process forked from this one has it, too. -1: none yet.
+static READY: AtomicI32 = AtomicI32::new(-1);
+
+/// What the kernel reports of it, by which no program can mean anything: 64 random bits.
+const DATUM: u64 = 0x9d6c_5be1_47a2_f30b;
+
+/// Makes the descriptor, with a number from `lowest` on. False: the process may have no more.
+pub(crate) fn prepare(lowest: i32) -> bool {
+    if READY.load(Ordering::Relaxed) < 0 {
+        let low = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        READY.store(low.map_or(-1, |low| moved(low.into_raw_fd(), lowest)), Ordering::Relaxed);
+    }
+    READY.load(Ordering::Relaxed) >= 0
+}
+
+/// The descriptor, which the program does not know of.
+pub(crate) fn hidden() -> Option<i32> {
+    Some(READY.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
+}
+
+/// Leaves its number to the program, which takes it.
+pub(crate) fn leave_number() -> bool {
+    let Some(old) = hidden() else { return true };
+    READY.store(moved(old, old + 1), Ordering::Relaxed);
+    READY.load(Ordering::Relaxed) >= 0
+}
+
+/// Has a file under a number from `lowest` on, or under any other; -1: neither.
+fn moved(old: i32, lowest: i32) -> i32 {
+    let duplicate = |lowest: i32| {
+        let lowest = std::ptr::without_provenance_mut(lowest.unsigned_abs() as usize);
+        // SAFETY: F_DUPFD_CLOEXEC takes a number.
+        unsafe { real::fcntl(old, libc::F_DUPFD_CLOEXEC, lowest) }
+    };
+    let new = [lowest, 3].into_iter().map(duplicate).find(|new| *new >= 0).unwrap_or(-1);
+    // SAFETY: our own descriptor, which nobody else names.
+    unsafe { real::close(old) };
+    new
+}
+
+/// Takes what only this module asked for out of what the kernel reported; returns how many events are left.
+pub(crate) fn without_own(events: &mut [epoll_event]) -> usize {
+    let own = |event: &epoll_event| {
+        let epoll_event { events, u64: data } = *event;
+        data == DATUM && events == IN
+    };
+    let Some(place) = events.iter().position(own) else { return events.len() };
+    events.copy_within(place + 1.., place);
+    events.len() - 1
+}
+
+impl Set {
+    /// Has the thread that sleeps in the set, or the next one that waits there, check all of it again.
+    #[cold]
+    pub(crate) fn wake_waiter(&self) {
+        count(&COUNTERS.rechecks, 1);
+        self.was_woken.store(true, Ordering::Relaxed);
+        if !self.watch(libc::EPOLL_CTL_MOD, IN | ONCE) {
+            // The first time, or it has another number now.
+            self.watch(libc::EPOLL_CTL_ADD, IN | ONCE);
+        }
+    }
+
+    fn watch(&self, operation: i32, events: u32) -> bool {
+        let mut event = epoll_event { events, u64: DATUM };
+        let (epfd, ready) = (self.epfd.load(Ordering::Relaxed), READY.load(Ordering::Relaxed));
+        // SAFETY: an event to read.
+        real::kept_errno(|| unsafe { real::epoll_ctl(epfd, operation, ready, &raw mut event) == 0 })
+    }
+
+    /// The same, if the thread sleeps by the number that all senders wake it for once.
+    #[inline]
+    pub(crate) fn disturb(&self) {
+        if self.is_numbered.load(Ordering::SeqCst) {
+            self.wake_waiter();
+        }
+    }
+}
+
+impl Inner {
+    /// Before any of its connections is hot: the set can be woken. Where the kernel has no memory
+    /// for that, each connection has wake-ups of its own.
+    pub(super) fn can_be_woken(&mut self) {
+        let set = at(self.number);
+        if !self.wakes && !self.crowd {
+            self.wakes = set.watch(libc::EPOLL_CTL_ADD, ONCE) || set.watch(libc::EPOLL_CTL_MOD, ONCE);
+            // None is in the list yet.
+            self.crowd = !self.wakes;
+        }
+    }
+}
+
+impl Promoted {
+    /// So many bytes were taken out of the kernel: what woke the set for all of its
+    /// connections may have been among them.
+    #[inline]
+    pub(crate) fn took_from_kernel(&mut self, count: usize) {
+        self.connection.took_from_kernel(count);
+        if self.listed_in != 0 {
+            at(self.listed_in - 1).disturb();
+        }
+    }
+}
