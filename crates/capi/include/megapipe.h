@@ -132,7 +132,8 @@ enum mp_cmd {
 	MP_WRITE = 4,        /* size: bytes, which are all, or -errno */
 	MP_DISCONNECT = 5,   /* size: 0 or -errno; also of mp_shutdown() */
 	MP_TIMER = 6,        /* size: 0, or -ECANCELED */
-	MP_WAKE = 7          /* mp_wakeup() was called */
+	MP_WAKE = 7,         /* mp_wakeup() was called */
+	MP_WRITABLE = 8      /* half of the write queue is free, after MP_EQUEUE */
 };
 
 struct mp_event {

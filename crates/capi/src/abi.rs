@@ -103,6 +103,7 @@ pub(crate) const WRITE: u32 = 4;
 pub(crate) const DISCONNECT: u32 = 5;
 pub(crate) const TIMER: u32 = 6;
 pub(crate) const WAKE: u32 = 7;
+pub(crate) const WRITABLE: u32 = 8;
 
 impl MpConfig {
     /// All bytes 0: every default.
@@ -294,6 +295,7 @@ mod tests {
             ("MP_DISCONNECT", DISCONNECT),
             ("MP_TIMER", TIMER),
             ("MP_WAKE", WAKE),
+            ("MP_WRITABLE", WRITABLE),
         ] {
             claim(name, value.into());
         }

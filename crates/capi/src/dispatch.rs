@@ -138,6 +138,7 @@ fn tell(inner: &mut Inner, completion: Completion) -> MpEvent {
             told.cmd = abi::TIMER;
             told.size = bytes(result.map(|()| 0));
         }
+        Event::Writable => told.cmd = abi::WRITABLE,
         Event::Wake => told.cmd = abi::WAKE,
     }
     told

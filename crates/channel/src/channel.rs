@@ -487,7 +487,7 @@ impl Channel {
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {
-        self.core.done.is_empty() && !self.core.woken
+        !self.core.can_hand_out()
     }
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
@@ -511,6 +511,9 @@ impl Channel {
             self.core.woken = false;
             self.core.stats.completions += 1;
             return Some(Completion { handle: Handle::NONE, cookie: 0, op: OpId::NONE, event: Event::Wake });
+        }
+        if let Some(completion) = self.core.next_writable() {
+            return Some(completion);
         }
         if let Some(completion) = self.accept_handed_over() {
             return Some(completion);

@@ -14,7 +14,7 @@ pub struct Completion {
     pub handle: Handle,
     /// The handle's cookie (paper, section 3.2), or the timer's; 0 for a wake-up.
     pub cookie: u64,
-    /// The operation; [`OpId::NONE`] for a wake-up.
+    /// The operation; [`OpId::NONE`] for a wake-up, and for room in a write queue.
     pub op: OpId,
     /// What happened.
     pub event: Event,
@@ -50,6 +50,9 @@ pub enum Event {
         /// The data that was given to the write.
         data: WriteData,
     },
+    /// Half of the handle's write queue is free, after a write was refused with
+    /// [`crate::SubmitError::QueueFull`].
+    Writable,
     /// A disconnect or shutdown ended.
     Disconnect(io::Result<()>),
     /// A timer fired (`Ok`) or was cancelled (ECANCELED).

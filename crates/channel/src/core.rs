@@ -36,6 +36,8 @@ pub(crate) struct Core {
     /// all of them at once.
     pub(crate) fresh: VecDeque<Fresh>,
     pub(crate) done: VecDeque<Done>,
+    /// Handles whose write queue has room again; see [`Room`].
+    pub(crate) writable: VecDeque<Handle>,
     pub(crate) read_pool: Rc<Pool>,
     pub(crate) write_pool: Rc<Pool>,
     pub(crate) lwsockets: Rc<LwOwner>,
@@ -119,6 +121,8 @@ pub(crate) struct HandleEntry {
     pub(crate) write_state: WriteState,
     /// A send met a full socket buffer: the next one has to wait for room.
     pub(crate) write_blocked: bool,
+    /// Whether a completion tells of room in the write queue.
+    pub(crate) room: Room,
     /// What a C caller lent to queued writes is copied as soon as the engine lets go of it.
     pub(crate) takes_back: bool,
     pub(crate) cookie: u64,
@@ -169,6 +173,17 @@ pub(crate) enum WriteState {
     /// In the kernel beyond this turn, waiting for room in the socket buffer: the queued
     /// data must stay where it is.
     Held,
+}
+
+/// What becomes of a full write queue's refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// No write was refused since the last one that was queued.
+    Unasked,
+    /// A write was refused: a completion is due when half of the queue is free.
+    Asked,
+    /// In [`Core::writable`].
+    Due,
 }
 
 pub(crate) struct Op {
@@ -233,6 +248,7 @@ impl Core {
             requests: VecDeque::with_capacity(config.batch_threshold as usize * 2),
             fresh: VecDeque::with_capacity(config.batch_threshold as usize),
             done: VecDeque::with_capacity(1024),
+            writable: VecDeque::new(),
             read_pool: pool(config.read_buffers, "memory for read buffers")?,
             write_pool: pool(config.write_buffers, "memory for write buffers")?,
             lwsockets: LwOwner::new(),
@@ -271,6 +287,12 @@ impl Core {
     #[inline]
     pub(crate) fn queued(&self) -> usize {
         self.requests.len() + self.fresh.len()
+    }
+
+    /// Whether there is something to hand out.
+    #[inline]
+    pub(crate) fn can_hand_out(&self) -> bool {
+        !self.done.is_empty() || self.woken || !self.writable.is_empty()
     }
 
     /// The index of an open handle.
@@ -316,6 +338,7 @@ impl Core {
             state: State::Open,
             write_state: WriteState::Idle,
             write_blocked: false,
+            room: Room::Unasked,
             takes_back: false,
             cookie,
             in_engine: 0,

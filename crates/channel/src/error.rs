@@ -72,7 +72,8 @@ pub enum SubmitError {
     #[error("too many operations are pending; dispatch completions first or raise operations_max")]
     OperationsFull,
     /// `Config::write_queue_max` writes are queued on this handle: its peer does not read.
-    #[error("the handle's write queue is full; wait for its writes to complete or raise write_queue_max")]
+    /// [`crate::Event::Writable`] comes when half of them are gone.
+    #[error("the handle's write queue is full; wait until the handle is writable or raise write_queue_max")]
     QueueFull,
     /// The file cannot do this: an accept on a connection, a write to a listener.
     #[error("this kind of file does not support the operation")]

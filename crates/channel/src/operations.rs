@@ -197,7 +197,8 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`Rejected`] gives the data back; [`SubmitError::QueueFull`] is how a peer that does
+    /// [`Rejected`] gives the data back; [`SubmitError::QueueFull`], after which an
+    /// [`crate::Event::Writable`] comes, is how a peer that does
     /// not read shows: what is queued is tried first, and the kernel takes no more. A peer that
     /// reads, but later than it sends, can meet it too: a server that wants to wait for such a
     /// one uses [`Self::write`] and reads on when it completes.

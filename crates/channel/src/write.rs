@@ -8,8 +8,8 @@ use std::net::{Shutdown, SocketAddr, SocketAddrV4, SocketAddrV6};
 use socket2::SockAddr;
 
 use crate::buffer::WriteData;
-use crate::completion::Event;
-use crate::core::{Core, Op, OpKind, State, WriteState, outcome};
+use crate::completion::{Completion, Event};
+use crate::core::{Core, Op, OpKind, Room, State, WriteState, outcome};
 use crate::engine::{Done, Request};
 use crate::error::SubmitError;
 use crate::id::{Handle, OpId};
@@ -78,13 +78,15 @@ impl Core {
         handle: u32,
         mut kind: OpKind,
     ) -> Result<OpId, (SubmitError, OpKind)> {
-        let Some(entry) = self.handles.at(handle) else {
+        let Some(entry) = self.handles.at_mut(handle) else {
             return Err((SubmitError::StaleHandle, kind));
         };
         let fresh = entry.write_state == WriteState::Fresh;
         if entry.writes.len + u32::from(fresh) >= self.config.write_queue_max {
+            entry.room = Room::Asked;
             return Err((SubmitError::QueueFull, kind));
         }
+        entry.room = Room::Unasked;
         if entry.write_blocked
             && !self.ops.is_full()
             && let OpKind::Write { data, .. } = &mut kind
@@ -414,6 +416,25 @@ impl Core {
 
     fn pop_write(&mut self, handle: u32, op: u32) {
         self.unlink(handle, op, |entry| &mut entry.writes);
+        let name = self.name_of(handle);
+        let Some(entry) = self.handles.at_mut(handle) else { return };
+        if entry.room == Room::Asked && entry.writes.len <= self.config.write_queue_max / 2 {
+            entry.room = Room::Due;
+            self.writable.push_back(name);
+        }
+    }
+
+    /// The next handle whose refused write would be taken now.
+    pub(crate) fn next_writable(&mut self) -> Option<Completion> {
+        while let Some(handle) = self.writable.pop_front() {
+            let Ok(entry) = self.open_entry(handle) else { continue };
+            if std::mem::replace(&mut entry.room, Room::Unasked) == Room::Due {
+                let cookie = entry.cookie;
+                self.stats.completions += 1;
+                return Some(Completion { handle, cookie, op: OpId::NONE, event: Event::Writable });
+            }
+        }
+        None
     }
 
     pub(crate) fn settle_write(&mut self, done: &Done) -> Option<Event> {

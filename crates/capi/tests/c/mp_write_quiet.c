@@ -6,7 +6,7 @@ int main(void)
 	static char large[20000], answer[20008];
 	struct mp_event event;
 	char small[] = "answer42";
-	int peer, status = 0;
+	int peer, addr, status = 0;
 	mp_handle handle = tcp_handle(channel, NULL, &peer);
 
 	EQUAL(mp_write_quiet(handle, NULL, 4), -EINVAL);
@@ -26,6 +26,31 @@ int main(void)
 	for (size_t i = 8; i < sizeof(answer); i++)
 		EQUAL(answer[i], 'l');
 	no_event(channel);
+
+	/* A full queue refuses a write, and room is an event, once the peer reads. */
+	{
+		static char sink[1 << 16];
+		int peer_of_slow, more = 1;
+		mp_handle slow = tcp_handle(channel, &addr, &peer_of_slow);
+
+		while ((status = mp_write_quiet(slow, large, sizeof(large))) == 0)
+			;
+		EQUAL(status, -MP_EQUEUE);
+		no_event(channel);
+		fcntl(peer_of_slow, F_SETFL, O_NONBLOCK);
+		while (more) {
+			while (read(peer_of_slow, sink, sizeof(sink)) > 0)
+				;
+			more = mp_dispatch(channel, 1000000, &event) == 0;
+		}
+		EQUAL(event.cmd, MP_WRITABLE);
+		EQUAL(event.handle, slow);
+		CHECK(event.cookie == &addr);
+		EQUAL(mp_write_quiet(slow, large, sizeof(large)), 0);
+		EQUAL(mp_reset(slow), 0);
+		close(peer_of_slow);
+		status = 0;
+	}
 
 	/* A failure does surface. */
 	close(peer);

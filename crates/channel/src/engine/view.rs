@@ -348,7 +348,7 @@ impl View<'_> {
     /// Whether there is something to hand out: a turn must not sleep then.
     #[inline]
     pub(crate) fn has_results(&self) -> bool {
-        !self.core.done.is_empty() || self.core.woken
+        self.core.can_hand_out()
     }
 
     /// A waker was used.

@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use channel::{
-    AcceptAs, AcceptCount, AcceptError, Channel, Config, ControlError, CreateError, Event, Handle, ReadData,
-    RegisterError, Source, SubmitError, WriteData,
+    AcceptAs, AcceptCount, AcceptError, Channel, Config, ControlError, CreateError, Event, Handle, OpId,
+    ReadData, RegisterError, Source, SubmitError, WriteData,
 };
 
 use crate::conformance::Fixture;
@@ -166,12 +166,52 @@ pub fn the_write_queue(fixture: &mut Fixture) -> Verdict {
         let (bytes, mut seen) = driver.while_peer(|| net::read_exactly(&mut peer, 300_020));
         assert_eq!(net::read_exactly(&mut other_peer, 10), [5; 10]);
         assert!(bytes[300_000..] == [[2; 10], [3; 10]].concat());
-        while seen.len() < 2 {
+        while seen.len() < 3 {
             seen.push(driver.next());
         }
+        // Two refusals, and one word of room.
+        let room = seen.iter().position(|one| matches!(one.event, Event::Writable)).expect("room is told");
+        assert_eq!(seen.remove(room).handle, handle);
         assert!(seen[0].op == head && seen[1].op == tail);
         let op = driver.write(handle, vec![4; 10]).unwrap();
         assert_eq!(driver.expect_write(op).unwrap(), 10);
+    }
+    Ok(())
+}
+
+pub fn room_in_a_write_queue(fixture: &mut Fixture) -> Verdict {
+    const MAX: u32 = 8;
+    for form in Form::ALL {
+        let mut driver = fixture.driver_with(|config| config.write_queue_max = MAX);
+        let (socket, mut peer) = net::tight_tcp_pair();
+        let handle = driver.add(socket, form, 77);
+        let message = vec![9; 200_000];
+        let mut taken = 0;
+        // Each time the program writes until it is refused, and goes on when there is room.
+        for _ in 0..5 {
+            let mut refused = false;
+            while !refused {
+                refused = driver.write_quiet(handle, message.clone()).is_err();
+                taken += usize::from(!refused);
+            }
+            driver.expect_silence();
+            // An engine may send the queue in one piece: the peer reads all of it.
+            let bytes = std::mem::take(&mut taken) * message.len();
+            let (_, seen) = driver.while_peer(|| net::read_exactly(&mut peer, bytes));
+            let mut seen = seen.into_iter();
+            let room = seen.next().unwrap_or_else(|| driver.next());
+            assert!(matches!(room.event, Event::Writable) && seen.next().is_none(), "{room:?}");
+            assert_eq!((room.handle, room.cookie, room.op), (handle, 77, OpId::NONE));
+            for _ in 0..MAX / 2 {
+                driver.write_quiet(handle, message.clone()).unwrap();
+                taken += 1;
+            }
+        }
+        // A write that fits says nothing of room, nor does a closed handle.
+        while driver.write_quiet(handle, message.clone()).is_ok() {}
+        driver.close(handle).unwrap();
+        let (_, seen) = driver.while_peer(|| net::read_to_end(&mut peer));
+        assert!(seen.is_empty(), "{seen:?}");
     }
     Ok(())
 }

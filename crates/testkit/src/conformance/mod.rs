@@ -264,6 +264,7 @@ macro_rules! for_each_case {
                 the_table_of_handles
                 the_table_of_lwsockets
                 the_write_queue
+                room_in_a_write_queue
                 a_dry_pool_starves_nobody
                 a_hoarded_pool_pauses_and_resumes
                 a_blocked_write_leaves_the_pool
