@@ -161,6 +161,7 @@ int mp_dispatch(mp_channel *channel, int64_t timeout_ns, struct mp_event *event)
 int mp_flush(mp_channel *channel);
 int mp_cancel(mp_channel *channel, mp_op op);
 mp_op mp_timer(mp_channel *channel, int64_t after_ns, void *cookie);
+int mp_move_timer(mp_channel *channel, mp_op timer, int64_t after_ns);
 int mp_buffer_release(mp_channel *channel, uint32_t buffer);
 
 /* ---- Handles ------------------------------------------------------------------------ */

@@ -69,6 +69,20 @@ pub extern "C" fn mp_timer(channel: *const Slot, after_ns: i64, cookie: *mut c_v
     }))
 }
 
+/// See mp_move_timer(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_move_timer(channel: *const Slot, timer: i64, after_ns: i64) -> c_int {
+    if channel.is_null() {
+        return int(Err(INVALID));
+    }
+    int(with_channel(channel, |inner| {
+        let after = u64::try_from(after_ns).map(Duration::from_nanos).map_err(|_| INVALID)?;
+        let timer = number::to_op(timer).ok_or(Errno(libc::ENOENT))?;
+        inner.channel.move_timer(timer, after)?;
+        Ok(0)
+    }))
+}
+
 /// See mp_buffer_release(3).
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_buffer_release(channel: *const Slot, buffer: u32) -> c_int {

@@ -521,8 +521,7 @@ impl Channel {
         while let Some(op) = self.ended_timers.pop_front() {
             let cancelled = io::Error::from_raw_os_error(libc::ECANCELED);
             if let Some(completion) = self.core.end_timer(op, Err(cancelled)) {
-                let (live, ops) = (self.core.timers_live, &self.core.ops);
-                self.core.timers.shrink(live, |op| ops.get(op.index, op.generation).is_some());
+                self.core.forget_stale_timers();
                 return Some(completion);
             }
         }

@@ -138,7 +138,7 @@ pub enum AcceptError {
     Io(#[source] io::Error),
 }
 
-/// Why a cancel had nothing to do.
+/// Why a cancel, or a move of a timer, had nothing to do.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the operation has completed or never was of this channel")]
 pub struct CancelError;

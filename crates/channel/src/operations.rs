@@ -11,14 +11,14 @@ use socket2::SockAddr;
 use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
-use crate::core::{OpKind, State, WriteState};
+use crate::core::{Op, OpKind, State, WriteState};
 use crate::engine::view::View;
 use crate::engine::{self, Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::rejected::Rejected;
 use crate::source::Shape;
-use crate::timer::FAR;
+use crate::timer::{Due, FAR};
 use crate::write::{Destination, PARTS_MAX};
 
 /// Turns that a bell may take to reach the kernel; an engine repeats what is interrupted.
@@ -589,8 +589,11 @@ impl Channel {
         let entry = self.core.op_mut(op).ok_or(CancelError)?;
         match entry.kind {
             OpKind::Write { .. } | OpKind::Disconnect(_) => self.core.cancel_write(op),
-            OpKind::Timer { .. } => self.ended_timers.push_back(op),
             _ if entry.cancelled => {}
+            OpKind::Timer { .. } => {
+                entry.cancelled = true;
+                self.ended_timers.push_back(op);
+            }
             _ => {
                 entry.cancelled = true;
                 if entry.started {
@@ -610,11 +613,28 @@ impl Channel {
     ///
     /// [`SubmitError::OperationsFull`].
     pub fn timer(&mut self, after: Duration, cookie: u64) -> Result<OpId, SubmitError> {
-        let op =
-            self.core.add_op(Handle::NONE.index, OpKind::Timer { cookie }).map_err(|(reason, _)| reason)?;
-        self.core.timers.insert(Instant::now() + after.min(FAR), op);
+        let at = Instant::now() + after.min(FAR);
+        let kind = OpKind::Timer { cookie, due: Due { at, entry_at: at } };
+        let op = self.core.add_op(Handle::NONE.index, kind).map_err(|(reason, _)| reason)?;
+        self.core.timers.insert(at, op);
         self.core.timers_live += 1;
         Ok(op)
+    }
+
+    /// Has a timer fire `after` from now, instead of at the time it had. A move to a later time,
+    /// as of an idle timeout with each message, only stores that time.
+    ///
+    /// # Errors
+    ///
+    /// [`CancelError`] if the timer's completion was handed out, if it was cancelled, or if `timer`
+    /// is another operation.
+    pub fn move_timer(&mut self, timer: OpId, after: Duration) -> Result<(), CancelError> {
+        let at = Instant::now() + after.min(FAR);
+        match self.core.op(timer) {
+            Some(Op { kind: OpKind::Timer { .. }, cancelled: false, .. }) => self.core.move_timer(timer, at),
+            _ => return Err(CancelError),
+        }
+        Ok(())
     }
 
     /// An empty buffer of the write pool, to be filled and written without allocating.

@@ -15,31 +15,66 @@ pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Instant, u64)>>,
 }
 
+/// When a timer fires. A move to a later time only stores it: the entry of the heap, which comes
+/// up first, is then queued again.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Due {
+    pub(crate) at: Instant,
+    /// The time of the entry that counts, which is not later; those of other times are stale.
+    pub(crate) entry_at: Instant,
+}
+
 impl Timers {
     pub(crate) fn insert(&mut self, at: Instant, op: OpId) {
         self.heap.push(Reverse((at, op.to_bits())));
     }
 
-    /// The next deadline. It may be that of a cancelled timer: a wait ends early then,
-    /// which costs a turn and nothing else.
+    /// The next deadline. It may be that of a cancelled timer, or of one that was moved: a wait
+    /// ends early then, which costs a turn and nothing else.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.heap.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A timer whose time has come. It may have been cancelled meanwhile.
-    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<OpId> {
+    /// An entry whose time has come, and its time. Its timer may have been cancelled or moved
+    /// meanwhile.
+    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<(Instant, OpId)> {
         let Reverse((at, _)) = self.heap.peek()?;
         if *at > now {
             return None;
         }
-        self.heap.pop().map(|Reverse((_, bits))| OpId::from_bits(bits))
+        self.heap.pop().map(|Reverse((at, bits))| (at, OpId::from_bits(bits)))
     }
 
-    /// Forgets cancelled timers once they are the larger part, so that the heap stays
-    /// within twice the number of live ones.
-    pub(crate) fn shrink(&mut self, live: usize, is_live: impl Fn(OpId) -> bool) {
+    /// Forgets entries of cancelled and moved timers once they are the larger part, so that the
+    /// heap stays within twice the number of live ones.
+    pub(crate) fn shrink(&mut self, live: usize, is_live: impl Fn(Instant, OpId) -> bool) {
         if self.heap.len() > 64 && self.heap.len() > live * 2 {
-            self.heap.retain(|Reverse((_, bits))| is_live(OpId::from_bits(*bits)));
+            self.heap.retain(|Reverse((at, bits))| is_live(*at, OpId::from_bits(*bits)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::channel::Channel;
+    use crate::config::{Config, EngineKind};
+
+    use super::*;
+
+    #[test]
+    fn the_heap_stays_within_twice_the_live_timers() {
+        let config = Config { engine: Some(EngineKind::Epoll), ..Config::default() };
+        let mut channel = Channel::new(config).unwrap();
+        let timers: Vec<_> =
+            (0..100).map(|cookie| channel.timer(Duration::from_secs(3600), cookie).unwrap()).collect();
+        // Each time earlier, then later, so that entries become stale and true again.
+        for round in (1..1000).rev() {
+            for &timer in &timers {
+                channel.move_timer(timer, Duration::from_secs(round)).unwrap();
+                channel.move_timer(timer, Duration::from_secs(2 * round)).unwrap();
+            }
+            assert!(channel.core.timers.heap.len() <= 2 * timers.len());
+        }
+        assert!(channel.dispatch(Some(Duration::ZERO)).unwrap().is_none());
     }
 }

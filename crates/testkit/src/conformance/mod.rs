@@ -243,6 +243,7 @@ macro_rules! for_each_case {
                 a_cancelled_timer_says_so_once
                 timers_do_not_starve_io
                 thousands_of_cancelled_timers
+                a_moved_timer_fires_at_its_last_time
             }
             waking {
                 a_wake_ends_a_wait

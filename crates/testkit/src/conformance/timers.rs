@@ -110,3 +110,40 @@ pub fn thousands_of_cancelled_timers(fixture: &mut Fixture) -> Verdict {
     driver.expect_silence();
     Ok(())
 }
+
+pub fn a_moved_timer_fires_at_its_last_time(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (short, hour) = (Duration::from_millis(20), Duration::from_secs(3600));
+    let start = Instant::now();
+    let later = driver.timer(Duration::ZERO, 1).unwrap();
+    let earlier = driver.timer(hour, 2).unwrap();
+    let back_and_forth = driver.timer(hour, 3).unwrap();
+    let far = driver.timer(short, 4).unwrap();
+    driver.move_timer(later, short * 2).unwrap();
+    driver.move_timer(earlier, short).unwrap();
+    for after in [Duration::ZERO, hour, short, hour, short * 3] {
+        driver.move_timer(back_and_forth, after).unwrap();
+    }
+    driver.move_timer(far, Duration::MAX).unwrap();
+    // In any order: the times count from calls that may be far apart.
+    let mut left = vec![(later, 1, short * 2), (earlier, 2, short), (back_and_forth, 3, short * 3)];
+    while !left.is_empty() {
+        let completion = driver.next();
+        let place = left.iter().position(|(op, ..)| *op == completion.op).expect("it fires once");
+        let (op, cookie, after) = left.swap_remove(place);
+        assert_eq!(completion.cookie, cookie);
+        assert!(matches!(completion.event, Event::Timer(Ok(()))), "{:?}", completion.event);
+        assert!(start.elapsed() >= after, "a timer is early");
+        assert!(driver.move_timer(op, short).is_err(), "it has fired");
+    }
+    driver.expect_silence();
+    driver.cancel(far).unwrap();
+    assert!(driver.move_timer(far, short).is_err(), "it is cancelled");
+    assert!(matches!(driver.next().event, Event::Timer(Err(_))));
+    let (socket, _peer) = net::tcp_pair();
+    let handle = driver.register(socket, 0).unwrap();
+    let read = driver.read(handle).unwrap();
+    assert!(driver.move_timer(read, short).is_err(), "it is a read");
+    driver.expect_silence();
+    Ok(())
+}
