@@ -72,7 +72,7 @@ impl Driver {
             more = self.host.output(now, &mut self.out);
             self.device.send(&mut self.out).expect("the device");
         }
-        let due = self.device.deadline().map(|at| Time::from_micros(at.as_micros() as u64));
+        let due = self.device.deadline().map(|at| Time::from_micros(at.as_nanos().div_ceil(1000) as u64));
         let deadline = [self.host.deadline(), due].into_iter().flatten().min();
         let wait =
             deadline.map_or(Duration::from_millis(20), |at| at.since(now)).min(Duration::from_millis(20));

@@ -46,11 +46,14 @@ impl<C: Control> Stack<C> {
         }
         let window = u32::from(head.window) << hot.snd_scale();
         let same_window = window == hot.snd_wnd;
+        let acked = ack - hot.snd_una;
         if hot.snd_wl1.upto(head.seq) {
             hot.snd_wnd = window;
             hot.snd_wl1 = head.seq;
+        } else {
+            // An overtaken segment: it acknowledges, and offers nothing. The right edge stays.
+            hot.snd_wnd = hot.snd_wnd.saturating_sub(acked);
         }
-        let acked = ack - hot.snd_una;
         if hot.cold != NO_COLD {
             let cold = &mut self.colds[hot.cold];
             cold.wnd_max = cold.wnd_max.max(window);

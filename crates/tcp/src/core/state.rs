@@ -51,7 +51,8 @@ impl State {
             (_, Step::End) => Closed,
             (SynSent, Step::SynReceived) => SynReceived,
             (SynSent | SynReceived, Step::SynAcknowledged) => Established,
-            (SynReceived | Established, Step::Close) => FinWait1,
+            // Before, the program's close waits for the handshake (RFC 9293, 3.10.4).
+            (Established, Step::Close) => FinWait1,
             (CloseWait, Step::Close) => LastAck,
             (FinWait1, Step::FinAcknowledged) => FinWait2,
             (Closing, Step::FinAcknowledged) => TimeWait,

@@ -32,13 +32,13 @@ impl<C: Control> Stack<C> {
             return Plan::Nothing;
         }
         let data = self.plan_data(slot, hot);
-        if data != Plan::Nothing {
+        if !matches!(data, Plan::Nothing | Plan::Starved) {
             return data;
         }
         if hot.has(flag::PROBE) {
             return Plan::Probe;
         }
-        if hot.has(flag::ACK_NOW) { Plan::Ack } else { Plan::Nothing }
+        if hot.has(flag::ACK_NOW) { Plan::Ack } else { data }
     }
 
     fn plan_data(&self, slot: u32, hot: &Hot) -> Plan {

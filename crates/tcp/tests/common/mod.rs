@@ -1,11 +1,15 @@
 //! Two hosts over a memory link, under virtual time.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+mod wire;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use packet::link::{self, Link};
 use packet::{Batch, Capabilities, Device, Direction, Faults, Faulty};
+pub(crate) use wire::Wire;
+
 use tcp::{Config, Flow, Host, Listener, Pattern, Prefix, Read, Time};
 
 pub(crate) const OFFLOADS: Capabilities = Capabilities { mtu: 1500, checksum: true, segment: 65_535 };
@@ -37,6 +41,7 @@ pub(crate) struct Side {
 pub(crate) struct Net {
     pub(crate) now: Time,
     pub(crate) sides: [Side; 2],
+    pub(crate) wire: Wire,
 }
 
 impl Net {
@@ -55,7 +60,7 @@ impl Net {
                 out: Batch::new(1 << 20),
             }
         });
-        Net { now: Time::from_micros(1_000_000), sides }
+        Net { now: Time::from_micros(1_000_000), sides, wire: Wire::default() }
     }
 
     pub(crate) fn plain(capabilities: Capabilities) -> Net {
@@ -85,6 +90,9 @@ impl Net {
                 let mut more = true;
                 while more {
                     more = side.host.output(self.now, &mut side.out);
+                    for frame in side.out.frames() {
+                        self.wire.sent(self.now.micros(), frame.bytes);
+                    }
                     moved += side.device.send(&mut side.out).expect("a memory link");
                 }
             }
@@ -98,7 +106,8 @@ impl Net {
     /// When something happens next.
     pub(crate) fn next(&self) -> Option<Time> {
         let times = self.sides.iter().flat_map(|side| {
-            let device = side.device.deadline().map(|at| Time::from_micros(at.as_micros() as u64));
+            let device =
+                side.device.deadline().map(|at| Time::from_micros(at.as_nanos().div_ceil(1000) as u64));
             [side.host.deadline(), device]
         });
         times.flatten().min()
