@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels soak soak-apps loom miri model lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench install uninstall clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels soak soak-apps loom miri model lint demo bench install uninstall clean help
+.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench install uninstall clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -37,6 +37,12 @@ miri: ## Check the memory accesses of the rings, with miri of the nightly toolch
 
 model: ## Check every interleaving of two promoted ends, their kernel connection and their monitor
 	$(CARGO) test --release --locked -p megapipe-promote --test model -- --include-ignored --nocapture
+
+fuzz: ## Run each fuzz target for FUZZ_SECONDS (600)
+	scripts/fuzz.sh
+
+nightly: ## Run the checks that take long (PARTS names some), and sum up
+	scripts/nightly.sh
 
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh
