@@ -19,7 +19,7 @@ fn each(options: Options, test: impl Fn(Receiver)) {
         if receiver.backend() == backend {
             test(receiver);
         } else {
-            println!("SKIPPED the receiver on io_uring: there is none here");
+            println!("SKIPPED the receiver on io_uring: none, or one with unsafe direct descriptors");
         }
     }
 }

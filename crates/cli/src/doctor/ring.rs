@@ -76,7 +76,9 @@ fn replacement(feature: &str) -> &'static str {
         }
         "buffer_ring" => "the epoll engine: reads have nowhere to put their bytes",
         "sparse_files" => "ordinary descriptors, kept private, for lightweight sockets",
-        "direct_descriptors_safe" => "ordinary descriptors, kept private, for lightweight sockets",
+        "direct_descriptors_safe" => {
+            "ordinary descriptors, kept private, for lightweight sockets; epoll for the receiver of crate mmsg"
+        }
         "fixed_fd_install" => "ordinary descriptors, kept private, for lightweight sockets",
         "cqe_skip" => "the epoll engine: successful steps would drown the others in completions",
         "min_wait" => "the first completion ends a wait: smaller batches under a latency bound",
