@@ -48,15 +48,13 @@ impl<C: Control> Stack<C> {
         let same_window = window == hot.snd_wnd;
         let acked = ack - hot.snd_una;
         if hot.snd_wl1.upto(head.seq) {
-            hot.snd_wnd = window;
+            hot.offered(window);
             hot.snd_wl1 = head.seq;
         } else {
             // An overtaken segment: it acknowledges, and offers nothing. The right edge stays.
             hot.snd_wnd = hot.snd_wnd.saturating_sub(acked);
         }
         if hot.cold != NO_COLD {
-            let cold = &mut self.colds[hot.cold];
-            cold.wnd_max = cold.wnd_max.max(window);
             let duplicate = acked == 0 && len == 0 && same_window && !head.flags.has(Flags::FIN);
             self.on_delivery(now, slot, head, duplicate);
         }
@@ -85,6 +83,8 @@ impl<C: Control> Stack<C> {
         let acked = ack.past(hot.snd_una);
         let with_sack = hot.has(flag::SACK);
         let flight = cold.in_flight();
+        // Not in a fast recovery, and not by the acknowledgement that ends it (RFC 5681, 3.2).
+        let may_grow = cold.recovery.is_none() || cold.by_timeout;
         let sacks = if with_sack { &head.sacks[..] } else { &[] };
         let delivered = cold.acknowledge(ack, hot.snd_nxt, sacks, now);
         if let Some(rtt) = delivered.rtt {
@@ -102,6 +102,8 @@ impl<C: Control> Stack<C> {
             // A partial acknowledgement (RFC 6582, 3.2, step 3).
             if cold.recovery.is_some_and(|point| ack.before(point)) {
                 lost = cold.lose_first(mss);
+                // Whatever is in flight: there is one for each round trip.
+                hot.set(flag::FORCE);
             }
         } else if duplicate && !cold.sent.is_empty() {
             cold.duplicates += 1;
@@ -128,7 +130,7 @@ impl<C: Control> Stack<C> {
                 // Fast retransmit (RFC 5681, 3.2): the first one at once.
                 hot.set(flag::FORCE);
             }
-        } else if acked > 0 && cold.limited && (cold.recovery.is_none() || cold.by_timeout) {
+        } else if acked > 0 && cold.limited && may_grow {
             self.control.acknowledged(&mut hot.window, acked, mss);
             cold.limited = false;
         }

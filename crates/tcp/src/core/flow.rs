@@ -85,8 +85,9 @@ pub(crate) struct Hot {
     pub(crate) scales: u8,
     pub(crate) backoff: u8,
     pub(crate) ready: Ready,
-    /// Acknowledgements that are still sent without delay, at the start.
-    pub(crate) quick: u8,
+    /// Acknowledgements that are still sent without delay (lower three bits), and the binary
+    /// logarithm of the largest window that the peer has offered.
+    pub(crate) quick_and_largest: u8,
     /// The current second (upper four bits) and its challenge ACKs.
     pub(crate) challenges: u8,
     /// Unanswered probes.
@@ -121,6 +122,18 @@ impl Hot {
 
     pub(crate) fn rcv_scale(&self) -> u32 {
         u32::from(self.scales >> 4)
+    }
+
+    /// The largest window that the peer has offered, rounded down to a power of two.
+    pub(crate) fn largest_window(&self) -> u32 {
+        1 << (self.quick_and_largest >> 3)
+    }
+
+    /// The peer offers a window.
+    pub(crate) fn offered(&mut self, window: u32) {
+        let largest = window.max(1).ilog2().max(u32::from(self.quick_and_largest >> 3));
+        self.quick_and_largest = (largest as u8) << 3 | self.quick_and_largest & 7;
+        self.snd_wnd = window;
     }
 
     /// The right edge of the peer's window.
@@ -224,8 +237,6 @@ pub(crate) struct Cold {
     pub(crate) reorder_at: Option<Time>,
     /// When something was last acknowledged, or the first byte sent.
     pub(crate) progress_at: Time,
-    /// The largest window that the peer offered.
-    pub(crate) wnd_max: u32,
     /// The congestion window has held something back since it last grew.
     pub(crate) limited: bool,
     pub(crate) held: Few<Held, HELD_RANGES>,

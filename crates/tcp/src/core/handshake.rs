@@ -14,7 +14,7 @@ use crate::time::{Deadline, Time};
 
 /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
 /// start, and a delay costs it a round trip.
-const QUICK_ACKS: u8 = 16;
+const QUICK_ACKS: u8 = 7;
 
 /// A SYN is repeated so often: with a first timeout of 1 s that is more than three minutes
 /// (RFC 9293, MUST-23).
@@ -51,7 +51,7 @@ impl<C: Control> Stack<C> {
             scales: 0,
             backoff: 0,
             ready: Ready::default(),
-            quick: QUICK_ACKS,
+            quick_and_largest: QUICK_ACKS,
             challenges: 0,
             probes: 0,
         };
@@ -93,7 +93,7 @@ impl<C: Control> Stack<C> {
         hot.rcv_acked = head.seq;
         hot.snd_wl1 = head.seq;
         // RFC 7323, 2.2: the window of a SYN is never scaled.
-        hot.snd_wnd = u32::from(head.window);
+        hot.offered(u32::from(head.window));
         hot.mss = peer_mss(head, &hot.tuple).min(path_mss);
         if let Some(theirs) = head.scale {
             hot.scales = theirs | scale << 4;

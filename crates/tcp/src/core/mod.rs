@@ -235,7 +235,6 @@ impl<C: Control> Stack<C> {
         if hot.cold == NO_COLD {
             hot.cold = self.colds.insert(Cold::default())?;
             let cold = &mut self.colds[hot.cold];
-            cold.wnd_max = hot.snd_wnd;
             cold.rack.wnd_mult = 1;
         }
         Some(self.flows[slot].cold)

@@ -112,7 +112,9 @@ impl<C: Control> Stack<C> {
         hot.rcv_acked = hot.rcv_nxt;
         hot.ack_at = Deadline::NONE;
         hot.clear(flag::ACK_NOW);
-        hot.quick = hot.quick.saturating_sub(1);
+        if hot.quick_and_largest & 7 > 0 {
+            hot.quick_and_largest -= 1;
+        }
         if hot.cold != NO_COLD {
             self.colds[hot.cold].duplicate = None;
         }

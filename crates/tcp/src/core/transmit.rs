@@ -89,7 +89,7 @@ impl<C: Control> Stack<C> {
         let fin = hot.has(flag::FIN) && !hot.fin_is_sent() && all && usable > queued;
         let len = queued.min(self.burst(allowed, size));
         let whole = len - len % size;
-        let small_may_go = self.small_may_go(hot, cold, queued, usable, allowed);
+        let small_may_go = self.small_may_go(hot, queued, usable, allowed);
         // A rest goes along if it is the end of the queue and may go.
         let len = if len == queued && (small_may_go || fin) {
             len
@@ -109,7 +109,7 @@ impl<C: Control> Stack<C> {
 
     /// Whether less than a full segment may be sent (RFC 9293, 3.8.6.2.1 and 3.7.4; MUST-38,
     /// SHLD-7, MUST-17).
-    fn small_may_go(&self, hot: &Hot, cold: Option<&Cold>, queued: u32, usable: u32, allowed: u32) -> bool {
+    fn small_may_go(&self, hot: &Hot, queued: u32, usable: u32, allowed: u32) -> bool {
         if hot.has(flag::PUSH) || hot.has(flag::TAIL_PROBE) {
             return true;
         }
@@ -119,8 +119,9 @@ impl<C: Control> Stack<C> {
             return nothing_unacknowledged || no_delay;
         }
         // Half of the largest window that the peer ever offered.
-        let largest = cold.map_or(hot.snd_wnd, |cold| cold.wnd_max.max(hot.snd_wnd));
-        usable <= allowed && usable >= largest.div_ceil(2) && (nothing_unacknowledged || no_delay)
+        usable <= allowed
+            && usable >= hot.largest_window().div_ceil(2)
+            && (nothing_unacknowledged || no_delay)
     }
 
     /// Payload of one segment beside the options that it will have (RFC 6691, 3.1).

@@ -1,6 +1,7 @@
 //! Two hosts over a memory link, under virtual time.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod trace;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

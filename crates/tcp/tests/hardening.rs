@@ -1,0 +1,287 @@
+//! Forged segments, TIME_WAIT, keep-alive, ways to close, half-open connections. Traces.
+mod common;
+
+use std::time::Duration;
+
+use common::PORT;
+use common::trace::{Trace, ms};
+use tcp::{Answer, Event, Failure, Flow, Pattern, Read, ReadError, Ready, State, WriteError};
+
+fn state(trace: &Trace, flow: Flow) -> State {
+    trace.host.info(flow).expect("a flow").state
+}
+
+/// RFC 5961, 3.2: an RST resets at exactly the next number; inside the window it is challenged,
+/// outside it is dropped.
+#[test]
+fn forged_resets() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.send("R 2:2(0)");
+    trace.expect(&[". 1:1(0) ack 1"]);
+    trace.send("R 100000:100000(0)");
+    trace.expect(&[]);
+    assert_eq!(state(&trace, flow), State::Established);
+    trace.send("R 1:1(0)");
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0]), Err(ReadError::Failed(Failure::Reset)));
+    assert_eq!(trace.host.write(now, flow, &[0]), Err(WriteError::Failed(Failure::Reset)));
+    trace.host.close(now, flow);
+    trace.expect_nothing();
+}
+
+/// RFC 5961, 4.2 and 5.2: a SYN, and an acknowledgement of what was not sent or long ago, are
+/// challenged; section 7: not without limit.
+#[test]
+fn forged_syns_and_acknowledgements() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    for forged in ["S 1:1(0)", "S 5000:5000(0)", ". 1:1(0) ack 2", ". 1:1(0) ack 4294000000"] {
+        trace.send(forged);
+        trace.expect(&[". 1:1(0) ack 1"]);
+    }
+    let mut answers = 0;
+    for _ in 0..100 {
+        trace.send("R 2:2(0)");
+        answers += trace.take().len();
+    }
+    assert!(answers < 16, "{answers} challenges in one second");
+    trace.pass(Duration::from_secs(1));
+    trace.send("R 2:2(0)");
+    trace.expect(&[". 1:1(0) ack 1"]);
+    assert_eq!(state(&trace, flow), State::Established);
+}
+
+/// RFC 7323, 5.2 and 3.2: PAWS drops what is older than the newest, and answers; a segment
+/// without timestamps is dropped.
+#[test]
+fn old_timestamps() {
+    let (mut trace, _) = {
+        let mut trace = Trace::new(|_| {});
+        let listener = trace.listen();
+        trace.send("S 0:0(0) win 65535 <mss 1000,TS 1000 0>");
+        trace.take();
+        trace.send(". 1:1(0) ack 1 <TS 1001 0>");
+        let flow = trace.host.accept(listener).expect("a connection");
+        (trace, flow)
+    };
+    trace.send(". 1:11(10) ack 1 <TS 1005 0>");
+    trace.expect(&[". 1:1(0) ack 11 <TS>"]);
+    trace.send(". 11:21(10) ack 1 <TS 1004 0>");
+    trace.expect(&[". 1:1(0) ack 11 <TS>"]);
+    trace.send(". 11:21(10) ack 1");
+    trace.expect(&[]);
+    trace.send(". 11:21(10) ack 1 <TS 1005 0>");
+    trace.expect(&[". 1:1(0) ack 21 <TS>"]);
+}
+
+/// We close first, and reach TIME_WAIT.
+fn time_wait() -> Trace {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.expect(&["FP. 1:1(0) ack 1"]);
+    trace.send("F. 1:1(0) ack 2");
+    trace.expect(&[". 2:2(0) ack 2"]);
+    assert_eq!(trace.host.live_flows().count(), 0);
+    trace
+}
+
+/// RFC 9293, 3.6 and 3.10.7.4: TIME_WAIT answers a repeated FIN, for twice the segment lifetime
+/// after the last one; RFC 1337: an RST does not end it.
+#[test]
+fn time_wait_lasts() {
+    let mut trace = time_wait();
+    trace.pass(Duration::from_secs(50));
+    trace.send("R 2:2(0)");
+    trace.expect(&[]);
+    trace.send("F. 1:1(0) ack 2");
+    trace.expect(&[". 2:2(0) ack 2"]);
+    trace.pass(Duration::from_secs(50));
+    trace.send("F. 1:1(0) ack 2");
+    trace.expect(&[". 2:2(0) ack 2"]);
+    trace.pass(Duration::from_secs(61));
+    trace.send("F. 1:1(0) ack 2");
+    trace.expect(&["R 2:2(0)"]);
+    trace.expect_nothing();
+}
+
+/// RFC 6191, 2, RFC 9293, 3.6.1 (MAY-2): a SYN above the last sequence number begins a new
+/// connection, with numbers above the old ones; an old one does not.
+#[test]
+fn time_wait_is_reused() {
+    let mut trace = time_wait();
+    trace.send("S -10:-10(0) win 65535 <mss 1000>");
+    trace.expect(&[". 2:2(0) ack 2"]);
+    trace.send("S 10:10(0) win 65535 <mss 1000>");
+    trace.expect(&["S. 128002:128002(0) ack 11 <mss 1000>"]);
+}
+
+/// RFC 9293, 3.8.4 (MUST-24 to MUST-28): probes after two hours, only if asked for; the peer's
+/// answer keeps the connection, silence ends it.
+#[test]
+fn keep_alive() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.pass(Duration::from_secs(10_000));
+    let now = trace.now;
+    trace.host.set_keep_alive(now, flow, true);
+    trace.expect_after(Duration::from_secs(7_200), &[". 0:0(0) ack 1"]);
+    trace.send(". 1:1(0) ack 1");
+    trace.expect_after(Duration::from_secs(7_200), &[". 0:0(0) ack 1"]);
+    for _ in 0..8 {
+        trace.expect_after(Duration::from_secs(75), &[". 0:0(0) ack 1"]);
+    }
+    trace.expect_after(Duration::from_secs(75), &["R. 1:1(0) ack 1"]);
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0]), Err(ReadError::Failed(Failure::TimedOut)));
+}
+
+/// RFC 9293, 3.6.1 (SHLD-3): a close over unread bytes, and bytes after a close, reset.
+#[test]
+fn bytes_that_nobody_reads() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.send("P. 1:11(10) ack 1");
+    trace.expect(&[". 1:1(0) ack 11"]);
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.expect(&["R. 1:1(0) ack 11"]);
+    assert_eq!(trace.host.live_flows().count(), 0);
+
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.expect(&["FP. 1:1(0) ack 1"]);
+    trace.send("P. 1:11(10) ack 1");
+    trace.expect(&["R. 2:2(0) ack 1"]);
+    assert_eq!(trace.host.live_flows().count(), 0);
+}
+
+/// A peer that never closes, or never acknowledges, does not keep a closed connection for ever.
+#[test]
+fn closed_connections_end() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.take();
+    trace.send(". 1:1(0) ack 2");
+    trace.pass(Duration::from_secs(59));
+    assert_eq!(trace.host.live_flows().count(), 1, "FIN-WAIT-2");
+    trace.pass(Duration::from_secs(2));
+    assert_eq!(trace.host.live_flows().count(), 0);
+
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.write(now, flow, &[0; 100]).expect("open");
+    trace.take();
+    trace.host.close_within(now, flow, ms(500));
+    trace.expect(&["FP. 101:101(0) ack 1"]);
+    trace.expect_after(ms(200), &["FP. 1:101(100) ack 1"]);
+    trace.expect_after(ms(300), &["R. 102:102(0) ack 1"]);
+    assert_eq!(trace.host.live_flows().count(), 0);
+}
+
+/// RFC 4987, 3.4, and a full accept queue: the last ACK is dropped, and the SYN-ACK repeated until
+/// there is room.
+#[test]
+fn full_accept_queue() {
+    let mut trace = Trace::new(|_| {});
+    let listener = trace.host.listen(Pattern { address: None, port: Some(PORT) }, 1).expect("a listener");
+    for port in [6001, 6002] {
+        trace.peer_port = port;
+        trace.send("S 0:0(0) win 65535 <mss 1000>");
+        trace.expect(&["S. 0:0(0) ack 1 win 60000 <mss 1000>"]);
+    }
+    for port in [6001, 6002] {
+        trace.peer_port = port;
+        trace.send(". 1:1(0) ack 1");
+        trace.expect(&[]);
+    }
+    // A third is not even begun.
+    trace.peer_port = 6003;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.expect(&[]);
+    let first = trace.host.accept(listener).expect("the first");
+    assert_eq!(trace.host.addresses(first).expect("a flow").1.port(), 6001);
+    assert_eq!(trace.host.accept(listener), None);
+    trace.peer_port = 6002;
+    trace.expect_after(ms(1000), &["S. 0:0(0) ack 1 win 60000 <mss 1000>"]);
+    trace.send("P. 1:6(5) ack 1");
+    trace.expect(&[". 1:1(0) ack 6"]);
+    let second = trace.host.accept(listener).expect("the second");
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, second, &mut [0; 10]), Ok(Read::Bytes(5)));
+}
+
+/// A flood of SYNs costs the table, not more; a peer that answers later than the table lasts is
+/// reset, and others connect.
+#[test]
+fn syn_flood() {
+    let mut trace = Trace::new(|config| config.limits.half_open = 8);
+    let listener = trace.listen();
+    for port in 1..=1_000 {
+        trace.peer_port = port;
+        trace.send("S 0:0(0) win 65535 <mss 1000>");
+    }
+    let sent = trace.take();
+    assert!(sent.iter().all(|sent| sent.starts_with("S. ")), "{sent:?}");
+    trace.peer_port = 5;
+    trace.send(". 1:1(0) ack 1");
+    trace.expect(&["R 1:1(0)"]);
+    trace.peer_port = 1_000;
+    trace.send(". 1:1(0) ack 1");
+    assert!(trace.host.accept(listener).is_some());
+    // SYN-ACKs end by themselves.
+    for _ in 0..100 {
+        trace.now = trace.host.deadline().unwrap_or(trace.now);
+        trace.take();
+    }
+    trace.expect_nothing();
+}
+
+/// A forwarder decides on the SYN: accept, refuse, ignore; an unanswered question expires.
+#[test]
+fn ask_before_the_handshake() {
+    let mut trace = Trace::new(|_| {});
+    let listener = trace.host.listen_asking(Pattern::default(), 4).expect("a listener");
+    let ask = |trace: &mut Trace, port: u16| {
+        trace.peer_port = port;
+        trace.send("S 0:0(0) win 65535 <mss 1000>");
+        trace.send("S 0:0(0) win 65535 <mss 1000>");
+        trace.expect(&[]);
+        match trace.host.event() {
+            Some(Event::Ask { ask, local, remote }) => {
+                assert_eq!((local.port(), remote.port()), (PORT, port));
+                assert_eq!(trace.host.event(), None, "a repeated SYN asks once");
+                ask
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let accepted = ask(&mut trace, 1);
+    let now = trace.now;
+    assert!(trace.host.answer(now, accepted, Answer::Accept));
+    assert!(!trace.host.answer(now, accepted, Answer::Accept), "once");
+    trace.expect(&["S. 0:0(0) ack 1 <mss 1000>"]);
+    trace.send(". 1:1(0) ack 1");
+    assert!(trace.host.accept(listener).is_some());
+    let refused = ask(&mut trace, 2);
+    assert!(trace.host.answer(now, refused, Answer::Refuse));
+    trace.expect(&["R. 7296:7296(0) ack 1"]);
+    let ignored = ask(&mut trace, 3);
+    assert!(trace.host.answer(now, ignored, Answer::Ignore));
+    trace.expect(&[]);
+    let late = ask(&mut trace, 4);
+    trace.pass(Duration::from_secs(11));
+    let now = trace.now;
+    assert!(!trace.host.answer(now, late, Answer::Accept));
+}
+
+/// Events say what happened, once.
+#[test]
+fn events() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.host.set_owner(flow, 42);
+    trace.send("P. 1:11(10) ack 1");
+    trace.send("F. 11:11(0) ack 1");
+    let Some(Event::Flow { flow: of, owner: 42, ready }) = trace.host.event() else { panic!("an event") };
+    assert!(of == flow && ready.has(Ready::READABLE) && ready.has(Ready::END), "{ready:?}");
+    assert_eq!(trace.host.event(), None);
+}

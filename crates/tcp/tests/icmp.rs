@@ -1,0 +1,198 @@
+//! ICMP and what is not TCP: echoes, errors both ways, fragments, broken packets.
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+
+use common::trace::{Trace, ms};
+use common::{Net, PLAIN, PORT, address};
+use etherparse::{
+    Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, IpNumber, PacketBuilder, SlicedPacket, TransportSlice,
+};
+use packet::{Batch, Frame, Offload};
+use tcp::{Failure, ReadError, Reason};
+
+fn v4(address: IpAddr) -> [u8; 4] {
+    match address {
+        IpAddr::V4(v4) => v4.octets(),
+        IpAddr::V6(_) => panic!("not IPv4"),
+    }
+}
+
+fn v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V6(v6) => v6.octets(),
+        IpAddr::V4(_) => panic!("not IPv6"),
+    }
+}
+
+fn input(net: &mut Net, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let now = net.now;
+    let host = net.host(0);
+    host.input(now, [Frame { bytes, offload: Offload::default() }]);
+    let mut batch = Batch::new(1 << 18);
+    while host.output(now, &mut batch) {}
+    batch.frames().map(|frame| frame.bytes.to_vec()).collect()
+}
+
+/// RFC 1122, 3.2.2.6; RFC 4443, 4.2: ping works, both families.
+#[test]
+fn echo() {
+    let mut net = Net::plain(PLAIN);
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
+    builder.icmpv4_echo_request(7, 9).write(&mut bytes, b"ping").expect("a packet");
+    let sent = input(&mut net, &bytes);
+    let sliced = SlicedPacket::from_ip(&sent[0]).expect("a packet");
+    let Some(TransportSlice::Icmpv4(answer)) = sliced.transport else { panic!("no ICMP") };
+    let Icmpv4Type::EchoReply(echo) = answer.icmp_type() else { panic!("{:?}", answer.icmp_type()) };
+    assert_eq!((echo.id, echo.seq, answer.payload()), (7, 9, &b"ping"[..]));
+    assert!(Icmpv4Slice::from_slice(answer.slice()).is_ok());
+
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv6(v6(address(1, true)), v6(address(0, true)), 64);
+    builder.icmpv6_echo_request(7, 9).write(&mut bytes, b"ping").expect("a packet");
+    let sent = input(&mut net, &bytes);
+    let sliced = SlicedPacket::from_ip(&sent[0]).expect("a packet");
+    let Some(TransportSlice::Icmpv6(answer)) = sliced.transport else { panic!("no ICMPv6") };
+    let Icmpv6Type::EchoReply(echo) = answer.icmp_type() else { panic!("{:?}", answer.icmp_type()) };
+    assert_eq!((echo.id, echo.seq, answer.payload()), (7, 9, &b"ping"[..]));
+    assert!(
+        Icmpv6Slice::from_slice(answer.slice())
+            .expect("ICMPv6")
+            .is_checksum_valid(v6(address(0, true)), v6(address(1, true)))
+    );
+}
+
+/// RFC 1122, 3.2.2.1: nobody takes datagrams, and their senders are told, at most 100 a second.
+#[test]
+fn datagrams_are_refused() {
+    let mut net = Net::plain(PLAIN);
+    let mut answers = 0;
+    for _ in 0..300 {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
+        builder.udp(1000, 53).write(&mut bytes, &[0; 900]).expect("a packet");
+        for packet in input(&mut net, &bytes) {
+            let sliced = SlicedPacket::from_ip(&packet).expect("a packet");
+            let Some(TransportSlice::Icmpv4(error)) = sliced.transport else { panic!("no ICMP") };
+            assert!(matches!(error.icmp_type(), Icmpv4Type::DestinationUnreachable(_)));
+            assert!(packet.len() <= 576 && bytes.starts_with(error.payload()));
+            answers += 1;
+        }
+    }
+    assert_eq!(answers, 100);
+}
+
+/// What is not a whole packet for this host is dropped, and counted by its reason.
+#[test]
+fn refused_by_name() {
+    let mut net = Net::plain(PLAIN);
+    let mut good = Vec::new();
+    let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
+    builder.tcp(1, PORT, 5, 100).syn().write(&mut good, &[]).expect("a packet");
+    let changed = |change: &dyn Fn(&mut Vec<u8>), header: bool| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        if header {
+            bytes[10..12].fill(0);
+            let sum = packet::Sum::default().with(&bytes[..20]).finish();
+            bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        }
+        bytes
+    };
+    for (bytes, reason) in [
+        (changed(&|bytes| bytes.truncate(30), false), Reason::Malformed),
+        (changed(&|bytes| bytes[0] = 0x35, false), Reason::Malformed),
+        (changed(&|bytes| bytes[10] ^= 1, false), Reason::Checksum),
+        (changed(&|bytes| bytes[30] ^= 1, false), Reason::Checksum),
+        (changed(&|bytes| bytes[6] = 0x20, true), Reason::Fragment),
+        (changed(&|bytes| bytes[7] = 9, true), Reason::Fragment),
+        (changed(&|bytes| bytes[19] = 77, true), Reason::Address),
+        // RFC 9293, MUST-57: a SYN from a multicast address.
+        (changed(&|bytes| bytes[12] = 224, true), Reason::Address),
+        (changed(&|bytes| bytes[32] = 0x40, false), Reason::Malformed),
+    ] {
+        let before = net.host(0).refused(reason);
+        assert_eq!(input(&mut net, &bytes).len(), 0, "{reason:?}");
+        assert_eq!(net.host(0).refused(reason), before + 1, "{reason:?}");
+    }
+}
+
+/// RFC 8200, 4: extension headers are passed over; a fragment header is refused.
+#[test]
+fn extension_headers() {
+    let mut net = Net::plain(PLAIN);
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv6(v6(address(1, true)), v6(address(0, true)), 64);
+    builder.tcp(1, PORT, 5, 100).syn().write(&mut bytes, &[]).expect("a packet");
+    let mut with = |next: u8| {
+        let mut longer = bytes.clone();
+        longer.splice(40..40, [6, 0, 1, 4, 0, 0, 0, 0]);
+        longer[6] = next;
+        longer[5] += 8;
+        input(&mut net, &longer).len()
+    };
+    // Nobody listens: an RST, if it was understood.
+    assert_eq!((with(60), with(0), with(44)), (1, 1, 0));
+    assert_eq!(net.host(0).refused(Reason::Fragment), 1);
+}
+
+/// The host's segment, quoted in an ICMP error.
+fn error(kind: u8, code: u8, mtu: u16, about: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0, 0, 0];
+    message.extend(mtu.to_be_bytes());
+    message.extend(&about[..28]);
+    let sum = packet::Sum::default().with(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv4([192, 0, 2, 1], v4(address(0, false)), 64);
+    builder.write(&mut bytes, IpNumber::ICMP, &message).expect("a packet");
+    bytes
+}
+
+/// RFC 1122, 4.2.3.9, RFC 5927, 4 and 5: a hard error ends a connection that is being opened, if it
+/// quotes what is outstanding; a soft one, or any on an open connection, does not.
+#[test]
+fn unreachable() {
+    let mut trace = Trace::new(|_| {});
+    let now = trace.now;
+    let remote = SocketAddr::new(address(1, false), 5_000);
+    let flow = trace.host.connect(now, None, Some(PORT), remote).expect("a flow");
+    let syn = trace.packets().remove(0);
+    let send = |trace: &mut Trace, bytes: &[u8]| {
+        let now = trace.now;
+        trace.host.input(now, [Frame { bytes, offload: Offload::default() }]);
+        trace.host.read(now, flow, &mut [0])
+    };
+    assert!(send(&mut trace, &error(3, 1, 0, &syn)).is_ok(), "host unreachable is soft (MUST-56)");
+    assert!(send(&mut trace, &error(4, 0, 0, &syn)).is_ok(), "source quench is ignored (MUST-55)");
+    let mut other = syn.clone();
+    other[24] ^= 0x40;
+    assert!(send(&mut trace, &error(3, 3, 0, &other)).is_ok(), "not what we sent");
+    let failed = send(&mut trace, &error(3, 3, 0, &syn));
+    assert_eq!(failed, Err(ReadError::Failed(Failure::Unreachable)));
+
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.write(now, flow, &[0; 100]).expect("open");
+    let data = trace.packets().remove(0);
+    let bytes = error(3, 3, 0, &data);
+    trace.host.input(now, [Frame { bytes: &bytes, offload: Offload::default() }]);
+    assert!(trace.host.read(now, flow, &mut [0]).is_ok());
+}
+
+/// RFC 1191, 6.3 to 6.5: a path takes less, and what is outstanding goes again in smaller pieces.
+#[test]
+fn packet_too_big() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.write(now, flow, &[0; 2_000]).expect("open");
+    let sent = trace.packets();
+    assert_eq!(sent.len(), 2);
+    let bytes = error(3, 4, 640, &sent[0]);
+    trace.host.input(now, [Frame { bytes: &bytes, offload: Offload::default() }]);
+    let sent = trace.take();
+    let starts: Vec<&str> = sent.iter().filter_map(|sent| sent.split(' ').nth(1)).collect();
+    assert_eq!(starts, ["1:601(600)", "601:1201(600)", "1201:1801(600)", "1801:2001(200)"]);
+    trace.pass(ms(1));
+}

@@ -1,0 +1,202 @@
+//! Losses: retransmission timeout, RACK, tail loss probes, peers without SACK. Traces.
+mod common;
+
+use std::time::Duration;
+
+use common::trace::{Trace, ms};
+use tcp::{Flow, State};
+
+fn write(trace: &mut Trace, flow: Flow, len: usize) {
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &vec![0; len]), Ok(len));
+}
+
+/// Ten segments are on their way (RFC 6928: the initial window).
+fn ten_segments(options: &str) -> (Trace, Flow) {
+    let (mut trace, flow) = Trace::accepted(|_| {}, options);
+    write(&mut trace, flow, 20_000);
+    let sent = trace.take();
+    assert_eq!(sent.len(), 10, "{sent:?}");
+    (trace, flow)
+}
+
+/// RFC 6298, 5.4 to 5.6: the first segment again, and the timeout doubles; RFC 5681, 3.1: the
+/// window is one segment, and an acknowledgement of new data lets it grow.
+#[test]
+fn timeout() {
+    let (mut trace, flow) = ten_segments("");
+    for wait in [200, 400, 800, 1600] {
+        trace.expect_after(ms(wait), &[". 1:1001(1000) ack 1"]);
+    }
+    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 1000);
+    trace.send(". 1:1(0) ack 1001");
+    trace.expect(&[". 1001:2001(1000) ack 1", ". 2001:3001(1000) ack 1"]);
+    // Karn: that acknowledgement measured nothing, and the timeout stays backed off.
+    trace.expect_after(ms(3200), &[". 1001:2001(1000) ack 1"]);
+}
+
+/// RFC 9293, 3.8.3 (MUST-20): given up after R2, with an RST.
+#[test]
+fn given_up() {
+    let change = |config: &mut tcp::Config| config.profile.give_up = Duration::from_secs(100);
+    let (mut trace, flow) = Trace::accepted(change, "");
+    write(&mut trace, flow, 100);
+    let start = trace.now;
+    let mut last = trace.take();
+    while trace.host.info(flow).expect("a flow").state == State::Established {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        last = trace.take().into_iter().chain(last).take(1).collect();
+    }
+    assert!(trace.now.since(start) >= Duration::from_secs(100));
+    assert_eq!(last.first().map(|last| last.starts_with("R. 101:101(0) ack 1")), Some(true), "{last:?}");
+    let now = trace.now;
+    let failed = trace.host.read(now, flow, &mut [0]);
+    assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
+}
+
+/// RFC 8985, 6.2: three segments above a gap, and no sign of reordering: the gap is repaired at
+/// once; the congestion window is halved once (RFC 5681, 3.2).
+#[test]
+fn fast_recovery() {
+    let (mut trace, flow) = ten_segments(",sackOK");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 <sack 1001:2001>");
+    trace.expect(&[". 10001:11001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 1 <sack 1001:3001>");
+    trace.expect(&[". 11001:12001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 1 <sack 1001:4001>");
+    trace.expect(&[". 1:1001(1000) ack 1"]);
+    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 5_000);
+    // What was sent with the lost one arrives. Three are in flight, the window is five.
+    trace.pass(ms(9));
+    trace.send(". 1:1(0) ack 1 <sack 1001:10001>");
+    trace.expect(&[". 12001:13001(1000) ack 1", ". 13001:14001(1000) ack 1"]);
+    trace.pass(ms(1));
+    // All that was sent when the loss was found is there: the recovery is over.
+    trace.send(". 1:1(0) ack 12001");
+    let sent = trace.take();
+    assert_eq!(sent.len(), 3, "{sent:?}");
+    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 5_000);
+}
+
+/// RFC 8985, 6.2, step 4: after reordering was seen, a gap is given a quarter of a round trip.
+#[test]
+fn reordering_is_tolerated() {
+    let (mut trace, _) = ten_segments(",sackOK");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 <sack 2001:3001>");
+    trace.take();
+    // The one below arrives later: reordered, not lost.
+    trace.send(". 1:1(0) ack 1 <sack 1001:3001>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 <sack 1001:5001>");
+    let sent = trace.take();
+    assert!(sent.iter().all(|sent| !sent.starts_with(". 1:1001")), "{sent:?}");
+    let start = trace.now;
+    trace.now = start.after(Duration::from_micros(2_400));
+    trace.expect(&[]);
+    trace.now = start.after(Duration::from_micros(2_600));
+    trace.expect(&[". 1:1001(1000) ack 1"]);
+}
+
+/// RFC 8985, 7: the last segment is lost. A probe two round trips later brings a SACK, and RACK
+/// repairs what is missing, without a timeout.
+#[test]
+fn tail_loss_probe() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    write(&mut trace, flow, 4_000);
+    assert_eq!(trace.take().len(), 4);
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 2001");
+    trace.expect_after(ms(20), &["P. 3001:4001(1000) ack 1"]);
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 2001 <sack 3001:4001>");
+    let sent = trace.take();
+    let sent = if sent.is_empty() {
+        // After the reordering window.
+        trace.now = trace.now.after(ms(3));
+        trace.take()
+    } else {
+        sent
+    };
+    assert_eq!(sent.len(), 1, "{sent:?}");
+    assert!(sent[0].starts_with(". 2001:3001(1000)"), "{sent:?}");
+}
+
+/// RFC 8985, 7.3: a probe prefers new data.
+#[test]
+fn tail_loss_probe_with_new_data() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    write(&mut trace, flow, 2_000);
+    assert_eq!(trace.take().len(), 2);
+    write(&mut trace, flow, 500);
+    trace.expect_after(ms(20), &["P. 2001:2501(500) ack 1"]);
+}
+
+/// RFC 5681, 3.2, and RFC 6582, 3.2: a peer without SACK says three times that something is
+/// missing; a partial acknowledgement names the next.
+#[test]
+fn peer_without_sack() {
+    let (mut trace, _) = ten_segments("");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1");
+    trace.send(". 1:1(0) ack 1");
+    // Each duplicate says that a segment has left the network (RFC 3042).
+    assert_eq!(trace.take().len(), 2);
+    trace.send(". 1:1(0) ack 1");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 1:1001(1000)"), "{sent:?}");
+    trace.send(". 1:1(0) ack 3001");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 3001:4001(1000)"), "{sent:?}");
+}
+
+/// RFC 2018, 8: a peer that has dropped what it had reported gets it again after a timeout.
+#[test]
+fn peer_takes_sacks_back() {
+    let (mut trace, _) = ten_segments(",sackOK");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 <sack 1001:10001>");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 1:1001(1000)"), "{sent:?}");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1001");
+    trace.take();
+    let mut repeated = false;
+    for _ in 0..20 {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        repeated |= trace.take().iter().any(|sent| sent.starts_with(". 1001:2001(1000)"));
+    }
+    assert!(repeated);
+}
+
+/// RFC 6298, 2.1; RFC 9293, MUST-23: a SYN after 1, 2, 4 ... s, for at least three minutes.
+#[test]
+fn syn_without_answer() {
+    let mut trace = Trace::new(|_| {});
+    let now = trace.now;
+    let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
+    let flow = trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
+    let syn = "S 0:0(0) win 60000 <mss 1000,wscale 0,sackOK,TS>";
+    let sent = trace.take();
+    assert_eq!(sent.len(), 1);
+    assert!(sent[0].starts_with("S 0:0(0) win 60000 <mss 1000,"), "{sent:?}, like {syn}");
+    let start = now;
+    for wait in [1, 2, 4, 8, 16, 32, 60] {
+        let first = trace.now;
+        while trace.take().is_empty() {
+            trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        }
+        let waited = trace.now.since(first);
+        assert!(
+            waited >= Duration::from_secs(wait) && waited < Duration::from_secs(wait) + ms(2),
+            "{waited:?}"
+        );
+    }
+    trace.now = trace.now.after(Duration::from_secs(61));
+    trace.expect_nothing();
+    assert!(trace.now.since(start) > Duration::from_secs(180));
+    let now = trace.now;
+    let failed = trace.host.read(now, flow, &mut [0]);
+    assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
+}

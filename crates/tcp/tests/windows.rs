@@ -1,0 +1,200 @@
+//! Windows, acknowledgements, Nagle; reassembly and SACK as a receiver. Traces.
+mod common;
+
+use common::trace::{Trace, ms};
+use tcp::{Flow, Read};
+
+fn write(trace: &mut Trace, flow: Flow, len: usize) {
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &vec![0; len]), Ok(len));
+}
+
+fn read(trace: &mut Trace, flow: Flow, len: usize) -> usize {
+    let now = trace.now;
+    match trace.host.read(now, flow, &mut vec![0; len]) {
+        Ok(Read::Bytes(len)) => len,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Receives so much that acknowledgements are no longer sent at once.
+fn past_quick_acks(trace: &mut Trace, flow: Flow) -> u32 {
+    let mut next = 1;
+    for _ in 0..20 {
+        trace.send(&format!(". {next}:{}(1000) ack 1", next + 1000));
+        next += 1000;
+        read(trace, flow, 1000);
+        trace.take();
+    }
+    trace.pass(ms(39));
+    trace.now = trace.now.after(ms(10));
+    trace.take();
+    next
+}
+
+/// RFC 9293, 3.7.4 (SHLD-7) and MUST-17: a small segment waits for the acknowledgement of what
+/// is outstanding, unless the program wants no delay.
+#[test]
+fn nagle() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    write(&mut trace, flow, 10);
+    trace.expect(&["P. 1:11(10) ack 1"]);
+    write(&mut trace, flow, 10);
+    write(&mut trace, flow, 10);
+    trace.expect(&[]);
+    trace.send(". 1:1(0) ack 11");
+    trace.expect(&["P. 11:31(20) ack 1"]);
+    write(&mut trace, flow, 1_500);
+    trace.expect(&[". 31:1031(1000) ack 1"]);
+    let now = trace.now;
+    trace.host.set_no_delay(now, flow, true);
+    trace.expect(&["P. 1031:1531(500) ack 1"]);
+}
+
+/// RFC 9293, 3.8.6.2.1 (MUST-38): less than a segment and less than half of the largest window
+/// is not sent, until the override timer expires.
+#[test]
+fn silly_window_of_the_peer() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    write(&mut trace, flow, 3_000);
+    trace.expect(&[". 1:1001(1000) ack 1", ". 1001:2001(1000) ack 1", "P. 2001:3001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 3001 win 500");
+    write(&mut trace, flow, 3_000);
+    trace.expect_after(ms(200), &[". 3001:3501(500) ack 1"]);
+    trace.send(". 1:1(0) ack 3501 win 2500");
+    trace.expect(&[". 3501:4501(1000) ack 1", ". 4501:5501(1000) ack 1"]);
+}
+
+/// RFC 9293, 3.8.6.1 (MUST-36, SHLD-29, SHLD-30): a closed window is probed at rising intervals,
+/// for as long as the peer answers.
+#[test]
+fn zero_window() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    write(&mut trace, flow, 1_000);
+    trace.expect(&["P. 1:1001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 1001 win 0");
+    write(&mut trace, flow, 1_000);
+    trace.expect_after(ms(200), &[". 1000:1000(0) ack 1"]);
+    trace.send(". 1:1(0) ack 1001 win 0");
+    for wait in
+        [400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 60_000, 60_000, 60_000, 60_000, 60_000, 60_000]
+    {
+        trace.expect_after(ms(wait), &[". 1000:1000(0) ack 1"]);
+        trace.send(". 1:1(0) ack 1001 win 0");
+    }
+    trace.send(". 1:1(0) ack 1001 win 1000");
+    trace.expect(&["P. 1001:2001(1000) ack 1"]);
+}
+
+/// RFC 9293, 3.8.6.2.2 (MUST-39): the window grows in steps worth a segment; a reader of single
+/// bytes causes no updates.
+#[test]
+fn silly_window_of_ours() {
+    let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_buffer = 4_000, "");
+    for start in [1, 1001, 2001, 3001] {
+        trace.send(&format!(". {start}:{}(1000) ack 1", start + 1000));
+    }
+    trace.expect(&[". 1:1(0) ack 4001 win 0"]);
+    // More is refused, and answered (MUST-66: acknowledgement and RST are still processed).
+    trace.send(". 4001:4002(1) ack 1");
+    trace.expect(&[". 1:1(0) ack 4001 win 0"]);
+    for _ in 0..1_999 {
+        read(&mut trace, flow, 1);
+    }
+    trace.expect(&[]);
+    read(&mut trace, flow, 1);
+    trace.expect(&[". 1:1(0) ack 4001 win 2000"]);
+}
+
+/// RFC 9293, 3.8.6.3 (MUST-58, MUST-59, SHLD-19): every second full segment at once, a single one
+/// after 40 ms; at the start of a connection each at once.
+#[test]
+fn delayed_acknowledgement() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.send(". 1:1001(1000) ack 1");
+    trace.expect(&[". 1:1(0) ack 1001"]);
+    read(&mut trace, flow, 1000);
+    trace.send(". 1001:1011(10) ack 1");
+    trace.expect(&[". 1:1(0) ack 1011"]);
+
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let next = past_quick_acks(&mut trace, flow);
+    trace.send(&format!(". {next}:{}(1000) ack 1", next + 1000));
+    trace.expect_after(ms(40), &[&format!(". 1:1(0) ack {}", next + 1000)]);
+    trace.send(&format!(". {}:{}(1000) ack 1", next + 1000, next + 2000));
+    trace.expect(&[]);
+    trace.send(&format!(". {}:{}(1000) ack 1", next + 2000, next + 3000));
+    trace.expect(&[&format!(". 1:1(0) ack {}", next + 3000)]);
+    // Data carries the acknowledgement.
+    trace.send(&format!(". {}:{}(1000) ack 1", next + 3000, next + 4000));
+    write(&mut trace, flow, 5);
+    trace.expect(&[&format!("P. 1:6(5) ack {}", next + 4000)]);
+}
+
+/// RFC 2018, 4: the block that was reported last comes first; a filled gap is acknowledged at once.
+#[test]
+fn selective_acknowledgement() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    past_quick_acks(&mut trace, flow);
+    let at = |n: u32| 20_001 + n * 1000;
+    let segment = |n: u32| format!(". {}:{}(1000) ack 1", at(n), at(n + 1));
+    trace.send(&segment(1));
+    trace.expect(&[". 1:1(0) ack 20001 <sack 21001:22001>"]);
+    trace.send(&segment(3));
+    trace.expect(&[". 1:1(0) ack 20001 <sack 23001:24001 21001:22001>"]);
+    trace.send(&segment(5));
+    trace.expect(&[". 1:1(0) ack 20001 <sack 25001:26001 23001:24001 21001:22001>"]);
+    trace.send(&segment(2));
+    trace.expect(&[". 1:1(0) ack 20001 <sack 21001:24001 25001:26001>"]);
+    trace.send(&segment(0));
+    trace.expect(&[". 1:1(0) ack 24001 <sack 25001:26001>"]);
+    assert_eq!(read(&mut trace, flow, 10_000), 4_000);
+    trace.send(&segment(4));
+    trace.expect(&[". 1:1(0) ack 26001"]);
+}
+
+/// RFC 2883, 4: what arrives twice is reported once, below the cumulative acknowledgement or
+/// inside a block.
+#[test]
+fn duplicates_are_reported() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    past_quick_acks(&mut trace, flow);
+    trace.send(". 19001:20001(1000) ack 1");
+    trace.expect(&[". 1:1(0) ack 20001 <sack 19001:20001>"]);
+    trace.send(". 22001:24001(2000) ack 1");
+    trace.expect(&[". 1:1(0) ack 20001 <sack 22001:24001>"]);
+    trace.send(". 23001:23501(500) ack 1");
+    trace.expect(&[". 1:1(0) ack 20001 <sack 23001:23501 22001:24001>"]);
+    trace.send(". 19001:21001(2000) ack 1");
+    trace.expect(&[". 1:1(0) ack 21001 <sack 19001:20001 22001:24001>"]);
+}
+
+/// When pages run out, out-of-order bytes give way to bytes in order, highest first (RFC 2018, 8).
+#[test]
+fn eviction() {
+    let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_pages = 3, ",sackOK");
+    // Positions are the peer's sequence numbers; a page is 4,096 bytes of them.
+    trace.send(". 4001:5001(1000) ack 1");
+    trace.expect(&[". 1:1(0) ack 1 <sack 4001:5001>"]);
+    trace.send(". 12001:12101(100) ack 1");
+    trace.send(". 20001:20101(100) ack 1");
+    trace.expect(&[". 1:1(0) ack 1 <sack 20001:20101 12001:12101 4001:5001>"]);
+    trace.send(". 1:4001(4000) ack 1");
+    let sent = trace.take();
+    assert!(sent.len() == 1 && sent[0].starts_with(". 1:1(0) ack 5001"), "{sent:?}");
+    assert!(!sent[0].contains("20001:20101"), "{sent:?}");
+    assert_eq!(read(&mut trace, flow, 10_000), 5_000);
+}
+
+/// A FIN out of order counts when all before it is there (RFC 9293, 3.10.7.4, eighth).
+#[test]
+fn early_fin() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.send("F. 11:21(10) ack 1");
+    trace.expect(&[". 1:1(0) ack 1"]);
+    trace.send(". 1:11(10) ack 1");
+    trace.expect(&[". 1:1(0) ack 22"]);
+    assert_eq!(read(&mut trace, flow, 100), 20);
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0; 8]), Ok(Read::End));
+}
