@@ -158,6 +158,8 @@ struct mp_event {
 
 /* 1: *event is filled; 0: the time is over. timeout_ns < 0 waits for ever. */
 int mp_dispatch(mp_channel *channel, int64_t timeout_ns, struct mp_event *event);
+/* 1: *event is filled, without a system call; 0: nothing is here, call mp_dispatch(). */
+int mp_next_ready(mp_channel *channel, struct mp_event *event);
 int mp_flush(mp_channel *channel);
 int mp_cancel(mp_channel *channel, mp_op op);
 mp_op mp_timer(mp_channel *channel, int64_t after_ns, void *cookie);

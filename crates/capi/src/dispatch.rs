@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use channel::{Buffer, Completion, Event, ReadData, SockAddr, Source, WriteData};
+use channel::{Buffer, Channel, Completion, DispatchError, Event, ReadData, SockAddr, Source, WriteData};
 
 use crate::abi::{self, MpEvent};
 use crate::errno::{Errno, INVALID, STALE, int, long};
@@ -17,11 +17,34 @@ use crate::thread::{Inner, Slot, with_channel};
 /// `event` is null or valid for a write.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_dispatch(channel: *const Slot, timeout_ns: i64, event: *mut MpEvent) -> c_int {
+    let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
+    // SAFETY: as the caller promises.
+    unsafe { next(channel, event, |channel| channel.dispatch(timeout)) }
+}
+
+/// See mp_next_ready(3).
+///
+/// # Safety
+///
+/// As for [`mp_dispatch`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mp_next_ready(channel: *const Slot, event: *mut MpEvent) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { next(channel, event, Channel::next_ready) }
+}
+
+/// # Safety
+///
+/// As for [`mp_dispatch`].
+unsafe fn next(
+    channel: *const Slot,
+    event: *mut MpEvent,
+    f: impl FnOnce(&mut Channel) -> Result<Option<Completion>, DispatchError>,
+) -> c_int {
     if channel.is_null() || event.is_null() {
         return int(Err(INVALID));
     }
-    let timeout = u64::try_from(timeout_ns).ok().map(Duration::from_nanos);
-    int(with_channel(channel, |inner| match inner.channel.dispatch(timeout)? {
+    int(with_channel(channel, |inner| match f(&mut inner.channel)? {
         Some(completion) => {
             let told = tell(inner, completion);
             // SAFETY: not null, and the caller promises the rest.

@@ -428,7 +428,9 @@ impl Core {
     pub(crate) fn next_writable(&mut self) -> Option<Completion> {
         while let Some(handle) = self.writable.pop_front() {
             let Ok(entry) = self.open_entry(handle) else { continue };
-            if std::mem::replace(&mut entry.room, Room::Unasked) == Room::Due {
+            // A write may have been queued, or refused again, meanwhile.
+            if entry.room == Room::Due {
+                entry.room = Room::Unasked;
                 let cookie = entry.cookie;
                 self.stats.completions += 1;
                 return Some(Completion { handle, cookie, op: OpId::NONE, event: Event::Writable });

@@ -52,6 +52,40 @@ pub fn the_threshold_sends_the_batch(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
+pub fn what_is_ready_costs_no_call(fixture: &mut Fixture) -> Verdict {
+    const HANDLES: usize = 300;
+    let mut driver = fixture.driver_with(|config| config.read_buffers = 1024);
+    let mut peers = Vec::new();
+    for _ in 0..HANDLES {
+        let (socket, peer) = net::tcp_pair();
+        let handle = driver.register(socket, 0).unwrap();
+        driver.read_stream(handle).unwrap();
+        peers.push(peer);
+    }
+    driver.flush().unwrap();
+    assert!(driver.next_ready().unwrap().is_none());
+    let timer = driver.timer(Duration::ZERO, 5).unwrap();
+    peers.iter_mut().for_each(|peer| peer.write_all(b"x").unwrap());
+    let (mut read, mut timers, mut dispatches) = (0, 0, 0);
+    while read < HANDLES || timers == 0 {
+        let mut next = Some(driver.next());
+        let before = driver.stats();
+        dispatches += 1;
+        while let Some(completion) = next {
+            match completion.event {
+                Event::Read { result: Ok(1), .. } => read += 1,
+                Event::Timer(Ok(())) if completion.op == timer => timers += 1,
+                other => panic!("{other:?}"),
+            }
+            next = driver.next_ready().unwrap();
+        }
+        assert_eq!(driver.stats().system_calls, before.system_calls);
+        assert_eq!(driver.stats().turns, before.turns);
+    }
+    assert!((read, timers) == (HANDLES, 1) && dispatches < HANDLES, "{dispatches} dispatches");
+    Ok(())
+}
+
 pub fn flush_sends_the_batch(fixture: &mut Fixture) -> Verdict {
     let mut driver = fixture.driver();
     let (socket, mut peer) = net::tcp_pair();

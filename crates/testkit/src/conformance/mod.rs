@@ -255,6 +255,7 @@ macro_rules! for_each_case {
             batching {
                 the_threshold_sends_the_batch
                 flush_sends_the_batch
+                what_is_ready_costs_no_call
                 a_turn_is_at_most_one_system_call
                 a_latency_bound_gathers_completions
                 a_latency_bound_ends_with_its_delay
