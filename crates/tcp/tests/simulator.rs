@@ -54,6 +54,8 @@ struct World {
     v6: bool,
     started: Time,
     writes: u64,
+    /// Pages for received and for sent bytes of each host.
+    pages: [(usize, usize); 2],
 }
 
 /// The byte at a place of a stream.
@@ -134,6 +136,7 @@ impl World {
             }
             config
         });
+        let pages = configs.each_ref().map(|config| (config.limits.receive_pages, config.limits.send_pages));
         let mut net = Net::new(configs, seed);
         for side in 0..2 {
             let faults = if random.chance(0.8) { faults(&mut random) } else { Faults::default() };
@@ -142,7 +145,7 @@ impl World {
         let listener = net.listen();
         let started = net.now;
         let mut world =
-            World { net, random, talks: Vec::new(), listener: Some(listener), v6, started, writes: 0 };
+            World { net, random, talks: Vec::new(), listener: Some(listener), v6, started, writes: 0, pages };
         for number in 0..count {
             world.begin(number, starved);
         }
@@ -431,6 +434,7 @@ impl World {
         for side in 0..2 {
             let host = &mut self.net.sides[side].host;
             assert_eq!(host.live_flows().count(), 0);
+            assert_eq!(host.free_pages(), self.pages[side], "pages of nobody");
         }
     }
 }

@@ -201,9 +201,12 @@ impl<C: Control> Stack<C> {
         let space = self.limits.receive_buffer;
         let promised = hot.rcv_edge.past(hot.rcv_nxt);
         // A quarter of what is left for everybody: a dry pool closes the window.
-        let wanted = (hot.rcv_read + space).past(hot.rcv_nxt).min(room / 4);
-        let step = (space / 2).min(u32::from(hot.mss));
-        let window = if wanted >= promised + step { wanted >> scale } else { 0 };
+        let most = space.min(room / 4);
+        let wanted = (hot.rcv_read + space).past(hot.rcv_nxt).min(most);
+        // Half of what it can be at all: else a window that is closed in want never opens again.
+        let step = (most / 2).min(u32::from(hot.mss));
+        let grows = wanted > promised && wanted >= promised + step;
+        let window = if grows { wanted >> scale } else { 0 };
         let field = window.max(promised.div_ceil(1 << scale)).min(65_535);
         (field as u16, hot.rcv_nxt + (field << scale))
     }
@@ -217,13 +220,13 @@ impl<C: Control> Stack<C> {
             return;
         }
         let before = hot.rcv_edge.past(hot.rcv_nxt);
-        let step = (2 * u32::from(hot.mss)).min(self.limits.receive_buffer / 2);
+        let step = (2 * u32::from(hot.mss)).min(self.limits.receive_buffer.min(room / 4) / 2);
         let (_, edge) = self.offered_window(slot, room);
         let hot = &mut self.flows[slot];
         let gained = edge.past(hot.rcv_edge);
         // After a closed window at once; else when the peer has used half of what it was offered.
         let small = before < self.limits.receive_buffer / 2;
-        if gained >= step && (small || before < u32::from(hot.mss)) {
+        if gained > 0 && gained >= step && (small || before < u32::from(hot.mss)) {
             hot.set(flag::ACK_NOW);
             self.settle(now, slot);
         }
