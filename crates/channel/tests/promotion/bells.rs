@@ -96,6 +96,8 @@ fn play_answerer(mut end: End, ending: Ending) {
 /// `eager`: FIN follows each question at once, with the bell for it on its way.
 fn race(engines: [EngineKind; 2], ending: Ending, eager: bool) {
     let folder = own_monitor(&format!("race-{ending:?}-{eager}"));
+    // These are there before a channel raises it.
+    sys::file::raise_open_files(4 * CONNECTIONS as u64).unwrap();
     let (near, far): (Vec<_>, Vec<_>) = (0..CONNECTIONS).map(|_| pair()).unzip();
     let answerer = {
         let socket = Folder::at(folder.path().into());
