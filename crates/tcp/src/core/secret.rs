@@ -64,3 +64,33 @@ impl Secret {
         self.random.hash(&self.drawn.to_le_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn tuple(port: u16) -> Tuple {
+        let address = |port| SocketAddr::from(([10, 0, 0, 1], port));
+        Tuple::new(address(7), address(port))
+    }
+
+    /// RFC 6528, 3: every tuple has numbers of its own, which advance by one in 4 us; other keys
+    /// give others.
+    #[test]
+    fn numbers_differ_and_advance() {
+        let secret = Secret::new([1; 32], Initial::Keyed);
+        let (start, later) = (Time::from_micros(1_000), Time::from_micros(5_000));
+        let first = secret.initial_sequence(start, &tuple(1));
+        assert_eq!(secret.initial_sequence(later, &tuple(1)) - first, 1_000);
+        let others: std::collections::HashSet<u32> =
+            (0..1000).map(|port| secret.initial_sequence(start, &tuple(port)).0).collect();
+        assert_eq!(others.len(), 1000);
+        let other = Secret::new([2; 32], Initial::Keyed);
+        assert_ne!(other.initial_sequence(start, &tuple(1)), first);
+        assert_ne!(other.hash(&tuple(1)), secret.hash(&tuple(1)));
+        // RFC 6191: one timestamp clock for each pair of addresses.
+        assert_eq!(secret.timestamp_offset(&tuple(1)), secret.timestamp_offset(&tuple(2)));
+    }
+}

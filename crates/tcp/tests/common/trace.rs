@@ -20,6 +20,7 @@ pub(crate) struct Trace {
     pub(crate) host: Host,
     pub(crate) now: Time,
     pub(crate) peer_port: u16,
+    pub(crate) listeners: Vec<Listener>,
     batch: Batch,
 }
 
@@ -36,11 +37,19 @@ impl Trace {
         config.limits.receive_buffer = 60_000;
         change(&mut config);
         let now = Time::from_micros(1_000_000);
-        Trace { host: Host::new(config, [3; 32]), now, peer_port: PEER_PORT, batch: Batch::new(1 << 20) }
+        Trace {
+            host: Host::new(config, [3; 32]),
+            now,
+            peer_port: PEER_PORT,
+            listeners: Vec::new(),
+            batch: Batch::new(1 << 20),
+        }
     }
 
     pub(crate) fn listen(&mut self) -> Listener {
-        self.host.listen(Pattern { address: None, port: Some(PORT) }, 4).expect("a listener")
+        let listener = self.host.listen(Pattern { address: None, port: Some(PORT) }, 4);
+        self.listeners.push(listener.expect("a listener"));
+        self.listeners[self.listeners.len() - 1]
     }
 
     /// A connection that the peer has opened, with a round trip of 10 ms.
