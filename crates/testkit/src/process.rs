@@ -213,6 +213,28 @@ pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("proc is mounted").count() - 1
 }
 
+/// Waits until a monitor of this process, which has no TCP sockets of its own, has closed those
+/// that it was offered, and its connections to clients that are gone.
+pub fn await_closes() {
+    until("closed sockets", || {
+        let mut entries = std::fs::read_dir("/proc/self/fd").expect("proc is mounted");
+        let open = entries.any(|entry| {
+            let number = entry.expect("an open descriptor").file_name().to_str().map(str::parse);
+            number.is_some_and(|number| is_left_over(number.expect("a number")))
+        });
+        (!open).then_some(())
+    });
+}
+
+/// Whether it is a TCP socket, or one whose peer is gone.
+fn is_left_over(fd: RawFd) -> bool {
+    let Ok(protocol) = sys::message::protocol(fd) else { return false };
+    let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
+    // SAFETY: one live pollfd.
+    let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    protocol == libc::IPPROTO_TCP || (ready == 1 && poll.revents & libc::POLLHUP != 0)
+}
+
 /// Limits this process's descriptors so that exactly `count` more can be opened: the limit
 /// bounds their numbers (getrlimit(2)), which have gaps where some were closed.
 pub fn leave_descriptors(count: u64) {
@@ -226,8 +248,7 @@ pub fn leave_descriptors(count: u64) {
     let first_free = probe.as_raw_fd() as u64;
     drop(probe);
     let free = (first_free..).filter(|number| *number == first_free || open.binary_search(number).is_err());
-    let last = free.take(count as usize).last().unwrap_or(first_free);
-    limit_descriptors(last + 1);
+    limit_descriptors(free.take(count as usize).last().map_or(first_free, |last| last + 1));
 }
 
 /// Lowers (or raises up to the hard limit) the number of descriptors this process may have.

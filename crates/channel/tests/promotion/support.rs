@@ -141,7 +141,11 @@ pub(crate) fn play_monitor() {
         process::limit_descriptors(u64::MAX);
         match descriptors.parse().unwrap() {
             MonitorProcess::UNLIMITED => {}
-            count => process::leave_descriptors(count),
+            count => {
+                // Other threads of the monitor close them, and each would leave one more.
+                process::await_closes();
+                process::leave_descriptors(count);
+            }
         }
         println!("limited");
     }
