@@ -209,7 +209,7 @@ int mp_write_buffer(mp_handle handle, uint32_t buffer);
 
 /* ---- Sockets ------------------------------------------------------------------------ */
 
-/* A socket that listens on addr, and one that connects to it (an MP_CONNECT event tells). */
+/* A socket that listens on addr, and one that connects to it (MP_CONNECT has the outcome). */
 mp_handle mp_listen_on(mp_channel *channel, const struct sockaddr *addr, socklen_t addrlen,
 		       int backlog, void *cookie);
 mp_handle mp_connect_to(mp_channel *channel, const struct sockaddr *addr, socklen_t addrlen,

@@ -121,7 +121,7 @@ pub(crate) struct HandleEntry {
     pub(crate) write_state: WriteState,
     /// A send met a full socket buffer: the next one has to wait for room.
     pub(crate) write_blocked: bool,
-    /// Whether a completion tells of room in the write queue.
+    /// Set by a full write queue's refusal.
     pub(crate) room: Room,
     /// What a C caller lent to queued writes is copied as soon as the engine lets go of it.
     pub(crate) takes_back: bool,
@@ -175,7 +175,7 @@ pub(crate) enum WriteState {
     Held,
 }
 
-/// What becomes of a full write queue's refusal.
+/// A full write queue's refusal, and the completion that follows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Room {
     /// No write was refused since the last one that was queued.

@@ -33,8 +33,8 @@ pub(crate) enum Request {
     /// Start this operation (accept, connect, read, shutdown, disconnect). It ends with a
     /// [`Done`] that has no [`Done::MORE`].
     Start(OpId),
-    /// Send from the write queue of the handle at this index ([`View::next_writes`]); tell
-    /// the outcome through [`View::settle_writes`] before the turn ends, or later if the
+    /// Send from the write queue of the handle at this index ([`View::next_writes`]); report
+    /// the outcome through [`View::took`] before the turn ends, or later if the
     /// handle was marked blocked.
     Writes(u32),
     /// Make this started operation end soon, with ECANCELED if nothing else came first.

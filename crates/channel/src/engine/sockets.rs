@@ -27,7 +27,7 @@ pub struct KeepAlive {
     pub probes: u32,
 }
 
-/// What TCP knows of one of its connections (TCP_INFO of tcp(7); RFC 4898).
+/// What TCP measures on a connection (TCP_INFO of tcp(7); RFC 4898).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SocketInfo {

@@ -239,7 +239,7 @@ impl View<'_> {
 /// Writes.
 impl View<'_> {
     /// The next quiet write that is still wanted, with whether its outcome must be acted on
-    /// without sleeping first. It goes before all requests; [`Self::settle_fresh`] ends it.
+    /// without sleeping first. It goes before all requests; [`Self::took_fresh`] ends it.
     #[inline]
     pub(crate) fn next_fresh(&mut self) -> Option<(Fresh, bool)> {
         while let Some(fresh) = self.core.fresh.pop_front() {
@@ -254,7 +254,7 @@ impl View<'_> {
     /// What a quiet write came to: bytes, or a negative errno. `blocked`: the socket took less
     /// than it was given for want of room.
     #[inline]
-    pub(crate) fn settle_fresh(&mut self, fresh: Fresh, result: i32, blocked: bool) {
+    pub(crate) fn took_fresh(&mut self, fresh: Fresh, result: i32, blocked: bool) {
         if fresh.bell {
             self.core.settle_bell(fresh.handle, result > 0);
         } else {
@@ -263,7 +263,7 @@ impl View<'_> {
     }
 
     /// At a [`Request::Writes`]: what to send of the handle's queue, which stays as it is until
-    /// [`Self::settle_writes`].
+    /// [`Self::took`].
     #[inline]
     pub(crate) fn next_writes(&mut self, index: u32) -> NextWrites {
         self.core.next_writes(index)
@@ -291,9 +291,10 @@ impl View<'_> {
         self.core.hold_writes(index);
     }
 
-    /// What the send came to; as for [`Self::settle_fresh`].
+    /// What the send came to; as for [`Self::took_fresh`]. The data that was taken is the
+    /// program's again with this call: an engine that needs it for longer copies it (ADR 14).
     #[inline]
-    pub(crate) fn settle_writes(&mut self, index: u32, result: i32, blocked: bool) {
+    pub(crate) fn took(&mut self, index: u32, result: i32, blocked: bool) {
         self.core.settle_writes(index, result, blocked);
     }
 }

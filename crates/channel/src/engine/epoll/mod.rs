@@ -94,7 +94,7 @@ impl Epoll {
                 Request::Cancel(op) => self.cancel(view, op),
                 Request::CancelWrites(index) => {
                     if is_held(view, index) {
-                        view.settle_writes(index, -libc::ECANCELED, true);
+                        view.took(index, -libc::ECANCELED, true);
                     }
                 }
                 Request::Close(index) => self.close(view, index),
@@ -148,7 +148,7 @@ impl Epoll {
             view.push_done(Done::plain(op, -libc::ECANCELED));
         }
         if is_held(view, index) {
-            view.settle_writes(index, -libc::ECANCELED, false);
+            view.took(index, -libc::ECANCELED, false);
         }
     }
 

@@ -32,7 +32,7 @@ impl Epoll {
                     return;
                 }
                 match send(view, index) {
-                    Sent::Settled(result, blocked) => view.settle_writes(index, result, blocked),
+                    Sent::Settled(result, blocked) => view.took(index, result, blocked),
                     Sent::NoRoom => self.hold(view, index),
                 }
             }
@@ -51,10 +51,10 @@ impl Epoll {
                 Ok(sent) => {
                     let sent = sent.min(i32::MAX as usize);
                     let blocked = sent < fresh.data.part().len();
-                    view.settle_fresh(fresh, sent as i32, blocked);
+                    view.took_fresh(fresh, sent as i32, blocked);
                 }
-                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => view.settle_fresh(fresh, 0, true),
-                Err(error) => view.settle_fresh(fresh, -errno(&error), false),
+                Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => view.took_fresh(fresh, 0, true),
+                Err(error) => view.took_fresh(fresh, -errno(&error), false),
             }
         }
     }
@@ -68,7 +68,7 @@ impl Epoll {
                 view.block_writes(index);
                 view.hold_writes(index);
             }
-            Err(error) => view.settle_writes(index, -error, false),
+            Err(error) => view.took(index, -error, false),
         }
     }
 
@@ -79,7 +79,7 @@ impl Epoll {
             return;
         }
         match send(view, index) {
-            Sent::Settled(result, blocked) => view.settle_writes(index, result, blocked),
+            Sent::Settled(result, blocked) => view.took(index, result, blocked),
             Sent::NoRoom => self.note_stall(view, index),
         }
     }

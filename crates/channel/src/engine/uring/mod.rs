@@ -300,8 +300,8 @@ impl Uring {
                 Token::Held { index, .. } => {
                     *pending -= 1;
                     match result {
-                        EAGAIN => view.settle_writes(index, 0, true),
-                        result => view.settle_writes(index, result, false),
+                        EAGAIN => view.took(index, 0, true),
+                        result => view.took(index, result, false),
                     }
                 }
                 Token::Control => *control = Some(result),
@@ -331,8 +331,8 @@ impl Uring {
                 Some(taken) => (taken, taken >= 0),
             };
             match send.of {
-                SendOf::Fresh(fresh) => view.settle_fresh(fresh, result, blocked),
-                SendOf::Queue(handle) => view.settle_writes(handle, result, blocked),
+                SendOf::Fresh(fresh) => view.took_fresh(fresh, result, blocked),
+                SendOf::Queue(handle) => view.took(handle, result, blocked),
             }
         }
         self.requests.batch_is_over();

@@ -345,7 +345,7 @@ impl Uring {
             NextWrites::Send { urgent } => urgent,
         };
         let Some((target, file)) = Self::target(view, handle).zip(view.file(handle)) else {
-            view.settle_writes(handle, -libc::EBADF, false);
+            view.took(handle, -libc::EBADF, false);
             return true;
         };
         let (shape, blocked) = (file.shape(), file.is_write_blocked());
