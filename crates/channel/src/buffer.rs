@@ -15,6 +15,8 @@ use bytes::Bytes;
 use socket2::SockAddr;
 use sys::mapping::Mapping;
 
+use crate::id::OpId;
+
 /// Where the kernel puts a datagram's header and its sender's address in a pool buffer:
 /// `struct io_uring_recvmsg_out`, then the address, then the payload. Both engines keep
 /// to this layout.
@@ -35,6 +37,10 @@ pub(crate) struct Pool {
     count: u16,
     /// Buffers nobody holds: for the engine to take, or to give to the kernel.
     free: RefCell<Vec<u16>>,
+    /// For each buffer that counts towards a quota, its stream. Empty until the first does.
+    counted: RefCell<Vec<OpId>>,
+    /// The streams of counted buffers that were dropped, for the channel to take.
+    returned: RefCell<Vec<OpId>>,
 }
 
 impl Pool {
@@ -45,7 +51,8 @@ impl Pool {
         let memory = Mapping::anonymous(usize::from(count) * stride)?;
         let mut free = Vec::with_capacity(usize::from(count));
         free.extend((0..count).rev());
-        Ok(Rc::new(Pool { memory, buffer_size, stride, count, free: RefCell::new(free) }))
+        let (counted, returned) = (RefCell::default(), RefCell::default());
+        Ok(Rc::new(Pool { memory, buffer_size, stride, count, free: RefCell::new(free), counted, returned }))
     }
 
     pub(crate) fn count(&self) -> u16 {
@@ -80,17 +87,48 @@ impl Pool {
     pub(crate) fn claim(self: &Rc<Self>, id: u16, start: u32, len: u32) -> Buffer {
         let start = start.min(self.buffer_size);
         let len = len.min(self.buffer_size - start);
-        Buffer { pool: Rc::clone(self), id, name_len: 0, truncated: false, start, len }
+        Buffer { pool: Rc::clone(self), id, name_len: 0, truncated: false, counted: false, start, len }
+    }
+
+    /// Whether counted buffers were dropped.
+    #[inline]
+    pub(crate) fn has_returned(&self) -> bool {
+        !self.returned.borrow().is_empty()
+    }
+
+    /// Calls `f` with the stream of each counted buffer that was dropped. No buffer is dropped
+    /// meanwhile.
+    pub(crate) fn take_returned(&self, f: &mut dyn FnMut(OpId)) {
+        let mut returned = self.returned.take();
+        returned.drain(..).for_each(f);
+        // Its room is used again.
+        let meanwhile = self.returned.replace(returned);
+        debug_assert!(meanwhile.is_empty(), "a counted buffer was dropped by its channel");
+    }
+
+    /// Has the buffers of the pool name the streams they count for.
+    pub(crate) fn prepare_counting(&self) {
+        self.counted.borrow_mut().resize(self.count.into(), OpId::NONE);
+        self.returned.borrow_mut().reserve(self.count.into());
+    }
+
+    #[cold]
+    fn note_return(&self, id: u16) {
+        let stream = self.counted.borrow().get(usize::from(id)).copied();
+        self.returned.borrow_mut().extend(stream);
     }
 }
 
 /// Bytes in a buffer of a channel's pool. Dropping it gives the buffer back, so hold it
-/// no longer than needed: a pool that runs dry pauses every reader of its channel.
+/// no longer than needed: a pool that runs dry pauses every reader of its channel
+/// ([`crate::Channel::read_stream_with_quota`] bounds what one stream may take of it).
 pub struct Buffer {
     pool: Rc<Pool>,
     id: u16,
     name_len: u8,
     truncated: bool,
+    /// It counts towards the quota of the stream that its pool names.
+    counted: bool,
     start: u32,
     len: u32,
 }
@@ -140,6 +178,14 @@ impl Buffer {
         self.truncated
     }
 
+    /// The buffer counts towards the quota of this stream until it is dropped.
+    pub(crate) fn count_towards(&mut self, stream: OpId) {
+        if let Some(counted) = self.pool.counted.borrow_mut().get_mut(usize::from(self.id)) {
+            *counted = stream;
+            self.counted = true;
+        }
+    }
+
     pub(crate) fn set_sender(&mut self, name_len: u32, truncated: bool) {
         self.name_len = name_len.min(NAME_SIZE as u32) as u8;
         self.truncated = truncated;
@@ -170,6 +216,9 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
+        if self.counted {
+            self.pool.note_return(self.id);
+        }
         self.pool.put_free(self.id);
     }
 }

@@ -305,6 +305,7 @@ impl Channel {
         if let Some(completion) = self.next_settled() {
             return Ok(Some(completion));
         }
+        self.core.take_returned();
         if self.has_hot_rings() && self.from_rings < FROM_RINGS_MAX {
             let spins = self.core.spin.is_on();
             // Submit queued wake-ups before spinning. Without spinning the call that sleeps takes
@@ -521,6 +522,7 @@ impl Channel {
         self.without_turn = 0;
         self.from_rings = 0;
         let result = self.engine.turn(&mut View::of(&mut self.core), wait);
+        self.core.take_returned(); // by writes that went out
         match result {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(DispatchError::Interrupted),

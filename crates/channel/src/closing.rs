@@ -73,7 +73,7 @@ impl Core {
             self.unlink(handle, op.index, |entry| &mut entry.reads);
             self.discard_all_accepted(op);
         }
-        self.ops.remove(op.index);
+        self.remove_read(op.index);
         self.release_if_ended(handle);
     }
 
@@ -110,7 +110,7 @@ impl Core {
                 if matches!(op.kind, OpKind::Accept(_)) {
                     self.discard_all_accepted(self.op_id(at));
                 }
-                self.ops.remove(at);
+                self.remove_read(at);
             }
             at = next;
         }

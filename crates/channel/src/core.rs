@@ -20,6 +20,7 @@ use crate::lane::Lane;
 use crate::lwsocket::{LwFile, LwOwner};
 use crate::op_list::{NO_OP, OpList};
 use crate::partition::Member;
+use crate::quota::Quota;
 use crate::slab::Slab;
 use crate::source::Shape;
 use crate::spin::SpinPolicy;
@@ -52,6 +53,8 @@ pub(crate) struct Core {
     /// Starved reads that were started since the engine last tried what was requested: as
     /// many of the buffers are theirs.
     pub(crate) fed: usize,
+    /// Streams that read no more until the program drops a buffer of theirs.
+    pub(crate) full_streams: u32,
     /// Accepts that wait for a free slot or descriptor.
     pub(crate) paused_accepts: Vec<OpId>,
     /// When paused accepts that wait for a descriptor are tried again: descriptors may
@@ -215,12 +218,14 @@ pub(crate) enum OpKind {
         data: ReadData,
         offset: Option<u64>,
     },
-    /// Reads into pool buffers until end of file. `once` after the pool ran dry: one
-    /// buffer for each starved reader before anyone gets a second.
+    /// Reads into pool buffers until end of file. `once`, one buffer a start, after the pool
+    /// ran dry: one for each starved reader before anyone gets a second.
     ReadStream {
         /// The channel's own read of a promoted connection's kernel side; never surfaces.
         watch: bool,
         once: bool,
+        /// How many buffers of it the program may hold. `once` is always set then.
+        quota: Option<Quota>,
     },
     Write {
         data: WriteData,
@@ -258,6 +263,7 @@ impl Core {
             buffers_stocked: 0,
             starved: VecDeque::new(),
             fed: 0,
+            full_streams: 0,
             paused_accepts: Vec::new(),
             retry_accepts_at: None,
             timers: Timers::default(),
@@ -290,10 +296,11 @@ impl Core {
         self.requests.len() + self.fresh.len()
     }
 
-    /// Whether there is something to hand out.
+    /// Whether there is something to hand out, or may be: a promoted connection that is
+    /// read again may have it in its ring.
     #[inline]
     pub(crate) fn can_hand_out(&self) -> bool {
-        !self.done.is_empty() || self.woken || !self.writable.is_empty()
+        !self.done.is_empty() || self.woken || !self.writable.is_empty() || !self.heated.is_empty()
     }
 
     /// The index of an open handle.
@@ -453,7 +460,7 @@ impl Core {
         if entry.state != State::Open
             || !entry.shape.is_stream()
             || entry.lane.is_some()
-            || !matches!(op.kind, OpKind::ReadStream { .. })
+            || !matches!(op.kind, OpKind::ReadStream { quota: None, .. })
         {
             return None;
         }
@@ -488,7 +495,7 @@ impl Core {
                     if self.handles.get(name.index, name.generation).is_some() {
                         self.unlink(name.index, done.op.index, |entry| &mut entry.reads);
                     }
-                    self.ops.remove(done.op.index);
+                    self.remove_read(done.op.index);
                 }
                 return None;
             }
@@ -574,6 +581,7 @@ impl Core {
     /// sleeps.
     pub(crate) fn resume_paused(&mut self) -> bool {
         let before = self.requests.len();
+        self.take_returned();
         self.feed_starved();
         if self.accepts_can_resume() {
             self.resume_accepts();
@@ -581,7 +589,7 @@ impl Core {
         self.requests.len() > before
     }
 
-    /// What the channel itself has to do at some time: feeding starved reads, retries of
+    /// What the channel itself has to do at some time: restarting reads, retries of
     /// accepts. Called before each turn.
     pub(crate) fn keep_house(&mut self) {
         self.resume_paused();

@@ -228,7 +228,8 @@ impl Core {
         self.handles.at_mut(handle)?.lane.as_deref_mut()
     }
 
-    /// The first read that waits for bytes; the watch, which stands before it, does not.
+    /// The first read that waits for bytes; the watch, which stands before it, does not, nor
+    /// does a stream of which the program holds enough.
     fn lane_reader(&self, handle: u32) -> Option<u32> {
         let entry = self.handles.at(handle)?;
         if entry.state != State::Open {
@@ -241,7 +242,7 @@ impl Core {
         };
         // One that was cancelled only waits for its end to be handed out.
         let reader = self.ops.at(first)?;
-        (!reader.cancelled).then_some(first)
+        (!reader.cancelled && !reader.is_full()).then_some(first)
     }
 
     /// A read was queued or ended on a promoted connection: sees to it that the kernel's
@@ -262,11 +263,11 @@ impl Core {
         }
         let watched =
             matches!(self.ops.at(head), Some(Op { kind: OpKind::ReadStream { watch: true, .. }, .. }));
-        if head == NO_OP || watched || enough || state != State::Open {
+        if reader.is_none() || watched || enough || state != State::Open {
             return;
         }
         let name = self.name_of(handle);
-        let kind = OpKind::ReadStream { once: false, watch: true };
+        let kind = OpKind::ReadStream { once: false, watch: true, quota: None };
         let (watch, _) = self.ops.insert_over(Op::new(name, kind));
         self.push_read_front(handle, watch);
         let watch = self.op_id(watch);
@@ -383,7 +384,8 @@ impl Core {
             _ => NO_OP,
         };
         if entry.state == State::Open
-            && let Some(Op { kind: OpKind::ReadStream { .. }, cancelled: false, .. }) = self.ops.at(reader)
+            && let Some(Op { kind: OpKind::ReadStream { quota: None, .. }, cancelled: false, .. }) =
+                self.ops.at(reader)
             && let Some(id) = self.ring_pool.take_free()
         {
             lane.sleeps = 0;
@@ -435,8 +437,17 @@ impl Core {
         None
     }
 
-    fn complete_lane(&mut self, handle: u32, reader: u32, event: Event, more: bool) -> Option<Completion> {
+    fn complete_lane(
+        &mut self,
+        handle: u32,
+        reader: u32,
+        mut event: Event,
+        more: bool,
+    ) -> Option<Completion> {
         let op = self.op_id(reader);
+        if let Event::Read { data: ReadData::Buffer(buffer), .. } = &mut event {
+            self.count_buffer(op, buffer);
+        }
         let name = self.name_of(handle);
         let entry = self.handles.at_mut(handle)?;
         let (cookie, unwatched) = (entry.cookie, entry.reads.head == reader);

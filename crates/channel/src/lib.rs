@@ -34,6 +34,7 @@ mod operations;
 mod pages;
 mod partition;
 mod promotion;
+mod quota;
 mod read;
 mod rejected;
 mod run;

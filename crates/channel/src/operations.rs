@@ -4,6 +4,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
+use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
 use socket2::SockAddr;
@@ -16,6 +17,7 @@ use crate::engine::view::View;
 use crate::engine::{self, Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
+use crate::quota::Quota;
 use crate::rejected::Rejected;
 use crate::source::Shape;
 use crate::timer::{Due, FAR};
@@ -166,17 +168,46 @@ impl Channel {
     }
 
     /// Reads into pool buffers again and again, until end of file, an error, a cancel or
-    /// a close. Costs no request per message: the kernel keeps the read armed.
+    /// a close. Costs no request per message: the kernel keeps the read armed. A program that keeps
+    /// buffers uses [`Self::read_stream_with_quota`].
     ///
     /// # Errors
     ///
     /// [`SubmitError`].
     pub fn read_stream(&mut self, handle: Handle) -> Result<OpId, SubmitError> {
+        self.start_read_stream(handle, None)
+    }
+
+    /// As [`Self::read_stream`], of which the program never holds more than `quota` buffers, so
+    /// that no connection can take the whole pool. The stream goes on by itself when the program
+    /// drops one of them; what comes meanwhile, the end of the stream too, waits in the kernel
+    /// (of a promoted connection in its ring), whose window stops the peer.
+    ///
+    /// A buffer counts until it is dropped. One that is written quietly counts until the kernel has
+    /// taken its bytes, or the channel has copied them because the peer of that write does not
+    /// read; [`Self::write`] gives it back with its completion, and it counts until that is
+    /// dropped. Buffers that outlive their stream count for nothing; a new stream of the handle
+    /// begins with none.
+    ///
+    /// [`Self::cancel`], [`Self::close`] and [`Self::unregister`] end the stream at once, however
+    /// many buffers are held. A promotion changes nothing of this.
+    ///
+    /// The channel reads one buffer at a time, and asks for the next one when it hands one out.
+    /// That adds a request for each buffer to the batch, and no system call.
+    ///
+    /// # Errors
+    ///
+    /// [`SubmitError`].
+    pub fn read_stream_with_quota(&mut self, handle: Handle, quota: NonZeroU16) -> Result<OpId, SubmitError> {
+        self.core.read_pool.prepare_counting();
+        self.core.ring_pool.prepare_counting();
+        self.start_read_stream(handle, Some(Quota::new(quota)))
+    }
+
+    fn start_read_stream(&mut self, handle: Handle, quota: Option<Quota>) -> Result<OpId, SubmitError> {
         let index = self.open_to_read(handle)?;
-        let op = self
-            .core
-            .queue_read(index, OpKind::ReadStream { once: false, watch: false })
-            .map_err(|(reason, _)| reason)?;
+        let kind = OpKind::ReadStream { once: quota.is_some(), watch: false, quota };
+        let op = self.core.queue_read(index, kind).map_err(|(reason, _)| reason)?;
         self.flush_if_due();
         Ok(op)
     }

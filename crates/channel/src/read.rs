@@ -68,16 +68,21 @@ impl Core {
         let end = shape == (Shape::Datagram { connected: true })
             && buffer.take_if(|buffer| buffer.is_empty()).is_some();
         let taken = if end { 0 } else { done.result };
+        if let Some(buffer) = &mut buffer {
+            self.count_buffer(done.op, buffer);
+        }
         let op = self.op_mut(done.op)?;
         let cancelled = op.cancelled;
         match &mut op.kind {
-            OpKind::ReadStream { once, .. } => {
+            OpKind::ReadStream { once, quota, .. } => {
                 // Only the end of a stream ends the reading; an engine may stop for
                 // reasons of its own (a full completion queue, one buffer after dryness). An
-                // empty datagram is no end: its header counts.
-                let goes_on = taken > 0;
+                // empty datagram is no end: its header counts, nor is io_uring's 0 for an
+                // empty datagram that found no free buffer for its sender.
+                let goes_on =
+                    taken > 0 || done.result == 0 && shape == (Shape::Datagram { connected: false });
                 if ended && goes_on {
-                    *once = false;
+                    *once = quota.is_some();
                     if cancelled {
                         self.push_cancelled(done.op);
                     } else {
@@ -111,7 +116,7 @@ impl Core {
     pub(crate) fn end_read(&mut self, handle: u32, op: OpId) {
         let first = self.handles.at(handle).is_some_and(|entry| entry.reads.head == op.index);
         self.unlink(handle, op.index, |entry| &mut entry.reads);
-        self.ops.remove(op.index);
+        self.remove_read(op.index);
         let Some(entry) = self.handles.at(handle) else { return };
         if entry.lane.is_some() {
             return self.tend_lane(handle);
@@ -128,9 +133,13 @@ impl Core {
     }
 
     /// Starts a read; one that needs a buffer of a dry pool stands in line behind those that
-    /// wait for one already.
+    /// wait for one already, and a stream of which the program holds enough is started when it
+    /// drops a buffer.
     #[inline]
     pub(crate) fn start_read_in_turn(&mut self, op: OpId) {
+        if self.op(op).is_some_and(Op::is_full) {
+            return;
+        }
         if self.starved.is_empty() {
             return self.request_start(op);
         }
@@ -170,7 +179,7 @@ impl Core {
             let Some(entry) = self.op_mut(op) else {
                 continue;
             };
-            if entry.started || entry.cancelled {
+            if entry.started || entry.cancelled || entry.is_full() {
                 continue;
             }
             // Promoted since it began to wait: its bytes come another way.
@@ -196,7 +205,7 @@ fn say_hoarded(buffers: u16) {
     SAID.call_once(|| {
         tracing::warn!(
             "reads wait: the program keeps all {buffers} buffers of a channel's pool; copy what is kept and drop \
-             the buffers, or raise read_buffers"
+             the buffers, bound what a stream keeps (read_stream_with_quota), or raise read_buffers"
         );
     });
 }

@@ -335,9 +335,9 @@ impl View<'_> {
         self.core.buffers_stocked -= 1;
     }
 
-    /// Whether reads wait for buffers.
-    pub(crate) fn has_starved_reads(&self) -> bool {
-        !self.core.starved.is_empty()
+    /// Whether reads wait for buffers, which writes may hold.
+    pub(crate) fn has_waiting_reads(&self) -> bool {
+        !self.core.starved.is_empty() || self.core.full_streams > 0
     }
 
     /// Results that were reported and not handed out.

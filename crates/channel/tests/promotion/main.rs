@@ -8,6 +8,7 @@ mod load;
 mod monitors;
 mod overload;
 mod peers;
+mod quotas;
 mod reads;
 mod support;
 

@@ -24,6 +24,7 @@ pub mod lifetime;
 pub mod overload;
 pub mod partition;
 pub mod processes;
+pub mod quotas;
 pub mod streams;
 pub mod timers;
 pub mod waking;
@@ -276,6 +277,19 @@ macro_rules! for_each_case {
                 descriptors_exhausted
                 a_low_soft_limit_of_descriptors_is_raised
                 bad_settings_are_refused
+            }
+            quotas {
+                the_bound_is_exact
+                an_echo_of_one_buffer_goes_on
+                a_written_buffer_counts_until_it_is_dropped
+                a_hoarder_holds_up_nobody
+                a_full_stream_goes_on_under_load
+                a_full_stream_can_be_cancelled
+                a_full_stream_can_be_closed
+                a_full_stream_can_be_unregistered
+                buffers_that_outlive_their_stream_count_for_nothing
+                datagrams_have_a_quota_too
+                random_quotas_lose_no_byte
             }
             overload {
                 a_full_completion_queue_loses_no_write

@@ -416,11 +416,11 @@ impl Engine for Uring {
         self.stock.refill(view);
         let mut urgent = self.take_requests(view)?;
         // What was just closed may have made room; and what this batch sends may give back
-        // the very buffers that starved readers wait for.
+        // the very buffers that readers wait for.
         if view.resume() {
             urgent |= self.take_requests(view)?;
         }
-        urgent |= view.has_starved_reads() && !self.requests.batch.is_empty();
+        urgent |= view.has_waiting_reads() && !self.requests.batch.is_empty();
         let sleep = match wait {
             Wait::For(timeout) if !urgent && !view.has_results() && view.requested() == 0 => {
                 let bound = view.latency_bound().filter(|_| self.capabilities.min_wait);
