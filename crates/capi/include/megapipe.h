@@ -197,6 +197,8 @@ mp_op mp_readv(mp_handle handle, const struct iovec *iov, int iovcnt);
 /* Into buffers of the pool: once, or until end of file. */
 mp_op mp_read_buffer(mp_handle handle);
 mp_op mp_read_stream(mp_handle handle);
+/* As mp_read_stream, of which the program holds at most quota (1 or more) buffers at once. */
+mp_op mp_read_stream_quota(mp_handle handle, uint16_t quota);
 
 mp_op mp_write(mp_handle handle, const void *buf, size_t size);
 mp_op mp_write_at(mp_handle handle, const void *buf, size_t size, uint64_t offset);

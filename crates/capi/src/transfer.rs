@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::net::Shutdown;
+use std::num::NonZeroU16;
 
 use channel::{AcceptAs, AcceptCount, Foreign, Handle, OpId, ReadData, Rejected, WriteData};
 
@@ -111,6 +112,15 @@ pub extern "C" fn mp_read_buffer(handle: i64) -> i64 {
 #[unsafe(no_mangle)]
 pub extern "C" fn mp_read_stream(handle: i64) -> i64 {
     operation(handle, |inner, handle| Ok(inner.channel.read_stream(handle)?))
+}
+
+/// See mp_read_stream_quota(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn mp_read_stream_quota(handle: i64, quota: u16) -> i64 {
+    operation(handle, |inner, handle| {
+        let quota = NonZeroU16::new(quota).ok_or(INVALID)?;
+        Ok(inner.channel.read_stream_with_quota(handle, quota)?)
+    })
 }
 
 /// See mp_write(3).
