@@ -118,6 +118,26 @@ fn refused_by_name() {
     }
 }
 
+/// RFC 4291, 2.5.5.2, and RFC 9293, MUST-46 and MUST-57: a mapped address on the wire is nobody's,
+/// and nobody can be reached at one, at a group or at port 0.
+#[test]
+fn addresses_of_nobody() {
+    let mut net = Net::plain(PLAIN);
+    let mapped = std::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped();
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv6(mapped.octets(), v6(address(0, true)), 64);
+    builder.tcp(1, PORT, 5, 100).syn().write(&mut bytes, &[]).expect("a packet");
+    assert_eq!(input(&mut net, &bytes).len(), 0);
+    assert_eq!(net.host(0).refused(Reason::Address), 1);
+    let now = net.now;
+    for remote in
+        ["224.0.0.1:7", "255.255.255.255:7", "0.0.0.0:7", "[ff02::1]:7", "[::ffff:10.0.0.2]:7", "10.0.0.2:0"]
+    {
+        let remote = remote.parse().expect("an address");
+        assert_eq!(net.host(0).connect(now, None, None, remote), Err(tcp::ConnectError::Remote), "{remote}");
+    }
+}
+
 /// RFC 8200, 4: extension headers are passed over; a fragment header is refused.
 #[test]
 fn extension_headers() {

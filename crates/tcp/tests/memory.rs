@@ -25,8 +25,14 @@ fn exchange(hosts: &mut [Host; 2], batch: &mut Batch, now: Time) {
     }
 }
 
-/// Connections are opened, carry a megabyte and are closed without an allocation.
+/// One after the other: the heap is counted for the whole process.
 #[test]
+fn memory() {
+    nothing_is_allocated_once_a_host_is_made();
+    memory_of_a_connection();
+}
+
+/// Connections are opened, carry a megabyte and are closed without an allocation.
 fn nothing_is_allocated_once_a_host_is_made() {
     let mut hosts = [0, 1].map(|side| Host::new(config(side, OFFLOADS), [side as u8; 32]));
     let mut batch = Batch::new(1 << 20);
@@ -58,7 +64,6 @@ fn nothing_is_allocated_once_a_host_is_made() {
 }
 
 /// An idle connection costs its records: less than a tenth of what the kernel's costs (4.0 KB).
-#[test]
 fn memory_of_a_connection() {
     let host = |flows: usize| {
         let mut config = config(0, OFFLOADS);

@@ -33,6 +33,37 @@ fn timeout() {
     trace.expect(&[". 1001:2001(1000) ack 1", ". 2001:3001(1000) ack 1"]);
     // Karn: that acknowledgement measured nothing, and the timeout stays backed off.
     trace.expect_after(ms(3200), &[". 1001:2001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 10001");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 10001:11001(1000)"), "{sent:?}");
+    // New data measures, and ends the backing off.
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 11001");
+    trace.take();
+    let sent = loop {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        let sent = trace.take();
+        if !sent.is_empty() {
+            break sent;
+        }
+    };
+    assert!(sent[0].starts_with(". 11001:12001(1000)"), "{sent:?}");
+    let start = trace.now;
+    while trace.take().is_empty() {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+    }
+    assert!(trace.now.since(start) < ms(500), "{:?}", trace.now.since(start));
+}
+
+/// RFC 6298, 3 (Karn): an acknowledgement of segments of which one was sent twice measures nothing.
+#[test]
+fn ambiguous_round_trips() {
+    let (mut trace, flow) = ten_segments("");
+    let before = trace.host.info(flow).expect("a flow").round_trip_micros;
+    trace.expect_after(ms(200), &[". 1:1001(1000) ack 1"]);
+    trace.pass(ms(1));
+    trace.send(". 1:1(0) ack 5001");
+    assert_eq!(trace.host.info(flow).expect("a flow").round_trip_micros, before);
 }
 
 /// RFC 9293, 3.8.3 (MUST-20): given up after R2, with an RST.

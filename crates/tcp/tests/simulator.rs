@@ -460,7 +460,10 @@ fn every_flow_ends_with_the_right_bytes() {
         }));
         match outcome {
             Ok(count) => done += count,
-            Err(_) => failed.push(seed),
+            Err(_) => {
+                eprintln!("seed {seed}");
+                failed.push(seed);
+            }
         }
     }
     println!("{done} flows");

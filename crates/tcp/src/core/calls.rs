@@ -33,6 +33,9 @@ pub enum ConnectError {
     /// The host has no address of that family, or not this one.
     #[error("not an address of this host")]
     Address,
+    /// The remote address is not that of one host, or the port is 0 (RFC 9293, MUST-46).
+    #[error("not an address that can be connected to")]
+    Remote,
 }
 
 /// Ports that are tried for a new connection before there seems to be none.

@@ -119,7 +119,7 @@ impl<C: Control> Stack<C> {
     fn hold(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
         let Some(cold) = self.warm(slot) else { return false };
         let cold = &mut self.colds[cold];
-        cold.recency += 1;
+        cold.recency = cold.recency.wrapping_add(1);
         let mut merged = Held { span: fresh, recency: cold.recency };
         let first =
             cold.held.iter().position(|held| fresh.start.upto(held.span.end)).unwrap_or(cold.held.len());

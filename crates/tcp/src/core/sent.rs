@@ -27,7 +27,7 @@ impl Cold {
             && !last.sacked
             && !last.lost
             && !last.repeated
-            && now.micros() - last.at.micros() <= merge_within
+            && now.micros().saturating_sub(last.at.micros()) <= merge_within
         {
             last.span.end = span.end;
             last.at = now;
@@ -147,7 +147,7 @@ impl Cold {
     fn deliver(&mut self, record: Sent, now: Time, delivered: &mut Delivered) {
         delivered.bytes += record.span.len();
         delivered.repeated |= record.repeated;
-        let rtt = now.micros() - record.at.micros();
+        let rtt = now.micros().saturating_sub(record.at.micros());
         if !record.repeated && delivered.rtt.is_none() {
             delivered.rtt = Some(rtt.max(1));
         }

@@ -93,6 +93,9 @@ impl<C: Control> Host<C> {
             None => self.addresses.iter().map(|prefix| prefix.address).find(|&address| family(address)),
         };
         let address = address.ok_or(ConnectError::Address)?;
+        if !super::ip::is_unicast(remote.ip()) || remote.port() == 0 {
+            return Err(ConnectError::Remote);
+        }
         let local = SocketAddr::new(address, port.unwrap_or(0));
         let slot = self.stack.connect(now, local, remote)?;
         Ok(self.stack.handle(slot))

@@ -95,11 +95,16 @@ fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     Err(Reason::Malformed)
 }
 
-/// Whether an address can be that of one host (RFC 9293, MUST-57 and MUST-63).
+/// Whether an address can be that of one host on a network (RFC 9293, MUST-46, MUST-57 and
+/// MUST-63; RFC 1122, 3.2.1.3; RFC 4291, 2.5: mapped addresses are not for the wire).
 pub(crate) fn is_unicast(address: IpAddr) -> bool {
     match address {
-        IpAddr::V4(v4) => !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified(),
-        IpAddr::V6(v6) => !v6.is_multicast() && !v6.is_unspecified(),
+        IpAddr::V4(v4) => {
+            !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified() && !v4.is_loopback()
+        }
+        IpAddr::V6(v6) => {
+            !v6.is_multicast() && !v6.is_unspecified() && !v6.is_loopback() && v6.to_ipv4_mapped().is_none()
+        }
     }
 }
 

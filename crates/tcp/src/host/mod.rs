@@ -75,6 +75,10 @@ impl<C: Control> Host<C> {
             // Segments are cut behind the checksum.
             config.capabilities.segment = 0;
         }
+        // Half of the sequence numbers is the most that has an order.
+        let limits = &mut config.limits;
+        limits.receive_buffer = limits.receive_buffer.clamp(1, 1 << 30);
+        limits.send_buffer = limits.send_buffer.clamp(1, 1 << 30);
         let limits = config.limits;
         Host {
             stack: Stack::new(&config, seed, control),
