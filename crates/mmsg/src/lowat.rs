@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 use sys::mapping::ForkMark;
 use sys::message;
 
+#[cfg(test)]
+mod tests;
+
 /// How many looks a timeout is divided into: a socket is reported at most this part of its
 /// timeout early.
 const LOOKS: u32 = 8;

@@ -138,37 +138,6 @@ fn the_end_is_reported_at_once() {
     assert_eq!((read(&mut socket), read(&mut socket)), (10, 0));
 }
 
-/// Bytes that keep coming do not put off the report of the first of them; those that were read
-/// do not hasten that of later ones.
-#[test]
-fn the_first_unread_byte_counts() {
-    let (_lowat, mut socket, mut peer, set) = waiting(0);
-    let began = Instant::now();
-    let mut sent = 0;
-    while !is_reported(&set, TIMEOUT / 10) {
-        peer.write_all(&[1]).unwrap();
-        sent += 1;
-        assert!(sent < 60, "never reported");
-    }
-    assert!(began.elapsed() >= TIMEOUT / 4 && sent > 1, "{:?} {sent}", began.elapsed());
-    assert!(read(&mut socket) >= sent - 1);
-
-    // Where the machine lets this wait for longer than the timeout, the mark is low by then, and rightly.
-    let in_time = (0..100).any(|_| {
-        let began = Instant::now();
-        peer.write_all(&[1; MARK as usize]).unwrap();
-        std::thread::sleep(TIMEOUT * 3 / 4);
-        assert!(read(&mut socket) >= MARK as usize);
-        began.elapsed() < TIMEOUT || {
-            std::thread::sleep(TIMEOUT * 2);
-            false
-        }
-    });
-    assert!(in_time, "this machine is too busy to tell");
-    let waited = reported_after(&set, &mut peer);
-    assert!(waited >= TIMEOUT / 2, "{waited:?}");
-}
-
 /// A program that reads frames sets the mark to what the next one lacks.
 #[test]
 fn a_mark_that_is_set_again_keeps_the_age_of_what_waits() {
