@@ -178,6 +178,32 @@ fn closed_connections_end() {
     assert_eq!(trace.host.live_flows().count(), 0);
 }
 
+/// A closed connection drains for as long as the peer reads, however slowly.
+#[test]
+fn closed_connections_drain() {
+    let (mut trace, flow) = Trace::accepted(|config| config.profile.give_up = Duration::from_secs(100), "");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 10_000]), Ok(10_000));
+    trace.host.close(now, flow);
+    assert_eq!(trace.take().len(), 10);
+    trace.send(". 1:1(0) ack 1 win 0");
+    for acked in 1..10 {
+        for _ in 0..6 {
+            trace.now = trace.now.after(Duration::from_secs(10));
+            trace.take();
+            trace.send(&format!(". 1:1(0) ack {} win 0", acked * 1000 + 1));
+        }
+    }
+    assert_eq!(trace.host.live_flows().count(), 1);
+    // It stops reading, but not answering.
+    for _ in 0..11 {
+        trace.now = trace.now.after(Duration::from_secs(10));
+        trace.take();
+        trace.send(". 1:1(0) ack 9001 win 0");
+    }
+    assert_eq!(trace.host.live_flows().count(), 0);
+}
+
 /// RFC 4987, 3.4, and a full accept queue: the last ACK is dropped, and the SYN-ACK repeated until
 /// there is room.
 #[test]

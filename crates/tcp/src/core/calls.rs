@@ -179,6 +179,9 @@ impl<C: Control> Stack<C> {
             State::TimeWait => self.profile.time_wait,
             _ => linger.unwrap_or(self.profile.give_up),
         };
+        if linger.is_some() {
+            hot.set(flag::LINGER);
+        }
         hot.life_at = Deadline::at(now.after(wait));
         self.settle(now, slot);
     }

@@ -35,6 +35,8 @@ pub(crate) mod flag {
     pub(crate) const TAIL_PROBE: u16 = 1 << 13;
     /// Accepted by the stack, not yet by the program.
     pub(crate) const UNACCEPTED: u16 = 1 << 14;
+    /// The program has set a time within which the peer has to acknowledge everything.
+    pub(crate) const LINGER: u16 = 1 << 15;
 }
 
 /// No block.

@@ -67,6 +67,8 @@ impl Wire {
                 *direction = Direction { syn: Some(seq), next: seq.wrapping_add(1), ..Direction::default() };
                 direction.scale = option(&tcp[20..payload - view.transport], 3);
             }
+            // Also the same number may begin a later connection: an old SYN that came late.
+            direction.edge = None;
         } else if direction.syn.is_none() {
             return;
         }
