@@ -66,6 +66,37 @@ fn ambiguous_round_trips() {
     assert_eq!(trace.host.info(flow).expect("a flow").round_trip_micros, before);
 }
 
+/// RFC 6298, 5.3: an acknowledgement of new data starts the timer again.
+#[test]
+fn timer_restarts() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    write(&mut trace, flow, 2_000);
+    assert_eq!(trace.take().len(), 2);
+    trace.pass(ms(20));
+    trace.send(". 1:1(0) ack 1001");
+    trace.pass(ms(190));
+    let sent = loop {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        let sent = trace.take();
+        if !sent.is_empty() {
+            break sent;
+        }
+    };
+    assert!(sent[0].starts_with("P. 1001:2001(1000)"), "{sent:?}");
+}
+
+/// A selective acknowledgement of what was never sent, or is acknowledged, marks nothing
+/// (CVE-2019-11477 and its kind).
+#[test]
+fn forged_sacks() {
+    let (mut trace, _) = ten_segments(",sackOK");
+    trace.pass(ms(10));
+    for block in ["5001:900000", "9001:5001", "0:4001", "1:1", "2147483649:4294967295"] {
+        trace.send(&format!(". 1:1(0) ack 1 <sack {block}>"));
+        trace.expect(&[]);
+    }
+}
+
 /// RFC 9293, 3.8.3 (MUST-20): given up after R2, with an RST.
 #[test]
 fn given_up() {

@@ -86,6 +86,18 @@ fn zero_window() {
     trace.expect(&["P. 1001:2001(1000) ack 1"]);
 }
 
+/// A FIN takes a number, and waits for the window like a byte.
+#[test]
+fn fin_waits_for_the_window() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    trace.send(". 1:1(0) ack 1 win 0");
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.expect_after(ms(200), &[". 0:0(0) ack 1"]);
+    trace.send(". 1:1(0) ack 1 win 1");
+    trace.expect(&["FP. 1:1(0) ack 1"]);
+}
+
 /// RFC 9293, 3.8.6.2.2 (MUST-39): the window grows in steps worth a segment; a reader of single
 /// bytes causes no updates.
 #[test]
