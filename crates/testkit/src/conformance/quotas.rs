@@ -3,12 +3,12 @@
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::num::NonZeroU16;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use channel::{Channel, Completion, Event, Handle, OpId, ReadData, Source};
 
 use crate::conformance::Fixture;
-use crate::driver::{Driver, Form, gather};
+use crate::driver::{Driver, Form, WATCHDOG, gather};
 use crate::net::{self, End};
 use crate::process;
 use crate::skip::Verdict;
@@ -99,32 +99,36 @@ pub fn the_bound_is_exact(fixture: &mut Fixture) -> Verdict {
 
 pub fn an_echo_of_one_buffer_goes_on(fixture: &mut Fixture) -> Verdict {
     const ROUNDS: usize = 100;
+    const SMALL: usize = 100;
+    const LARGE: usize = 10_000;
     fixture.for_each_form(|mut driver, form| {
         let (handle, op, mut peer) = sent_to(&mut driver, form, 1, &[]);
         driver.set_nodelay(handle, true).unwrap();
         peer.set_nodelay(true).unwrap();
         // The peer sends only what follows its echo: a wait must not sleep over a buffer that its
         // own batch has sent.
-        driver.drive_while(
-            || {
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let message = [round as u8; 100];
+                    let message = [round as u8; SMALL];
                     peer.write_all(&message).unwrap();
-                    assert_eq!(net::read_exactly(&mut peer, 100), message);
+                    assert_eq!(net::read_exactly(&mut peer, SMALL), message);
                     // Several buffers at once: each waits for the echo of the one before.
-                    peer.write_all(&net::pattern(10_000, 5)).unwrap();
-                    assert!(net::read_exactly(&mut peer, 10_000) == net::pattern(10_000, 5));
+                    peer.write_all(&net::pattern(LARGE, 5)).unwrap();
+                    assert!(net::read_exactly(&mut peer, LARGE) == net::pattern(LARGE, 5));
                 }
-            },
-            |channel, completion| {
-                assert_eq!(completion.op, op);
-                let Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. } = completion.event
-                else {
-                    panic!("{:?}", completion.event)
-                };
-                channel.write_quiet(completion.handle, buffer).unwrap();
-            },
-        );
+            });
+            let mut left = ROUNDS * (SMALL + LARGE);
+            while left > 0 {
+                let start = Instant::now();
+                let completion = driver.next();
+                assert!(start.elapsed() < WATCHDOG, "it came when the wait was over");
+                left -= bytes_of(&completion, op).len();
+                let Event::Read { data: ReadData::Buffer(buffer), .. } = completion.event else { panic!() };
+                driver.write_quiet(handle, buffer).unwrap();
+            }
+            driver.flush().unwrap();
+        });
     });
     Ok(())
 }
@@ -430,10 +434,10 @@ fn random_quotas(mut driver: Driver, form: Form, seed: u64) {
         for (mut peer, sent, piece) in peers {
             scope.spawn(move || sent.chunks(piece).for_each(|piece| peer.write_all(piece).unwrap()));
         }
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let mut done = false;
         while !done {
-            assert!(start.elapsed() < crate::driver::WATCHDOG, "seed {seed}: it did not end");
+            assert!(start.elapsed() < WATCHDOG, "seed {seed}: it did not end");
             let completion = driver.next_within(Duration::from_millis(1));
             done = step(&mut driver, completion, &mut random);
         }
