@@ -9,6 +9,8 @@
 //! checksums, ICMP. Both take bursts of packets, share nothing between threads, allocate nothing
 //! once they are made, and bound everything: see [`Limits`].
 //!
+//! Over a host stand [`sockets`]: descriptors, the calls of POSIX, readiness by level and by edge.
+//!
 //! What it implements, clause by clause, and what it does not yet: `docs/tcp.md` of the repository.
 #![forbid(unsafe_code)]
 
@@ -17,6 +19,7 @@ mod control;
 mod core;
 mod event;
 mod host;
+pub mod sockets;
 mod time;
 
 pub use config::{Config, Initial, Limits, Prefix, Profile};
