@@ -1,5 +1,5 @@
 //! Read streams with a quota on promoted connections: what comes while the program holds
-//! enough is delivered when it drops a buffer, though no bell is rung for it.
+//! enough is delivered when it drops a buffer, although no doorbell comes.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -96,7 +96,7 @@ fn a_quota_holds_through_a_promotion() {
                 nothing_comes(&mut two);
             }
             while got.len() < until {
-                // The other side rings no bell: it does nothing.
+                // No doorbell comes: the peer does nothing.
                 held.remove(0);
                 let completion = next(&mut two.sides[1]);
                 assert_eq!(completion.op, op);
@@ -177,7 +177,7 @@ fn a_proxy_of_one_buffer_goes_on() {
         let reading = std::thread::spawn(move || {
             let mut all = vec![0; count];
             std::io::Read::read_exact(&mut reader, &mut all).unwrap();
-            // To who waits for a completion that does not come.
+            // Ends the proxy's loop.
             reader.write_all(b"all").unwrap();
             all
         });
