@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -56,6 +57,20 @@ fn play_sleeper() {
 fn fill(socket: &Socket) {
     socket.set_send_buffer_size(1).unwrap();
     while socket.send_with_flags(&[0; 512], libc::MSG_DONTWAIT).is_ok() {}
+}
+
+/// Whether the peer's kernel has yet to acknowledge bytes, or may take more of them.
+fn is_moving(socket: &Socket) -> bool {
+    /// In linux/sockios.h: bytes that have not been sent.
+    const SIOCOUTQNSD: libc::Ioctl = 0x894b;
+    // SIOCOUTQ is TIOCOUTQ: bytes that are not acknowledged.
+    let [unacknowledged, unsent] = [libc::TIOCOUTQ, SIOCOUTQNSD].map(|request| {
+        let mut count: i32 = 0;
+        // SAFETY: the kernel writes one live integer.
+        assert_eq!(unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut count) }, 0);
+        count
+    });
+    unsent == 0 || unacknowledged > unsent
 }
 
 #[test]
@@ -121,7 +136,14 @@ fn wakeups_while_the_queue_is_full(engine: EngineKind, has_room: bool) -> u64 {
     // The peer stays asleep whatever comes.
     sleeper.stop_asleep();
     if !has_room {
-        fill(&socket);
+        // The kernel may yet hand to the peer what is under way: then there is room again.
+        let mut patience = Patience::new();
+        while {
+            fill(&socket);
+            is_moving(&socket)
+        } {
+            assert!(!patience.is_over(), "the peer's window stays open");
+        }
     }
     for peer in &mut readers {
         peer.write_all(&[1; 16 * BUFFER]).unwrap();
