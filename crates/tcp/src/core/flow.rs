@@ -250,6 +250,42 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
+    /// Makes it as new. Its lists are emptied, not written over: they are most of it.
+    pub(crate) fn reset(&mut self) {
+        let Cold {
+            sent,
+            rack,
+            recovery,
+            by_timeout,
+            tail_probe,
+            duplicates,
+            rto_at,
+            tail_at,
+            reorder_at,
+            progress_at,
+            limited,
+            held,
+            recency,
+            duplicate,
+            fin_at,
+        } = self;
+        sent.clear();
+        *rack = Rack::default();
+        *recovery = None;
+        *by_timeout = false;
+        *tail_probe = None;
+        *duplicates = 0;
+        *rto_at = None;
+        *tail_at = None;
+        *reorder_at = None;
+        *progress_at = Time::default();
+        *limited = false;
+        held.clear();
+        *recency = 0;
+        *duplicate = None;
+        *fin_at = None;
+    }
+
     /// Whether the flow can do without it.
     pub(crate) fn is_idle(&self) -> bool {
         self.sent.is_empty() && self.held.is_empty() && self.duplicate.is_none() && self.fin_at.is_none()

@@ -233,7 +233,7 @@ impl<C: Control> Stack<C> {
     fn warm(&mut self, slot: u32) -> Option<u32> {
         let hot = &mut self.flows[slot];
         if hot.cold == NO_COLD {
-            hot.cold = self.colds.insert(Cold::default())?;
+            hot.cold = self.colds.insert_reset(Cold::reset)?;
             let cold = &mut self.colds[hot.cold];
             cold.rack.wnd_mult = 1;
         }

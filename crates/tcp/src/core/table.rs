@@ -22,16 +22,34 @@ impl<T> Table<T> {
     }
 
     pub(crate) fn insert(&mut self, item: T) -> Option<u32> {
-        let slot = if let Some(slot) = self.free.pop() {
+        if let Some(&slot) = self.free.last() {
             self.items[slot as usize] = item;
-            slot
         } else if self.items.len() < self.bound {
             self.items.push(item);
             self.generations.push(0);
-            self.items.len() as u32 - 1
-        } else {
-            return None;
-        };
+            self.free.push(self.items.len() as u32 - 1);
+        }
+        self.take()
+    }
+
+    /// A slot whose record is reset instead of replaced: for records that are long and mostly
+    /// unused.
+    pub(crate) fn insert_reset(&mut self, reset: impl FnOnce(&mut T)) -> Option<u32>
+    where
+        T: Default,
+    {
+        match self.free.last() {
+            Some(&slot) => {
+                reset(&mut self.items[slot as usize]);
+                self.take()
+            }
+            None => self.insert(T::default()),
+        }
+    }
+
+    /// Takes the free slot that `free` names last.
+    fn take(&mut self) -> Option<u32> {
+        let slot = self.free.pop()?;
         // Odd while the slot is taken.
         self.generations[slot as usize] = self.generations[slot as usize].wrapping_add(1);
         Some(slot)
