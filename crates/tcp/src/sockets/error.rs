@@ -35,7 +35,8 @@ pub enum Errno {
     Reset,
     /// ETIMEDOUT: the peer did not answer for too long.
     TimedOut,
-    /// EHOSTUNREACH: the network reported that the peer cannot be reached.
+    /// EHOSTUNREACH: the network reported that the peer cannot be reached, or it is no host's
+    /// address.
     Unreachable,
     /// EMFILE: no free descriptor.
     TooMany,
@@ -109,6 +110,8 @@ impl From<ConnectError> for Errno {
         match error {
             ConnectError::InUse | ConnectError::Address => Errno::NotAvailable,
             ConnectError::TooMany => Errno::NoBuffers,
+            // As Linux answers a TCP connect to a group.
+            ConnectError::Remote => Errno::Unreachable,
         }
     }
 }
