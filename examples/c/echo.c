@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &action, NULL);
 	sigaction(SIGTERM, &action, NULL);
 	listener = mp_register(channel, listen_on(argc > 1 ? atoi(argv[1]) : 7777), NULL, NULL, 0);
-	if (listener < 0 || mp_accept(listener, MP_UNLIMITED, 1) < 0)
+	if (listener < 0 || mp_accept(listener, MP_UNLIMITED, MP_ACCEPT_LWSOCKET) < 0)
 		return 1;
 	while (!stop) {
 		/* a signal that comes while nothing waits ends no wait: look at `stop` now and then */

@@ -66,7 +66,7 @@ static void *serve(void *number)
 	if (mp_create(NULL, &channel) < 0)
 		return NULL;
 	handle = mp_register(channel, listener, NULL, &cpus, sizeof(cpus));
-	if (handle < 0 || mp_accept(handle, MP_UNLIMITED, 1) < 0)
+	if (handle < 0 || mp_accept(handle, MP_UNLIMITED, MP_ACCEPT_LWSOCKET) < 0)
 		exit(1);
 	/* A process that is stopped and resumed interrupts its waits. */
 	while ((status = mp_dispatch(channel, MP_FOREVER, &event)) == 1 || status == -EINTR) {

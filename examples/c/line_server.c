@@ -97,7 +97,7 @@ int main(int argc, char **argv)
 	dprintf(1, "port %d\n", ntohs(addr.sin_port));
 	listener = mp_register(channel, fd, NULL, NULL, 0);
 	signals = mp_register(channel, signalfd(-1, &set, SFD_CLOEXEC), NULL, NULL, 0);
-	if (mp_accept(listener, MP_UNLIMITED, 1) < 0 || mp_read_buffer(signals) < 0 || mp_timer(channel, idle, &clients) < 0)
+	if (mp_accept(listener, MP_UNLIMITED, MP_ACCEPT_LWSOCKET) < 0 || mp_read_buffer(signals) < 0 || mp_timer(channel, idle, &clients) < 0)
 		return 1;
 	while ((status = mp_dispatch(channel, MP_FOREVER, &event)) >= 0 || status == -EINTR) {
 		if (status > 0 && event.handle == signals) {
