@@ -1,0 +1,66 @@
+//! Runs scripts in packetdrill's language over [`tcp::sockets`], under virtual time.
+//!
+//! A script injects packets, makes calls, and names the packets that have to be sent, and when.
+//! A crate of its own, and only for tests: `testkit` stands on the channel, which will stand on
+//! `tcp`, and nothing stands on this one. So all dependencies point one way.
+//!
+//! # The part of the language that is there
+//! - times `0.1`, `+0.1` and `*`; `--ip_version`, `--mtu`, `--tolerance_usecs`; comments;
+//! - TCP packets: flags of `SFRP.EW`, sequence numbers, `ack`, `win`, and the options `mss`,
+//!   `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`; `<...>` stands for any options;
+//! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
+//!   `write`, `send`, `shutdown`, `close`, `fcntl`, and `getsockopt` and `setsockopt` of SO_ERROR,
+//!   SO_KEEPALIVE, SO_REUSEADDR, SO_LINGER, TCP_NODELAY;
+//! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`.
+//!
+//! All else is [`Cause::Unsupported`], with its line. Calls never block.
+//!
+//! # What is not compared
+//! - Order and padding of options.
+//! - PSH of a segment without payload.
+//! - A window that the script does not give, and the payload: only its length counts.
+//! - Our timestamps count from the first that was sent, within the tolerance.
+//!
+//! Packets that no line expects are errors, also at the end: packetdrill does not check them there.
+#![forbid(unsafe_code)]
+
+mod alter;
+mod call;
+mod parse;
+mod run;
+mod segment;
+
+pub use alter::alterations;
+pub use parse::{Script, parse};
+pub use run::run;
+
+/// What a script failed on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {cause}")]
+pub struct Error {
+    /// The script.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: usize,
+    /// What happened there.
+    pub cause: Cause,
+}
+
+/// Why a script failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// Not in the language.
+    #[error("cannot read {0:?}")]
+    Syntax(String),
+    /// In the language, but not in this interpreter.
+    #[error("not supported: {0}")]
+    Unsupported(String),
+    /// The stack did something else.
+    #[error("expected {expected}, seen {seen}")]
+    Differs {
+        /// What the script has.
+        expected: String,
+        /// What the stack did.
+        seen: String,
+    },
+}

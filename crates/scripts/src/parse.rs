@@ -1,0 +1,171 @@
+//! From text to events.
+
+use crate::segment::{Segment, parse_segment};
+use crate::{Cause, Error};
+
+/// A script that has been read.
+#[derive(Clone, Debug)]
+pub struct Script {
+    pub(crate) file: String,
+    pub(crate) v6: bool,
+    pub(crate) mtu: u32,
+    /// How much earlier or later than expected a packet may be, in microseconds.
+    pub(crate) tolerance: u64,
+    pub(crate) events: Vec<Event>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) line: usize,
+    pub(crate) at: At,
+    pub(crate) what: What,
+}
+
+/// When, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum At {
+    /// Since the script's start.
+    Absolute(u64),
+    /// Since the event before.
+    After(u64),
+    Any,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum What {
+    Inject(Segment),
+    Expect(Segment),
+    Call(Call),
+    /// The state that the connection used last has to be in.
+    State(String),
+}
+
+/// A call and what it has to return.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) result: i64,
+    pub(crate) errno: Option<String>,
+}
+
+/// Reads a script. `file` is its name in errors.
+pub fn parse(file: &str, text: &str) -> Result<Script, Error> {
+    let mut script = Script { file: file.into(), v6: false, mtu: 1500, tolerance: 4_000, events: Vec::new() };
+    for (number, line) in without_comments(text).lines().enumerate() {
+        let line = line.trim();
+        let read = match line.strip_prefix("--") {
+            _ if line.is_empty() => Ok(()),
+            Some(option) => script.option(option),
+            None => event(line).map(|(at, what)| script.events.push(Event { line: number + 1, at, what })),
+        };
+        read.map_err(|cause| Error { file: file.into(), line: number + 1, cause })?;
+    }
+    Ok(script)
+}
+
+impl Script {
+    fn option(&mut self, option: &str) -> Result<(), Cause> {
+        let unsupported = || Cause::Unsupported(format!("--{option}"));
+        let (name, value) = option.split_once('=').ok_or_else(unsupported)?;
+        match (name, value) {
+            ("ip_version", "ipv4") => self.v6 = false,
+            ("ip_version", "ipv6") => self.v6 = true,
+            ("mtu", value) => self.mtu = value.parse().map_err(|_| unsupported())?,
+            ("tolerance_usecs", value) => self.tolerance = value.parse().map_err(|_| unsupported())?,
+            _ => return Err(unsupported()),
+        }
+        Ok(())
+    }
+}
+
+/// The same text with blanks for comments, so that lines keep their numbers.
+fn without_comments(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut inside = false;
+    for line in text.lines() {
+        let mut rest = line;
+        loop {
+            if inside {
+                let Some((_, after)) = rest.split_once("*/") else { break };
+                (inside, rest) = (false, after);
+            }
+            let Some((before, after)) = rest.split_once("/*") else {
+                let end = rest.find("//").unwrap_or(rest.len());
+                kept.push_str(rest[..end].split('#').next().unwrap_or_default());
+                break;
+            };
+            kept.push_str(before);
+            (inside, rest) = (true, after);
+        }
+        kept.push('\n');
+    }
+    kept
+}
+
+fn event(line: &str) -> Result<(At, What), Cause> {
+    let syntax = || Cause::Syntax(line.to_string());
+    let (time, rest) = line.split_once(char::is_whitespace).ok_or_else(syntax)?;
+    let rest = rest.trim();
+    let at = match time.strip_prefix('+') {
+        _ if time == "*" => At::Any,
+        _ if time.contains('~') || time.contains("...") => {
+            return Err(Cause::Unsupported(format!("time {time}")));
+        }
+        Some(after) => At::After(micros(after).ok_or_else(syntax)?),
+        None => At::Absolute(micros(time).ok_or_else(syntax)?),
+    };
+    let what = if let Some(segment) = rest.strip_prefix('<') {
+        let segment = parse_segment(segment)?;
+        if segment.window.is_none() || segment.options.is_none() {
+            return Err(syntax());
+        }
+        What::Inject(segment)
+    } else if let Some(segment) = rest.strip_prefix('>') {
+        What::Expect(parse_segment(segment)?)
+    } else if rest.starts_with('`') {
+        return Err(Cause::Unsupported(rest.to_string()));
+    } else if let Some(code) = rest.strip_prefix("%{") {
+        let state = code
+            .trim()
+            .strip_suffix("}%")
+            .and_then(|code| code.trim().strip_prefix("assert tcpi_state == TCPI_"));
+        What::State(state.ok_or_else(|| Cause::Unsupported(rest.to_string()))?.trim().to_string())
+    } else {
+        What::Call(call(rest).ok_or_else(syntax)?)
+    };
+    if at == At::Any && !matches!(what, What::Expect(_)) {
+        return Err(syntax());
+    }
+    Ok((at, what))
+}
+
+/// Seconds with a fraction, in microseconds.
+fn micros(seconds: &str) -> Option<u64> {
+    let (whole, fraction) = seconds.split_once('.').unwrap_or((seconds, ""));
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let fraction: u64 = format!("{fraction:0<6}").get(..6)?.parse().ok()?;
+    whole.checked_mul(1_000_000)?.checked_add(fraction)
+}
+
+fn call(text: &str) -> Option<Call> {
+    let (name, rest) = text.split_once('(')?;
+    let mut depth = 1;
+    let close = rest.char_indices().find(|&(_, c)| {
+        depth += match c {
+            '(' => 1,
+            ')' => -1,
+            _ => 0,
+        };
+        depth == 0
+    })?;
+    let mut words = rest[close.0 + 1..].trim().strip_prefix('=')?.split_whitespace();
+    let result = words.next()?;
+    let result = match result.strip_prefix("0x") {
+        Some(digits) => i64::from_str_radix(digits, 16).ok()?,
+        None => result.parse().ok()?,
+    };
+    let errno = words.next().filter(|word| word.starts_with('E')).map(str::to_string);
+    let arguments = rest[..close.0].split(',').map(|argument| argument.trim().to_string()).collect();
+    Some(Call { name: name.trim().to_string(), arguments, result, errno })
+}
