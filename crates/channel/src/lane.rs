@@ -1,6 +1,7 @@
 //! What is received on a promoted connection: bytes that come through shared memory, beside
 //! the kernel connection whose reading goes on for bells, spilled bytes and the end.
 
+mod calls;
 mod write;
 
 use std::collections::VecDeque;
