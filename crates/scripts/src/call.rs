@@ -123,6 +123,7 @@ impl Run {
                 Ok(error) => error.map_or("0", Errno::name),
                 Err(errno) => return Some(Err(errno.into())),
             },
+            "SO_RCVBUF" if self.foreign => return Some(Ok(())),
             "SO_KEEPALIVE" => value(options.keep_alive),
             "TCP_NODELAY" => value(options.no_delay),
             _ => return None,

@@ -11,6 +11,8 @@
 //! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
 //!   `write`, `send`, `shutdown`, `close`, `fcntl`, and `getsockopt` and `setsockopt` of SO_ERROR,
 //!   SO_KEEPALIVE, SO_REUSEADDR, SO_LINGER, TCP_NODELAY;
+//! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's; `sockstat` and `tcpdrop` are
+//!   skipped;
 //! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`.
 //!
 //! All else is [`Cause::Unsupported`], with its line. Calls never block.
@@ -20,6 +22,8 @@
 //! - PSH of a segment without payload.
 //! - A window that the script does not give, and the payload: only its length counts.
 //! - Our timestamps count from the first that was sent, within the tolerance.
+//! - In scripts [written for FreeBSD](Script::for_freebsd) also the window scale of our SYN, the
+//!   size of a buffer, windows that differ by less than a segment, and what the last `close` sends.
 //!
 //! Packets that no line expects are errors, also at the end: packetdrill does not check them there.
 #![forbid(unsafe_code)]
@@ -29,6 +33,7 @@ mod call;
 mod parse;
 mod run;
 mod segment;
+mod settings;
 
 pub use alter::alterations;
 pub use parse::{Script, parse};
