@@ -20,6 +20,7 @@
 //! # What is not compared
 //! - Order and padding of options.
 //! - PSH of a segment without payload.
+//! - Where an RST numbered 0 on the wire counts from: it is 0 in the script, too.
 //! - A window that the script does not give, and the payload: only its length counts.
 //! - Our timestamps count from the first that was sent, within the tolerance.
 //! - In scripts [written for FreeBSD](Script::for_freebsd) also the window scale of our SYN, the
