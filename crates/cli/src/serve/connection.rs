@@ -4,6 +4,12 @@
 //! completes, all before it have been taken too. Until then nothing more is answered, and soon
 //! nothing more is read, so that a client which does not read makes the server hold a bounded
 //! amount: one round's output, and [`HELD_MAX`] of input.
+//!
+//! A connection that is drained answers what it has received, and sends the end of the stream
+//! behind the last answer. It then reads and discards until the client has closed: a close over
+//! unread input would be a reset, which can destroy answers on their way.
+
+use std::net::Shutdown;
 
 use megapipe::{Buffer, Channel, Handle, OpId, Rejected, WriteData};
 
@@ -34,6 +40,7 @@ pub(crate) struct Connection<Session> {
     unconfirmed_writes: usize,
     /// A write is to confirm that the client reads.
     confirming: bool,
+    stage: Stage,
     /// The client will send no more.
     ended: bool,
     /// When the client last sent or read something, as its thread counts.
@@ -46,6 +53,18 @@ enum Reading {
     /// It was cancelled, and may yet bring some bytes.
     Stopping,
     Off,
+}
+
+/// How far a connection is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Serving,
+    /// Further input is discarded; answers are still to be queued.
+    Draining,
+    /// The end of the stream is queued behind the last answer.
+    ShuttingDown,
+    /// The kernel has taken all answers and the end of the stream.
+    ShutDown,
 }
 
 /// Whether a connection goes on.
@@ -70,6 +89,11 @@ impl<Session> Connection<Session> {
     pub(crate) fn handle(&self) -> Handle {
         self.handle
     }
+
+    /// Whether the kernel has taken everything that the client is to get.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.stage == Stage::ShutDown
+    }
 }
 
 impl<Session: Default> Connection<Session> {
@@ -82,6 +106,7 @@ impl<Session: Default> Connection<Session> {
             unconfirmed_bytes: 0,
             unconfirmed_writes: 0,
             confirming: false,
+            stage: Stage::Serving,
             ended: false,
             used: now,
         }
@@ -110,6 +135,10 @@ impl<Session: Default> Connection<Session> {
         S: Service<Session = Session>,
     {
         context.service.count(context.thread, Traffic::Read(input.len()));
+        // A cancelled read brings the rest of what came before the drain.
+        if self.stage != Stage::Serving && self.reading != Reading::Stopping {
+            return Fate::Open;
+        }
         if !self.confirming {
             return self.answer(input, context);
         }
@@ -124,16 +153,25 @@ impl<Session: Default> Connection<Session> {
     }
 
     /// The client sends no more; what it has sent is answered.
-    pub(crate) fn input_ended(&mut self) -> Fate {
+    pub(crate) fn input_ended(&mut self, channel: &mut Channel) -> Fate {
         self.reading = Reading::Off;
         self.ended = true;
-        if self.confirming { Fate::Open } else { Fate::Close }
+        match self.stage {
+            Stage::Serving if self.confirming => Fate::Open,
+            Stage::Draining => self.finish(channel),
+            Stage::ShuttingDown => Fate::Open,
+            Stage::Serving | Stage::ShutDown => Fate::Close,
+        }
     }
 
     /// The read ended before the input did.
     pub(crate) fn reading_stopped(&mut self, channel: &mut Channel) -> Fate {
         self.reading = Reading::Off;
-        if self.confirming { Fate::Open } else { self.start_reading(channel) }
+        match self.stage {
+            Stage::Serving if self.confirming => Fate::Open,
+            Stage::Draining => self.finish(channel),
+            _ => self.start_reading(channel),
+        }
     }
 
     /// The client has read enough to go on.
@@ -150,7 +188,36 @@ impl<Session: Default> Connection<Session> {
         if self.confirming {
             return Fate::Open;
         }
-        if self.ended { Fate::Close } else { self.start_reading(context.channel) }
+        match self.stage {
+            Stage::Draining => self.finish(context.channel),
+            Stage::Serving if self.ended => Fate::Close,
+            _ => self.start_reading(context.channel),
+        }
+    }
+
+    /// Answers only what has been received, then ends.
+    pub(crate) fn drain(&mut self, channel: &mut Channel) -> Fate {
+        self.stage = Stage::Draining;
+        self.finish(channel)
+    }
+
+    /// The kernel has taken the last answer and the end of the stream.
+    pub(crate) fn shut_down(&mut self) -> Fate {
+        self.stage = Stage::ShutDown;
+        if self.ended { Fate::Close } else { Fate::Open }
+    }
+
+    /// Ends the stream behind the last answer, once that is queued.
+    fn finish(&mut self, channel: &mut Channel) -> Fate {
+        if self.confirming || self.reading == Reading::Stopping {
+            return Fate::Open;
+        }
+        if let Err(error) = channel.shutdown(self.handle, Shutdown::Write) {
+            tracing::debug!(%error, "cannot end the stream to a client");
+            return Fate::Close;
+        }
+        self.stage = Stage::ShuttingDown;
+        self.start_reading(channel)
     }
 
     /// Gives the session what is held and `input`, and writes what it answers.
@@ -176,8 +243,8 @@ impl<Session: Default> Connection<Session> {
         context.service.count(context.thread, Traffic::Written(context.output.len()));
         context.output.clear();
         match written {
-            Ok(()) if next != Next::Close => Fate::Open,
-            Ok(()) => Fate::Close,
+            Ok(()) if next == Next::Close && self.stage == Stage::Serving => Fate::Close,
+            Ok(()) => Fate::Open,
             Err(error) => {
                 tracing::debug!(%error, "a client cannot be answered");
                 Fate::Close

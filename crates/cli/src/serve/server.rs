@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use super::resources::{self, ResourceError};
 use super::service::Service;
 use super::worker::{Worker, WorkerError};
 
-/// The longest idle timeout.
+/// The longest timeout.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// What every server can be told.
@@ -45,6 +45,10 @@ pub(crate) struct ServerArguments {
     /// Seconds after which a client that neither sends nor reads is disconnected, up to an eighth later; 0: never
     #[arg(long, value_name = "SECONDS", default_value = "0", allow_hyphen_values = true, value_parser = parse_idle_timeout)]
     idle_timeout: Duration,
+    /// Seconds that clients have, after SIGTERM or SIGINT, to take their answers and to close; a second signal ends the
+    /// server at once
+    #[arg(long, value_name = "SECONDS", default_value = "5", allow_hyphen_values = true, value_parser = parse_drain_timeout)]
+    drain_timeout: Duration,
     /// How to talk to the kernel [default: io_uring where it is allowed, else epoll]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
@@ -116,6 +120,7 @@ pub(crate) struct Server {
     cpus: Option<Vec<usize>>,
     max_connections: usize,
     idle_timeout: Duration,
+    drain_timeout: Duration,
     engine: Option<EngineKind>,
     promotion: Promotion,
     monitor: Option<PathBuf>,
@@ -123,12 +128,40 @@ pub(crate) struct Server {
 
 /// What the threads of a server share.
 pub(crate) struct Shared {
-    pub(crate) stopping: AtomicBool,
+    /// A [`Phase`].
+    phase: AtomicU8,
     /// Connections open in all threads.
     pub(crate) open: AtomicUsize,
     pub(crate) max_connections: usize,
     /// Zero: clients may be idle for ever.
     pub(crate) idle_timeout: Duration,
+    pub(crate) drain_timeout: Duration,
+}
+
+/// How far a server is from its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serve,
+    /// Accept no more, and let clients take their answers.
+    Drain,
+    /// End at once.
+    End,
+}
+
+impl Shared {
+    pub(crate) fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Acquire) {
+            phase if phase == Phase::Serve as u8 => Phase::Serve,
+            phase if phase == Phase::Drain as u8 => Phase::Drain,
+            _ => Phase::End,
+        }
+    }
+
+    /// Begins a phase, and wakes the threads.
+    fn enter(&self, phase: Phase, threads: &[Waker]) {
+        self.phase.store(phase as u8, Ordering::Release);
+        threads.iter().for_each(Waker::wake);
+    }
 }
 
 impl Server {
@@ -145,6 +178,7 @@ impl Server {
             cpus,
             max_connections,
             idle_timeout: arguments.idle_timeout,
+            drain_timeout: arguments.drain_timeout,
             engine: arguments.engine.map(|engine| match engine {
                 Engine::Uring => EngineKind::Uring,
                 Engine::Epoll => EngineKind::Epoll,
@@ -171,15 +205,17 @@ impl Server {
         self.max_connections
     }
 
-    /// Serves until SIGINT or SIGTERM, or until no thread can go on.
+    /// Serves until SIGINT or SIGTERM, or until no thread can go on; drains after the first signal,
+    /// until a second one.
     pub(crate) fn run<S: Service>(&self, service: S) -> Result<(), ServerError> {
         let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(ServerError::Signals)?;
         let running = LastOne { left: AtomicUsize::new(self.threads), signals: signals.handle() };
         let shared = Shared {
-            stopping: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Serve as u8),
             open: AtomicUsize::new(0),
             max_connections: self.max_connections,
             idle_timeout: self.idle_timeout,
+            drain_timeout: self.drain_timeout,
         };
         thread::scope(|scope| {
             let mut wakers: Vec<Waker> = Vec::new();
@@ -208,10 +244,14 @@ impl Server {
             }
             if wakers.len() == self.threads {
                 announce(self.address);
-                signals.forever().next();
+                let mut signals = signals.forever();
+                // Both waits also end when no thread is left.
+                if signals.next().is_some() {
+                    shared.enter(Phase::Drain, &wakers);
+                    signals.next();
+                }
             }
-            shared.stopping.store(true, Ordering::Release);
-            wakers.iter().for_each(Waker::wake);
+            shared.enter(Phase::End, &wakers);
             for (thread, worker) in workers.into_iter().enumerate() {
                 let ended = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 if let Err(cause) = ended {
@@ -301,15 +341,22 @@ fn parse_count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "a whole number from 1 up is needed, such as 4".to_owned())
 }
 
-/// A number of seconds, perhaps with a fraction.
 fn parse_idle_timeout(text: &str) -> Result<Duration, String> {
-    let timeout = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    match timeout {
-        Some(timeout) if timeout.is_zero() || (Duration::from_millis(100)..=YEAR).contains(&timeout) => {
-            Ok(timeout)
-        }
+    match parse_seconds(text) {
+        Some(timeout) if timeout.is_zero() || timeout >= Duration::from_millis(100) => Ok(timeout),
         _ => Err("a number of seconds from 0.1 up is needed, such as 60, or 0 for no timeout".to_owned()),
     }
+}
+
+fn parse_drain_timeout(text: &str) -> Result<Duration, String> {
+    parse_seconds(text)
+        .ok_or_else(|| "a number of seconds is needed, such as 5, or 0 to end at once".to_owned())
+}
+
+/// A number of seconds, perhaps with a fraction, up to a year.
+fn parse_seconds(text: &str) -> Option<Duration> {
+    let timeout = Duration::try_from_secs_f64(text.parse().ok()?).ok()?;
+    (timeout <= YEAR).then_some(timeout)
 }
 
 fn allowed_cpus() -> Result<Vec<usize>, ServerError> {

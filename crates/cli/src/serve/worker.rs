@@ -2,6 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use megapipe::{
     AcceptAs, AcceptCount, AcceptError, Accepted, Channel, Config, CpuSet, CreateError, DispatchError, Event,
@@ -12,7 +13,7 @@ use thiserror::Error;
 
 use super::connection::{Connection, Context, Fate, copied};
 use super::output::Output;
-use super::server::Shared;
+use super::server::{Phase, Shared};
 use super::service::{Service, Traffic};
 
 /// The cookie of the listener; those of connections are their places in the table.
@@ -20,6 +21,14 @@ const LISTENER: u64 = u64::MAX;
 
 /// The cookie of the timer that looks for idle connections.
 const IDLE: u64 = u64::MAX - 1;
+
+/// The cookie of the timer that ends a drain.
+const DRAINED: u64 = u64::MAX - 2;
+
+/// Completions for each connection that are served after the signal: what arrived before it is
+/// answered, and clients that never stop sending cannot delay the end. As many buffers as a
+/// connection holds input.
+const LAST_COMPLETIONS: usize = 16;
 
 /// Looks for idle connections in their timeout.
 const IDLE_TICKS: u32 = 8;
@@ -42,6 +51,7 @@ pub(crate) enum WorkerError {
 /// One thread of a server.
 pub(crate) struct Worker<'a, S: Service> {
     channel: Channel,
+    listener: Handle,
     connections: Slab<Connection<S::Session>>,
     output: Output,
     service: &'a S,
@@ -49,6 +59,8 @@ pub(crate) struct Worker<'a, S: Service> {
     shared: &'a Shared,
     /// Counts the looks for idle connections: their clock, which costs nothing to read.
     tick: u64,
+    /// The time for draining is over.
+    overdue: bool,
 }
 
 impl<'a, S: Service> Worker<'a, S> {
@@ -65,7 +77,8 @@ impl<'a, S: Service> Worker<'a, S> {
         let listener = channel.register_partitioned(socket, LISTENER, mask)?;
         channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
         let (connections, output) = (Slab::new(), Output::default());
-        let mut worker = Self { channel, connections, output, service, thread, shared, tick: 0 };
+        let mut worker =
+            Self { channel, listener, connections, output, service, thread, shared, tick: 0, overdue: false };
         worker.set_idle_timer()?;
         Ok(worker)
     }
@@ -79,6 +92,10 @@ impl<'a, S: Service> Worker<'a, S> {
 
     /// Closes the connections on which nothing was done for the whole timeout.
     fn close_idle(&mut self) -> Result<(), SubmitError> {
+        // A drain has a deadline of its own.
+        if self.shared.phase() != Phase::Serve {
+            return Ok(());
+        }
         self.tick += 1;
         let idle = self.connections.iter().filter(|(_, one)| self.tick - one.used > u64::from(IDLE_TICKS));
         let idle: Vec<usize> = idle.map(|(key, _)| key).collect();
@@ -88,35 +105,69 @@ impl<'a, S: Service> Worker<'a, S> {
         self.set_idle_timer()
     }
 
-    /// Wakes the thread, so that it sees that it is to stop.
+    /// Wakes the thread, so that it reads [`Shared::phase`].
     pub(crate) fn waker(&self) -> Waker {
         self.channel.waker()
     }
 
-    /// Serves until [`Shared::stopping`], then closes its connections.
+    /// Serves until [`Phase::Drain`], then lets clients take their answers. Connections that are
+    /// left when that is over are ended.
     pub(crate) fn run(&mut self) -> Result<(), WorkerError> {
-        let result = self.serve_all();
+        let result = self.serve_all().and_then(|()| self.drain());
         let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
         for key in open {
-            self.close(key);
+            self.cut_off(key);
         }
         result
     }
 
     fn serve_all(&mut self) -> Result<(), WorkerError> {
-        while !self.shared.stopping.load(Ordering::Acquire) {
-            let completion = match self.channel.dispatch(None) {
-                Ok(Some(completion)) => completion,
-                Ok(None) | Err(DispatchError::Interrupted) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            match (completion.cookie, completion.event) {
-                (LISTENER, Event::Accept { result, more }) => self.accepted(result, more)?,
-                (IDLE, _) => self.close_idle()?,
-                (key, event) => self.serve(key as usize, event),
-            }
+        while self.shared.phase() == Phase::Serve {
+            self.step(None)?;
         }
         Ok(())
+    }
+
+    /// Accepts no more, answers what has arrived, and waits for the clients to close.
+    fn drain(&mut self) -> Result<(), WorkerError> {
+        self.channel.timer(self.shared.drain_timeout, DRAINED)?;
+        let mut left = LAST_COMPLETIONS * (1 + self.connections.len());
+        while left > 0 && self.drains() && self.step(Some(Duration::ZERO))? {
+            left -= 1;
+        }
+        // Never stale: only this closes it.
+        let _ = self.channel.close(self.listener);
+        let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in open {
+            if self.connections[key].drain(&mut self.channel) == Fate::Close {
+                self.close(key);
+            }
+        }
+        while self.drains() && !self.connections.is_empty() {
+            self.step(None)?;
+        }
+        Ok(())
+    }
+
+    fn drains(&self) -> bool {
+        !self.overdue && self.shared.phase() == Phase::Drain
+    }
+
+    /// Serves one completion; false if none came in time.
+    fn step(&mut self, timeout: Option<Duration>) -> Result<bool, WorkerError> {
+        let completion = match self.channel.dispatch(timeout) {
+            Ok(Some(completion)) => completion,
+            Ok(None) => return Ok(false),
+            Err(DispatchError::Interrupted) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        };
+        match (completion.cookie, completion.event) {
+            (LISTENER, Event::Accept { result, more }) => self.accepted(result, more)?,
+            (IDLE, _) => self.close_idle()?,
+            (DRAINED, _) => self.overdue = true,
+            (key, event) => self.serve(key as usize, event),
+        }
+        Ok(true)
     }
 
     fn accepted(&mut self, result: Result<Accepted, AcceptError>, more: bool) -> Result<(), WorkerError> {
@@ -164,7 +215,7 @@ impl<'a, S: Service> Worker<'a, S> {
             output: &mut self.output,
         };
         let fate = match event {
-            Event::Read { result: Ok(0), .. } => connection.input_ended(),
+            Event::Read { result: Ok(0), .. } => connection.input_ended(context.channel),
             Event::Read { result: Ok(_), data, more } => {
                 let fate = connection.received(data.bytes(), &mut context);
                 if more || fate == Fate::Close { fate } else { connection.reading_stopped(context.channel) }
@@ -173,7 +224,10 @@ impl<'a, S: Service> Worker<'a, S> {
                 connection.reading_stopped(context.channel)
             }
             Event::Write { result: Ok(_), .. } => connection.confirmed(&mut context),
-            Event::Read { result: Err(error), .. } | Event::Write { result: Err(error), .. } => {
+            Event::Disconnect(Ok(())) => connection.shut_down(),
+            Event::Read { result: Err(error), .. }
+            | Event::Write { result: Err(error), .. }
+            | Event::Disconnect(Err(error)) => {
                 tracing::debug!(%error, "a client is gone");
                 Fate::Close
             }
@@ -188,6 +242,23 @@ impl<'a, S: Service> Worker<'a, S> {
         let connection = self.connections.remove(key);
         // Stale only if the channel has closed it already.
         let _ = self.channel.close(connection.handle());
+        self.closed();
+    }
+
+    /// Ends a connection now: by a reset if the client has not been sent everything, since the
+    /// end of the stream would say that it has.
+    fn cut_off(&mut self, key: usize) {
+        if self.connections[key].is_shut_down() {
+            return self.close(key);
+        }
+        let connection = self.connections.remove(key);
+        if let Err(error) = self.channel.reset(connection.handle()) {
+            tracing::debug!(%error, "cannot reset a connection");
+        }
+        self.closed();
+    }
+
+    fn closed(&self) {
         self.shared.open.fetch_sub(1, Ordering::Relaxed);
         self.service.count(self.thread, Traffic::Closed);
     }

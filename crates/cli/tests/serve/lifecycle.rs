@@ -29,6 +29,7 @@ fn signals_end_it(engine: &'static str) -> Verdict {
         client.ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
         server.signal(signal);
         assert!(client.read_to_end().is_empty());
+        drop(client);
         let (status, said) = server.wait();
         assert!(status.success(), "{status}");
         assert_eq!(said, "");
@@ -93,7 +94,7 @@ fn a_taken_address_is_refused(engine: &'static str) -> Verdict {
 
 /// Each with what its message must name: the cause, and what would do instead.
 fn impossible_arguments_are_refused(engine: &'static str) -> Verdict {
-    let cases: [(&[&str], &[&str]); 20] = [
+    let cases: [(&[&str], &[&str]); 22] = [
         (&["--memory-limit", "1"], &["9 MiB", "--memory-limit", "--max-item-size"]),
         (&["--memory-limit", "0"], &["--memory-limit", "such as 64"]),
         (&["--memory-limit", "-1"], &["--memory-limit", "such as 64"]),
@@ -103,6 +104,8 @@ fn impossible_arguments_are_refused(engine: &'static str) -> Verdict {
         (&["--max-item-size", "0"], &["such as 512k"]),
         (&["--idle-timeout", "-1"], &["--idle-timeout", "such as 60"]),
         (&["--idle-timeout", "0.01"], &["--idle-timeout", "from 0.1 up"]),
+        (&["--drain-timeout", "-1"], &["--drain-timeout", "such as 5"]),
+        (&["--drain-timeout", "1e12"], &["--drain-timeout", "such as 5"]),
         (&["--max-connections", "0"], &["--max-connections", "from 1 up"]),
         (&["--threads", "0"], &["--threads", "from 1 up"]),
         (&["--threads", "-1"], &["--threads", "from 1 up"]),

@@ -2,6 +2,7 @@
 //! on both engines.
 
 mod client;
+mod drain;
 mod echo;
 mod hostile;
 mod kv;

@@ -78,6 +78,10 @@ impl Server {
         rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("the server lives");
     }
 
+    pub(crate) fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("the server is our child").is_none()
+    }
+
     /// Waits for the end of the server, and returns what it had to say after its address.
     pub(crate) fn wait(mut self) -> (ExitStatus, String) {
         let deadline = Instant::now() + PATIENCE;
