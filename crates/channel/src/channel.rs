@@ -119,6 +119,12 @@ impl Channel {
         self.core.stats
     }
 
+    /// Whether queued writes of closed handles still go out, which ends with the channel. A program
+    /// that ends dispatches until this is false, or for as long as it cares to.
+    pub fn is_closing(&self) -> bool {
+        self.core.is_closing()
+    }
+
     /// Makes a file of this channel: from now on its operations and completions go
     /// through this channel only. `cookie` comes back with each completion.
     ///

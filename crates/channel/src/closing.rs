@@ -139,10 +139,20 @@ impl Core {
         }
     }
 
+    /// Whether a close waits for queued writes.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closes.iter().any(|&(_, handle)| self.is_draining(handle))
+    }
+
+    fn is_draining(&self, handle: Handle) -> bool {
+        let entry = self.handles.get(handle.index, handle.generation);
+        entry.is_some_and(|entry| entry.state == State::Draining)
+    }
+
     /// A handle whose close has waited too long for its queued writes.
     pub(crate) fn overdue_close(&mut self, now: Instant) -> Option<u32> {
         while let Some(&(deadline, handle)) = self.closes.front() {
-            let draining = matches!(self.handles.get(handle.index, handle.generation), Some(entry) if entry.state == State::Draining);
+            let draining = self.is_draining(handle);
             if draining && deadline > now {
                 return None;
             }

@@ -185,9 +185,11 @@ pub fn close_of_a_blocked_writer_delivers_first(fixture: &mut Fixture) -> Verdic
             }
             driver.close(handle).unwrap();
             driver.expect_silence();
+            assert!(driver.is_closing());
             let (bytes, end) = driver.quietly_while(|| net::read_to_end(&mut peer));
             assert!(bytes == text, "{} of {} bytes, or others", bytes.len(), text.len());
             assert_eq!(end, End::Finished);
+            driver.drive_until(|channel| !channel.is_closing(), |_, other| panic!("{other:?}"));
         }
         assert_eq!(driver.stats().close_timeouts, 0);
     });
@@ -204,8 +206,11 @@ pub fn close_times_out_on_a_peer_that_does_not_read(fixture: &mut Fixture) -> Ve
         let handle = driver.add(socket, form, 0);
         driver.write(handle, vec![1; 1 << 20]).unwrap();
         driver.expect_silence();
+        assert!(!driver.is_closing());
         driver.close(handle).unwrap();
+        assert!(driver.is_closing());
         driver.drive_until(|channel| channel.stats().close_timeouts == 1, |_, other| panic!("{other:?}"));
+        assert!(!driver.is_closing());
         let (bytes, end) = driver.quietly_while(|| net::read_to_end(&mut peer));
         assert_eq!(end, End::Reset);
         assert!(bytes.len() < 1 << 20);
