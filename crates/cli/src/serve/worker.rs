@@ -30,6 +30,9 @@ const DRAINED: u64 = u64::MAX - 2;
 /// connection holds input.
 const LAST_COMPLETIONS: usize = 16;
 
+/// Time between two checks for the end of closes, when nothing else is left to drain.
+const CLOSING_CHECK: Duration = Duration::from_millis(10);
+
 /// Looks for idle connections in their timeout.
 const IDLE_TICKS: u32 = 8;
 
@@ -145,6 +148,10 @@ impl<'a, S: Service> Worker<'a, S> {
         }
         while self.drains() && !self.connections.is_empty() {
             self.step(None)?;
+        }
+        // Of clients that were closed before; the end of such a close is no completion.
+        while self.drains() && self.channel.is_closing() {
+            self.step(Some(CLOSING_CHECK))?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The end of a server that has clients: what it still owes them, and how long it waits.
 
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
@@ -10,12 +11,13 @@ use testkit::process::PATIENCE;
 use crate::client::Client;
 use crate::hostile::fill;
 use crate::on_both_engines;
-use crate::server::{Server, Verdict};
+use crate::server::{Server, Skipped, Verdict};
 
 on_both_engines!(
     every_command_that_came_whole_is_answered,
     a_client_that_has_ended_gets_its_answers,
     a_client_that_quits_gets_its_answers,
+    clients_that_were_closed_before_get_their_answers,
     answers_to_a_flood_end_at_a_boundary,
     an_echo_ends_with_what_was_read,
     a_client_that_does_not_read_is_reset_at_the_deadline,
@@ -88,6 +90,49 @@ fn a_client_that_has_ended_gets_its_answers(engine: &'static str) -> Verdict {
 
 fn a_client_that_quits_gets_its_answers(engine: &'static str) -> Verdict {
     gets_all(Server::start(engine, "kv", &PATIENT)?, 100, "quit\r\nget big\r\n", |_| ());
+    Ok(())
+}
+
+/// The server has answered the last command and closed the connection, while the kernel has no
+/// room for the last answers. Such clients lie just below those that are not closed yet.
+fn clients_that_were_closed_before_get_their_answers(engine: &'static str) -> Verdict {
+    const STEP: usize = 5;
+    let server = Server::start(engine, "kv", &PATIENT)?;
+    let value = "v".repeat(10_000);
+    let mut other = Client::connect(server.address);
+    other.ask(format!("set v 0 0 10000\r\n{value}\r\n"), "STORED\r\n");
+    let answer = format!("VALUE v 0 10000\r\n{value}\r\nEND\r\n");
+    let mut closed = VecDeque::new();
+    let stuck = (STEP..4000).step_by(STEP).find_map(|count| {
+        let mut client = Client::connect(server.address);
+        client.send("get v\r\n".repeat(count));
+        client.send("quit\r\n");
+        let is_closed = (0..30).any(|_| {
+            other.send("stats\r\n");
+            other.read_until("END\r\n").contains("STAT curr_connections 1\r\n")
+        });
+        if !is_closed {
+            return Some(client);
+        }
+        closed.push_back((count, client));
+        if closed.len() > 8 {
+            closed.pop_front();
+        }
+        None
+    });
+    let Some(stuck) = stuck else {
+        return Err(Skipped("socket buffers hold more than 40 MB here".to_owned()));
+    };
+    server.signal(Signal::TERM);
+    assert!(read_all(&mut other).is_empty());
+    drop((stuck, other));
+    // Enough for a server without connections to end.
+    std::thread::sleep(Duration::from_millis(200));
+    for (count, mut client) in closed {
+        let got = read_all(&mut client);
+        assert!(got == answer.repeat(count).as_bytes(), "{} bytes of {}", got.len(), count * answer.len());
+    }
+    ends(server);
     Ok(())
 }
 
