@@ -6,22 +6,55 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use megapipe::{Channel, Config, Event, Promotion, ReadData};
+use rustix::process::Signal;
 use serde_json::Value;
 use testkit::process::{PATIENCE, start_monitor};
 
 use crate::on_both_engines;
-use crate::server::{Server, Verdict, serve};
+use crate::server::{Server, Skipped, Verdict, serve};
 
-on_both_engines!(a_cache_is_promoted, an_echo_is_promoted_at_once, without_promotion_it_stays_on_tcp);
+on_both_engines!(
+    a_cache_is_promoted,
+    an_echo_is_promoted_at_once,
+    a_promoted_client_gets_its_answers_after_a_signal,
+    without_promotion_it_stays_on_tcp,
+);
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 fn a_cache_is_promoted(engine: &'static str) -> Verdict {
-    is_promoted(engine, "kv", "auto", b"get nothing\r\n", b"END\r\n")
+    promoted(engine, "kv", "auto", b"get nothing\r\n", b"END\r\n").map(drop)
 }
 
 fn an_echo_is_promoted_at_once(engine: &'static str) -> Verdict {
-    is_promoted(engine, "echo", "eager", b"hello", b"hello")
+    promoted(engine, "echo", "eager", b"hello", b"hello").map(drop)
+}
+
+fn a_promoted_client_gets_its_answers_after_a_signal(engine: &'static str) -> Verdict {
+    let (server, mut client, _monitor) = promoted(engine, "kv", "eager", b"get big\r\n", b"END\r\n")?;
+    let value = "v".repeat(100_000);
+    client.ask(format!("set big 0 0 100000\r\n{value}\r\n").as_bytes(), b"STORED\r\n");
+    let answers = format!("VALUE big 0 100000\r\n{value}\r\nEND\r\n").repeat(100);
+    client
+        .channel
+        .write_copy(client.server, "get big\r\n".repeat(100).as_bytes())
+        .expect("the queue has room");
+    client.channel.flush().expect("a sound channel");
+    // More than a batch of the server's: it has read the commands.
+    let mut got = Vec::new();
+    while got.len() < answers.len() / 4 {
+        got.extend(client.read().expect("there are more answers"));
+    }
+    server.signal(Signal::TERM);
+    while let Some(data) = client.read() {
+        got.extend(data);
+    }
+    assert!(got == answers.as_bytes(), "{} bytes of {}", got.len(), answers.len());
+    drop(client);
+    let (status, said) = server.wait();
+    assert!(status.success(), "{status}");
+    assert_eq!(said, "");
+    Ok(())
 }
 
 fn without_promotion_it_stays_on_tcp(engine: &'static str) -> Verdict {
@@ -44,16 +77,16 @@ fn without_promotion_it_stays_on_tcp(engine: &'static str) -> Verdict {
 }
 
 /// Asks a server with promotion until `megapipe top` shows both ends with bytes in their rings.
-fn is_promoted(
+fn promoted(
     engine: &'static str,
     service: &str,
     promotion: &str,
     question: &[u8],
     answer: &[u8],
-) -> Verdict {
+) -> Result<(Server, Client, impl Sized + use<>), Skipped> {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let socket = folder.path().join("monitor.sock");
-    let _monitor = start_monitor(PROGRAM.as_ref(), &socket);
+    let monitor = start_monitor(PROGRAM.as_ref(), &socket);
     let server = Server::start(engine, service, &["--promotion", promotion, "--monitor", text(&socket)])?;
     let mut client = Client::connect(&server, &socket);
     let start = Instant::now();
@@ -69,7 +102,7 @@ fn is_promoted(
         expected.sort_unstable();
         let in_ring = |end: &Value| end["state"]["sent_ring_bytes"].as_u64() > Some(0);
         if pids == expected && ends.iter().all(in_ring) {
-            return Ok(());
+            return Ok((server, client, (monitor, folder)));
         }
         assert!(start.elapsed() < PATIENCE, "{seen:#}");
     }
@@ -95,18 +128,26 @@ impl Client {
 
     fn ask(&mut self, question: &[u8], answer: &[u8]) {
         self.channel.write_copy(self.server, question).expect("the queue has room");
-        let start = Instant::now();
         let mut got = Vec::new();
         while got.len() < answer.len() {
-            assert!(start.elapsed() < PATIENCE, "no answer: {:?}", self.channel.stats());
+            got.extend(self.read().expect("the server does not end"));
+        }
+        assert_eq!(got, answer);
+    }
+
+    /// Some bytes, or `None` at the end of the stream.
+    fn read(&mut self) -> Option<Vec<u8>> {
+        let start = Instant::now();
+        loop {
+            assert!(start.elapsed() < PATIENCE, "nothing to read: {:?}", self.channel.stats());
             let completion = self.channel.dispatch(Some(Duration::from_millis(5)));
             match completion.expect("a sound channel").map(|completion| completion.event) {
-                Some(Event::Read { data: ReadData::Buffer(data), .. }) => got.extend_from_slice(&data),
+                Some(Event::Read { result: Ok(0), .. }) => return None,
+                Some(Event::Read { data: ReadData::Buffer(data), .. }) => return Some(data.to_vec()),
                 Some(other) => panic!("{other:?}"),
                 None => {}
             }
         }
-        assert_eq!(got, answer);
     }
 }
 
