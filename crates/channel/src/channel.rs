@@ -45,7 +45,7 @@ pub struct Channel {
     from_rings: u32,
     /// Timers and the like that were handed out since the engine's last turn.
     without_turn: u32,
-    /// Completions that were handed out since [`Self::attend`] came to its end.
+    /// Completions that were handed out since timers, wake-ups and deadlines were seen to.
     unattended: u32,
     /// Timers and the like that it has handed out.
     own_in_a_row: u32,
@@ -443,18 +443,13 @@ impl Channel {
             if looked && deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(None);
             }
-            self.core.keep_house();
-            while let Some(index) = self.core.overdue_close(now) {
-                // A file that has no linger (a pipe) has nothing to reset either.
-                let _ = self.engine.reset_on_close(&mut View::of(&mut self.core), index);
-                self.core.finish_close(index);
-            }
-            self.close_dropped();
+            self.keep_house(now);
             if self.make_room_for_handed_over()? {
                 continue;
             }
             now = self.wait(deadline, now)?;
             looked = true;
+            self.unattended = 0;
         }
     }
 
