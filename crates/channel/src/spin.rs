@@ -1,6 +1,6 @@
 //! When to look for completions for a while before sleeping.
 //!
-//! The rule: a wait spins for as long as this machine takes to wake a sleeper, and twice as
+//! The rule: a wait spins for as long as this machine takes to wake a thread, and twice as
 //! long if the peer may be asleep, since the peer then has to wake before it can answer. An
 //! answer that takes longer than a wake-up is not worth spinning for, and a spin that misses it
 //! costs what the sleep would have cost (the ski-rental bound). After a miss waits sleep at

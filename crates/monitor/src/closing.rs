@@ -98,8 +98,8 @@ impl Closer {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether so much is unclosed that no more is to be read from this user; [`Closers::room`]
-    /// tells when that has changed.
+    /// True while so many descriptors are unclosed that no more may be read from this user;
+    /// [`Closers::room`] reports a change.
     pub(crate) fn is_full(&self) -> bool {
         let mut state = self.lock();
         let full = state.unclosed() >= MOST_UNCLOSED;

@@ -71,8 +71,8 @@ pub fn cut(packet: &Packet, cuts: &[usize]) -> Vec<Packet> {
     pieces
 }
 
-/// Joins two TCP segments of which the second follows the first, if a receiver could not tell:
-/// same connection, acknowledgement, window and options.
+/// Joins two TCP segments of which the second follows the first, if that changes nothing for
+/// the receiver: same connection, acknowledgement, window and options.
 pub fn join(first: &Packet, second: &Packet) -> Option<Packet> {
     let (a, b) = (&first.bytes, &second.bytes);
     let (view, other) = (View::of(a)?, View::of(b)?);

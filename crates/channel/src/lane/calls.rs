@@ -12,7 +12,7 @@ use crate::error::SubmitError;
 use crate::id::{Handle, OpId};
 use crate::rejected::Rejected;
 
-/// Turns that a bell may take to reach the kernel; an engine repeats what is interrupted.
+/// Turns that a wake-up may take to reach the kernel; an engine repeats what is interrupted.
 const FLUSHES_MAX: u32 = 8;
 
 impl Channel {
@@ -57,7 +57,7 @@ impl Channel {
             written += self.write_to_slow_reader(index, rest);
         }
         if written < len && self.core.lane(index).is_some_and(|lane| lane.connection.sends_to_ring()) {
-            // The ring is full. A bell that is under way has its place before what follows.
+            // The ring is full. A wake-up that is under way goes before what follows.
             for _ in 0..FLUSHES_MAX {
                 if !self.core.lane(index).is_some_and(|lane| lane.bell_under_way) {
                     break;
@@ -110,9 +110,10 @@ impl Channel {
         self.forget_lane(handle);
     }
 
-    /// Whether a promoted connection leaves no bytes unread. Takes the bells out of the
-    /// kernel, which would count them as such and send RST, and drop what it has not sent yet; one that is just
-    /// coming is waited for, but not for long: all other connections of the channel wait, too.
+    /// Whether a promoted connection leaves no bytes unread. Discards the wake-up bytes in the
+    /// kernel, which would count them as unread, send RST and drop what it has not sent yet.
+    /// One that is just coming is waited for, but not for long: all other connections of the
+    /// channel wait, too.
     fn unread_are_bells(&mut self, index: u32) -> bool {
         const READS_MAX: u32 = 64;
         self.core.settle_all_of_lane(index);

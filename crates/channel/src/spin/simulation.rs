@@ -43,7 +43,7 @@ enum Initial {
     Paused,
     /// One endpoint as `Awake`, the other as `Paused`.
     OnePaused,
-    /// After many misses, with the least wake-up latency that is believed.
+    /// After many misses, with the least wake-up latency that a sample may give.
     TooLow,
     /// Awake, with the greatest.
     TooHigh,

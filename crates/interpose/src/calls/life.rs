@@ -92,7 +92,7 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         return real::close_range(first, last, flags);
     }
     kept_errno(|| descriptors::closing_range(low, high));
-    // The descriptors that the program does not know of stay.
+    // The library's own descriptors stay open.
     let (mut first, mut status) = (first, 0);
     for hidden in promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)) {
         let hidden = hidden.unsigned_abs();

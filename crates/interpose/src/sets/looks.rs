@@ -69,7 +69,7 @@ impl Inner {
 
     pub(crate) fn leave(&mut self, epfd: i32) {
         self.waiting = self.waiting.saturating_sub(1);
-        // What nobody is woken for, whoever else waits has to be.
+        // No doorbell announces these connections: wake another waiter of the set.
         if self.crowd && self.any_ready(epfd, |promoted| !promoted.armed || promoted.stale) {
             at(self.number).wake_waiter();
         }

@@ -32,7 +32,7 @@ pub(crate) fn prepare(lowest: i32) -> bool {
     READY.load(Ordering::Relaxed) >= 0
 }
 
-/// The descriptor, which the program does not know of.
+/// The library's own descriptor of it.
 pub(crate) fn hidden() -> Option<i32> {
     Some(READY.load(Ordering::Relaxed)).filter(|fd| *fd >= 0)
 }
