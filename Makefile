@@ -28,7 +28,7 @@ soak-apps: ## Run Redis, nginx, HAProxy and PostgreSQL for DURATION (600) second
 
 loom: ## Check the orderings of what threads and processes share, under the model checker
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg loom' \
-		$(CARGO) test --release --locked -p megapipe-channel --lib loom
+		$(CARGO) test --release --locked -p megapipe --lib loom
 	CARGO_TARGET_DIR=$(dir $(BUILT))loom RUSTFLAGS='--cfg ring_loom' \
 		$(CARGO) test --release --locked -p megapipe-ring --lib loom
 

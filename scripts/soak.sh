@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The random model at length: COUNT sequences on each engine, and COUNT on io_uring with no more than Linux 6.1 gives it.
 # Each piece of 1000 has a seed of its own, which is printed: a failure is repeated with
-#     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe-channel --test model ENGINE
+#     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe --test model ENGINE
 # Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
 # Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 scripts/soak.sh
 set -euo pipefail
@@ -20,7 +20,7 @@ LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
 mkdir -p "$LOGS"
 rm -f "$LOGS"/*.log
 # A copy, which later builds leave alone.
-"$CARGO" test --locked --release -p megapipe-channel --test model --test scale --no-run 2>&1 | tee "$LOGS/build.log"
+"$CARGO" test --locked --release -p megapipe --test model --test scale --no-run 2>&1 | tee "$LOGS/build.log"
 for test in model scale; do
     program=$(sed -n "s/^ *Executable tests\/${test}[^ ]* (\(.*\))$/\1/p" "$LOGS/build.log")
     cp "$program" "$LOGS/$test"

@@ -42,12 +42,12 @@ run() {
 run rust --workspace
 
 # The suites that choose their engine by themselves have run on both by now. These take the default engine.
-MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe -p megapipe-capi -p megapipe-cli
+MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe-capi -p megapipe-cli
 
 # The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
 LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
 LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
-MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe-channel
+MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe
 
 # A receiver that has to read each socket until it is empty, on io_uring.
 MEGAPIPE_DISABLE=poll_tells_one run rust-poll-tells-less -p megapipe-mmsg --test receiver

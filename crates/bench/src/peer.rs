@@ -13,7 +13,7 @@ use std::thread;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use channel::EngineKind;
+use ::megapipe::EngineKind;
 
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::mem::offset_of;
 use std::time::Duration;
 
-use channel::{Config, EngineKind, LatencyBound, Promotion, Spin, Stats};
+use megapipe::{Config, EngineKind, LatencyBound, Promotion, Spin, Stats};
 
 use crate::errno::{Errno, INVALID};
 use crate::extensible::Extensible;

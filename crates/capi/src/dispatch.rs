@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use channel::{Buffer, Channel, Completion, DispatchError, Event, ReadData, SockAddr, Source, WriteData};
+use megapipe::{Buffer, Channel, Completion, DispatchError, Event, ReadData, SockAddr, Source, WriteData};
 
 use crate::abi::{self, MpEvent};
 use crate::errno::{Errno, INVALID, STALE, int, long};
@@ -216,7 +216,7 @@ pub(crate) fn number_of(inner: &mut Inner, source: Source) -> Result<i32, Errno>
     }
 }
 
-fn first_address(memory: Option<&channel::Foreign>) -> *mut c_void {
+fn first_address(memory: Option<&megapipe::Foreign>) -> *mut c_void {
     memory.map_or(std::ptr::null_mut(), |memory| memory.address().cast())
 }
 

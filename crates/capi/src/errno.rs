@@ -2,7 +2,7 @@
 
 use std::io;
 
-use channel::{
+use megapipe::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PartitionError,
     RegisterError, Rejected, StaleHandle, SubmitError, UnregisterError,
 };

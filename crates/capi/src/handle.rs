@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 
-use channel::CpuSet;
+use megapipe::CpuSet;
 
 use crate::dispatch::number_of;
 use crate::errno::{Errno, HANDLES, INVALID, STALE, int, long};

@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_int};
 use std::panic::catch_unwind;
 use std::ptr;
 
-use channel::{Channel, EngineKind};
+use megapipe::{Channel, EngineKind};
 
 use crate::abi::{MpConfig, MpStats};
 use crate::errno::{BROKEN, INVALID, int};

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use channel::SockAddr;
+use megapipe::SockAddr;
 use mmsg::lowat::SetError;
 use mmsg::receiver::{AddError, CreateError, Event, Kept, Options, SocketId, WaitError};
 use mmsg::{CallError, Mmep, RcvLowat, Receiver};

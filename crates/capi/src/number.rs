@@ -3,7 +3,7 @@
 //! Bit 31 of a handle or operation is always 0, and so is the sign: a C program that
 //! keeps the result of a call in an `int` still sees errors, and only errors, as negative.
 
-use channel::{Handle, OpId};
+use megapipe::{Handle, OpId};
 
 /// Bits of a handle's index. `Config::handles_max` of a C channel is bounded by them.
 pub(crate) const HANDLE_BITS: u32 = 20;

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use channel::{Channel, ControlError, Handle, SockAddr};
+use megapipe::{Channel, ControlError, Handle, SockAddr};
 
 use crate::errno::{Errno, INVALID, LWSOCKETS, STALE, int, long};
 use crate::handle::is_lwsocket;

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{PoisonError, RwLock};
 
-use channel::{Buffer, Channel, Handle, LwSocket, SockAddr, Waker};
+use megapipe::{Buffer, Channel, Handle, LwSocket, SockAddr, Waker};
 
 use crate::errno::{BROKEN, BUSY, CHANNELS, Errno, FORKED, STALE, WRONG_THREAD};
 use crate::number::{self, CHANNEL_MAX};
@@ -253,7 +253,7 @@ impl Everywhere {
 
 #[cfg(test)]
 mod tests {
-    use channel::{Config, EngineKind};
+    use megapipe::{Config, EngineKind};
 
     use super::*;
 

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::net::Shutdown;
 use std::num::NonZeroU16;
 
-use channel::{AcceptAs, AcceptCount, Foreign, Handle, OpId, ReadData, Rejected, WriteData};
+use megapipe::{AcceptAs, AcceptCount, Foreign, Handle, OpId, ReadData, Rejected, WriteData};
 
 use crate::errno::{Errno, INVALID, STALE, int, long};
 use crate::number;

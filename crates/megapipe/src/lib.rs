@@ -1,9 +1,71 @@
-//! Megapipe: scalable network I/O for Linux servers on a stock kernel.
+//! The MegaPipe channel: completion-based, batched, per-core I/O.
 //!
-//! This crate is what a Rust program imports. It gives the [`Channel`] and what belongs
-//! to it; the crates below it are details.
+//! A [`Channel`] belongs to one thread. Files are registered with it and become
+//! [`Handle`]s; calls on handles ([`Channel::read`], [`Channel::write`], ...) queue
+//! operations, and [`Channel::dispatch`] hands out their [`Completion`]s one by one
+//! (MegaPipe, OSDI 2012, section 3); [`Channel::run`] is the loop around it. Operations go to
+//! the kernel in batches and completions are fetched in batches, on io_uring where the kernel
+//! allows it and on epoll elsewhere: the calls and their results are the same on both.
+//!
+//! # Layers
+//!
+//! `Channel` (what may be called) -> `Core` (tables and queues, the rules that hold on
+//! every engine) -> `Engine` (one `turn`: hand the queued requests to the kernel, wait,
+//! fetch what is done). The engine is chosen once, and called once per batch.
+#![deny(unsafe_code)]
 
-pub use channel::*;
+mod accept;
+mod balance;
+mod buffer;
+mod channel;
+mod closing;
+mod completion;
+mod config;
+mod control;
+mod core;
+mod engine;
+mod error;
+mod foreign;
+mod id;
+mod lane;
+mod lwsocket;
+mod op_list;
+mod operations;
+mod pages;
+mod partition;
+mod promotion;
+mod quota;
+mod read;
+mod rejected;
+mod run;
+mod slab;
+mod source;
+mod spin;
+mod timer;
+mod waker;
+mod write;
+
+pub use self::core::Stats;
+pub use accept::{AcceptAs, AcceptCount, Accepted};
+#[doc(hidden)]
+pub use buffer::Foreign;
+pub use buffer::{Buffer, ReadData, WriteData};
+pub use channel::Channel;
+pub use completion::{Completion, Event};
+pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
+pub use engine::sockets::{KeepAlive, SocketInfo};
+pub use error::{
+    AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PoolDry, RegisterError,
+    StaleHandle, SubmitError, UnregisterError,
+};
+pub use id::{Handle, OpId};
+pub use lwsocket::LwSocket;
+pub use partition::{CpuSet, PartitionError};
+pub use rejected::Rejected;
+pub use socket2::SockAddr;
+pub use source::Source;
+pub use std::net::Shutdown;
+pub use waker::Waker;
 
 /// The program in the README is compiled with the documentation's examples.
 #[cfg(doctest)]

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Config, DispatchError, EngineKind, Event as Done, ReadData};
+use megapipe::{Channel, Config, DispatchError, EngineKind, Event as Done, ReadData};
 use mmsg::RcvLowat;
 use mmsg::lowat::SetError;
 use sys::epoll::{self, Event, Set};

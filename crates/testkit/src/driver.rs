@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Config, Event, Handle, OpId, ReadData};
+use megapipe::{Channel, Completion, Config, Event, Handle, OpId, ReadData};
 
 /// How long anything may take that happens at all. No test waits this long unless it
 /// is about to fail.

@@ -2,8 +2,6 @@
 //! share: channels with bounded waits, real sockets, child processes, and a record of
 //! the tests that could not run here.
 
-pub use channel;
-
 pub mod allocations;
 pub mod conformance;
 pub mod driver;

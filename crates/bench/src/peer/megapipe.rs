@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 
-use channel::{AcceptAs, AcceptCount, Channel, Config, DispatchError, EngineKind, Event, Handle, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, EngineKind, Event, Handle, ReadData};
 
 use super::{Arrived, Worker};
 use crate::buffer_ring::BufferSize;

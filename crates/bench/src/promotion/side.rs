@@ -11,8 +11,8 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Config, Event, Handle, Promotion, ReadData, Spin};
 use hdrhistogram::Histogram;
+use megapipe::{Channel, Completion, Config, Event, Handle, Promotion, ReadData, Spin};
 use serde::{Deserialize, Serialize};
 
 use crate::clock;

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
-use channel::{AcceptAs, AcceptCount, AcceptError, Accepted, EngineKind, Event, OpId, Source, SubmitError};
+use megapipe::{AcceptAs, AcceptCount, AcceptError, Accepted, EngineKind, Event, OpId, Source, SubmitError};
 use sys::capabilities::Capabilities;
 
 use crate::conformance::Fixture;
@@ -35,7 +35,7 @@ fn works(driver: &mut Driver, accepted: Accepted, kind: AcceptAs, peer: &mut Tcp
     assert_eq!((&bytes[..], end), (&b"pong"[..], End::Finished));
 }
 
-fn listening(driver: &mut Driver) -> (TcpListener, channel::Handle) {
+fn listening(driver: &mut Driver) -> (TcpListener, megapipe::Handle) {
     let listener = net::listener();
     let handle = driver.register(listener.try_clone().unwrap(), 11).unwrap();
     (listener, handle)

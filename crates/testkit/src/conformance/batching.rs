@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use channel::{EngineKind, Event, LatencyBound};
+use megapipe::{EngineKind, Event, LatencyBound};
 use socket2::Type;
 
 use crate::conformance::Fixture;
@@ -127,7 +127,7 @@ pub fn a_turn_is_at_most_one_system_call(fixture: &mut Fixture) -> Verdict {
         let mut answered = 0;
         while answered < 64 {
             let completion = driver.next();
-            let Event::Read { data: channel::ReadData::Buffer(buffer), .. } = completion.event else {
+            let Event::Read { data: megapipe::ReadData::Buffer(buffer), .. } = completion.event else {
                 panic!()
             };
             driver.write_quiet(completion.handle, buffer).unwrap();

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use channel::{
+use megapipe::{
     AcceptAs, AcceptCount, AcceptError, Channel, Config, ControlError, CreateError, Event, Handle, OpId,
     ReadData, RegisterError, Source, SubmitError, WriteData,
 };
@@ -485,7 +485,7 @@ pub fn descriptors_exhausted(fixture: &mut Fixture) -> Verdict {
                 }
             }
             // Sockets outside the descriptor table know no such limit.
-            let outside = kind == AcceptAs::LwSocket && driver.engine() == channel::EngineKind::Uring;
+            let outside = kind == AcceptAs::LwSocket && driver.engine() == megapipe::EngineKind::Uring;
             assert!(rested || outside, "the limit was never met");
             process::limit_descriptors(4096);
             held.clear();

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use channel::{Event, OpId};
+use megapipe::{Event, OpId};
 use socket2::{Domain, Socket, Type};
 
 use crate::conformance::Fixture;

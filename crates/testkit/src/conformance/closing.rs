@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Event, Handle, Source};
+use megapipe::{Channel, Completion, Event, Handle, Source};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form, WATCHDOG};

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use channel::{AcceptAs, AcceptCount, ControlError, Event, KeepAlive, OpenError, RegisterError, Source};
+use megapipe::{AcceptAs, AcceptCount, ControlError, Event, KeepAlive, OpenError, RegisterError, Source};
 use socket2::{SockRef, Type};
 
 use crate::conformance::Fixture;

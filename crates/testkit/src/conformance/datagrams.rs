@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::net::UdpSocket;
 
-use channel::{Event, OpId, ReadData, SockAddr, WriteData};
+use megapipe::{Event, OpId, ReadData, SockAddr, WriteData};
 use socket2::{Socket, Type};
 
 use crate::conformance::Fixture;

@@ -1,6 +1,6 @@
 //! Cases that cannot apply to an engine, each with the reason.
 
-use channel::EngineKind;
+use megapipe::EngineKind;
 
 const EXEMPT: &[(EngineKind, &str, &str)] = &[
     (

@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use channel::{AcceptAs, AcceptCount, Event, SubmitError, WriteData};
+use megapipe::{AcceptAs, AcceptCount, Event, SubmitError, WriteData};
 
 use crate::conformance::Fixture;
 use crate::driver::Driver;

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use channel::{
+use megapipe::{
     AcceptAs, AcceptCount, AcceptError, Event, Handle, Source, SubmitError, UnregisterError, WriteData,
 };
 use socket2::Type;
@@ -262,7 +262,7 @@ pub fn a_shutdown_hits_no_successor(fixture: &mut Fixture) -> Verdict {
     let config = fixture.config();
     process::isolated(fixture.name(), || {
         let mut driver = Driver::new(config);
-        if driver.engine() == channel::EngineKind::Uring {
+        if driver.engine() == megapipe::EngineKind::Uring {
             // Where the ring keeps no sockets, each connection needs one itself.
             let needed = u64::from(!Capabilities::get().direct_descriptors_safe);
             succeed_each_other(&mut driver, AcceptAs::LwSocket, || process::leave_descriptors(needed));
@@ -530,7 +530,7 @@ pub fn twenty_thousand_connections_leave_nothing_behind(fixture: &mut Fixture) -
     let config = fixture.config();
     process::isolated(fixture.name(), || {
         for kind in [AcceptAs::Fd, AcceptAs::LwSocket] {
-            let mut driver = Driver::new(channel::Config {
+            let mut driver = Driver::new(megapipe::Config {
                 handles_max: 40,
                 lwsockets_max: 40,
                 operations_max: 200,
@@ -572,7 +572,8 @@ fn churn(driver: &mut Driver, kind: AcceptAs, count: u32) {
         }
     };
     let mut live = 0;
-    let mut step = |channel: &mut channel::Channel, completion: channel::Completion| match completion.event {
+    let mut step = |channel: &mut megapipe::Channel, completion: megapipe::Completion| match completion.event
+    {
         Event::Accept { result: Ok(accepted), .. } => {
             served += 1;
             let handle = channel.register(accepted.socket, u64::from(served)).unwrap();
@@ -582,8 +583,8 @@ fn churn(driver: &mut Driver, kind: AcceptAs, count: u32) {
         Event::Accept { result: Err(AcceptError::TableFull), more } => assert!(more),
         Event::Read { result: Ok(count), data, .. } if count > 0 => {
             let round = u32::from_ne_bytes(data.bytes().try_into().unwrap());
-            let answer = channel::WriteData::from(match data {
-                channel::ReadData::Buffer(buffer) => buffer,
+            let answer = megapipe::WriteData::from(match data {
+                megapipe::ReadData::Buffer(buffer) => buffer,
                 other => panic!("{other:?}"),
             });
             match round % 5 {

@@ -6,7 +6,7 @@
 
 use std::thread;
 
-use channel::{Channel, Config, CreateError, EngineKind, Spin};
+use megapipe::{Channel, Config, CreateError, EngineKind, Spin};
 
 use crate::driver::{Driver, Form};
 use crate::skip::{self, Skipped, Verdict};
@@ -369,7 +369,7 @@ macro_rules! one_test_per_engine {
             $(#[test]
             fn $case() {
                 let case = $crate::conformance::Case { name: stringify!($case), run: super::$case };
-                $crate::conformance::run($crate::channel::EngineKind::$engine, module_path!(), &case);
+                $crate::conformance::run(::megapipe::EngineKind::$engine, module_path!(), &case);
             })*
         }
     };
@@ -381,6 +381,6 @@ macro_rules! one_test_per_engine {
 macro_rules! conformance_suite {
     ($engine:ident) => {
         use $crate::{for_each_case, one_test_per_case};
-        for_each_case!(one_test_per_case $crate::channel::EngineKind::$engine);
+        for_each_case!(one_test_per_case::megapipe::EngineKind::$engine);
     };
 }

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Config, Event, Handle, OpId};
+use megapipe::{Channel, Completion, Config, Event, Handle, OpId};
 use socket2::{Socket, Type};
 
 use crate::conformance::Fixture;

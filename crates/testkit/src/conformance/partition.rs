@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use channel::{
+use megapipe::{
     AcceptAs, AcceptCount, Channel, ControlError, CpuSet, Event, Handle, PartitionError, RegisterError,
 };
 use socket2::{Domain, Socket, Type};
@@ -230,18 +230,18 @@ fn serve(member: &mut Member, over: &AtomicBool) -> usize {
 }
 
 /// Echoes on all connections; true if this is a new one.
-fn echo(driver: &mut Driver, completion: channel::Completion) -> bool {
+fn echo(driver: &mut Driver, completion: megapipe::Completion) -> bool {
     answer(driver, completion)
 }
 
-fn answer(channel: &mut Channel, completion: channel::Completion) -> bool {
+fn answer(channel: &mut Channel, completion: megapipe::Completion) -> bool {
     match completion.event {
         Event::Accept { result, .. } => {
             let handle = channel.register(result.unwrap().socket, 0).unwrap();
             channel.read_stream(handle).unwrap();
             return true;
         }
-        Event::Read { result: Ok(1..), data: channel::ReadData::Buffer(buffer), .. } => {
+        Event::Read { result: Ok(1..), data: megapipe::ReadData::Buffer(buffer), .. } => {
             channel.write_quiet(completion.handle, buffer).unwrap();
         }
         Event::Read { .. } => channel.close(completion.handle).unwrap(),
@@ -449,7 +449,9 @@ pub fn a_channel_without_room_is_handed_nothing(fixture: &mut Fixture) -> Verdic
                 while !over.load(Ordering::Relaxed) {
                     match driver.next_within(Duration::from_millis(5)) {
                         // The accept of a full table says so.
-                        Some(channel::Completion { event: Event::Accept { result: Err(_), .. }, .. })
+                        Some(megapipe::Completion {
+                            event: Event::Accept { result: Err(_), .. }, ..
+                        })
                         | None => {}
                         Some(completion) => served += usize::from(echo(&mut driver, completion)),
                     }
@@ -527,7 +529,7 @@ pub fn a_busy_channel_hands_over(fixture: &mut Fixture) -> Verdict {
                     channel.read_stream(handle).unwrap();
                     served += 1;
                 }
-                Event::Read { result: Ok(1..), data: channel::ReadData::Buffer(buffer), .. } => {
+                Event::Read { result: Ok(1..), data: megapipe::ReadData::Buffer(buffer), .. } => {
                     channel.write_quiet(completion.handle, buffer).unwrap();
                 }
                 other => panic!("{other:?}"),

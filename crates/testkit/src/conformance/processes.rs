@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use channel::{Channel, Config, CreateError, DispatchError, EngineKind, Event, Source};
+use megapipe::{Channel, Config, CreateError, DispatchError, EngineKind, Event, Source};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form, WATCHDOG};
@@ -114,7 +114,7 @@ impl Mapped {
 
 /// What a child may try with its parent's channel. Returns the number of the first step
 /// that went wrong, 0 if none did.
-fn use_in_child(driver: &mut Driver, handles: &[channel::Handle], fresh: Config) -> i32 {
+fn use_in_child(driver: &mut Driver, handles: &[megapipe::Handle], fresh: Config) -> i32 {
     if !matches!(driver.dispatch(Some(Duration::ZERO)), Err(DispatchError::Forked)) {
         return 1;
     }

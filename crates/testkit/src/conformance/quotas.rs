@@ -5,7 +5,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use channel::{Channel, Completion, Event, Handle, OpId, ReadData, Source};
+use megapipe::{Channel, Completion, Event, Handle, OpId, ReadData, Source};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form, WATCHDOG, gather};

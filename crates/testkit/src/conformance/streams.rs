@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 
-use channel::{AcceptAs, AcceptCount, Event, SockAddr};
+use megapipe::{AcceptAs, AcceptCount, Event, SockAddr};
 use socket2::{Domain, MsgHdr, Socket, Type};
 
 use crate::conformance::Fixture;
@@ -173,7 +173,7 @@ pub fn every_kind_of_read_gets_its_bytes(fixture: &mut Fixture) -> Verdict {
             let text = net::pattern(10, round as u64);
             let send = |peer: &mut std::net::TcpStream| peer.write_all(&text).unwrap();
 
-            let start = |driver: &mut Driver, peer: &mut _, f: &dyn Fn(&mut Driver) -> channel::OpId| {
+            let start = |driver: &mut Driver, peer: &mut _, f: &dyn Fn(&mut Driver) -> megapipe::OpId| {
                 if !late {
                     send(peer);
                 }

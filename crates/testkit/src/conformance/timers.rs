@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use channel::{Event, Handle};
+use megapipe::{Event, Handle};
 
 use crate::conformance::Fixture;
 use crate::net;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use channel::{Event, Handle, OpId};
+use megapipe::{Event, Handle, OpId};
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, WATCHDOG};

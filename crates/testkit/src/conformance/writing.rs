@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use channel::{Config, Event, Handle, OpId, ReadData, SubmitError, WriteData};
+use megapipe::{Config, Event, Handle, OpId, ReadData, SubmitError, WriteData};
 use socket2::Type;
 
 use crate::conformance::Fixture;

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use channel::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
+use megapipe::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
 use monitor::{Listener, Monitor, Options};
 
 use super::socket::Tcp;
@@ -65,7 +65,7 @@ impl End for Promoted {
             match self.channel.write_copy(self.handle, message) {
                 Ok(()) => return Ok(()),
                 // Behind a full ring the kernel's queue is full too: its owner sees to it.
-                Err(channel::SubmitError::QueueFull) => self.fetch(Some(Duration::from_millis(1)))?,
+                Err(megapipe::SubmitError::QueueFull) => self.fetch(Some(Duration::from_millis(1)))?,
                 Err(error) => return Err(io::Error::other(error)),
             }
         }

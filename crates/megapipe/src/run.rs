@@ -12,7 +12,7 @@ impl Channel {
     /// or of [`Channel::waker`].
     ///
     /// ```
-    /// # extern crate megapipe_channel as megapipe;
+    /// # extern crate megapipe as megapipe;
     /// use std::ops::ControlFlow;
     /// use std::time::Duration;
     ///

@@ -10,7 +10,7 @@ use std::process::Stdio;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use testkit::channel::{AcceptAs, AcceptCount, Config, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Config, Event, ReadData};
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
 use testkit::process::{self, Fosterling};

@@ -6,10 +6,10 @@ use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use megapipe::EngineKind;
 use promote::viewer::Viewer;
 use promote::wire::ClientMessage;
 use sys::packet;
-use testkit::channel::EngineKind;
 use testkit::process::{self, Fosterling};
 
 use crate::support::{Folder, PATIENCE, Side, Two, config, engines, pair, pattern, start_monitor};

@@ -3,7 +3,7 @@
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
-use testkit::channel::UnregisterError;
+use megapipe::UnregisterError;
 use testkit::process::until;
 
 use crate::support::{Two, engines, own_monitor, pattern};

@@ -5,10 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::time::{Duration, Instant};
 
+use megapipe::{AcceptAs, AcceptCount, Completion, Event, Handle, OpId, ReadData, SubmitError, WriteData};
 use socket2::{Domain, Socket, Type};
-use testkit::channel::{
-    AcceptAs, AcceptCount, Completion, Event, Handle, OpId, ReadData, SubmitError, WriteData,
-};
 use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form, gather};
 use testkit::net;
@@ -23,7 +21,7 @@ pub(crate) struct Model {
     connections: Vec<Option<Connection>>,
     /// Closed ones, whose peers have not seen the end yet, and whether all bytes must come.
     leaving: Vec<(Connection, bool)>,
-    accepted: VecDeque<testkit::channel::Source>,
+    accepted: VecDeque<megapipe::Source>,
     timers: HashMap<OpId, bool>,
     hoarding: bool,
     hoard: Vec<ReadData>,

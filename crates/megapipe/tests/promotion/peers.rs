@@ -8,9 +8,9 @@ use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use megapipe::{EngineKind, SubmitError};
 use promote::wire::{Name, Token};
 use promote::{Answer, Client, Options};
-use testkit::channel::{EngineKind, SubmitError};
 use testkit::process::{self, Fosterling};
 
 use crate::support::{

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use megapipe_channel::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, LatencyBound, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, LatencyBound, ReadData};
 
 fn echo(engine: EngineKind, lw: AcceptAs) {
     let mut channel = Channel::new(Config { engine: Some(engine), ..Config::default() }).unwrap();

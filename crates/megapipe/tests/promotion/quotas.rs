@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use testkit::channel::{Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, ReadData};
+use megapipe::{Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, ReadData};
 
 use crate::support::{PATIENCE, Random, Side, Two, config, engines, own_monitor, pair, pattern};
 

@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 
+use megapipe::{AcceptAs, AcceptCount, Channel, Completion, Event, ReadData};
 use testkit::allocations::{self, CountingAllocator};
-use testkit::channel::{AcceptAs, AcceptCount, Channel, Completion, Event, ReadData};
 use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form};
 use testkit::process::{self, Fosterling};
@@ -36,7 +36,7 @@ fn echo(fixture: &Fixture, start: fn(&mut Channel, Completion), answer: fn(&mut 
             let (socket, peer) = net::tcp_pair();
             let handle = driver.add(socket, form, cookie);
             let begin = Event::Timer(Ok(()));
-            let op = testkit::channel::OpId::NONE;
+            let op = megapipe::OpId::NONE;
             start(&mut driver, Completion { handle, cookie, op, event: begin });
             peers.push(peer);
         }
@@ -95,7 +95,7 @@ fn transactions_of_single_reads_and_writes_take_nothing_from_the_heap(fixture: &
                 channel.write(completion.handle, bytes).unwrap();
             }
             // The same memory goes round.
-            Event::Write { result: Ok(64), data: testkit::channel::WriteData::Vec(bytes) } => {
+            Event::Write { result: Ok(64), data: megapipe::WriteData::Vec(bytes) } => {
                 channel.read_into(completion.handle, bytes).unwrap();
             }
             other => panic!("{other:?}"),
@@ -176,7 +176,7 @@ fn ten_thousand_idle_connections_take_little(fixture: &mut Fixture) -> Verdict {
     let (engine, name) = (fixture.engine(), fixture.name().to_owned());
     process::isolated(&name, || {
         process::limit_descriptors(u64::MAX);
-        let mut driver = Driver::new(testkit::channel::Config {
+        let mut driver = Driver::new(megapipe::Config {
             operations_max: 1 << 20,
             handles_max: 1 << 20,
             lwsockets_max: 1 << 14,

@@ -71,7 +71,7 @@ impl Waker {
     }
 }
 
-/// Run with `RUSTFLAGS="--cfg loom" cargo test -p megapipe-channel --lib loom`.
+/// Run with `RUSTFLAGS="--cfg loom" cargo test -p megapipe --lib loom`.
 #[cfg(all(test, loom))]
 mod loom_tests {
     use loom::sync::atomic::AtomicUsize;

@@ -12,7 +12,7 @@ use crate::error::SubmitError;
 /// An operation that was not queued, and the data that came with it.
 ///
 /// ```
-/// # extern crate megapipe_channel as megapipe;
+/// # extern crate megapipe as megapipe;
 /// use megapipe::{Channel, Config, Handle, SubmitError};
 ///
 /// fn greet(channel: &mut Channel, client: Handle) -> anyhow::Result<()> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use megapipe::{Config, EngineKind, Handle, OpId};
 use proptest::prelude::*;
-use testkit::channel::{Config, EngineKind, Handle, OpId};
 
 use crate::support::{
     Folder, MonitorProcess, Random, Two, config, engines, own_monitor, pair, pattern, play_monitor,

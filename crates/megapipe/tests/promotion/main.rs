@@ -17,10 +17,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use megapipe::{Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, Promotion, ReadData};
 use monitor::{Listener, Monitor, Options};
-use testkit::channel::{
-    Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, Promotion, ReadData,
-};
 use testkit::process;
 
 /// A monitor of this process's own, on a thread that ends with the process.

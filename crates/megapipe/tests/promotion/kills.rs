@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use testkit::channel::EngineKind;
+use megapipe::EngineKind;
 use testkit::process::{self, Fosterling};
 
 use crate::support::{
@@ -19,7 +19,7 @@ fn engine_of(number: usize) -> EngineKind {
 }
 
 /// Sends the next piece of the pattern, if there is room.
-fn send(side: &mut Side, handle: testkit::channel::Handle, sent: &mut usize) {
+fn send(side: &mut Side, handle: megapipe::Handle, sent: &mut usize) {
     let count = 1 + *sent % 4093;
     if side.channel.write_quiet(handle, pattern(*sent, count)).is_ok() {
         *sent += count;

@@ -227,7 +227,7 @@ impl Outcome {
     }
 }
 
-/// The table that ADR 13 quotes: `cargo test -p megapipe-channel simulation -- --nocapture`.
+/// The table that ADR 13 quotes: `cargo test -p megapipe simulation -- --nocapture`.
 #[test]
 fn a_pair_is_awake_soon_where_that_pays_and_nowhere_else() {
     let quoted = include_str!("../../../../docs/adr/0013-how-long-to-spin.md");

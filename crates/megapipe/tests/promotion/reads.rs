@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use testkit::channel::{Buffer, Channel, Config, DispatchError, EngineKind, Event, Handle, OpId, ReadData};
+use megapipe::{Buffer, Channel, Config, DispatchError, EngineKind, Event, Handle, OpId, ReadData};
 
 use crate::support::{PATIENCE, Two, config, engines, own_monitor, pair, pattern};
 

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read};
 
+use megapipe::{Handle, OpId};
 use socket2::Socket;
-use testkit::channel::{Handle, OpId};
 
 /// A write as the peer must see it.
 pub(crate) struct Segment {

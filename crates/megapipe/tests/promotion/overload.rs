@@ -8,8 +8,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
+use megapipe::{Config, EngineKind, Spin};
 use socket2::{Socket, Type};
-use testkit::channel::{Config, EngineKind, Spin};
 use testkit::net;
 use testkit::process::{self, Fosterling};
 

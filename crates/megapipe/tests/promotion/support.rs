@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
-use monitor::{Listener, Monitor, Options};
-use testkit::channel::{
+use megapipe::{
     Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, Promotion, ReadData,
 };
+use monitor::{Listener, Monitor, Options};
 use testkit::process::{self, Fosterling};
 
 /// How long anything may take before it counts as never.

@@ -4,7 +4,7 @@
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
-use testkit::channel::{EngineKind, Handle};
+use megapipe::{EngineKind, Handle};
 
 use crate::support::{Folder, Patience, Random, Side, config, engines, own_monitor, pair, pattern};
 

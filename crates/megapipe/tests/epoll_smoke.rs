@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use megapipe_channel::{
+use megapipe::{
     AcceptAs, AcceptCount, Accepted, Channel, Completion, Config, EngineKind, Event, Handle, ReadData,
     SockAddr,
 };
