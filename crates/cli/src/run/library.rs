@@ -1,10 +1,11 @@
-//! The library that is loaded into programs: whether ld.so, and a program's own loader, can take it.
+//! The library that is loaded into programs: whether ld.so, and a program's own loader and libc, can take it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::Failure;
 use super::elf::{Elf, Kind};
+use super::glibc::{self, Version};
 use crate::library::{self, FILE_NAME};
 
 pub(super) struct Library {
@@ -38,26 +39,65 @@ pub(super) fn find() -> Result<Library, Failure> {
     }
 }
 
+/// Why a program does not get the library.
+pub(super) enum Refused {
+    /// Its glibc is older than the library needs.
+    OldGlibc(Version),
+    /// What its loader says.
+    Loader(String),
+}
+
 impl Library {
-    /// Whether the loader that a program names takes the library with everything it needs: ld.so goes on without one
-    /// that it cannot load, so it is asked before. The error is what it says.
-    pub(super) fn try_loader(&self, loader: &Path) -> Result<(), String> {
-        // What would be loaded into the loader's own process is no matter here.
-        let output = Command::new(loader)
-            .arg("--list")
-            .arg(&self.path)
-            .env_remove("LD_PRELOAD")
-            .stdin(Stdio::null())
-            .output();
+    /// Whether the loader that a program names takes the library into it, on a glibc that bears it. ld.so goes on without
+    /// a library that it does not find, but ends a program whose libc lacks a version that the library needs; so it is
+    /// asked before. The program is listed too: it may bring its own libc and loader.
+    pub(super) fn try_loader(&self, loader: &Path, program: &Path) -> Result<(), Refused> {
         // A loader that cannot be run leaves that to whoever executes the program.
-        let Ok(output) = output else { return Ok(()) };
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let wrong = said.lines().find(|line| line.contains("not found") || line.contains("error"));
-        match wrong {
-            None if output.status.success() => Ok(()),
-            None => Err(format!("it ended with {}", output.status)),
-            Some(line) => Err(line.trim().to_owned()),
+        let Some(listed) = list(loader, program, Some(&self.path)) else { return Ok(()) };
+        if let Some(found) = listed.libc().and_then(Version::of).filter(|found| *found < glibc::NEEDED) {
+            return Err(Refused::OldGlibc(found));
         }
+        let Some(line) = listed.wrong() else { return Ok(()) };
+        // What the program itself lacks is not the library's matter.
+        let library = self.path.to_string_lossy();
+        if line.contains(&*library) {
+            return Err(Refused::Loader(line.to_owned()));
+        }
+        let alone = list(loader, &self.path, None);
+        match alone.as_ref().and_then(Listing::wrong) {
+            Some(line) => Err(Refused::Loader(line.to_owned())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What ld.so says of a file and the libraries that it would load for it (ldd(1)); none of their code runs.
+struct Listing(String);
+
+fn list(loader: &Path, file: &Path, preload: Option<&Path>) -> Option<Listing> {
+    let mut command = Command::new(loader);
+    // What the caller preloads is no matter here.
+    command.arg("--list").arg(file).env_remove("LD_PRELOAD").envs(preload.map(|path| ("LD_PRELOAD", path)));
+    let output = command.stdin(Stdio::null()).output().ok()?;
+    let mut said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    if !output.status.success() {
+        said.push_str(&format!("\nerror: the loader ended with {}", output.status));
+    }
+    Some(Listing(said))
+}
+
+impl Listing {
+    /// The libc.so.6 that it found.
+    fn libc(&self) -> Option<&Path> {
+        let found = self.0.lines().find_map(|line| line.trim().strip_prefix("libc.so.6 => "))?;
+        Some(Path::new(found.rsplit_once(" (0x")?.0))
+    }
+
+    /// The first line that says what is missing.
+    fn wrong(&self) -> Option<&str> {
+        let is_wrong = |line: &&str| {
+            ["not found", "error", "cannot be preloaded"].iter().any(|word| line.contains(word))
+        };
+        self.0.lines().find(is_wrong).map(str::trim)
     }
 }

@@ -15,6 +15,7 @@ use program::Program;
 
 mod elf;
 mod environment;
+mod glibc;
 mod library;
 mod program;
 mod signals;

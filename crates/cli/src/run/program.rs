@@ -12,7 +12,8 @@ use rustix::fs::Access;
 
 use super::Failure;
 use super::elf::Elf;
-use super::library::Library;
+use super::glibc;
+use super::library::{Library, Refused};
 
 pub(super) struct Program {
     /// As the caller wrote it.
@@ -32,7 +33,7 @@ enum Cause {
     Kind,
     Libc(PathBuf),
     Privileged(&'static str),
-    Loader(String),
+    Refused(Refused),
 }
 
 /// Scripts whose interpreters are scripts: as many as the kernel follows (execve(2)).
@@ -123,7 +124,7 @@ impl Program {
                 Some(loader) if !is_glibc(&loader) => Cause::Libc(loader),
                 Some(loader) => match privilege(&path) {
                     Some(bits) => Cause::Privileged(bits),
-                    None => Cause::Loader(library.try_loader(&loader).err()?),
+                    None => Cause::Refused(library.try_loader(&loader, &path).err()?),
                 },
             }
         };
@@ -225,7 +226,16 @@ impl fmt::Display for Obstacle {
             Cause::Privileged(how) => {
                 write!(formatter, "{path} is {how}, and the loader loads no library of its caller's into it")
             }
-            Cause::Loader(said) => write!(formatter, "the loader of {path} cannot load the library ({said})"),
+            Cause::Refused(Refused::OldGlibc(found)) => {
+                write!(
+                    formatter,
+                    "glibc too old: {path} runs on {found}, and the library needs {}",
+                    glibc::NEEDED
+                )
+            }
+            Cause::Refused(Refused::Loader(said)) => {
+                write!(formatter, "the loader of {path} cannot load the library ({said})")
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use promote::client::POLICY_FILE;
@@ -112,6 +112,66 @@ fn a_library_that_the_loader_refuses_is_left_out() {
     let (list, said) = warned(place.run().arg(&program).env("MEGAPIPE_PRELOAD", &library));
     assert!(said.contains("libgone.so"), "{said}");
     assert_eq!(list, "none\n");
+}
+
+#[test]
+fn a_program_of_an_older_glibc_gets_no_library() {
+    let place = Place::new("glibc");
+    let _monitor = place.monitor();
+    let Some((libc, at, length)) = this_glibc() else {
+        println!("SKIPPED a_program_of_an_older_glibc_gets_no_library: this libc.so.6 names no release");
+        return;
+    };
+    let older = place.file("older");
+    fs::create_dir(&older).unwrap();
+    let flag = format!("-Wl,-rpath,{}", older.display());
+    let program = place.compile("hello", HELLO, &[&flag]).unwrap();
+    let mut bytes = fs::read(libc).unwrap();
+    // The release before, one that is later as a text, and the oldest that is borne.
+    for (release, is_old) in [("2.33", true), ("2.9.", true), ("2.34", false)] {
+        assert_eq!(length, release.len());
+        bytes[at..at + length].copy_from_slice(release.as_bytes());
+        fs::write(older.join("libc.so.6"), &bytes).unwrap();
+        if is_old {
+            let (list, said) = warned(place.run().arg(&program));
+            let found = release.trim_end_matches('.');
+            let wanted =
+                format!("glibc too old: {} runs on {found}, and the library needs 2.34", program.display());
+            assert!(said.contains(&wanted), "{said}");
+            assert_eq!(list, "none\n");
+        } else {
+            let ended = output(place.run().arg(&program));
+            assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(3), String::new()));
+        }
+    }
+}
+
+/// The libc.so.6 of this process, and where its release stands in it.
+fn this_glibc() -> Option<(PathBuf, usize, usize)> {
+    let maps = fs::read_to_string("/proc/self/maps").ok()?;
+    let path = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5))
+        .find(|path| path.ends_with("/libc.so.6"))?;
+    let bytes = fs::read(path).ok()?;
+    let mark = b" release version ";
+    let at = bytes.windows(mark.len()).position(|window| window == mark)? + mark.len();
+    let length = bytes[at..].windows(2).position(|window| window == b".\n")?;
+    Some((path.into(), at, length))
+}
+
+#[test]
+fn what_the_program_itself_lacks_is_not_said_of_the_library() {
+    let place = Place::new("lacking");
+    let _monitor = place.monitor();
+    place.compile("libgone.so", "int gone(void) { return 1; }\n", &["-shared", "-fPIC"]).unwrap();
+    let directory = format!("-L{}", place.path().display());
+    let source = "int gone(void); int main(void) { return gone(); }\n";
+    let program = place.compile("lacking", source, &[&directory, "-lgone"]).unwrap();
+    fs::remove_file(place.file("libgone.so")).unwrap();
+    let ended = output(place.run().arg(&program));
+    let said = text(&ended.stderr);
+    assert_eq!((ended.status.code(), said.contains("megapipe run")), (Some(127), false), "{said}");
 }
 
 #[test]
