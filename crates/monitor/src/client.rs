@@ -9,7 +9,7 @@ use promote::Reason;
 use promote::watch::LoopWatch;
 use promote::wire::view::{Record, Refusals};
 use promote::wire::{MonitorMessage, Name, Packet, Token};
-use sys::packet;
+use sys::packet::{self, Credentials};
 use sys::tcp::End;
 
 use crate::closing::{Closers, Foreign};
@@ -58,6 +58,8 @@ pub(crate) struct Client {
     pub(crate) socket: Foreign,
     pub(crate) pid: u32,
     pub(crate) subject: Subject,
+    /// The process, user and group that connected.
+    connected: Credentials,
     /// `None` until it has said hello.
     pub(crate) greeted: Option<Loop>,
     pub(crate) held: HashMap<Token, Held>,
@@ -79,6 +81,8 @@ impl Client {
         limits: &Limits,
         now: Instant,
     ) -> io::Result<Client> {
+        // A listener that a service manager made may have passed them on to no connection.
+        packet::pass_credentials(socket.as_fd())?;
         let peer = packet::credentials(socket.as_fd())?;
         let cgroup = cgroup(socket.as_fd(), peer.pid);
         let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup };
@@ -86,6 +90,7 @@ impl Client {
             socket: Foreign::new(socket, &closers.of(peer.uid)),
             pid: peer.pid,
             subject,
+            connected: peer,
             greeted: None,
             held: HashMap::new(),
             waiting: 0,
@@ -94,6 +99,13 @@ impl Client {
             tally: Tally::default(),
             unsent: VecDeque::new(),
         })
+    }
+
+    /// Whether a message of this sender is the client's: of the process that connected, whose
+    /// real user and group (SCM_CREDENTIALS) are the effective ones that it connected with
+    /// (SO_PEERCRED). A process that has changed its user, or is two users at once, is not.
+    pub(crate) fn is_sender(&self, sender: Option<Credentials>) -> bool {
+        sender == Some(self.connected)
     }
 
     /// Says something, now or as soon as the client has room; false if it is gone.

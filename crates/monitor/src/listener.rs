@@ -103,7 +103,8 @@ impl Listener {
         let right = sockopt::socket_domain(&socket) == Ok(AddressFamily::UNIX)
             && sockopt::socket_type(&socket) == Ok(SocketType::SEQPACKET)
             && sockopt::socket_acceptconn(&socket) == Ok(true)
-            && sys::file::set_nonblocking(socket.as_fd(), true).is_ok();
+            && sys::file::set_nonblocking(socket.as_fd(), true).is_ok()
+            && packet::pass_credentials(socket.as_fd()).is_ok();
         if right { Ok(Listener { socket, _made: None }) } else { Err(ListenError::Inherited) }
     }
 

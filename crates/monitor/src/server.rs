@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use promote::Reason;
 use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
 use sys::epoll::{self, Event, Set};
+use sys::packet::Credentials;
 use sys::{eventfd, packet, signals};
 
 use crate::client::Client;
@@ -288,7 +289,7 @@ impl Monitor {
             if client.socket.closer().is_full() {
                 return self.watch(id);
             }
-            let received = match packet::receive(client.socket.as_fd(), &mut bytes) {
+            let received = match packet::receive_from(client.socket.as_fd(), &mut bytes) {
                 Ok(received) => received,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.remove(id),
@@ -296,10 +297,14 @@ impl Monitor {
             if received.len == 0 {
                 return self.remove(id);
             }
+            let is_sender = client.is_sender(received.sender);
             let closer = client.socket.closer().clone();
             let own = |fd: OwnedFd| Foreign::new(fd, &closer);
             let [descriptor, second, _third] = received.descriptors.map(|fd| fd.map(own));
             let _excess: Vec<Foreign> = received.excess.into_iter().map(own).collect();
+            if !is_sender {
+                return self.part_from(id, received.sender);
+            }
             // A descriptor that found no room in this process is not its sender's fault.
             let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
             let decoded = ClientMessage::decode(&bytes[..received.len]);
@@ -320,6 +325,22 @@ impl Monitor {
                 return;
             }
         }
+    }
+
+    /// A message came from another process or user than the one that connected. The client
+    /// connects anew as what it is now; what was promoted lives on.
+    fn part_from(&mut self, id: ClientId, sender: Option<Credentials>) {
+        if let Some(client) = self.meeting.clients.get(&id) {
+            tracing::info!(
+                client = id.0,
+                uid = client.subject.uid,
+                pid = client.pid,
+                name = client.name(),
+                ?sender,
+                "a client that is not the process and user that connected is cut off"
+            );
+        }
+        self.remove(id);
     }
 
     fn cut_off(&mut self, id: ClientId, breach: &str) {

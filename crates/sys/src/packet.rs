@@ -3,7 +3,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use rustix::net::{
@@ -16,15 +16,15 @@ pub const MOST_DESCRIPTORS: usize = 3;
 /// Those that any packet can have (SCM_MAX_FD of the kernel).
 const MOST_OF_ANY: usize = 253;
 
-/// A user and process as the kernel knows them (SO_PEERCRED): those of the moment at
-/// which the peer connected.
+/// A process, its user and its group as the kernel reports them, in the numbers of the caller's
+/// namespaces. A process that those do not hold is 0; a user or group is the overflow one then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
     /// Process.
     pub pid: u32,
-    /// Effective user.
+    /// User: the effective one when a socket was connected, the real one of a packet's sender.
     pub uid: u32,
-    /// Effective group.
+    /// Group: likewise.
     pub gid: u32,
 }
 
@@ -33,12 +33,20 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens at `path`, which must not exist yet.
+/// Listens at `path`, which must not exist yet. Packets of connections made there bring their
+/// senders' credentials.
 pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     let socket = socket()?;
+    pass_credentials(socket.as_fd())?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, backlog)?;
     Ok(socket)
+}
+
+/// Lets packets bring their senders' credentials (SO_PASSCRED), on a listener also those of
+/// connections that are made from now on.
+pub fn pass_credentials(socket: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(net::sockopt::set_socket_passcred(socket, true)?)
 }
 
 /// Connects to the listener at `path`.
@@ -63,14 +71,10 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
 }
 
-/// Who is at the other end.
+/// The process that connected, or listens, at the other end, as of that moment (SO_PEERCRED).
 pub fn credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
-    let peer = net::sockopt::socket_peercred(socket)?;
-    Ok(Credentials {
-        pid: peer.pid.as_raw_pid().unsigned_abs(),
-        uid: peer.uid.as_raw(),
-        gid: peer.gid.as_raw(),
-    })
+    let [pid, uid, gid] = crate::socket::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED)?;
+    Ok(Credentials { pid, uid, gid })
 }
 
 /// The process that connected (SO_PEERPIDFD), whose number no other process has while this lasts.
@@ -121,6 +125,21 @@ pub struct Received {
     pub descriptors: [Option<OwnedFd>; MOST_DESCRIPTORS],
     /// Those beyond.
     pub excess: Vec<OwnedFd>,
+    /// The process that sent it, if [`receive_from`] received it and the socket passes
+    /// credentials.
+    pub sender: Option<Credentials>,
+}
+
+impl Received {
+    fn keep(&mut self, descriptor: OwnedFd) {
+        match self.descriptors.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(descriptor),
+            None => {
+                self.truncated = true;
+                self.excess.push(descriptor);
+            }
+        }
+    }
 }
 
 /// Receives one packet and all its descriptors: the kernel would close those without room in this
@@ -145,14 +164,62 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received>
         RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
         _ => None,
     });
-    let mut places = received.descriptors.iter_mut();
-    for descriptor in arrived.flatten() {
-        match places.next() {
-            Some(place) => *place = Some(descriptor),
-            None => {
-                received.truncated = true;
-                received.excess.push(descriptor);
+    arrived.flatten().for_each(|descriptor| received.keep(descriptor));
+    Ok(received)
+}
+
+/// Room for a packet's credentials and descriptors, aligned as control messages are.
+const CONTROL_WORDS: usize = {
+    // SAFETY: arithmetic on sizes.
+    let bytes = unsafe {
+        libc::CMSG_SPACE(size_of::<Credentials>() as u32)
+            + libc::CMSG_SPACE((MOST_OF_ANY * size_of::<i32>()) as u32)
+    };
+    (bytes as usize).div_ceil(size_of::<u64>())
+};
+
+/// The same, with the packet's sender, by recvmsg(2) of the C library: rustix's credentials
+/// cannot hold process 0, which stands for a sender outside of this process's namespace.
+///
+/// # Errors
+///
+/// As for [`receive`].
+pub fn receive_from(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<Received> {
+    let mut control = [0u64; CONTROL_WORDS];
+    let mut piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a msghdr is integers and pointers, for which zero is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = &raw mut piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control.as_mut_ptr().cast();
+    header.msg_controllen = size_of_val(&control) as _;
+    // SAFETY: the header points to live memory of the lengths that it states.
+    let len = unsafe {
+        crate::message::receive_message(socket.as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC)?
+    };
+    let truncated = header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
+    let mut received = Received { len, truncated, ..Received::default() };
+    // SAFETY: the kernel wrote whole control messages and their length, whose walk stays inside
+    // `control`. Each descriptor in them was just given to this process, and has no other owner.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(&raw const header);
+        while !at.is_null() {
+            let data = libc::CMSG_DATA(at);
+            let length = (*at).cmsg_len as usize - (data as usize - at as usize);
+            match ((*at).cmsg_level, (*at).cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<[u32; 3]>() => {
+                    let [pid, uid, gid] = data.cast::<[u32; 3]>().read_unaligned();
+                    received.sender = Some(Credentials { pid, uid, gid });
+                }
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for place in 0..length / size_of::<i32>() {
+                        let fd = data.cast::<i32>().add(place).read_unaligned();
+                        received.keep(OwnedFd::from_raw_fd(fd));
+                    }
+                }
+                _ => {}
             }
+            at = libc::CMSG_NXTHDR(&raw const header, at);
         }
     }
     Ok(received)
@@ -168,8 +235,6 @@ pub fn has_room(socket: BorrowedFd<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use super::*;
 
     #[test]
@@ -184,6 +249,40 @@ mod tests {
         let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
         child.wait().unwrap();
         assert!(!is_alive(pidfd.as_fd()));
+    }
+
+    /// Descriptors beyond those of a packet of ours, and the sender.
+    #[test]
+    fn a_packet_brings_its_sender() {
+        let (a, b) = pair().unwrap();
+        send(a.as_fd(), b"before", &[]).unwrap();
+        pass_credentials(b.as_fd()).unwrap();
+        send(a.as_fd(), b"one", &[a.as_fd(), b.as_fd()]).unwrap();
+        let mut bytes = [0; 4];
+        // Sent when nobody asked for it: the kernel may have kept nothing of the sender.
+        let before = receive_from(b.as_fd(), &mut bytes).unwrap();
+        assert!(before.truncated && before.sender.is_some());
+        let received = receive_from(b.as_fd(), &mut bytes).unwrap();
+        assert_eq!((&bytes[..received.len], received.truncated), (&b"one"[..], false));
+        assert_eq!(received.descriptors.iter().flatten().count(), 2);
+        let user = rustix::process::getuid().as_raw();
+        let own = Credentials { pid: std::process::id(), uid: user, gid: rustix::process::getgid().as_raw() };
+        assert_eq!(received.sender, Some(own));
+        assert_ne!(before.sender, Some(own));
+        drop(received);
+
+        let many = [a.as_fd(); MOST_OF_ANY];
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_OF_ANY))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+        net::sendmsg(&a, &[IoSlice::new(b"many")], &mut ancillary, SendFlags::empty()).unwrap();
+        let received = receive_from(b.as_fd(), &mut bytes).unwrap();
+        assert_eq!((received.len, received.excess.len()), (4, MOST_OF_ANY - MOST_DESCRIPTORS));
+        assert!(received.truncated && received.sender == Some(own));
+        drop(received);
+        assert_eq!(receive_from(b.as_fd(), &mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        drop(a);
+        assert_eq!(receive_from(b.as_fd(), &mut bytes).unwrap().len, 0);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The monitor with real clients and real connections.
 
+mod credentials;
 mod held_up;
 mod hostile;
 mod identity;

@@ -1,0 +1,185 @@
+//! Each message counts as its sender's: what a client that changes its user may still do.
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::Instant;
+
+use promote::{Answer, Client, Reason};
+use testkit::process::{self, Fosterling};
+use testkit::skip::{self, Skipped};
+
+use crate::support::*;
+
+/// Another user.
+const NOBODY: u32 = 65_534;
+/// A place in a segment that the monitor leaves 0.
+const PLACE: usize = 4096;
+
+/// What a process does after its first connection was promoted: whether its next message ends
+/// its connection to the monitor, and whether the second connection is promoted.
+const CHANGES: &[(&str, bool, bool)] = &[
+    ("nothing", false, true),
+    ("setuid", true, false),
+    ("setgid", true, true),
+    // It keeps a way back, and is another user all the same.
+    ("setresuid", true, false),
+    // What a daemon does for the time of one request.
+    ("seteuid", false, true),
+    ("setegid", false, true),
+    // A child on its parent's connection, which stays the same user, or does not.
+    ("fork", true, true),
+    ("fork setuid", true, false),
+];
+
+fn change(how: &str) {
+    let keep = u32::MAX;
+    // SAFETY: numbers only; the C library changes all threads.
+    let status = unsafe {
+        match how {
+            "setuid" => libc::setuid(NOBODY),
+            "setgid" => libc::setgid(NOBODY),
+            "setresuid" => libc::setresuid(NOBODY, NOBODY, keep),
+            "seteuid" => libc::seteuid(NOBODY),
+            "setegid" => libc::setegid(NOBODY),
+            _ => 0,
+        }
+    };
+    assert_eq!(status, 0, "{how}: {}", std::io::Error::last_os_error());
+}
+
+fn options(socket: &str) -> promote::client::Options {
+    promote::client::Options {
+        socket: Some(socket.into()),
+        start: false,
+        retry: std::time::Duration::from_millis(10),
+        ..promote::client::Options::from_environment("changes")
+    }
+}
+
+fn needs_root(test: &str) -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("SKIPPED {test}: only root can become other users");
+        skip::record(test, &Skipped::because("only root can become other users"));
+    }
+    !root
+}
+
+/// Offers until that is answered by a grant or refusal of the connection; whether the
+/// connection to the monitor ended meanwhile.
+fn offer_again(client: &mut Client, number: u64, end: &TcpStream) -> (bool, Answer) {
+    let (mut lost, start) = (false, Instant::now());
+    offer(client, number, end);
+    loop {
+        match try_receive(client) {
+            Ok(Answer::Welcome { .. }) => offer(client, number, end),
+            Ok(answer) => return (lost, answer),
+            Err(_) => {
+                lost = true;
+                while !client.reconnect_due(Instant::now()).unwrap() {
+                    assert!(start.elapsed() < WATCHDOG, "no monitor is found again");
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+            }
+        }
+    }
+}
+
+fn play(socket: &str, port: u16, how: &str) {
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    let mut client = Client::connect(&options(socket)).unwrap();
+    assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+    let near = connect();
+    offer(&mut client, 1, &near);
+    let first = granted(&mut client);
+    let mut later = || {
+        let mut steps = how.split(' ').filter(|step| *step != "fork");
+        change(steps.next().unwrap_or("nothing"));
+        let near = connect();
+        let (lost, answer) = offer_again(&mut client, 2, &near);
+        let outcome = match answer {
+            Answer::Granted { .. } => "granted".to_owned(),
+            Answer::Refused { reason, .. } => reason.to_string(),
+            answer => panic!("{answer:?}"),
+        };
+        set_word(&first.own, PLACE, 77);
+        println!("\nlost {lost} {outcome}");
+        0
+    };
+    if how.starts_with("fork") {
+        assert_eq!(process::in_forked_child(later), 0);
+    } else {
+        later();
+    }
+}
+
+#[test]
+fn a_message_counts_as_its_senders() {
+    const NAME: &str = "credentials::a_message_counts_as_its_senders";
+    if let Some(role) = process::role() {
+        let mut words = role.splitn(3, ' ');
+        let mut word = || words.next().unwrap();
+        return play(word(), word().parse().unwrap(), word());
+    }
+    if needs_root(NAME) {
+        return;
+    }
+    for (how, lost, shares) in CHANGES {
+        let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 600000\n"));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let role = format!("{} {port} {how}", running.place.file("socket").display());
+        let mut program = process::this_test_as(NAME, &role);
+        let mut child = Fosterling::start(program.stdout(Stdio::piped()));
+        let first = listener.accept().unwrap().0;
+        offer(&mut a, 1, &first);
+        let earlier = granted(&mut a);
+        let second = listener.accept().unwrap().0;
+        offer(&mut a, 2, &second);
+        match receive(&mut a) {
+            Answer::Granted { .. } => assert!(shares, "{how} still shares"),
+            Answer::Refused { reason, .. } => assert!(!shares && reason == Reason::Policy, "{how}: {reason}"),
+            answer => panic!("{answer:?}"),
+        }
+        let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
+        let said = said.find_map(|line| line.ok().filter(|line| line.starts_with("lost "))).expect(how);
+        let outcome = if *shares { "granted".to_owned() } else { Reason::Policy.to_string() };
+        assert_eq!(said, format!("lost {lost} {outcome}"), "{how}");
+        // What was promoted before goes on.
+        assert_eq!(word(&earlier.peer, PLACE), 77, "{how}");
+        assert!(child.child().wait().unwrap().success(), "{how}");
+        drop(a);
+        running.end();
+    }
+}
+
+/// A process whose real and effective user differ is neither of them, and is let in once it
+/// is one again.
+#[test]
+fn a_process_that_is_two_users_is_none() {
+    const NAME: &str = "credentials::a_process_that_is_two_users_is_none";
+    if let Some(role) = process::role() {
+        change("seteuid");
+        let mut client = Client::connect(&options(&role)).unwrap();
+        assert!(try_receive(&mut client).is_err(), "welcome with two users");
+        // SAFETY: a number.
+        assert_eq!(unsafe { libc::seteuid(0) }, 0);
+        let start = Instant::now();
+        while !client.reconnect_due(Instant::now()).unwrap() {
+            assert!(start.elapsed() < WATCHDOG, "no monitor is found again");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+        return;
+    }
+    if needs_root(NAME) {
+        return;
+    }
+    let (running, a) = Running::start(SHARE);
+    let role = running.place.file("socket").display().to_string();
+    let status = process::this_test_as(NAME, &role).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success(), "{status}");
+    drop(a);
+    running.end();
+}
