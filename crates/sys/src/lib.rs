@@ -12,6 +12,7 @@ pub mod memory_file;
 pub mod message;
 pub mod packet;
 pub mod process;
+pub mod random;
 pub mod reuseport;
 pub mod scheduling;
 pub mod signals;

@@ -5,6 +5,7 @@ use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::Duration;
 
 use socket2::SockAddr;
 
@@ -174,6 +175,20 @@ impl AddressRoom {
         ((&raw mut self.storage).cast(), &raw mut self.len)
     }
 
+    /// Puts an address in.
+    pub fn set(&mut self, address: SocketAddr) {
+        let address = SockAddr::from(address);
+        self.len = address.len();
+        // SAFETY: an address of the kernel's, at most as long as the storage, which it cannot overlap.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                address.as_ptr().cast::<u8>(),
+                (&raw mut self.storage).cast::<u8>(),
+                address.len() as usize,
+            );
+        }
+    }
+
     /// The address, if it is one of IPv4 or IPv6.
     pub fn address(&self) -> Option<SocketAddr> {
         let len = (self.len as usize).min(mem::size_of::<libc::sockaddr_storage>());
@@ -215,6 +230,19 @@ pub fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     // SAFETY: the kernel reads and writes one live pollfd.
     let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(poll.revents & libc::POLLIN != 0) }
+}
+
+/// Waits until there is something to read or accept, or for so long (ppoll(2)). Returns whether
+/// there is.
+pub fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: the kernel reads and writes one live pollfd, and reads one live timespec.
+    let count = unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, ptr::null()) };
     if count < 0 { Err(io::Error::last_os_error()) } else { Ok(poll.revents & libc::POLLIN != 0) }
 }
 

@@ -87,6 +87,10 @@ impl<C: Control> Stack<C> {
         Some(slot)
     }
 
+    pub(crate) fn waiting(&self, listener: u32) -> usize {
+        self.listeners[listener].accepted.len()
+    }
+
     /// Ends a listener. Connections that nobody accepted are reset.
     pub(crate) fn unlisten(&mut self, now: Time, listener: u32) {
         while let Some(slot) = self.listeners[listener].accepted.pop_front() {

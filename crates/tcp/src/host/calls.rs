@@ -70,6 +70,11 @@ impl<C: Control> Host<C> {
         Some(self.stack.handle(slot))
     }
 
+    /// Connections of a listener that wait to be accepted.
+    pub fn waiting(&self, listener: Listener) -> usize {
+        self.stack.listener_slot(listener).map_or(0, |slot| self.stack.waiting(slot))
+    }
+
     /// Ends a listener; connections that wait to be accepted are reset.
     pub fn unlisten(&mut self, now: Time, listener: Listener) {
         if let Some(slot) = self.stack.listener_slot(listener) {
