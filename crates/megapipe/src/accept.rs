@@ -136,7 +136,7 @@ impl Core {
             let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
             let peer = state.peer.as_ref().and_then(|room| room.address());
             self.accepted_one = true;
-            let socket = self.accepted(handle, kind, done.result);
+            let socket = self.accepted(handle, kind, done);
             if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
                 self.pause_accept(done.op, Paused::TableFull);
             } else if ended && more {
@@ -201,12 +201,15 @@ impl Core {
         }
     }
 
-    fn accepted(&mut self, listener: u32, kind: AcceptAs, result: i32) -> Source {
+    fn accepted(&mut self, listener: u32, kind: AcceptAs, done: &Done) -> Source {
+        let result = done.result;
         let shape =
             self.handles.at(listener).map_or(Shape::Stream { tcp: false }, |entry| entry.shape.of_accepted());
         match kind {
             AcceptAs::LwSocket => {
-                let file = if self.direct_slots {
+                let file = if done.has(Done::STACK) {
+                    LwFile::Stack(result as u32)
+                } else if self.direct_slots {
                     LwFile::Direct(result as u32)
                 } else {
                     LwFile::Private(own(result))
@@ -224,7 +227,7 @@ impl Core {
         }
         if let Some(Op { kind: OpKind::Accept(state), handle, .. }) = self.op(done.op) {
             let (kind, handle) = (state.kind, handle.index);
-            drop(self.accepted(handle, kind, done.result));
+            drop(self.accepted(handle, kind, done));
         }
     }
 

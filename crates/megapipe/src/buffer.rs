@@ -72,6 +72,24 @@ impl Pool {
         self.free.borrow_mut().pop()
     }
 
+    /// Takes a free buffer and has `f` fill it; `f` returns how much it wrote. A buffer to which it
+    /// wrote nothing is free again. `None` if there is no free one.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn fill_free<T>(
+        &self,
+        f: impl FnOnce(&mut [u8]) -> Result<usize, T>,
+    ) -> Option<Result<(u16, usize), T>> {
+        let id = self.take_free()?;
+        // SAFETY: `id` was free, so nothing else refers to its memory, which is mapped with
+        // zeros and at least `buffer_size` long.
+        let room = unsafe { std::slice::from_raw_parts_mut(self.address(id), self.buffer_size as usize) };
+        let filled = f(room);
+        if !matches!(filled, Ok(1..)) {
+            self.put_free(id);
+        }
+        Some(filled.map(|len| (id, len)))
+    }
+
     pub(crate) fn free_count(&self) -> usize {
         self.free.borrow().len()
     }

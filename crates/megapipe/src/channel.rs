@@ -11,6 +11,8 @@ use sys::mapping::ForkMark;
 use crate::completion::{Completion, Event};
 use crate::config::{Config, EngineKind, Promotion};
 use crate::core::{Core, File, State, Stats, WriteState};
+use crate::engine::beside::Engines;
+use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
 use crate::engine::{self, Engine, Request, Wait};
 use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle, UnregisterError};
@@ -30,7 +32,7 @@ use crate::waker::Waker;
 /// with EINTR, once, though there was no signal.
 pub struct Channel {
     // Dropped in this order: the engine ends before the memory it was lent.
-    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) engine: Engines,
     pub(crate) core: Core,
     pub(crate) fork_mark: ForkMark,
     /// Its partitioned listeners, for balancing.
@@ -95,7 +97,7 @@ impl Channel {
         }
         Ok(Channel {
             core,
-            engine,
+            engine: Engines::new(engine),
             fork_mark,
             partitioned: Vec::new(),
             registered_raw: Vec::new(),
@@ -573,13 +575,15 @@ impl Channel {
     }
 
     fn close_dropped(&mut self) {
-        let dropped = std::mem::take(&mut *self.core.lwsockets.dropped.borrow_mut());
-        if !dropped.is_empty() {
-            for _ in &dropped {
-                self.core.lwsockets.closed_one();
-            }
-            self.engine.close_dropped(&mut View::of(&mut self.core), &dropped);
+        let slots = std::mem::take(&mut *self.core.lwsockets.dropped.borrow_mut());
+        let sockets = std::mem::take(&mut *self.core.lwsockets.dropped_of_stacks.borrow_mut());
+        for _ in slots.iter().chain(&sockets) {
+            self.core.lwsockets.closed_one();
         }
+        if !slots.is_empty() {
+            self.engine.close_dropped(&mut View::of(&mut self.core), &slots);
+        }
+        self.engine.close_dropped_of_stacks(&sockets);
     }
 }
 

@@ -8,9 +8,9 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use socket2::SockAddr;
 
 use crate::channel::Channel;
-use crate::engine;
-use crate::engine::sockets::{KeepAlive, Opening, SocketInfo};
+use crate::engine::sockets::{KeepAlive, Opening, SocketCalls, SocketInfo};
 use crate::engine::view::View;
+use crate::engine::{self, Engine};
 use crate::error::{ControlError, OpenError};
 use crate::id::Handle;
 use crate::lwsocket::{LwFile, LwSocket};
@@ -113,7 +113,7 @@ impl Channel {
         f: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>,
     ) -> Result<T, ControlError> {
         let index = self.open_here(handle)?;
-        Ok(engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), index, f)?)
+        Ok(engine::with_descriptor(&mut self.engine, &mut View::of(&mut self.core), index, f)?)
     }
 
     /// Turns a lightweight socket into a descriptor.

@@ -32,6 +32,8 @@ pub(crate) struct Core {
     pub(crate) handles: Slab<HandleEntry>,
     pub(crate) ops: Slab<Op>,
     pub(crate) requests: VecDeque<Request>,
+    /// Those for sockets of stacks.
+    pub(crate) stack_requests: VecDeque<Request>,
     /// Quiet writes that found their handle's queue empty: they go to the engine as they
     /// are, before the requests, and become operations only if the kernel does not take
     /// all of them at once.
@@ -65,6 +67,9 @@ pub(crate) struct Core {
     pub(crate) closes: CloseDeadlines,
     /// Buffers for what is read from rings.
     pub(crate) ring_pool: Rc<Pool>,
+    /// Buffers for what is read from stacks, once one is attached. The kernel engine may have
+    /// lent all of the read pool's.
+    pub(crate) stack_pool: Option<Rc<Pool>>,
     /// `HandleEntry::offer_in` of a new handle.
     pub(crate) offer_after: u32,
     /// Connections that are to be offered.
@@ -152,6 +157,13 @@ pub(crate) enum File {
     Lw(LwFile),
     /// Closed or handed back; operations may still have to end.
     None,
+}
+
+impl File {
+    #[inline]
+    pub(crate) fn is_of_stack(&self) -> bool {
+        matches!(self, File::Lw(LwFile::Stack(_)))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,6 +264,7 @@ impl Core {
             handles: Slab::new(config.handles_max),
             ops: Slab::new(config.operations_max),
             requests: VecDeque::with_capacity(config.batch_threshold as usize * 2),
+            stack_requests: VecDeque::new(),
             fresh: VecDeque::with_capacity(config.batch_threshold as usize),
             done: VecDeque::with_capacity(1024),
             writable: VecDeque::new(),
@@ -270,6 +283,7 @@ impl Core {
             timers_live: 0,
             closes: VecDeque::new(),
             ring_pool: pool(config.ring_buffers(), "memory for buffers of promoted connections")?,
+            stack_pool: None,
             offer_after: config.offer_after(),
             to_offer: Vec::new(),
             heated: Vec::new(),
@@ -287,13 +301,28 @@ impl Core {
     /// Queues a request for the engine that owns the handle's file.
     #[inline]
     pub(crate) fn request(&mut self, request: Request) {
-        self.requests.push_back(request);
+        if self.stack_pool.is_some() && self.is_for_stack(request) {
+            self.stack_requests.push_back(request);
+        } else {
+            self.requests.push_back(request);
+        }
     }
 
-    /// Requests of either kind that the engine has not seen.
+    fn is_for_stack(&self, request: Request) -> bool {
+        let handle = match request {
+            Request::Start(op) | Request::Cancel(op) => self.ops.at(op.index).map(|op| op.handle.index),
+            Request::Writes(handle)
+            | Request::CancelWrites(handle)
+            | Request::Close(handle)
+            | Request::Detach(handle) => Some(handle),
+        };
+        handle.is_some_and(|handle| self.is_of_stack(handle))
+    }
+
+    /// Requests of either kind that no engine has seen.
     #[inline]
     pub(crate) fn queued(&self) -> usize {
-        self.requests.len() + self.fresh.len()
+        self.requests.len() + self.stack_requests.len() + self.fresh.len()
     }
 
     /// Whether there is something to hand out, or may be: a promoted connection that is
@@ -301,6 +330,11 @@ impl Core {
     #[inline]
     pub(crate) fn can_hand_out(&self) -> bool {
         !self.done.is_empty() || self.woken || !self.writable.is_empty() || !self.heated.is_empty()
+    }
+
+    /// Whether the handle's file is a stack's.
+    pub(crate) fn is_of_stack(&self, handle: u32) -> bool {
+        self.handles.at(handle).is_some_and(|entry| entry.file.is_of_stack())
     }
 
     /// The index of an open handle.
@@ -434,7 +468,16 @@ impl Core {
     /// Gives back what a result carries that nobody will see.
     pub(crate) fn discard(&mut self, done: &Done) {
         if done.has(Done::BUFFER) {
-            self.read_pool.put_free(done.buffer);
+            self.pool_of(done).put_free(done.buffer);
+        }
+    }
+
+    /// The pool of a result's buffer.
+    #[inline]
+    fn pool_of(&self, done: &Done) -> &Rc<Pool> {
+        match &self.stack_pool {
+            Some(pool) if done.has(Done::STACK) => pool,
+            _ => &self.read_pool,
         }
     }
 
@@ -468,7 +511,7 @@ impl Core {
         if entry.offer_in > 0 {
             self.count_towards_offer(handle);
         }
-        let buffer = self.read_pool.claim(done.buffer, 0, done.result as u32);
+        let buffer = self.pool_of(done).claim(done.buffer, 0, done.result as u32);
         self.stats.completions += 1;
         let event =
             Event::Read { result: Ok(done.result as usize), data: ReadData::Buffer(buffer), more: true };
@@ -580,13 +623,13 @@ impl Core {
     /// something. An engine that frees buffers or slots within a turn calls it before it
     /// sleeps.
     pub(crate) fn resume_paused(&mut self) -> bool {
-        let before = self.requests.len();
+        let before = self.queued();
         self.take_returned();
         self.feed_starved();
         if self.accepts_can_resume() {
             self.resume_accepts();
         }
-        self.requests.len() > before
+        self.queued() > before
     }
 
     /// What the channel itself has to do at some time: restarting reads, retries of
@@ -626,10 +669,10 @@ impl Core {
         }
     }
 
-    /// A buffer of the read pool that the engine filled.
+    /// A buffer that the engine filled.
     #[inline]
     pub(crate) fn filled(&self, done: &Done) -> Option<Buffer> {
-        done.has(Done::BUFFER).then(|| self.read_pool.claim(done.buffer, 0, done.result.max(0) as u32))
+        done.has(Done::BUFFER).then(|| self.pool_of(done).claim(done.buffer, 0, done.result.max(0) as u32))
     }
 
     /// How long a wait may take so as to be back at `deadline` and at the channel's own

@@ -120,6 +120,22 @@ pub enum OpenError {
     Io(#[from] io::Error),
 }
 
+/// Why a stack was not attached.
+#[cfg(feature = "tcp")]
+#[derive(Debug, Error)]
+pub enum AttachError {
+    /// A channel has at most 31.
+    #[error("the channel has as many stacks as it can watch")]
+    TooMany,
+    /// The kernel refused memory, or would not have the device watched.
+    #[error("the stack cannot be used: {cause}")]
+    Resources {
+        /// What the kernel said.
+        #[source]
+        cause: io::Error,
+    },
+}
+
 /// Why an accept did not give a connection. After `TableFull` and `Exhausted` an
 /// unlimited accept pauses, and goes on by itself when there is room again.
 #[derive(Debug, Error)]

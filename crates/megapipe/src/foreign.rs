@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::buffer::Foreign;
 use crate::channel::Channel;
 use crate::core::{Core, File, Op, OpKind, WriteState};
+use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::engine::{Request, Wait};
 use crate::error::{ControlError, DispatchError, RegisterError};

@@ -41,6 +41,8 @@ mod run;
 mod slab;
 mod source;
 mod spin;
+#[cfg(feature = "tcp")]
+mod stack;
 mod timer;
 mod waker;
 mod write;
@@ -54,17 +56,25 @@ pub use channel::Channel;
 pub use completion::{Completion, Event};
 pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use engine::sockets::{KeepAlive, SocketInfo};
+#[cfg(feature = "tcp")]
+pub use engine::stack::Stack;
+#[cfg(feature = "tcp")]
+pub use error::AttachError;
 pub use error::{
     AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PoolDry, RegisterError,
     StaleHandle, SubmitError, UnregisterError,
 };
 pub use id::{Handle, OpId};
 pub use lwsocket::LwSocket;
+#[cfg(feature = "tcp")]
+pub use packet;
 pub use partition::{CpuSet, PartitionError};
 pub use rejected::Rejected;
 pub use socket2::SockAddr;
 pub use source::Source;
 pub use std::net::Shutdown;
+#[cfg(feature = "tcp")]
+pub use tcp;
 pub use waker::Waker;
 
 /// The program in the README is compiled with the documentation's examples.

@@ -11,7 +11,8 @@ use crate::source::Shape;
 
 /// A socket that lives in its channel only. On io_uring it is a direct descriptor: it
 /// has no number in the process and does not count against its open files; on epoll,
-/// and on kernels where direct descriptors are unsafe, a descriptor that nobody sees.
+/// and on kernels where direct descriptors are unsafe, a descriptor that nobody sees. Sockets
+/// of a stack in user space are lightweight sockets too.
 ///
 /// Register it to use it. Dropped, it is closed.
 pub struct LwSocket {
@@ -26,6 +27,8 @@ pub(crate) enum LwFile {
     /// A slot of the ring's file table.
     Direct(u32),
     Private(OwnedFd),
+    /// A socket of an attached stack, by its index there.
+    Stack(u32),
     /// Moved out of a `LwSocket` that is being taken apart.
     Taken,
 }
@@ -34,13 +37,19 @@ pub(crate) enum LwFile {
 pub(crate) struct LwOwner {
     /// Slots of sockets that were dropped; the channel closes them on its next turn.
     pub(crate) dropped: RefCell<Vec<u32>>,
+    /// The same for sockets of stacks.
+    pub(crate) dropped_of_stacks: RefCell<Vec<u32>>,
     /// Sockets that exist, registered ones included.
     pub(crate) live: Cell<u32>,
 }
 
 impl LwOwner {
     pub(crate) fn new() -> Rc<LwOwner> {
-        Rc::new(LwOwner { dropped: RefCell::new(Vec::new()), live: Cell::new(0) })
+        Rc::new(LwOwner {
+            dropped: RefCell::default(),
+            dropped_of_stacks: RefCell::default(),
+            live: Cell::new(0),
+        })
     }
 
     pub(crate) fn closed_one(&self) {
@@ -64,6 +73,7 @@ impl Drop for LwSocket {
     fn drop(&mut self) {
         match mem::replace(&mut self.file, LwFile::Taken) {
             LwFile::Direct(slot) => self.owner.dropped.borrow_mut().push(slot),
+            LwFile::Stack(socket) => self.owner.dropped_of_stacks.borrow_mut().push(socket),
             LwFile::Private(_) => self.owner.closed_one(),
             LwFile::Taken => {}
         }

@@ -11,6 +11,7 @@ use crate::accept::{AcceptAs, AcceptCount, AcceptState};
 use crate::buffer::{Buffer, ReadData, WriteData};
 use crate::channel::Channel;
 use crate::core::{Op, OpKind, State};
+use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
 use crate::engine::{Done, Request, Wait};
 use crate::error::{CancelError, ControlError, PoolDry, StaleHandle, SubmitError};
@@ -63,6 +64,9 @@ impl Channel {
         }
         let index = self.core.open(handle)?;
         self.require(index, Shape::is_socket)?;
+        if state.kind == AcceptAs::Fd && self.core.is_of_stack(index) {
+            return Err(SubmitError::Unsupported);
+        }
         let op = self.core.queue_accept(index, state)?;
         if count == AcceptCount::Unlimited {
             self.core.note_accept(index, op);
@@ -196,6 +200,9 @@ impl Channel {
     pub fn read_stream_with_quota(&mut self, handle: Handle, quota: NonZeroU16) -> Result<OpId, SubmitError> {
         self.core.read_pool.prepare_counting();
         self.core.ring_pool.prepare_counting();
+        if let Some(pool) = &self.core.stack_pool {
+            pool.prepare_counting();
+        }
         self.start_read_stream(handle, Some(Quota::new(quota)))
     }
 

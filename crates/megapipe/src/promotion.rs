@@ -13,6 +13,7 @@ use crate::channel::Channel;
 use crate::completion::Completion;
 use crate::config::{Config, Promotion};
 use crate::core::{Core, Op, State, WriteState};
+use crate::engine::Engine;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
 use crate::engine::{self, Request, Wait};
@@ -361,7 +362,7 @@ impl Channel {
             let wanted = self.core.open(handle).is_ok() && self.core.lane(handle.index).is_none();
             let Some(token) = token(handle).filter(|_| wanted) else { continue };
             let offered = engine::with_descriptor(
-                &mut *self.engine,
+                &mut self.engine,
                 &mut View::of(&mut self.core),
                 handle.index,
                 |fd| {
@@ -400,7 +401,7 @@ impl Channel {
                 continue;
             };
             let cookie = engine::with_descriptor(
-                &mut *self.engine,
+                &mut self.engine,
                 &mut View::of(&mut self.core),
                 handle.index,
                 sys::tcp::cookie,
@@ -487,7 +488,7 @@ impl Channel {
             return Tried::Later(grant);
         }
         let positions =
-            engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), handle.index, |fd| {
+            engine::with_descriptor(&mut self.engine, &mut View::of(&mut self.core), handle.index, |fd| {
                 let socket = socket2::SockRef::from(&fd);
                 // What was read is there until it is acknowledged: no room would be left for a bell.
                 if socket.send_buffer_size()? < SEND_BUFFER_LEAST {

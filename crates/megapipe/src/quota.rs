@@ -54,14 +54,16 @@ impl Core {
     /// Restarts the streams whose buffers were dropped since the last call.
     #[inline]
     pub(crate) fn take_returned(&mut self) {
-        if self.read_pool.has_returned() || self.ring_pool.has_returned() {
+        let stack = self.stack_pool.as_ref().is_some_and(|pool| pool.has_returned());
+        if stack || self.read_pool.has_returned() || self.ring_pool.has_returned() {
             self.take_all_returned();
         }
     }
 
     #[cold]
     fn take_all_returned(&mut self) {
-        for pool in [Rc::clone(&self.read_pool), Rc::clone(&self.ring_pool)] {
+        let pools = [Some(&self.read_pool), Some(&self.ring_pool), self.stack_pool.as_ref()];
+        for pool in pools.map(|pool| pool.map(Rc::clone)).into_iter().flatten() {
             pool.take_returned(&mut |stream| self.buffer_returned(stream));
         }
     }

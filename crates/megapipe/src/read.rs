@@ -140,7 +140,8 @@ impl Core {
         if self.op(op).is_some_and(Op::is_full) {
             return;
         }
-        if self.starved.is_empty() {
+        let of_stack = |op: &Op| self.is_of_stack(op.handle.index);
+        if self.starved.is_empty() || self.op(op).is_some_and(of_stack) {
             return self.request_start(op);
         }
         match self.op(op) {

@@ -113,6 +113,7 @@ impl Core {
                     && entry.state == State::Open
                     && entry.shape.is_stream()
                     && !entry.write_blocked
+                    && !entry.file.is_of_stack()
                     && entry.in_engine
                         == u32::from(self.ops.at(entry.reads.head).is_some_and(|op| op.started))
                     && !data.part().is_empty() =>

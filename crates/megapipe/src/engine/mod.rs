@@ -19,8 +19,11 @@ use crate::waker::Waker;
 use self::view::View;
 use self::watch::Watch;
 
+pub(crate) mod beside;
 pub(crate) mod epoll;
 pub(crate) mod sockets;
+#[cfg(feature = "tcp")]
+pub(crate) mod stack;
 pub(crate) mod uring;
 pub(crate) mod view;
 pub(crate) mod watch;
@@ -67,6 +70,8 @@ impl Done {
     pub(crate) const PENDING: u8 = 2;
     /// `buffer` names a filled buffer of the read pool.
     pub(crate) const BUFFER: u8 = 4;
+    /// Of a stack: `buffer` is of the pool for stacks, an accepted connection is a socket of it.
+    pub(crate) const STACK: u8 = 8;
 
     pub(crate) fn plain(op: OpId, result: i32) -> Done {
         Done { op, result, flags: 0, buffer: 0 }
@@ -108,6 +113,10 @@ pub(crate) trait Engine: sockets::SocketCalls {
     /// Ends a sleep, and calls [`View::raise`], when this descriptor has something
     /// to read. It counts once: call it again when all was read (EAGAIN).
     fn watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
+
+    /// As [`Self::watch`], for a descriptor that is watched already and was read to its end.
+    #[cfg_attr(not(feature = "tcp"), allow(dead_code))]
+    fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()>;
 
     /// Moves a socket into the engine's private table.
     fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<crate::lwsocket::LwFile>;

@@ -160,6 +160,9 @@ pub(crate) fn with_descriptor<E: Engine + ?Sized, T>(
     if let Some(fd) = file.descriptor() {
         return f(fd);
     }
+    if file.stack_socket().is_some() {
+        return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+    }
     let slot = file.slot().ok_or_else(gone)?;
     let fd: OwnedFd = engine.export(view, &LwFile::Direct(slot))?;
     f(fd.as_fd())

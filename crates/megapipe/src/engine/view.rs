@@ -16,9 +16,11 @@ use crate::op_list::NO_OP;
 use crate::source::Shape;
 use crate::write::{Destination, Fresh, NextWrites};
 
-/// A channel as its engine sees it.
+/// A channel as one of its engines sees it.
 pub(crate) struct View<'c> {
     core: &'c mut Core,
+    /// Whether requests are those for sockets of stacks.
+    of_stacks: bool,
 }
 
 /// A handle's file as an engine sees it.
@@ -37,7 +39,7 @@ impl<'c> FileView<'c> {
     pub(crate) fn descriptor(self) -> Option<BorrowedFd<'c>> {
         match &self.entry.file {
             File::Fd(fd) | File::Lw(LwFile::Private(fd)) => Some(fd.as_fd()),
-            File::Lw(LwFile::Direct(_) | LwFile::Taken) | File::None => None,
+            File::Lw(LwFile::Direct(_) | LwFile::Stack(_) | LwFile::Taken) | File::None => None,
         }
     }
 
@@ -46,7 +48,18 @@ impl<'c> FileView<'c> {
     pub(crate) fn slot(self) -> Option<u32> {
         match &self.entry.file {
             File::Lw(LwFile::Direct(slot)) => Some(*slot),
-            File::Fd(_) | File::Lw(LwFile::Private(_) | LwFile::Taken) | File::None => None,
+            File::Fd(_) | File::Lw(LwFile::Private(_) | LwFile::Stack(_) | LwFile::Taken) | File::None => {
+                None
+            }
+        }
+    }
+
+    /// Its index among the sockets of stacks; `None` for the kernel's files.
+    #[inline]
+    pub(crate) fn stack_socket(self) -> Option<u32> {
+        match &self.entry.file {
+            File::Lw(LwFile::Stack(socket)) => Some(*socket),
+            _ => None,
         }
     }
 
@@ -77,18 +90,18 @@ impl<'c> FileView<'c> {
 /// Requests.
 impl<'c> View<'c> {
     pub(crate) fn of(core: &'c mut Core) -> View<'c> {
-        View { core }
+        View { core, of_stacks: false }
     }
 
     /// The next request, which is the engine's from here on.
     #[inline]
     pub(crate) fn next_request(&mut self) -> Option<Request> {
-        self.core.requests.pop_front()
+        if self.of_stacks { self.core.stack_requests.pop_front() } else { self.core.requests.pop_front() }
     }
 
     #[inline]
     pub(crate) fn has_requests(&self) -> bool {
-        !self.core.requests.is_empty()
+        if self.of_stacks { !self.core.stack_requests.is_empty() } else { !self.core.requests.is_empty() }
     }
 
     #[inline]
@@ -99,7 +112,7 @@ impl<'c> View<'c> {
     /// Requests and quiet writes that were not taken yet.
     #[inline]
     pub(crate) fn requested(&self) -> usize {
-        self.core.queued()
+        self.core.requests.len() + self.core.fresh.len()
     }
 
     /// Asks for something anew, behind all other requests.
@@ -223,6 +236,14 @@ impl View<'_> {
     pub(crate) fn limit_lwsockets(&mut self, most: u32) {
         self.core.config.lwsockets_max = self.core.config.lwsockets_max.min(most);
         self.core.lwsockets_cut = true;
+    }
+
+    /// Lightweight sockets that fit beside those that exist and those that are on their way
+    /// to the user; while none are on their way, one is let through for the channel's own
+    /// bound to catch.
+    pub(crate) fn room_for_lwsockets(&self) -> usize {
+        let room = self.lwsockets_left().saturating_sub(self.results());
+        if self.results() == 0 { room.max(1) } else { room }
     }
 
     /// Lightweight sockets that may still be made.
@@ -349,7 +370,8 @@ impl View<'_> {
     /// Whether there is something to hand out: a turn must not sleep then.
     #[inline]
     pub(crate) fn has_results(&self) -> bool {
-        self.core.can_hand_out()
+        // What is requested of stacks meanwhile is for the engine beside.
+        self.core.can_hand_out() || !self.of_stacks && !self.core.stack_requests.is_empty()
     }
 
     /// A waker was used.
@@ -382,5 +404,42 @@ impl View<'_> {
 
     pub(crate) fn latency_bound(&self) -> Option<LatencyBound> {
         self.core.config.latency_bound
+    }
+}
+
+/// For the engine of stacks.
+#[cfg(feature = "tcp")]
+impl View<'_> {
+    /// The same channel, with the requests for sockets of stacks.
+    pub(crate) fn of_stacks(&mut self) -> View<'_> {
+        View { core: self.core, of_stacks: true }
+    }
+
+    /// The buffers of stacks, made for the first of them.
+    pub(crate) fn make_stack_pool(&mut self) -> std::io::Result<std::rc::Rc<Pool>> {
+        let config = &self.core.config;
+        let pool = Pool::new(config.read_buffers, config.buffer_size)?;
+        Ok(std::rc::Rc::clone(self.core.stack_pool.insert(pool)))
+    }
+
+    /// A socket of a stack, as a file; it counts as a lightweight socket.
+    pub(crate) fn file_of_stack(&mut self, socket: u32, shape: Shape) -> File {
+        let socket = crate::lwsocket::LwSocket::new(LwFile::Stack(socket), shape, &self.core.lwsockets);
+        File::Lw(socket.into_file())
+    }
+
+    /// Whether requests for sockets of stacks are queued.
+    pub(crate) fn has_stack_requests(&self) -> bool {
+        !self.core.stack_requests.is_empty()
+    }
+
+    /// A read found no free buffer, and waits.
+    pub(crate) fn count_dry_pool(&mut self) {
+        self.core.stats.pool_dry += 1;
+    }
+
+    /// Whether the watched descriptor has something to read since it was last asked.
+    pub(crate) fn take_raised(&mut self, watch: Watch) -> bool {
+        self.core.readable.take(watch)
     }
 }

@@ -9,6 +9,12 @@ impl Watch {
     /// The socket to the monitor.
     pub(crate) const MONITOR: Watch = Watch(0);
 
+    /// The device of the stack with this number.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn of_stack(number: usize) -> Option<Watch> {
+        Watch::from_number(number as u64 + 1)
+    }
+
     /// How many there may be.
     const MAX: u8 = 32;
 

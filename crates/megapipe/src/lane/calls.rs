@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use crate::buffer::WriteData;
 use crate::channel::Channel;
 use crate::core::WriteState;
+use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
 use crate::engine::{self, Wait};
 use crate::error::SubmitError;
@@ -124,7 +125,7 @@ impl Channel {
                 return false;
             }
             let fetched =
-                engine::with_descriptor(&mut *self.engine, &mut View::of(&mut self.core), index, |fd| {
+                engine::with_descriptor(&mut self.engine, &mut View::of(&mut self.core), index, |fd| {
                     socket2::SockRef::from(&fd).recv_with_flags(&mut bells, libc::MSG_DONTWAIT)
                 });
             let Some(lane) = self.core.lane(index) else { return false };

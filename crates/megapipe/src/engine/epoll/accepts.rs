@@ -88,7 +88,7 @@ impl Epoll {
             let (count, kind) = (state.count, state.kind);
             let with_peer = state.peer.is_some();
             let room = match kind {
-                AcceptAs::LwSocket => room_for_lwsockets(view),
+                AcceptAs::LwSocket => view.room_for_lwsockets(),
                 AcceptAs::Fd => left,
             };
             if left == 0 || room == 0 {
@@ -180,14 +180,6 @@ impl Epoll {
         interest::unlink_waiter(view, index, op.index);
         view.push_done(Done::plain(op, -error));
     }
-}
-
-/// Lightweight sockets that fit beside those that exist and those that are on their way
-/// to the user; while none are on their way, one is let through for the channel's own
-/// bound to catch.
-fn room_for_lwsockets(view: &View<'_>) -> usize {
-    let room = view.lwsockets_left().saturating_sub(view.results());
-    if view.results() == 0 { room.max(1) } else { room }
 }
 
 /// The next connection's descriptor, or an errno. Connections that failed while they

@@ -312,6 +312,10 @@ impl Engine for Epoll {
         }
     }
 
+    fn watch_again(&mut self, _fd: BorrowedFd<'_>, _watch: Watch) -> io::Result<()> {
+        Ok(())
+    }
+
     fn adopt(&mut self, _view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {
         Ok(LwFile::Private(fd))
     }
@@ -319,7 +323,9 @@ impl Engine for Epoll {
     fn export(&mut self, _view: &mut View<'_>, file: &LwFile) -> io::Result<OwnedFd> {
         match file {
             LwFile::Private(fd) => fd.try_clone(),
-            LwFile::Direct(_) | LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            LwFile::Direct(_) | LwFile::Stack(_) | LwFile::Taken => {
+                Err(io::Error::from_raw_os_error(libc::EBADF))
+            }
         }
     }
 

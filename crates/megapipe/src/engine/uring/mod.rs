@@ -180,7 +180,7 @@ impl Uring {
                 match view.take_file(handle) {
                     File::Lw(LwFile::Direct(slot)) => self.close_slot(slot),
                     File::Fd(fd) | File::Lw(LwFile::Private(fd)) => self.close_fd(fd),
-                    File::None | File::Lw(LwFile::Taken) => {}
+                    File::None | File::Lw(LwFile::Stack(_) | LwFile::Taken) => {}
                 }
             }
             Request::Detach(handle) => {
@@ -455,6 +455,10 @@ impl Engine for Uring {
         Ok(())
     }
 
+    fn watch_again(&mut self, fd: BorrowedFd<'_>, watch: Watch) -> io::Result<()> {
+        self.watch(fd, watch)
+    }
+
     fn adopt(&mut self, view: &mut View<'_>, fd: OwnedFd) -> io::Result<LwFile> {
         if !self.direct {
             return Ok(LwFile::Private(fd));
@@ -473,7 +477,7 @@ impl Engine for Uring {
                 let fd = self.wait_for_control(view)?;
                 Ok(requests::own(fd))
             }
-            LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
+            LwFile::Stack(_) | LwFile::Taken => Err(io::Error::from_raw_os_error(libc::EBADF)),
         }
     }
 

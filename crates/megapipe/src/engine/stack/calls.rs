@@ -1,0 +1,149 @@
+//! Calls on sockets of a stack that are answered at once.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use socket2::SockAddr;
+use tcp::{ListenError, Pattern};
+
+use super::{Of, Socket, Stacks};
+use crate::core::File;
+use crate::engine::sockets::{KeepAlive, Opening, SocketCalls, SocketInfo};
+use crate::engine::view::{FileView, View};
+use crate::source::Shape;
+
+/// The dynamic ports (RFC 6335, 6), for listeners that ask for any.
+const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Ports that are tried before there seems to be none.
+const PORT_TRIES: usize = 64;
+
+impl Stacks {
+    /// The stack that a socket for this belongs to.
+    pub(super) fn port_for(&self, opening: Opening) -> Option<usize> {
+        self.ports.iter().position(|port| match opening {
+            Opening::Listener { address, .. } => port.owns(address.ip()),
+            Opening::Connection { to } => port.reaches(to.ip()),
+        })
+    }
+
+    fn listen(&mut self, port: usize, address: SocketAddr, backlog: u32) -> io::Result<Of> {
+        let host = &mut self.ports[port].host;
+        let mut listen = |number| {
+            let pattern = Pattern { address: Some(address.ip()), port: Some(number) };
+            host.listen(pattern, backlog as usize)
+        };
+        let candidates = match address.port() {
+            0 => PORTS.step_by(257).chain(PORTS.skip(1).step_by(257)).take(PORT_TRIES).collect(),
+            number => vec![number],
+        };
+        let mut refused = ListenError::InUse;
+        for number in candidates {
+            match listen(number) {
+                Ok(listener) => return Ok(Of::Listener(listener, SocketAddr::new(address.ip(), number))),
+                Err(error) => refused = error,
+            }
+        }
+        Err(io::Error::from_raw_os_error(match refused {
+            ListenError::InUse => libc::EADDRINUSE,
+            ListenError::TooMany => libc::ENOBUFS,
+        }))
+    }
+
+    /// Both addresses of the handle's socket.
+    fn addresses(&self, view: &View<'_>, index: u32) -> io::Result<(SocketAddr, Option<SocketAddr>)> {
+        let unspecified = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let socket = self.socket(view, index)?;
+        Ok(match socket.of {
+            Of::Nothing => (unspecified, None),
+            Of::Listener(_, address) => (address, None),
+            Of::Flow(flow) => match self.ports[usize::from(socket.port)].host.addresses(flow) {
+                Some((local, remote)) => (local, Some(remote)),
+                None => (unspecified, None),
+            },
+        })
+    }
+
+    fn socket(&self, view: &View<'_>, index: u32) -> io::Result<&Socket> {
+        let socket = view.file(index).and_then(FileView::stack_socket);
+        let socket = socket.and_then(|socket| self.sockets.at(socket));
+        socket.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))
+    }
+}
+
+impl SocketCalls for Stacks {
+    fn open(&mut self, view: &mut View<'_>, opening: Opening) -> io::Result<(File, Shape)> {
+        let gone = || io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+        let port = self.port_for(opening).ok_or_else(gone)?;
+        let full = || io::Error::from_raw_os_error(libc::ENFILE);
+        if view.lwsockets_left() == 0 || self.sockets.is_full() {
+            return Err(full());
+        }
+        // Not of the kernel's TCP: such a connection is never promoted.
+        let (of, shape) = match opening {
+            Opening::Listener { address, backlog } => {
+                (self.listen(port, address, backlog)?, Shape::Listener { packets: false, tcp: false })
+            }
+            Opening::Connection { .. } => (Of::Nothing, Shape::Stream { tcp: false }),
+        };
+        let (socket, _) = self.sockets.insert(Socket::new(port as u8, of)).map_err(|_| full())?;
+        Ok((view.file_of_stack(socket, shape), shape))
+    }
+
+    fn local_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr> {
+        self.addresses(view, index).map(|(local, _)| local.into())
+    }
+
+    fn peer_address(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SockAddr> {
+        let (_, peer) = self.addresses(view, index)?;
+        peer.map(SockAddr::from).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOTCONN))
+    }
+
+    fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()> {
+        self.socket(view, index)?;
+        if let Some((port, flow)) = self.flow_of(view, index) {
+            self.ports[port].host.set_no_delay(self.now, flow, on);
+        }
+        Ok(())
+    }
+
+    /// EOPNOTSUPP for other times than those of the stack's profile, which all its connections share.
+    fn set_keepalive(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        probes: Option<KeepAlive>,
+    ) -> io::Result<()> {
+        let socket = self.socket(view, index)?;
+        let own = self.ports[usize::from(socket.port)].keep_alive();
+        if probes.is_some_and(|probes| probes != own) {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        if let Some((port, flow)) = self.flow_of(view, index) {
+            self.ports[port].host.set_keep_alive(self.now, flow, probes.is_some());
+        }
+        Ok(())
+    }
+
+    fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()> {
+        self.socket(view, index)?;
+        if let Some(socket) = self.socket_mut(view, index) {
+            socket.reset_on_close = true;
+        }
+        Ok(())
+    }
+
+    fn socket_info(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SocketInfo> {
+        let socket = self.socket(view, index)?;
+        let Of::Flow(flow) = socket.of else { return Ok(SocketInfo::default()) };
+        let info = self.ports[usize::from(socket.port)].host.info(flow);
+        let info = info.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        Ok(SocketInfo {
+            rtt: Duration::from_micros(info.round_trip_micros.into()),
+            segment_size: info.mss.into(),
+            congestion_window: info.congestion_window.into(),
+            ..SocketInfo::default()
+        })
+    }
+}

@@ -1,0 +1,289 @@
+//! One stack: a host, the device that carries its packets, and what is known of the device.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use packet::{Batch, Capabilities, Device};
+use tcp::{Config, Host, Prefix, Time};
+
+use crate::engine::Engine;
+use crate::engine::sockets::KeepAlive;
+use crate::engine::view::View;
+use crate::engine::watch::Watch;
+
+/// Memory for packets on their way in, and as much for those on their way out: three frames of
+/// the largest size, or a batch of small ones.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
+const FRAME_MAX: usize = 65_535 + 40;
+
+/// Batches that are sent in a row; windows bound what there is.
+const BATCHES_MAX: usize = 64;
+
+/// Longest sleep of a channel that is being dropped, for devices that cannot be watched.
+const DRAIN_STEP: Duration = Duration::from_millis(5);
+
+/// A TCP of this channel's own: addresses, and the device that carries their packets. **Experimental.**
+///
+/// Sockets on its addresses are made by [`crate::Channel::listen_on`] and
+/// [`crate::Channel::connect_to`], once it is [attached](crate::Channel::attach). It answers only
+/// while its channel is dispatched.
+pub struct Stack {
+    device: Box<dyn Carrier>,
+    networks: Vec<Prefix>,
+    config: Config,
+}
+
+impl Stack {
+    /// A stack on a device that can be polled, such as [`packet::tun::Tun`]. Each of `networks` is an
+    /// address of the stack, with the length of the prefix that is reached through the device.
+    pub fn new(device: impl Device + AsFd + 'static, networks: Vec<Prefix>) -> Stack {
+        Stack::over(Box::new(Watched(device)), networks)
+    }
+
+    /// A stack on a device without a descriptor, such as [`packet::link::Link`]. It is asked for
+    /// packets in every turn, and ends no sleep.
+    pub fn polled(device: impl Device + 'static, networks: Vec<Prefix>) -> Stack {
+        Stack::over(Box::new(Polled(device)), networks)
+    }
+
+    fn over(device: Box<dyn Carrier>, networks: Vec<Prefix>) -> Stack {
+        let addresses = networks.iter().map(|network| Prefix::one(network.address)).collect();
+        let config = Config::new(addresses, device.capabilities());
+        Stack { device, networks, config }
+    }
+
+    /// Bounds and times of the TCP, to be changed before the stack is attached.
+    pub fn config(&mut self) -> &mut Config {
+        &mut self.config
+    }
+}
+
+/// A device, with its descriptor if it has one.
+trait Carrier: Device {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+struct Watched<D>(D);
+
+struct Polled<D>(D);
+
+impl<D: Device + AsFd> Carrier for Watched<D> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}
+
+impl<D: Device> Carrier for Polled<D> {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Passes a device's calls on.
+macro_rules! pass_on {
+    ($($wrapper:ident)*) => {
+        $(impl<D: Device> Device for $wrapper<D> {
+            fn capabilities(&self) -> Capabilities {
+                self.0.capabilities()
+            }
+
+            fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+                self.0.receive(batch)
+            }
+
+            fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+                self.0.send(batch)
+            }
+        })*
+    };
+}
+pass_on!(Watched Polled);
+
+pub(super) struct Port {
+    pub(super) host: Host,
+    device: Box<dyn Carrier>,
+    networks: Vec<Prefix>,
+    keep_alive: KeepAlive,
+    watch: Watch,
+    /// Receiving may give something: only a receive that finds nothing clears it.
+    readable: bool,
+    /// The kernel engine reports the next packet.
+    watched: bool,
+    /// Packets wait because the device took no more.
+    busy: bool,
+    /// An error of the device was logged.
+    said: bool,
+    received: Batch,
+    to_send: Batch,
+}
+
+impl Port {
+    pub(super) fn new(stack: Stack, watch: Watch) -> io::Result<Port> {
+        let mut seed = [0; 32];
+        sys::random::fill(&mut seed)?;
+        let profile = stack.config.profile;
+        let keep_alive = KeepAlive {
+            idle: profile.keep_alive,
+            interval: profile.keep_alive_interval,
+            probes: profile.probes.into(),
+        };
+        Ok(Port {
+            keep_alive,
+            host: Host::new(stack.config, seed),
+            device: stack.device,
+            networks: stack.networks,
+            watch,
+            readable: true,
+            watched: false,
+            busy: false,
+            said: false,
+            received: Batch::new(BATCH_BYTES),
+            to_send: Batch::new(BATCH_BYTES),
+        })
+    }
+
+    /// The probes of an idle connection, where they are on.
+    pub(super) fn keep_alive(&self) -> KeepAlive {
+        self.keep_alive
+    }
+
+    /// Whether it is an address of this stack.
+    pub(super) fn owns(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.address == address)
+    }
+
+    /// Whether the address is reached through this stack's device.
+    pub(super) fn reaches(&self, address: IpAddr) -> bool {
+        !self.owns(address) && self.networks.iter().any(|network| network.contains(address))
+    }
+
+    pub(super) fn begin_watch(&mut self, kernel: &mut dyn Engine) -> io::Result<()> {
+        if let Some(fd) = self.device.descriptor() {
+            kernel.watch(fd, self.watch)?;
+            self.watched = true;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the next packet ends the kernel engine's sleep.
+    pub(super) fn watch(&mut self, kernel: &mut dyn Engine) {
+        if let Some(fd) = self.device.descriptor().filter(|_| !self.readable && !self.watched) {
+            self.watched = kernel.watch_again(fd, self.watch).is_ok();
+        }
+    }
+
+    /// Whether the kernel engine reported packets, or may not have been asked to.
+    pub(super) fn note_raised(&mut self, view: &mut View<'_>) -> bool {
+        if view.take_raised(self.watch) {
+            self.readable = true;
+            self.watched = false;
+        }
+        self.may_receive()
+    }
+
+    /// Whether receiving may give something. A device without a descriptor tells nothing, and is
+    /// asked in any case.
+    pub(super) fn may_receive(&self) -> bool {
+        self.readable
+    }
+
+    /// Whether the device has to be tried again after a while.
+    pub(super) fn must_retry(&self) -> bool {
+        self.busy || !self.watched && self.device.descriptor().is_some()
+    }
+
+    /// Sends what the host has to send; returns how many calls that took.
+    pub(super) fn send(&mut self, now: Time) -> u64 {
+        let mut calls = 0;
+        if !self.busy && !self.host.has_output() {
+            return 0;
+        }
+        for _ in 0..BATCHES_MAX {
+            let more = self.host.output(now, &mut self.to_send);
+            match self.device.send(&mut self.to_send) {
+                Ok(sent) => calls += sent as u64,
+                Err(error) => {
+                    // Lost, as on a wire that was cut.
+                    self.to_send.clear();
+                    self.say(&error);
+                }
+            }
+            self.busy = !self.to_send.is_empty();
+            if self.busy || !more {
+                break;
+            }
+        }
+        calls
+    }
+
+    /// Takes one batch of packets; returns their number, and how many calls that took.
+    pub(super) fn receive(&mut self, now: Time) -> (usize, u64) {
+        let polled = self.device.descriptor().is_none();
+        if !self.readable && !polled {
+            return (0, 0);
+        }
+        self.received.clear();
+        let count = match self.device.receive(&mut self.received) {
+            Ok(count) => count,
+            Err(error) => {
+                self.say(&error);
+                self.received.len()
+            }
+        };
+        self.readable = self.received.room(FRAME_MAX).is_err();
+        if count > 0 {
+            self.host.input(now, self.received.frames());
+        }
+        let calls = count as u64 + u64::from(!self.readable);
+        (count, if polled { 0 } else { calls })
+    }
+
+    /// Closes all connections, and sends until all that was written is acknowledged; what is not
+    /// within `linger` is reset.
+    pub(super) fn drain(&mut self, now: Time, linger: Duration) {
+        let begin = Instant::now();
+        let flows: Vec<_> = self.host.live_flows().collect();
+        for flow in flows {
+            self.host.close_within(now, flow, linger);
+        }
+        loop {
+            let now = now.after(begin.elapsed());
+            self.host.advance(now);
+            self.send(now);
+            if begin.elapsed() > linger || !self.owes() {
+                return;
+            }
+            let due = self.host.deadline().map_or(linger, |at| at.since(now));
+            let left = linger.saturating_sub(begin.elapsed());
+            self.sleep(due.min(left).max(Duration::from_millis(1)));
+            self.readable = true;
+            self.receive(now.after(Duration::ZERO));
+        }
+    }
+
+    /// Whether the peer has not acknowledged all that was written.
+    fn owes(&self) -> bool {
+        let mut infos = self.host.live_flows().filter_map(|flow| self.host.info(flow));
+        infos.any(|info| info.unacknowledged > 0 || info.unsent > 0)
+    }
+
+    /// Until a packet comes, or for so long.
+    fn sleep(&self, limit: Duration) {
+        match self.device.descriptor() {
+            // A signal ends it early, which does no harm.
+            Some(fd) => drop(sys::socket::wait_readable(fd, limit)),
+            None => std::thread::sleep(limit.min(DRAIN_STEP)),
+        }
+    }
+
+    #[cold]
+    fn say(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.said, true) {
+            tracing::warn!("the device of a stack fails, and packets are lost: {error}");
+        }
+    }
+}
