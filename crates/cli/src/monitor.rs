@@ -101,7 +101,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     });
     if policy.is_none() && rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "root's monitor shares nothing without a policy; write one to {POLICY_FILE}, or name it with --config"
+            "without a policy only root's programs share; write one to {POLICY_FILE}, or name it with --config"
         );
     }
     let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());

@@ -18,6 +18,7 @@ mod place;
 pub mod policy;
 mod scrape;
 mod server;
+mod sharing;
 mod verify;
 mod view;
 

@@ -17,6 +17,7 @@ use crate::ledger::{Bucket, Ledger};
 use crate::metrics::Metrics;
 use crate::offers::{ClientId, Offer, Offers, Party};
 use crate::policy::Policy;
+use crate::sharing::{self, Connection};
 use crate::verify::{Verified, Verifier};
 use crate::view::{Ends, SeenEnd};
 
@@ -28,7 +29,8 @@ pub(crate) struct Meeting {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) metrics: Metrics,
     policy: Policy,
-    run_by_root: bool,
+    /// The user that this process runs as.
+    user: u32,
     pub(crate) since: Instant,
     pub(crate) offers: Offers,
     pub(crate) ledger: Ledger,
@@ -48,7 +50,7 @@ impl Meeting {
             clients: BTreeMap::new(),
             metrics: Metrics::new(),
             policy,
-            run_by_root: rustix::process::geteuid().is_root(),
+            user: rustix::process::geteuid().as_raw(),
             since: now,
             offers: Offers::default(),
             ledger: Ledger::default(),
@@ -382,8 +384,13 @@ impl Meeting {
         let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
             return Err(Reason::Unmatched);
         };
-        let end = &offers[1].verified.end;
-        if !self.policy.permits([&a.subject, &b.subject], [end.local, end.peer], self.run_by_root) {
+        let Verified { end, .. } = &offers[1].verified;
+        let connection = Connection {
+            addresses: [end.local, end.peer],
+            // Both offers are of one namespace: they met.
+            in_network_namespace: !offers[1].verified.is_kept(),
+        };
+        if !sharing::permits(&self.policy, self.user, [&a.subject, &b.subject], connection) {
             return Err(Reason::Policy);
         }
         let limits = &self.policy.limits;

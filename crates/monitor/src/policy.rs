@@ -1,8 +1,8 @@
-//! Who may share memory with whom, and how much of it: the policy file.
+//! The policy file: its keys, and what they may say.
 
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -52,11 +52,11 @@ pub enum PolicyError {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Policy {
-    /// Whether two programs of one user may share without a rule. `None`: yes, unless the
-    /// monitor runs as root.
-    same_user: Option<bool>,
-    allow: Vec<Rule>,
-    deny: Vec<Rule>,
+    /// Whether two programs of one user share without a rule; `None`: those of the monitor's
+    /// own user.
+    pub(crate) same_user: Option<bool>,
+    pub(crate) allow: Vec<Rule>,
+    pub(crate) deny: Vec<Rule>,
     /// How much of everything.
     pub limits: Limits,
 }
@@ -135,26 +135,26 @@ impl Limits {
 /// Two parties, and the connections between them that a rule is about.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Rule {
-    one: Who,
-    other: Who,
+pub(crate) struct Rule {
+    pub(crate) one: Who,
+    pub(crate) other: Who,
     /// One of the two ports is among these.
     #[serde(default, deserialize_with = "some")]
-    ports: Option<Vec<Ports>>,
+    pub(crate) ports: Option<Vec<Ports>>,
     /// Both addresses are among these.
     #[serde(default, deserialize_with = "some")]
-    addresses: Option<Vec<Network>>,
+    pub(crate) addresses: Option<Vec<Network>>,
 }
 
 /// Programs; every key that is given must hold.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-struct Who {
+pub(crate) struct Who {
     #[serde(deserialize_with = "some")]
-    uid: Option<Vec<u32>>,
+    pub(crate) uid: Option<Vec<u32>>,
     #[serde(deserialize_with = "some")]
-    gid: Option<Vec<u32>>,
-    cgroup: Option<ControlGroup>,
+    pub(crate) gid: Option<Vec<u32>>,
+    pub(crate) cgroup: Option<ControlGroup>,
 }
 
 /// A list that is not empty. An empty one could be meant as nobody and read as everybody,
@@ -169,17 +169,6 @@ fn some<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Resu
     Ok(Some(list))
 }
 
-/// What the kernel says of a program that offers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Subject {
-    /// Effective user.
-    pub uid: u32,
-    /// Effective group.
-    pub gid: u32,
-    /// Path of its control group (version 2), where it could be read.
-    pub cgroup: Option<String>,
-}
-
 impl Policy {
     /// Reads a policy.
     pub fn load(path: &Path) -> Result<Policy, PolicyError> {
@@ -188,54 +177,21 @@ impl Policy {
         Policy::parse(&text, path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Policy, PolicyError> {
+    pub(crate) fn parse(text: &str, path: &Path) -> Result<Policy, PolicyError> {
         let policy: Policy = toml::from_str(text)
             .map_err(|cause| PolicyError::Wrong { path: path.into(), cause: Box::new(cause) })?;
         policy.limits.check(path)?;
         Ok(policy)
-    }
-
-    /// Whether these two may share the memory of a connection between these addresses.
-    /// A rule that denies is stronger than any that allows.
-    pub fn permits(&self, parties: [&Subject; 2], addresses: [SocketAddr; 2], run_by_root: bool) -> bool {
-        if self.deny.iter().any(|rule| rule.matches(parties, addresses)) {
-            return false;
-        }
-        let same_user = self.same_user.unwrap_or(!run_by_root) && parties[0].uid == parties[1].uid;
-        same_user || self.allow.iter().any(|rule| rule.matches(parties, addresses))
-    }
-}
-
-impl Rule {
-    fn matches(&self, [a, b]: [&Subject; 2], addresses: [SocketAddr; 2]) -> bool {
-        let parties =
-            (self.one.matches(a) && self.other.matches(b)) || (self.one.matches(b) && self.other.matches(a));
-        parties
-            && self.ports.as_ref().is_none_or(|ports| {
-                addresses.iter().any(|address| ports.iter().any(|row| row.contains(address.port())))
-            })
-            && self.addresses.as_ref().is_none_or(|networks| {
-                addresses.iter().all(|address| networks.iter().any(|network| network.contains(address.ip())))
-            })
-    }
-}
-
-impl Who {
-    fn matches(&self, subject: &Subject) -> bool {
-        let is_below = |group: &ControlGroup| subject.cgroup.as_deref().is_some_and(|path| group.holds(path));
-        self.uid.as_ref().is_none_or(|users| users.contains(&subject.uid))
-            && self.gid.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
-            && self.cgroup.as_ref().is_none_or(is_below)
     }
 }
 
 /// A control group (version 2), and all below it: its path, as the kernel writes it
 /// (cgroups(7)), without a slash at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct ControlGroup(String);
+pub(crate) struct ControlGroup(String);
 
 impl ControlGroup {
-    fn holds(&self, path: &str) -> bool {
+    pub(crate) fn holds(&self, path: &str) -> bool {
         path.strip_prefix(&self.0).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
@@ -255,13 +211,13 @@ impl<'de> Deserialize<'de> for ControlGroup {
 
 /// A port, or some in a row: `80` or `"8000-8999"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ports {
+pub(crate) struct Ports {
     first: u16,
     last: u16,
 }
 
 impl Ports {
-    fn contains(self, port: u16) -> bool {
+    pub(crate) fn contains(self, port: u16) -> bool {
         (self.first..=self.last).contains(&port)
     }
 }
@@ -296,13 +252,13 @@ impl<'de> Deserialize<'de> for Ports {
 
 /// Addresses that begin with the same bits: `"10.0.0.0/8"`, or one alone: `"::1"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Network {
+pub(crate) struct Network {
     address: IpAddr,
     bits: u32,
 }
 
 impl Network {
-    fn contains(self, address: IpAddr) -> bool {
+    pub(crate) fn contains(self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 (own.to_bits() ^ other.to_bits()).leading_zeros() >= self.bits
@@ -352,88 +308,8 @@ impl<'de> Deserialize<'de> for Network {
 mod tests {
     use super::*;
 
-    fn policy(text: &str) -> Policy {
-        Policy::parse(text, Path::new("p.toml")).unwrap()
-    }
-
     fn refusal(text: &str) -> String {
         Policy::parse(text, Path::new("p.toml")).unwrap_err().to_string()
-    }
-
-    fn subject(uid: u32, gid: u32, cgroup: &str) -> Subject {
-        Subject { uid, gid, cgroup: (!cgroup.is_empty()).then(|| cgroup.to_owned()) }
-    }
-
-    const LOCAL: [&str; 2] = ["127.0.0.1:40000", "127.0.0.1:6379"];
-
-    fn permits(policy: &Policy, a: &Subject, b: &Subject, addresses: [&str; 2], root: bool) -> bool {
-        let addresses = addresses.map(|address| address.parse().unwrap());
-        let outcome = policy.permits([a, b], addresses, root);
-        assert_eq!(
-            outcome,
-            policy.permits([b, a], [addresses[1], addresses[0]], root),
-            "asked the other way"
-        );
-        outcome
-    }
-
-    #[test]
-    fn without_rules_each_user_shares_with_himself_and_under_root_nobody() {
-        let (a, b) = (subject(1000, 1000, ""), subject(1001, 1001, ""));
-        let empty = policy("");
-        assert!(permits(&empty, &a, &a, LOCAL, false));
-        assert!(!permits(&empty, &a, &b, LOCAL, false));
-        assert!(!permits(&empty, &a, &a, LOCAL, true));
-        assert!(permits(&policy("same_user = true"), &a, &a, LOCAL, true));
-        assert!(!permits(&policy("same_user = false"), &a, &a, LOCAL, false));
-    }
-
-    #[test]
-    fn a_rule_holds_if_all_of_it_holds() {
-        let policy = policy(
-            r#"
-            [[allow]]
-            one = { uid = [33], cgroup = "/system.slice/web.service" }
-            other = { gid = [50] }
-            ports = [6379, "8000-8999"]
-            addresses = ["127.0.0.0/8", "::1"]
-            [[deny]]
-            one = { uid = [33] }
-            other = {}
-            ports = [8080]
-            "#,
-        );
-        let web = subject(33, 33, "/system.slice/web.service/worker");
-        let cache = subject(7, 50, "");
-        assert!(permits(&policy, &web, &cache, LOCAL, true));
-        assert!(permits(&policy, &web, &cache, ["[::1]:8999", "[::1]:1"], true));
-        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:1", "127.0.0.1:2"], true));
-        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:6379", "10.0.0.1:2"], true));
-        assert!(!permits(&policy, &web, &cache, ["127.0.0.1:8080", "127.0.0.1:6379"], true));
-        assert!(!permits(&policy, &subject(33, 33, "/system.slice/web.service2"), &cache, LOCAL, true));
-        assert!(!permits(&policy, &subject(33, 33, ""), &cache, LOCAL, true));
-        assert!(!permits(&policy, &web, &subject(7, 51, ""), LOCAL, true));
-    }
-
-    #[test]
-    fn mapped_addresses_are_those_of_ipv4() {
-        let policy = policy(
-            "[[allow]]\none = {}\nother = {}\naddresses = [\"::ffff:127.0.0.0/104\", \"::ffff:10.0.0.1\"]\n",
-        );
-        let (a, b) = (subject(1, 1, ""), subject(2, 2, ""));
-        assert!(permits(&policy, &a, &b, LOCAL, true));
-        assert!(permits(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.1:2"], true));
-        assert!(!permits(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.2:2"], true));
-        assert!(!permits(&policy, &a, &b, ["[::1]:1", "[::1]:2"], true));
-    }
-
-    #[test]
-    fn the_root_of_the_control_groups_holds_all_of_them() {
-        let policy = policy("[[allow]]\none = { cgroup = \"/\" }\nother = { cgroup = \"/a/\" }\n");
-        let (outer, inner) = (subject(1, 1, "/"), subject(2, 2, "/a/b"));
-        assert!(permits(&policy, &outer, &inner, LOCAL, true));
-        assert!(permits(&policy, &inner, &inner, LOCAL, true));
-        assert!(!permits(&policy, &outer, &subject(2, 2, ""), LOCAL, true));
     }
 
     #[test]

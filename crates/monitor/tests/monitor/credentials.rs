@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use promote::{Answer, Client, Reason};
 use testkit::process::{self, Fosterling};
-use testkit::skip::{self, Skipped};
 
 use crate::support::*;
 
@@ -48,24 +47,6 @@ fn change(how: &str) {
     assert_eq!(status, 0, "{how}: {}", std::io::Error::last_os_error());
 }
 
-fn options(socket: &str) -> promote::client::Options {
-    promote::client::Options {
-        socket: Some(socket.into()),
-        start: false,
-        retry: std::time::Duration::from_millis(10),
-        ..promote::client::Options::from_environment("changes")
-    }
-}
-
-fn needs_root(test: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        println!("SKIPPED {test}: only root can become other users");
-        skip::record(test, &Skipped::because("only root can become other users"));
-    }
-    !root
-}
-
 /// Offers until that is answered by a grant or refusal of the connection; whether the
 /// connection to the monitor ended meanwhile.
 fn offer_again(client: &mut Client, number: u64, end: &TcpStream) -> (bool, Answer) {
@@ -88,7 +69,7 @@ fn offer_again(client: &mut Client, number: u64, end: &TcpStream) -> (bool, Answ
 
 fn play(socket: &str, port: u16, how: &str) {
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    let mut client = Client::connect(&options(socket)).unwrap();
+    let mut client = Client::connect(&options_at(socket)).unwrap();
     assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
     let near = connect();
     offer(&mut client, 1, &near);
@@ -122,7 +103,7 @@ fn a_message_counts_as_its_senders() {
         let mut word = || words.next().unwrap();
         return play(word(), word().parse().unwrap(), word());
     }
-    if needs_root(NAME) {
+    if lacks_root(NAME) {
         return;
     }
     for (how, lost, shares) in CHANGES {
@@ -161,7 +142,7 @@ fn a_process_that_is_two_users_is_none() {
     const NAME: &str = "credentials::a_process_that_is_two_users_is_none";
     if let Some(role) = process::role() {
         change("seteuid");
-        let mut client = Client::connect(&options(&role)).unwrap();
+        let mut client = Client::connect(&options_at(&role)).unwrap();
         assert!(try_receive(&mut client).is_err(), "welcome with two users");
         // SAFETY: a number.
         assert_eq!(unsafe { libc::seteuid(0) }, 0);
@@ -173,7 +154,7 @@ fn a_process_that_is_two_users_is_none() {
         assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
         return;
     }
-    if needs_root(NAME) {
+    if lacks_root(NAME) {
         return;
     }
     let (running, a) = Running::start(SHARE);

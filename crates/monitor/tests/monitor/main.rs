@@ -6,6 +6,7 @@ mod hostile;
 mod identity;
 mod meet;
 mod refuse;
+mod root;
 mod scrape;
 mod support;
 mod view;

@@ -13,6 +13,7 @@ use promote::client::{self, PeerLoop, SharedMapping};
 use promote::wire::{Name, Token};
 use promote::{Answer, Client, Reason, ReceiveError};
 use sys::epoll::{self, Event, Set};
+use testkit::skip::{self, Skipped};
 
 /// What takes longer than this hangs.
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(60);
@@ -97,6 +98,26 @@ impl Running {
         self.thread.take().unwrap().join().unwrap().unwrap();
         assert!(!self.place.file("socket").exists());
     }
+}
+
+/// Those of a process of a test's own, with the monitor at this socket.
+pub(crate) fn options_at(socket: &str) -> client::Options {
+    client::Options {
+        socket: Some(socket.into()),
+        start: false,
+        retry: Duration::from_millis(10),
+        ..client::Options::from_environment("process")
+    }
+}
+
+/// Whether a test has to be skipped that only root can run.
+pub(crate) fn lacks_root(test: &str) -> bool {
+    let lacks = !rustix::process::geteuid().is_root();
+    if lacks {
+        println!("SKIPPED {test}: it runs as root");
+        skip::record(test, &Skipped::because("it runs as root"));
+    }
+    lacks
 }
 
 /// A connection: the client's end and the server's.

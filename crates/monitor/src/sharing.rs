@@ -1,0 +1,213 @@
+//! Who shares memory with whom, decided by what the kernel says of two programs and their
+//! connection:
+//!
+//! 1. If a `deny` rule matches, they do not share. Otherwise, if an `allow` rule matches, they
+//!    do.
+//! 2. `same_user = true`: two programs of one user share, root's included, wherever they run.
+//!    `same_user = false`: they do not.
+//! 3. Without that key: the programs of the monitor's own user share, those of no other. If that
+//!    is root, both must be in the monitor's user namespace and their connection in its network
+//!    namespace, since root of a container is not root of the host. What cannot be read is
+//!    another namespace.
+
+use std::net::SocketAddr;
+
+use crate::policy::{ControlGroup, Policy, Rule, Who};
+
+/// What the kernel says of a program that offers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Subject {
+    /// User, real and effective.
+    pub(crate) uid: u32,
+    /// Group, likewise.
+    pub(crate) gid: u32,
+    /// Path of its control group (version 2), where it could be read.
+    pub(crate) cgroup: Option<String>,
+    /// It was seen to be in the monitor's user namespace. Only root is asked.
+    pub(crate) in_user_namespace: bool,
+}
+
+/// What the kernel says of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connection {
+    pub(crate) addresses: [SocketAddr; 2],
+    /// It is of the monitor's network namespace.
+    pub(crate) in_network_namespace: bool,
+}
+
+/// Whether two programs may share the memory of their connection, in a monitor of this user.
+pub(crate) fn permits(policy: &Policy, monitor: u32, parties: [&Subject; 2], connection: Connection) -> bool {
+    let matches = |rule: &Rule| rule.matches(parties, connection.addresses);
+    if policy.deny.iter().any(matches) {
+        return false;
+    }
+    if policy.allow.iter().any(matches) {
+        return true;
+    }
+    let [one, other] = parties;
+    let own = || {
+        let here = connection.in_network_namespace && parties.iter().all(|party| party.in_user_namespace);
+        one.uid == monitor && (one.uid != 0 || here)
+    };
+    one.uid == other.uid && policy.same_user.unwrap_or_else(own)
+}
+
+impl Rule {
+    fn matches(&self, [a, b]: [&Subject; 2], addresses: [SocketAddr; 2]) -> bool {
+        let parties =
+            (self.one.matches(a) && self.other.matches(b)) || (self.one.matches(b) && self.other.matches(a));
+        parties
+            && self.ports.as_ref().is_none_or(|ports| {
+                addresses.iter().any(|address| ports.iter().any(|row| row.contains(address.port())))
+            })
+            && self.addresses.as_ref().is_none_or(|networks| {
+                addresses.iter().all(|address| networks.iter().any(|network| network.contains(address.ip())))
+            })
+    }
+}
+
+impl Who {
+    fn matches(&self, subject: &Subject) -> bool {
+        let is_below = |group: &ControlGroup| subject.cgroup.as_deref().is_some_and(|path| group.holds(path));
+        self.uid.as_ref().is_none_or(|users| users.contains(&subject.uid))
+            && self.gid.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
+            && self.cgroup.as_ref().is_none_or(is_below)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        Policy::parse(text, Path::new("p.toml")).unwrap()
+    }
+
+    fn subject(uid: u32, gid: u32, cgroup: &str) -> Subject {
+        let cgroup = (!cgroup.is_empty()).then(|| cgroup.to_owned());
+        Subject { uid, gid, cgroup, in_user_namespace: true }
+    }
+
+    const LOCAL: [&str; 2] = ["127.0.0.1:40000", "127.0.0.1:6379"];
+
+    fn decided(
+        policy: &Policy,
+        monitor: u32,
+        [a, b]: [&Subject; 2],
+        addresses: [&str; 2],
+        in_network_namespace: bool,
+    ) -> bool {
+        let addresses = addresses.map(|address| address.parse().unwrap());
+        let [near, far] = addresses;
+        let outcome = permits(policy, monitor, [a, b], Connection { addresses, in_network_namespace });
+        let other_way = Connection { addresses: [far, near], in_network_namespace };
+        assert_eq!(outcome, permits(policy, monitor, [b, a], other_way), "asked the other way");
+        outcome
+    }
+
+    fn permits_at(policy: &Policy, a: &Subject, b: &Subject, addresses: [&str; 2]) -> bool {
+        decided(policy, 0, [a, b], addresses, true)
+    }
+
+    /// Policies: without the key, with it, and rules beside it. "Elsewhere" is another user
+    /// namespace, or one that cannot be read.
+    #[test]
+    fn one_user_shares_as_the_key_says() {
+        let without = ["", ALLOWS_STRANGERS];
+        let with = ["same_user = true\n"];
+        let never = ["same_user = false\n", "[[deny]]\none = {}\nother = {}\n"];
+        const ALLOWS_STRANGERS: &str = "[[allow]]\none = { uid = [7] }\nother = { uid = [8] }\n";
+        let (user, other, root) = (subject(1000, 1, ""), subject(1001, 1, ""), subject(0, 0, ""));
+        let elsewhere = Subject { in_user_namespace: false, ..root.clone() };
+        let foreign_user = Subject { in_user_namespace: false, ..user.clone() };
+        // The monitor's user, the two programs, the connection is in the monitor's network
+        // namespace; whether they share without the key, and with it.
+        let rows = [
+            (0, [&root, &root], true, true, true),
+            (0, [&root, &root], false, false, true),
+            (0, [&root, &elsewhere], true, false, true),
+            (0, [&elsewhere, &elsewhere], true, false, true),
+            (0, [&user, &user], true, false, true),
+            (0, [&root, &user], true, false, false),
+            (1000, [&user, &user], true, true, true),
+            // Only root's rights are bound to a namespace.
+            (1000, [&user, &user], false, true, true),
+            (1000, [&foreign_user, &foreign_user], true, true, true),
+            (1000, [&other, &other], true, false, true),
+            (1000, [&user, &other], true, false, false),
+            (1000, [&root, &root], true, false, true),
+            // A monitor that root runs as a user of its own serves those whom its policy names.
+            (990, [&user, &user], true, false, true),
+        ];
+        for (monitor, parties, here, without_key, with_key) in rows {
+            let case = |text: &str| decided(&policy(text), monitor, parties, LOCAL, here);
+            let row = (monitor, parties, here);
+            without.iter().for_each(|text| assert_eq!(case(text), without_key, "{row:?} {text}"));
+            with.iter().for_each(|text| assert_eq!(case(text), with_key, "{row:?} {text}"));
+            never.iter().for_each(|text| assert!(!case(text), "{row:?} {text}"));
+        }
+    }
+
+    #[test]
+    fn a_rule_between_two_users_lets_only_them_share() {
+        let policy = policy("[[allow]]\none = { uid = [26] }\nother = { uid = [33] }\n");
+        let who = [0, 26, 33, 34].map(|uid| subject(uid, uid, ""));
+        for a in &who {
+            for b in &who {
+                let named = [a.uid, b.uid] == [26, 33] || [a.uid, b.uid] == [33, 26];
+                let root = [a.uid, b.uid] == [0, 0];
+                assert_eq!(permits_at(&policy, a, b, LOCAL), named || root, "{a:?} {b:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rule_holds_if_all_of_it_holds() {
+        let policy = policy(
+            r#"
+            [[allow]]
+            one = { uid = [33], cgroup = "/system.slice/web.service" }
+            other = { gid = [50] }
+            ports = [6379, "8000-8999"]
+            addresses = ["127.0.0.0/8", "::1"]
+            [[deny]]
+            one = { uid = [33] }
+            other = {}
+            ports = [8080]
+            "#,
+        );
+        let web = subject(33, 33, "/system.slice/web.service/worker");
+        let cache = subject(7, 50, "");
+        assert!(permits_at(&policy, &web, &cache, LOCAL));
+        assert!(permits_at(&policy, &web, &cache, ["[::1]:8999", "[::1]:1"]));
+        assert!(!permits_at(&policy, &web, &cache, ["127.0.0.1:1", "127.0.0.1:2"]));
+        assert!(!permits_at(&policy, &web, &cache, ["127.0.0.1:6379", "10.0.0.1:2"]));
+        assert!(!permits_at(&policy, &web, &cache, ["127.0.0.1:8080", "127.0.0.1:6379"]));
+        assert!(!permits_at(&policy, &subject(33, 33, "/system.slice/web.service2"), &cache, LOCAL));
+        assert!(!permits_at(&policy, &subject(33, 33, ""), &cache, LOCAL));
+        assert!(!permits_at(&policy, &web, &subject(7, 51, ""), LOCAL));
+    }
+
+    #[test]
+    fn mapped_addresses_are_those_of_ipv4() {
+        let policy = policy(
+            "[[allow]]\none = {}\nother = {}\naddresses = [\"::ffff:127.0.0.0/104\", \"::ffff:10.0.0.1\"]\n",
+        );
+        let (a, b) = (subject(1, 1, ""), subject(2, 2, ""));
+        assert!(permits_at(&policy, &a, &b, LOCAL));
+        assert!(permits_at(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.1:2"]));
+        assert!(!permits_at(&policy, &a, &b, ["10.0.0.1:1", "10.0.0.2:2"]));
+        assert!(!permits_at(&policy, &a, &b, ["[::1]:1", "[::1]:2"]));
+    }
+
+    #[test]
+    fn the_root_of_the_control_groups_holds_all_of_them() {
+        let policy = policy("[[allow]]\none = { cgroup = \"/\" }\nother = { cgroup = \"/a/\" }\n");
+        let (outer, inner) = (subject(1, 1, "/"), subject(2, 2, "/a/b"));
+        assert!(permits_at(&policy, &outer, &inner, LOCAL));
+        assert!(permits_at(&policy, &inner, &inner, LOCAL));
+        assert!(!permits_at(&policy, &outer, &subject(2, 2, ""), LOCAL));
+    }
+}

@@ -1,0 +1,97 @@
+//! Root's monitor without a policy, and those who are root elsewhere.
+
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+
+use promote::{Answer, Client, Reason};
+use testkit::process::{self, Fosterling};
+
+use crate::support::*;
+
+/// A process of this test's that is root of a user namespace of its own, which has root of this
+/// one as its root: the kernel's number of it is 0 here, too. `None` where none can be made.
+fn contained(command: &Command) -> Option<Command> {
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user"]);
+    let works = unshare.arg("true").stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user"]).arg(command.get_program()).args(command.get_args());
+    let variables = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
+    works.then(|| {
+        unshare.envs(variables);
+        unshare
+    })
+}
+
+/// Whether a process of root, here or contained, and this one come to share a connection.
+fn meets(policy: &str, command: impl FnOnce(&str) -> Command) -> bool {
+    let (running, mut a) = Running::start(policy);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let role = format!("{} {port}", running.place.file("socket").display());
+    let mut child = Fosterling::start(command(&role).stdout(Stdio::null()));
+    let far = listener.accept().unwrap().0;
+    offer(&mut a, 1, &far);
+    let met = match receive(&mut a) {
+        Answer::Granted { .. } => true,
+        Answer::Refused { reason: Reason::Policy, .. } => false,
+        answer => panic!("{answer:?}"),
+    };
+    assert!(child.child().wait().unwrap().success());
+    drop(a);
+    running.end();
+    met
+}
+
+#[test]
+fn root_of_a_container_is_not_root_of_the_host() {
+    const NAME: &str = "root::root_of_a_container_is_not_root_of_the_host";
+    if let Some(role) = process::role() {
+        let (socket, port) = role.split_once(' ').unwrap();
+        assert!(rustix::process::geteuid().is_root());
+        let mut client = Client::connect(&options_at(socket)).unwrap();
+        assert!(matches!(receive(&mut client), Answer::Welcome { .. }));
+        let near = TcpStream::connect((Ipv4Addr::LOCALHOST, port.parse().unwrap())).unwrap();
+        offer(&mut client, 1, &near);
+        receive(&mut client);
+        return;
+    }
+    if lacks_root(NAME) {
+        return;
+    }
+    const PATIENT: &str = "[limits]\noffer_expires_ms = 600000\n";
+    let shares = format!("{SHARE}{PATIENT}");
+    let plain = |role: &str| process::this_test_as(NAME, role);
+    assert!(meets(PATIENT, plain), "root shares with root");
+    assert!(!meets(&format!("same_user = false\n{PATIENT}"), plain), "unless the policy forbids it");
+
+    // The same addresses in a network namespace that is not the monitor's.
+    for (policy, met) in [(PATIENT, false), (&shares, true)] {
+        let elsewhere = std::thread::spawn(|| {
+            process::enter_own_network().unwrap();
+            connection("127.0.0.1", "127.0.0.1")
+        });
+        let (near, far) = elsewhere.join().unwrap();
+        let (running, mut a) = Running::start(&format!("{policy}foreign_offer_expires_ms = 600000\n"));
+        let mut b = running.client("b");
+        offer(&mut a, 1, &near);
+        offer(&mut b, 1, &far);
+        for client in [&mut a, &mut b] {
+            match receive(client) {
+                Answer::Granted { .. } => assert!(met),
+                Answer::Refused { reason, .. } => assert!(!met && reason == Reason::Policy, "{reason}"),
+                answer => panic!("{answer:?}"),
+            }
+        }
+        drop((a, b));
+        running.end();
+    }
+
+    if contained(&Command::new("true")).is_none() {
+        println!("SKIPPED {NAME}: no user namespace can be made");
+        return;
+    }
+    let contained = |role: &str| contained(&process::this_test_as(NAME, role)).unwrap();
+    assert!(!meets(PATIENT, contained), "root of another user namespace is somebody else");
+    assert!(meets(&shares, contained), "unless the policy says that all of one user share");
+}
