@@ -1,19 +1,36 @@
 //! Stacks in user space beside the kernel's files, in one channel.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
 
 use megapipe::packet::Capabilities;
 use megapipe::packet::link;
+use megapipe::packet::tun::Tun;
 use megapipe::tcp::Prefix;
-use megapipe::{AcceptAs, AcceptCount, Event, Handle, Shutdown, Stack};
+use megapipe::{AcceptAs, AcceptCount, Event, Handle, ReadData, Shutdown, Stack};
+use socket2::Type;
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
 use testkit::net;
+use testkit::netns;
 use testkit::skip::Verdict;
 
-testkit::one_test_per_engine!(echo_over_a_memory_link);
+testkit::one_test_per_engine!(
+    echo_over_a_memory_link
+    kernel_and_stack_in_one_loop
+    a_channel_that_is_dropped_sends_what_was_written
+);
 
 const PORT: u16 = 7;
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Cookies.
+const LISTENER: u64 = 1;
+const SERVER: u64 = 2;
+const CLIENT: u64 = 3;
+const PIPE: u64 = 4;
+const TIMER: u64 = 5;
 
 fn address(last: u16, v6: bool) -> IpAddr {
     if v6 {
@@ -93,5 +110,134 @@ fn echo_over_a_memory_link(fixture: &mut Fixture) -> Verdict {
             driver.expect_silence();
         }
     }
+    Ok(())
+}
+
+/// A channel with a stack on a TUN device, whose other endpoint is the kernel's.
+fn on_tun(fixture: &Fixture) -> Driver {
+    let tun = Tun::open("mp%d", 1500).expect("a TUN device");
+    tun.bring_up().expect("up");
+    tun.add_kernel_address(address(1, false), 24).expect("an IPv4 address");
+    tun.add_kernel_address(address(1, true), 64).expect("an IPv6 address");
+    let mut driver = fixture.driver();
+    driver.attach(Stack::new(tun, networks(2))).expect("a stack");
+    driver
+}
+
+/// Linux connects to a listener of the stack, and the stack to one of Linux, while the same
+/// channel serves a kernel socket, a pipe, a file and a timer.
+fn kernel_and_stack_in_one_loop(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let bytes = net::pattern(300_000, 9);
+    for v6 in [false, true] {
+        let at = SocketAddr::new(address(2, v6), PORT);
+        let listener = driver.listen_on(at, 16, LISTENER).expect("a listener");
+        assert_eq!(driver.local_address(listener).expect("an address").as_socket(), Some(at));
+        driver.accept_with_peer(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).expect("accepting");
+        let linux = TcpListener::bind((address(1, v6), 0)).expect("a listener of the kernel");
+        let to = linux.local_addr().expect("an address");
+        let ours = driver.connect_to(to, CLIENT).expect("a socket");
+        let (pipe, mut pipe_writer) = std::io::pipe().expect("a pipe");
+        let pipe = driver.register(pipe, PIPE).expect("room for a handle");
+        driver.read_stream(pipe).expect("reading");
+        let (unix, mut unix_peer) = net::unix_pair(Type::STREAM);
+        let unix = driver.register(unix, SERVER).expect("room for a handle");
+        driver.read_stream(unix).expect("reading");
+        driver.timer(Duration::from_millis(5), TIMER).expect("room for an operation");
+        driver.write(ours, b"question".to_vec()).expect("room in the queue");
+        driver.read_stream(ours).expect("reading");
+
+        let mut answered = Vec::new();
+        let mut piped = Vec::new();
+        let mut fired = false;
+        let echoes = driver.drive_while(
+            || {
+                let (mut asked, _) = linux.accept().expect("a connection");
+                assert_eq!(net::read_exactly(&mut asked, 8), b"question");
+                asked.write_all(&bytes).expect("writing");
+                drop(asked);
+                pipe_writer.write_all(b"piped").expect("writing");
+                drop(pipe_writer);
+                unix_peer.write_all(b"local").expect("writing");
+                let local = net::read_exactly(&mut unix_peer, 5);
+                let mut streams: Vec<_> = (0..20).map(|_| TcpStream::connect(at).expect("connect")).collect();
+                for stream in &mut streams {
+                    net::bounded(stream);
+                    stream.write_all(&bytes[..5_000]).expect("writing");
+                    stream.shutdown(Shutdown::Write).expect("shutdown");
+                }
+                let echoes = streams.iter_mut().map(|stream| net::read_to_end(stream).0);
+                (local, echoes.collect::<Vec<_>>())
+            },
+            |channel, completion| match (completion.event, completion.cookie) {
+                (Event::Accept { result, .. }, LISTENER) => {
+                    let accepted = result.expect("a connection");
+                    let peer = accepted.peer.expect("its address");
+                    assert_eq!(peer.ip(), address(1, v6));
+                    let server = channel.register(accepted.socket, SERVER).expect("room for a handle");
+                    assert_eq!(channel.peer_address(server).expect("an address").as_socket(), Some(peer));
+                    channel.read_stream(server).expect("reading");
+                }
+                (Event::Connect(result), CLIENT) => result.expect("a connection"),
+                (Event::Read { data, .. }, CLIENT) => answered.extend_from_slice(data.bytes()),
+                (Event::Read { data, .. }, PIPE) => piped.extend_from_slice(data.bytes()),
+                (Event::Read { result, data, .. }, SERVER) => match result.expect("no failure") {
+                    0 => channel.close(completion.handle).expect("an open handle"),
+                    _ => {
+                        let ReadData::Buffer(buffer) = data else { panic!("not of the pool") };
+                        channel.write_quiet(completion.handle, buffer).expect("room in the queue");
+                    }
+                },
+                (Event::Timer(result), TIMER) => fired = result.is_ok(),
+                (Event::Write { result, .. }, _) => drop(result.expect("no failure")),
+                other => panic!("{other:?}"),
+            },
+        );
+        assert_eq!(echoes.0, b"local");
+        assert_eq!(echoes.1.len(), 20);
+        assert!(echoes.1.iter().all(|echo| *echo == bytes[..5_000]), "other bytes came back");
+        assert!(answered == bytes && piped == b"piped" && fired);
+        for handle in [listener, ours, pipe] {
+            driver.close(handle).expect("an open handle");
+        }
+    }
+    Ok(())
+}
+
+/// What was written is with the peer before a dropped channel is gone; a connection whose peer does
+/// not read is reset after a while.
+fn a_channel_that_is_dropped_sends_what_was_written(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let linux = TcpListener::bind((address(1, false), 0)).expect("a listener of the kernel");
+    let ours = driver.connect_to(linux.local_addr().expect("an address"), CLIENT).expect("a socket");
+    let bytes = net::pattern(200_000, 3);
+    driver.write(ours, bytes.clone()).expect("room in the queue");
+    let mut peer = None;
+    let mut written = false;
+    linux.set_nonblocking(true).expect("a mode");
+    driver.drive_until(
+        |_| {
+            peer = peer.take().or_else(|| linux.accept().ok());
+            peer.is_some()
+        },
+        |_, completion| written |= matches!(completion.event, Event::Write { .. }),
+    );
+    let (mut peer, _) = peer.expect("a connection");
+    peer.set_nonblocking(false).expect("a mode");
+    net::bounded(&peer);
+    let reader = std::thread::spawn(move || net::read_to_end(&mut peer));
+    while !written {
+        written |= matches!(driver.next().event, Event::Write { .. });
+    }
+    drop(driver);
+    let (received, end) = reader.join().expect("the reader");
+    assert!(received == bytes, "{} bytes", received.len());
+    assert_eq!(end, net::End::Finished);
     Ok(())
 }
