@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::monitor::{ListenError, Listener, MetricsAddress, Monitor, Options};
+use ::monitor::{Access, ListenError, Listener, MetricsAddress, Monitor};
 use clap::{Args, ValueEnum};
 use promote::client::POLICY_FILE;
+use promote::{Options, Place};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
@@ -32,7 +33,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "ADDR|PATH")]
     metrics: Option<MetricsAddress>,
 
-    /// End when the last client has been gone for the time of --linger; succeed at once if another monitor listens
+    /// Serve this user only, as `megapipe run` starts it: end when the last client has been gone for the time of
+    /// --linger; succeed at once if another monitor listens
     #[arg(long)]
     on_demand: bool,
 
@@ -85,31 +87,50 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         None => {
             let path = match arguments.socket {
                 Some(path) => path,
-                None => promote::default_socket().map_err(|error| error.to_string())?,
+                None => usual_place()?,
             };
-            (Listener::bind(&path), path.display().to_string())
+            // Everybody may connect to root's, whose policy decides; to others only their user.
+            let root = rustix::process::geteuid().is_root();
+            let access = if root && !arguments.on_demand { Access::Everybody } else { Access::User };
+            (Listener::bind(&path, access), path.display().to_string())
         }
     };
     let listener = match listener {
         Err(ListenError::Running { .. }) if arguments.on_demand => return Ok(()),
         outcome => outcome.map_err(|error| error.to_string())?,
     };
+    if arguments.on_demand {
+        // Executed as /proc/self/exe, it is called "exe" in ps(1) and top(1).
+        let _ = rustix::thread::set_name(c"megapipe");
+    }
     allow_descriptors();
     let policy = arguments.config.or_else(|| {
         let usual = Path::new(POLICY_FILE);
         usual.exists().then(|| usual.to_owned())
     });
-    if policy.is_none() && rustix::process::geteuid().is_root() {
+    if policy.is_none() && !arguments.on_demand && rustix::process::geteuid().is_root() {
         tracing::warn!(
             "without a policy only root's programs share; write one to {POLICY_FILE}, or name it with --config"
         );
     }
     let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());
     let linger = arguments.on_demand.then(|| Duration::from_secs(arguments.linger.into()));
-    let options = Options { policy, metrics: arguments.metrics, linger, signals: true };
+    let options = ::monitor::Options { policy, metrics: arguments.metrics, linger, signals: true };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
     monitor.run().map_err(|error| error.to_string())
+}
+
+/// Where a monitor listens if no option says otherwise: at MEGAPIPE_MONITOR, else root's for the whole system,
+/// another's for that user.
+fn usual_place() -> Result<PathBuf, String> {
+    if let Some(named) = Options::from_environment("monitor").socket {
+        return Ok(named);
+    }
+    let root = rustix::process::geteuid().is_root();
+    let place = if root { Place::system() } else { Place::own() };
+    place.prepare().map_err(|error| error.to_string())?;
+    Ok(place.path().to_owned())
 }
 
 /// Each client takes two descriptors: the limit that select(2) once needed is raised to the highest allowed.

@@ -39,9 +39,6 @@ impl Place {
     fn options(&self) -> Options {
         Options {
             socket: Some(self.file("socket")),
-            start: false,
-            program: Some(PROGRAM.into()),
-            policy: self.file("policy.toml"),
             retry: Duration::from_millis(200),
             ..Options::from_environment("test")
         }
@@ -473,60 +470,6 @@ fn an_event_is_one_line_of_text() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(line().contains("the monitor ends"));
     assert!(child.child().wait().unwrap().success());
-}
-
-/// Several clients at once look for a monitor that is not there: one is started, all find
-/// it, and it ends after the last of them.
-#[test]
-fn a_monitor_is_there_on_demand() {
-    let place = Place::new("demand");
-    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o700)).unwrap();
-    // What the monitor must not inherit: the write end of a pipe, which would stay open.
-    let (mut reader, writer) = std::io::pipe().unwrap();
-    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
-    let options = Options { start: true, ..place.options() };
-    let mut clients: Vec<Client> = (0..4).map(|_| Client::connect(&options).unwrap()).collect();
-    for client in &mut clients {
-        until("a monitor", || {
-            client.reconnect_due(Instant::now()).unwrap();
-            client.fd().is_some().then_some(())
-        });
-        assert!(matches!(receive(client), Answer::Welcome { .. }));
-    }
-    segments(meet(&mut clients[0], 1));
-    drop(writer);
-    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
-    drop(clients);
-    // The default of --linger later.
-    until("the end", || (!place.file("socket").exists()).then_some(()));
-}
-
-#[test]
-fn root_starts_none_without_a_policy_and_nobody_in_a_strangers_directory() {
-    let place = Place::new("none");
-    let policy = if rustix::process::geteuid().is_root() { "absent" } else { "policy.toml" };
-    let open = PermissionsExt::from_mode(0o777);
-    if policy == "policy.toml" {
-        fs::set_permissions(&place.0, open).unwrap();
-    }
-    let marker = place.file("started");
-    let program = place.file("program");
-    fs::write(place.file("text"), format!("#!/bin/sh\ntouch {}\n", marker.display())).unwrap();
-    copy_program(&place.file("text"), &program);
-    let options = Options {
-        start: true,
-        policy: place.file(policy),
-        program: Some(program.clone()),
-        ..place.options()
-    };
-    let client = Client::connect(&options).unwrap();
-    assert!(client.fd().is_none() && client.next_attempt().is_some());
-    // With what was missing it is started, which shows that the program would have been.
-    fs::set_permissions(&place.0, PermissionsExt::from_mode(0o700)).unwrap();
-    assert!(!marker.exists());
-    let options = Options { policy: place.file("policy.toml"), ..options };
-    drop(Client::connect(&options).unwrap());
-    until("the program", || marker.exists().then_some(()));
 }
 
 /// As systemd does it: the socket is descriptor 3, and LISTEN_PID the process's own number,

@@ -342,7 +342,7 @@ fn token(socket: &Socket, number: u32) -> Option<Token> {
 
 impl Promoter {
     fn new(settings: Settings) -> Promoter {
-        let options = Options { start: false, ..Options::from_environment(&program_name()) };
+        let options = Options::from_environment(&program_name());
         Promoter {
             settings,
             options,

@@ -321,11 +321,7 @@ impl Channel {
     /// Says what is to be said to the monitor, and when that is to be tried again.
     fn speak(&mut self, promoter: &mut Promoter, now: Instant) {
         self.core.tend_at = None;
-        let found = match self.core.to_offer.is_empty() {
-            true => promoter.client.look_due(now),
-            false => promoter.client.reconnect_due(now),
-        };
-        if let Err(error) = found {
+        if let Err(error) = promoter.client.reconnect_due(now) {
             tracing::warn!("connections stay on TCP: {error}");
             self.core.to_offer.clear();
         }

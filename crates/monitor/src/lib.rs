@@ -22,6 +22,6 @@ mod sharing;
 mod verify;
 mod view;
 
-pub use listener::{ListenError, Listener};
+pub use listener::{Access, ListenError, Listener};
 pub use scrape::MetricsAddress;
 pub use server::{Monitor, Options, RunError};

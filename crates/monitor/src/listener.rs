@@ -51,6 +51,15 @@ pub enum ListenError {
     Inherited,
 }
 
+/// Who may connect (connect(2) needs write permission on the socket).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The monitor's own user.
+    User,
+    /// Everybody; the policy decides what they get.
+    Everybody,
+}
+
 /// A listening socket.
 pub struct Listener {
     socket: OwnedFd,
@@ -60,20 +69,21 @@ pub struct Listener {
 
 impl Listener {
     /// Listens at `path`. A socket of this user's, or under root anybody's, that nobody
-    /// listens at any more is replaced; whatever else is there stays. Everybody may connect
-    /// to root's monitor, whose policy decides; to others only their user.
+    /// listens at any more is replaced; whatever else is there stays.
     ///
     /// # Errors
     ///
     /// `Running` if another monitor listens there.
-    pub fn bind(path: &Path) -> Result<Listener, ListenError> {
+    pub fn bind(path: &Path, access: Access) -> Result<Listener, ListenError> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
-        let root = rustix::process::geteuid().is_root();
-        let mode = if root { 0o755 } else { 0o700 };
+        let (directory_mode, mode) = match access {
+            Access::User => (0o700, 0o600),
+            Access::Everybody => (0o755, 0o666),
+        };
         DirBuilder::new()
             .recursive(true)
-            .mode(mode)
+            .mode(directory_mode)
             .create(directory)
             .map_err(|cause| ListenError::Directory { path: directory.into(), cause })?;
 
@@ -88,7 +98,6 @@ impl Listener {
             Taken::System(cause) => failed(cause),
             taken => failed(io::Error::new(io::ErrorKind::AddrInUse, taken)),
         })?;
-        let mode = if root { 0o666 } else { 0o600 };
         fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).map_err(failed)?;
         Ok(Listener { socket, _made: Some((place, lock)) })
     }

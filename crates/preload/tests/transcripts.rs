@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use monitor::{Listener, Monitor, Options};
+use monitor::{Access, Listener, Monitor, Options};
 use support::library;
 
 mod support;
@@ -92,7 +92,7 @@ impl Bench {
         fs::create_dir(&room).expect("a directory");
         let policy = room.join("policy.toml");
         fs::write(&policy, "same_user = true\n").expect("a file");
-        let listener = Listener::bind(&room.join("monitor")).expect("a monitor listens");
+        let listener = Listener::bind(&room.join("monitor"), Access::Everybody).expect("a monitor listens");
         let options = Options { policy: Some(policy), ..Options::default() };
         // Ends with the test.
         std::thread::spawn(move || Monitor::new(listener, options).and_then(Monitor::run));

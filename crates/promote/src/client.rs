@@ -4,8 +4,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ pub use sys::mapping::SharedMapping;
 use sys::memory_file::{self, UnsoundFile};
 use sys::packet;
 
-use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace, runtime_directory};
+use crate::place::{ConnectError, Place, runtime_directory, variable};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
 
 /// Bytes of a loop page.
@@ -26,30 +25,19 @@ pub const PROTOCOL: u32 = 1;
 /// Where the policy of a system lies.
 pub const POLICY_FILE: &str = "/etc/megapipe/monitor.toml";
 
-/// Seconds that a started monitor waits for clients, if nobody says otherwise.
-const LINGER: u32 = 10;
-/// How soon a monitor that was just started is looked for again.
+/// How soon a monitor that has ended is searched for again.
 const STARTING: Duration = Duration::from_millis(50);
 
-/// Which monitor a client talks to, and what it does if there is none.
+/// Which monitor a client talks to.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What the client calls itself in the monitor's logs and views.
     pub name: Name,
-    /// The monitor's socket; `None` looks for the system's monitor, then for the user's.
+    /// The monitor's socket, which may be any user's; `None` searches for the system's monitor,
+    /// then for the user's.
     pub socket: Option<PathBuf>,
-    /// Where the user's own monitor is looked for (XDG_RUNTIME_DIR), if there is no `socket`.
+    /// Where the user's own monitor is searched for (XDG_RUNTIME_DIR), if there is no `socket`.
     pub runtime_directory: Option<PathBuf>,
-    /// Start a monitor of the user's own if nothing listens. Never for root, unless
-    /// `policy` exists.
-    pub start: bool,
-    /// The `megapipe` program that is started; `None` looks beside the running program,
-    /// then in PATH.
-    pub program: Option<PathBuf>,
-    /// The policy that a started monitor obeys, if the file exists.
-    pub policy: PathBuf,
-    /// Seconds without a client after which a started monitor ends.
-    pub linger: u32,
     /// How long a monitor that was not there is left alone.
     pub retry: Duration,
     /// The lowest number that the connection's descriptor may have, where there are
@@ -59,84 +47,17 @@ pub struct Options {
 }
 
 impl Options {
-    /// What the environment says: MEGAPIPE_MONITOR is the socket, MEGAPIPE_PROGRAM the
-    /// program to start. A program that runs with other rights than its caller's neither
-    /// listens to the environment nor starts anything.
+    /// What the environment says: MEGAPIPE_MONITOR is the socket. A process that has more
+    /// rights than its caller (AT_SECURE) ignores the environment.
     pub fn from_environment(name: &str) -> Options {
-        use rustix::process::{getegid, geteuid, getgid, getuid};
-        let trusted = getuid() == geteuid() && getgid() == getegid();
-        let path = |variable: &str| {
-            std::env::var_os(variable).filter(|value| trusted && !value.is_empty()).map(PathBuf::from)
-        };
         Options {
             name: Name::new(name),
-            socket: path("MEGAPIPE_MONITOR"),
+            socket: variable("MEGAPIPE_MONITOR"),
             runtime_directory: runtime_directory(),
-            start: trusted,
-            program: path("MEGAPIPE_PROGRAM"),
-            policy: POLICY_FILE.into(),
-            linger: LINGER,
             retry: Duration::from_secs(5),
             lowest_descriptor: 0,
         }
     }
-
-    /// Where the one monitor listens that may be started.
-    pub(crate) fn own_place(&self) -> Place {
-        match &self.socket {
-            Some(path) => Place::chosen(path.clone()),
-            None => Place::of_user(self.runtime_directory.clone()),
-        }
-    }
-
-    /// Whether a monitor of this user would share nothing: root's has no policy built in.
-    pub(crate) fn needs_policy(&self) -> bool {
-        rustix::process::geteuid().is_root() && !self.policy.is_file()
-    }
-
-    /// What starts the user's own monitor; `None` where none may be started, or none is installed.
-    pub(crate) fn monitor_command(&self, place: &Place) -> Result<Option<Command>, UnsafePlace> {
-        if self.needs_policy() || !place.prepare()? {
-            return Ok(None);
-        }
-        let Some(program) = self.monitor_program() else { return Ok(None) };
-        let mut command = Command::new(program);
-        command.args(["monitor", "--on-demand", "--linger", &self.linger.to_string(), "--socket"]);
-        // What MEGAPIPE_LOG says is meant for the program.
-        command.arg(&place.path).env_remove("LD_PRELOAD").env_remove("MEGAPIPE_LOG");
-        if self.policy.is_file() {
-            command.arg("--config").arg(&self.policy);
-        }
-        Ok(Some(command))
-    }
-
-    fn monitor_program(&self) -> Option<PathBuf> {
-        if let Some(program) = &self.program {
-            return Some(program.clone());
-        }
-        let beside = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let directories = std::env::split_paths(&path).filter(|directory| directory.is_absolute());
-        let mut candidates = beside.into_iter().chain(directories).map(|path| path.join("megapipe"));
-        candidates.find(|candidate| is_program(candidate))
-    }
-}
-
-/// Why there is no point in looking for a monitor.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// Somebody else could pose as the monitor.
-    #[error(transparent)]
-    Place(#[from] UnsafePlace),
-    /// The system lets this process make no socket.
-    #[error("no connection to the monitor at {path} can be made: {cause}")]
-    Socket {
-        /// The monitor's socket.
-        path: PathBuf,
-        /// socket(2) or connect(2).
-        #[source]
-        cause: io::Error,
-    },
 }
 
 /// Why something was not said to the monitor. The connection it is about stays on TCP.
@@ -255,7 +176,6 @@ pub struct Client {
     next_attempt: Instant,
     /// How long after a look that finds none the next one comes.
     pause: Duration,
-    last_start: Option<Instant>,
     /// What could not be sent and must not be forgotten, for the connected monitor.
     unsent: VecDeque<Packet>,
     peer_loops: HashMap<u64, Weak<PeerLoop>>,
@@ -273,8 +193,7 @@ pub struct Client {
 const MOST_UNANSWERED: usize = 1 << 16;
 
 impl Client {
-    /// Looks for a monitor once. If there is none, one is started where `options` allow
-    /// it, and `reconnect_due` looks again.
+    /// Looks for a monitor once. If there is none, `reconnect_due` looks again.
     ///
     /// # Errors
     ///
@@ -286,7 +205,6 @@ impl Client {
             socket: None,
             next_attempt: now,
             pause: options.retry,
-            last_start: None,
             unsent: VecDeque::new(),
             peer_loops: HashMap::new(),
             welcome: false,
@@ -315,26 +233,12 @@ impl Client {
     ///
     /// As for `connect`.
     pub fn reconnect_due(&mut self, now: Instant) -> Result<bool, ConnectError> {
-        self.look(now, self.options.start)
-    }
-
-    /// The same, but starts no monitor: for those who have nothing to offer, and only tell of
-    /// what lives.
-    ///
-    /// # Errors
-    ///
-    /// As for `connect`.
-    pub fn look_due(&mut self, now: Instant) -> Result<bool, ConnectError> {
-        self.look(now, false)
-    }
-
-    fn look(&mut self, now: Instant, start: bool) -> Result<bool, ConnectError> {
         if self.socket.is_some() || now < self.next_attempt {
             return Ok(false);
         }
         self.next_attempt = now + self.pause;
         self.pause = self.options.retry.min(self.pause.saturating_mul(2));
-        self.socket = self.find(now, start)?;
+        self.socket = self.find()?;
         Ok(self.socket.is_some())
     }
 
@@ -560,18 +464,11 @@ impl Client {
     }
 
     /// Connects to the first monitor that listens, and greets it.
-    fn find(&mut self, now: Instant, start: bool) -> Result<Option<OwnedFd>, ConnectError> {
-        let own = self.options.own_place();
-        let system = self.options.socket.is_none().then(|| Place::chosen(SYSTEM_SOCKET.into()));
-        for place in system.iter().chain([&own]) {
-            if !place.check()? {
-                continue;
-            }
-            let socket = match packet::connect(&place.path) {
-                Ok(socket) => self.out_of_the_way(socket),
-                Err(error) if is_absence(&error) => continue,
-                Err(cause) => return Err(ConnectError::Socket { path: place.path.clone(), cause }),
-            };
+    fn find(&self) -> Result<Option<OwnedFd>, ConnectError> {
+        let Options { socket, runtime_directory, .. } = &self.options;
+        for place in Place::all(socket.as_deref(), runtime_directory.as_deref()) {
+            let Ok(socket) = place.connect()? else { continue };
+            let socket = self.out_of_the_way(socket);
             let hello = ClientMessage::Hello {
                 version_min: PROTOCOL,
                 version_max: PROTOCOL,
@@ -582,9 +479,6 @@ impl Client {
             let _ = packet::send(socket.as_fd(), hello.encode().as_bytes(), &[]);
             return Ok(Some(socket));
         }
-        if start {
-            self.start(&own, now)?;
-        }
         Ok(None)
     }
 
@@ -594,36 +488,8 @@ impl Client {
             lowest => rustix::io::fcntl_dupfd_cloexec(&socket, lowest).unwrap_or(socket),
         }
     }
-
-    /// Starts the user's own monitor where that is allowed, and lets it be looked for soon.
-    fn start(&mut self, place: &Place, now: Instant) -> Result<(), ConnectError> {
-        let recent = self.last_start.is_some_and(|start| now < start + self.options.retry);
-        if recent {
-            self.next_attempt = now + STARTING.min(self.options.retry);
-            return Ok(());
-        }
-        let Some(mut command) = self.options.monitor_command(place)? else { return Ok(()) };
-        // Starting takes milliseconds, which nobody shall wait for. If it fails there is
-        // no monitor, which is found out like any other absence.
-        let starter = move || drop(sys::process::start_detached(&mut command));
-        if std::thread::Builder::new().name("megapipe-start".into()).spawn(starter).is_ok() {
-            self.last_start = Some(now);
-            self.next_attempt = now + STARTING.min(self.options.retry);
-        }
-        Ok(())
-    }
-}
-
-fn is_program(path: &Path) -> bool {
-    path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
 }
 
 fn is_segment_size(size: u32) -> bool {
     SEGMENT_SIZES.contains(&size) && size.is_multiple_of(4096)
-}
-
-/// Nobody listens, nobody may be asked, or too many are asking.
-fn is_absence(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
-    matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied | WouldBlock)
 }

@@ -4,16 +4,14 @@
 
 pub mod client;
 mod connection;
-mod demand;
 mod machine;
 mod place;
 pub mod viewer;
 pub mod watch;
 pub mod wire;
 
-pub use client::{Answer, Client, ConnectError, OfferError, Options, PeerLoop, ReceiveError};
+pub use client::{Answer, Client, OfferError, Options, PeerLoop, ReceiveError};
 pub use connection::{AdoptError, Connection, HoldError, OtherLoop, OwnLoop};
-pub use demand::{Presence, ensure_monitor};
 pub use machine::{KernelEnd, Machine, Next, TcpPositions};
-pub use place::{UnsafePlace, default_socket};
+pub use place::{ConnectError, Place, SYSTEM_SOCKET};
 pub use wire::Reason;

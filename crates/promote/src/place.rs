@@ -1,22 +1,39 @@
-//! Where a client looks for its monitor.
+//! Where monitors listen, and which of them a client trusts. docs/monitor.md has the same as
+//! a table.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode};
+use sys::packet;
 
-/// The monitor of the whole system.
-pub(crate) const SYSTEM_SOCKET: &str = "/run/megapipe/monitor.sock";
+/// The monitor of the whole system: a service, or a root shell's `megapipe monitor`.
+pub const SYSTEM_SOCKET: &str = "/run/megapipe/monitor.sock";
+/// Root's own monitor, which `megapipe run` starts.
+const ROOT_SOCKET: &str = "/run/megapipe/root.sock";
 /// Bytes that fit into the address of a UNIX socket (unix(7)).
 const LONGEST_PATH: usize = 107;
 
-/// Why a socket's place cannot be used.
+/// Why a place for a monitor's socket cannot be used. Trying again does not help.
 #[derive(Debug, thiserror::Error)]
-pub enum UnsafePlace {
-    /// Somebody else could put a socket of his own there.
+pub enum ConnectError {
+    /// The monitor there could pass on memory that a third user reads, too.
     #[error(
-        "{path} must be a directory of user {uid} that nobody else can write to; remove it, or set MEGAPIPE_MONITOR"
+        "the monitor at {path} runs as user {uid}, neither root nor this user, and is not trusted; \
+         end it, or set MEGAPIPE_MONITOR={path} to use it all the same"
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// The monitor's user (SO_PEERCRED).
+        uid: u32,
+    },
+    /// Another user could put a socket there.
+    #[error(
+        "{path} is not a directory that belongs to user {uid} and is writable to nobody else, so no monitor is \
+         started there; remove it (rm -r {path}, as its owner or root)"
     )]
     Directory {
         /// The directory.
@@ -32,106 +49,144 @@ pub enum UnsafePlace {
         /// The path.
         path: PathBuf,
     },
-    /// The directory cannot be looked at, or made.
-    #[error("the directory {path} cannot be used: {cause}")]
+    /// The directory cannot be made or read.
+    #[error(
+        "the directory {path} cannot be used: {cause}; make it writable, or start a monitor elsewhere and set \
+         MEGAPIPE_MONITOR to its socket"
+    )]
     Directories {
         /// The directory.
         path: PathBuf,
-        /// stat(2) or mkdir(2).
+        /// stat(2), mkdir(2) or access(2).
+        #[source]
+        cause: io::Error,
+    },
+    /// The system lets this process make no socket.
+    #[error("no connection to the monitor at {path} can be made: {cause}")]
+    Socket {
+        /// The monitor's socket.
+        path: PathBuf,
+        /// socket(2) or connect(2).
         #[source]
         cause: io::Error,
     },
 }
 
-/// XDG_RUNTIME_DIR.
-pub(crate) fn runtime_directory() -> Option<PathBuf> {
-    std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
+/// A path from the environment, which counts for nothing in a process that has more rights
+/// than its caller (AT_SECURE).
+pub(crate) fn variable(name: &str) -> Option<PathBuf> {
+    let value = if sys::process::is_secure() { None } else { std::env::var_os(name) };
+    value.filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// A socket of the user's own: where, and whether its directory must be private.
-pub(crate) struct Place {
-    pub(crate) path: PathBuf,
-    /// Everybody can make entries beside the directory, so it must prove to be ours.
-    checked: bool,
+/// XDG_RUNTIME_DIR.
+pub(crate) fn runtime_directory() -> Option<PathBuf> {
+    variable("XDG_RUNTIME_DIR")
+}
+
+/// A socket at which a monitor may listen.
+#[derive(Clone, Debug)]
+pub struct Place {
+    path: PathBuf,
+    /// The caller named it: the monitor may be any user's.
+    chosen: bool,
 }
 
 impl Place {
-    /// A place somebody chose; its directory is his business.
-    pub(crate) fn chosen(path: PathBuf) -> Place {
-        Place { path, checked: false }
+    /// A place that the caller names.
+    pub fn chosen(path: PathBuf) -> Place {
+        Place { path, chosen: true }
     }
 
-    /// The user's own place: below XDG_RUNTIME_DIR, else below /tmp.
-    pub(crate) fn of_user(runtime: Option<PathBuf>) -> Place {
-        match runtime.filter(|path| path.is_absolute()) {
-            Some(runtime) => Place { path: runtime.join("megapipe/monitor.sock"), checked: true },
-            None => {
-                let uid = rustix::process::geteuid().as_raw();
-                Place { path: format!("/tmp/megapipe-{uid}/monitor.sock").into(), checked: true }
-            }
+    /// That of the system's monitor.
+    pub fn system() -> Place {
+        Place { path: SYSTEM_SOCKET.into(), chosen: false }
+    }
+
+    /// That of this user's own monitor. For root it never depends on the environment: sudo
+    /// and su may have left another user's there.
+    pub fn own() -> Place {
+        Place::of_user(runtime_directory().as_deref())
+    }
+
+    pub(crate) fn of_user(runtime: Option<&Path>) -> Place {
+        let user = rustix::process::geteuid();
+        let is_ours = |path: &&Path| path.is_absolute() && private(path).unwrap_or(false);
+        let path = match runtime.filter(is_ours) {
+            _ if user.is_root() => ROOT_SOCKET.into(),
+            Some(runtime) => runtime.join("megapipe/monitor.sock"),
+            None => format!("/tmp/megapipe-{}/monitor.sock", user.as_raw()).into(),
+        };
+        Place { path, chosen: false }
+    }
+
+    /// All places to search, in this order: the one in `chosen` alone, else the system's
+    /// and the user's own.
+    pub(crate) fn all(chosen: Option<&Path>, runtime: Option<&Path>) -> Vec<Place> {
+        match chosen {
+            Some(path) => vec![Place::chosen(path.into())],
+            None => vec![Place::system(), Place::of_user(runtime)],
         }
     }
 
-    /// Whether a socket found there can be trusted: `Ok(false)` if there is no directory.
-    pub(crate) fn check(&self) -> Result<bool, UnsafePlace> {
-        if self.path.as_os_str().as_bytes().len() > LONGEST_PATH {
-            return Err(UnsafePlace::TooLong { path: self.path.clone() });
+    /// The socket's path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Connects to the monitor there, if it is to be trusted.
+    ///
+    /// # Errors
+    ///
+    /// `Ok(Err(_))` with the cause if nobody listens, or nobody can be reached at present.
+    pub(crate) fn connect(&self) -> Result<io::Result<OwnedFd>, ConnectError> {
+        let path = &self.path;
+        if path.as_os_str().as_bytes().len() > LONGEST_PATH {
+            return Err(ConnectError::TooLong { path: path.clone() });
         }
+        let failed = |cause| ConnectError::Socket { path: path.clone(), cause };
+        let socket = match packet::connect(path) {
+            Ok(socket) => socket,
+            Err(error) if is_absence(&error) => return Ok(Err(error)),
+            Err(error) => return Err(failed(error)),
+        };
+        let uid = packet::credentials(socket.as_fd()).map_err(failed)?.uid;
+        if !self.chosen && uid != 0 && uid != rustix::process::geteuid().as_raw() {
+            return Err(ConnectError::Stranger { path: path.clone(), uid });
+        }
+        Ok(Ok(socket))
+    }
+
+    /// Makes the directory for a monitor of this user's own, if need be.
+    ///
+    /// # Errors
+    ///
+    /// There can be no monitor of this user there.
+    pub fn prepare(&self) -> Result<(), ConnectError> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
-        if !self.checked {
-            return Ok(directory.exists());
-        }
-        match private(directory) {
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(false),
-            Err(cause) => Err(UnsafePlace::Directories { path: directory.into(), cause }),
-            Ok(true) => Ok(true),
-            Ok(false) => Err(UnsafePlace::Directory {
-                path: directory.into(),
-                uid: rustix::process::geteuid().as_raw(),
-            }),
-        }
-    }
-
-    /// Whether a monitor may be started there on demand: in a directory of the user's own
-    /// that is made if need be.
-    pub(crate) fn prepare(&self) -> Result<bool, UnsafePlace> {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        if !self.check()? {
-            if !self.checked {
-                return Ok(false);
+        let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
+        let user = rustix::process::geteuid();
+        match rustix::fs::mkdir(directory, Mode::RWXU) {
+            // Users reach the system's monitor through root's directory.
+            Ok(()) if user.is_root() => {
+                rustix::fs::chmod(directory, Mode::from_raw_mode(0o755))
+                    .map_err(|errno| failed(errno.into()))?;
             }
-            match rustix::fs::mkdir(directory, Mode::RWXU) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-                Err(errno) => {
-                    let cause = errno.into();
-                    return Err(UnsafePlace::Directories { path: directory.into(), cause });
-                }
-            }
-            self.check()?;
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno.into())),
         }
-        private(directory).map_err(|cause| UnsafePlace::Directories { path: directory.into(), cause })
+        if !private(directory).map_err(failed)? {
+            return Err(ConnectError::Directory { path: directory.into(), uid: user.as_raw() });
+        }
+        // EROFS and the like: found here, so that there is a message with the cause.
+        rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|errno| failed(errno.into()))
     }
 }
 
-/// Where a monitor of this user listens if nobody says otherwise: at MEGAPIPE_MONITOR, root's
-/// at the system's place, another's in a private directory, which is made if need be.
-///
-/// # Errors
-///
-/// The directory cannot be made, or is somebody else's.
-pub fn default_socket() -> Result<PathBuf, UnsafePlace> {
-    if let Some(chosen) = std::env::var_os("MEGAPIPE_MONITOR").filter(|value| !value.is_empty()) {
-        return Ok(chosen.into());
-    }
-    if rustix::process::geteuid().is_root() {
-        return Ok(SYSTEM_SOCKET.into());
-    }
-    let place = Place::of_user(runtime_directory());
-    if place.prepare()? {
-        return Ok(place.path);
-    }
-    let path = place.path.parent().unwrap_or(Path::new("/")).into();
-    Err(UnsafePlace::Directory { path, uid: rustix::process::geteuid().as_raw() })
+/// Nobody listens, nobody may be asked, or too many are asking.
+fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied | WouldBlock)
 }
 
 /// Whether it is a directory of this user, no link, that only he can write to.
@@ -152,18 +207,30 @@ mod tests {
     fn only_a_directory_of_ones_own_is_used() {
         let base = std::env::temp_dir().join(format!("megapipe-place-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
-        let place = Place { path: base.join("of-user/monitor.sock"), checked: true };
-        assert!(!place.check().unwrap());
-        assert!(place.prepare().unwrap() && place.check().unwrap());
+        let place = Place { path: base.join("of-user/monitor.sock"), chosen: false };
+        place.prepare().unwrap();
+        place.prepare().unwrap();
         let directory = base.join("of-user");
-        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+        let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
+        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, mode);
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(matches!(place.check(), Err(UnsafePlace::Directory { .. })));
+        assert!(matches!(place.prepare(), Err(ConnectError::Directory { .. })));
         fs::remove_dir(&directory).unwrap();
         std::os::unix::fs::symlink("/tmp", &directory).unwrap();
-        assert!(matches!(place.check(), Err(UnsafePlace::Directory { .. })));
+        assert!(matches!(place.prepare(), Err(ConnectError::Directory { .. })));
         let long = Place::chosen(base.join("x".repeat(200)));
-        assert!(matches!(long.check(), Err(UnsafePlace::TooLong { .. })));
+        assert!(matches!(long.connect(), Err(ConnectError::TooLong { .. })));
         fs::remove_dir_all(&base).unwrap();
+    }
+
+    #[test]
+    fn a_strangers_runtime_directory_is_none() {
+        let own = Place::own();
+        assert_eq!(Place::of_user(Some("relative".as_ref())).path(), Place::of_user(None).path());
+        // Root's, or for root the same as without it.
+        assert_eq!(Place::of_user(Some("/proc".as_ref())).path(), Place::of_user(None).path());
+        if rustix::process::geteuid().is_root() {
+            assert_eq!(own.path(), Path::new(ROOT_SOCKET));
+        }
     }
 }

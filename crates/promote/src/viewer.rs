@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use sys::packet;
 
 use crate::client::PROTOCOL;
-use crate::place::{Place, SYSTEM_SOCKET, UnsafePlace, runtime_directory};
+use crate::place::{ConnectError, Place, runtime_directory, variable};
 use crate::wire::view::{self, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Reason};
 
@@ -24,9 +24,9 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// Why a monitor does not tell.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewError {
-    /// The socket's directory is somebody else's.
+    /// The monitor there is not to be trusted, or cannot be reached.
     #[error(transparent)]
-    Place(#[from] UnsafePlace),
+    Place(#[from] ConnectError),
     /// connect(2), sendmsg(2) or recvmsg(2).
     #[error("the monitor cannot be asked: {0}")]
     System(#[from] io::Error),
@@ -68,12 +68,9 @@ pub struct View {
 
 /// Where monitors are looked for: `chosen`, else where MEGAPIPE_MONITOR says, else at the
 /// system's place and the user's own.
-pub fn places(chosen: Option<PathBuf>) -> Vec<PathBuf> {
-    let named = std::env::var_os("MEGAPIPE_MONITOR").filter(|value| !value.is_empty()).map(PathBuf::from);
-    match chosen.or(named) {
-        Some(path) => vec![path],
-        None => vec![SYSTEM_SOCKET.into(), Place::of_user(runtime_directory()).path],
-    }
+pub fn places(chosen: Option<PathBuf>) -> Vec<Place> {
+    let named = chosen.or_else(|| variable("MEGAPIPE_MONITOR"));
+    Place::all(named.as_deref(), runtime_directory().as_deref())
 }
 
 /// A connection to a monitor that is asked.
@@ -82,18 +79,13 @@ pub struct Viewer {
 }
 
 impl Viewer {
-    /// Connects to the monitor at `path`, one of [`places`].
+    /// Connects to the monitor at `place`, one of [`places`].
     ///
     /// # Errors
     ///
     /// It is not there (`System`), or does not talk.
-    pub fn connect(path: &Path, name: &str) -> Result<Viewer, ViewError> {
-        let own = Place::of_user(runtime_directory());
-        let place = if own.path == path { own } else { Place::chosen(path.into()) };
-        if !place.check()? {
-            return Err(io::Error::from(io::ErrorKind::NotFound).into());
-        }
-        let viewer = Viewer { socket: packet::connect(path)? };
+    pub fn connect(place: &Place, name: &str) -> Result<Viewer, ViewError> {
+        let viewer = Viewer { socket: place.connect()?? };
         let (version_min, version_max) = (PROTOCOL, PROTOCOL);
         let hello = ClientMessage::Hello { version_min, version_max, name: Name::new(name) };
         // One that turned us away at once has said why, which is heard below.

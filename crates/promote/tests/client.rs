@@ -28,7 +28,6 @@ impl Monitor {
     fn options(&self) -> Options {
         Options {
             socket: Some(self.path.clone()),
-            start: false,
             retry: Duration::from_secs(3600),
             ..Options::from_environment("test")
         }

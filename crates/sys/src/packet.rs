@@ -33,11 +33,13 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
 }
 
-/// Listens at `path`, which must not exist yet. Packets of connections made there bring their
-/// senders' credentials.
+/// Listens at `path`, which must not exist yet. Only this user may connect until the file's mode
+/// is changed. Packets of connections made there bring their senders' credentials.
 pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     let socket = socket()?;
     pass_credentials(socket.as_fd())?;
+    // bind(2) gives the file the socket's own mode, less the umask.
+    rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, backlog)?;
     Ok(socket)

@@ -40,6 +40,13 @@ pub fn start_detached(command: &mut Command) -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this process has more rights than its caller, who must not steer it through the
+/// environment (AT_SECURE, getauxval(3)).
+pub fn is_secure() -> bool {
+    // SAFETY: reads the process's auxiliary vector; there is nothing to keep.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Executes `program` in place of this one: the same process, with the same descriptors, signal
 /// mask and ignored signals, which `std::process::Command` would reset. A file without a known
 /// format is a script of the shell, as for execvp(3). Returns only if it fails.

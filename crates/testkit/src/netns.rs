@@ -1,4 +1,5 @@
-//! Tests in a network namespace of their own, as a user without privileges would have one.
+//! Tests in namespaces of their own: of the network, as a user without privileges would have
+//! one, or of mounts.
 //!
 //! A process with threads cannot enter a user namespace (EINVAL), and the test runner has
 //! threads. So the test executes itself again in a child that enters the namespaces between
@@ -27,29 +28,53 @@ pub fn enter(test: &str, bound: Duration) -> bool {
     if env::var(INSIDE).as_deref() == Ok(test) {
         return true;
     }
+    // SAFETY: geteuid and getegid have no conditions.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let plan = Plan::of(user, group);
+    again(test, bound, "no namespaces for a user without privileges", move || plan.carry_out());
+    false
+}
+
+/// As [`enter`], as root in a mount namespace where `/run` is empty and the test's own: no
+/// monitor of this machine is met, and none of its files is touched.
+///
+/// # Panics
+/// As [`enter`].
+pub fn enter_own_run(test: &str, bound: Duration) -> bool {
+    if env::var(INSIDE).as_deref() == Ok(test) {
+        return true;
+    }
+    again(test, bound, "no mount namespace (needs root)", own_run);
+    false
+}
+
+/// Executes this test again in a child that has carried out `plan`, and waits for it.
+fn again(
+    test: &str,
+    bound: Duration,
+    obstacle: &str,
+    plan: impl Fn() -> io::Result<()> + Send + Sync + 'static,
+) {
     let program = env::current_exe().expect("the path of this test");
     let mut command = Command::new(program);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
     command.stdin(Stdio::null());
-    // SAFETY: geteuid and getegid have no conditions.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let plan = Plan::of(user, group);
-    // SAFETY: `Plan::carry_out` makes system calls only, and neither allocates nor locks.
-    unsafe { command.pre_exec(move || plan.carry_out()) };
+    // SAFETY: every plan makes system calls only, and neither allocates nor locks.
+    unsafe { command.pre_exec(plan) };
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            let reason = format!("no namespaces for a user without privileges: {error}");
+            let reason = format!("{obstacle}: {error}");
             println!("SKIPPED {test}: {reason}");
             skip::record(test, &Skipped::because(reason));
-            return false;
+            return;
         }
     };
     let deadline = Instant::now() + bound;
     loop {
         if let Some(status) = child.try_wait().expect("wait for the child") {
             assert!(status.success(), "{test} failed in its namespace: {status}");
-            return false;
+            return;
         }
         if Instant::now() > deadline {
             let _ = child.kill();
@@ -99,6 +124,16 @@ fn open_tun_to_all() -> io::Result<()> {
     // SAFETY: as above; mknod obeys the umask, chmod does not.
     check(unsafe { libc::chmod(NODE.as_ptr(), 0o666) })?;
     mount(NODE, c"/dev/net/tun", c"", libc::MS_BIND)
+}
+
+/// An empty `/run` for this process and its children.
+fn own_run() -> io::Result<()> {
+    // SAFETY: flags only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
+    mount(c"tmpfs", c"/run", c"tmpfs", 0)?;
+    // SAFETY: a constant path; the mode of a fresh tmpfs is 1777.
+    check(unsafe { libc::chmod(c"/run".as_ptr(), 0o755) })
 }
 
 fn drop_privileges() -> io::Result<()> {

@@ -5,14 +5,13 @@ use std::ffi::{CString, OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::ValueEnum;
-use promote::{Options, Presence};
 
 use environment::Environment;
 use program::Program;
 
+mod demand;
 mod elf;
 mod environment;
 mod glibc;
@@ -107,12 +106,6 @@ fn ports(text: &str) -> Result<String, String> {
 
 /// Microseconds; whoever wants more wants a core for himself.
 const LONGEST_SPIN: u32 = 1_000_000;
-/// How long a monitor that was started is waited for. Starting one takes a few milliseconds; later, the program finds it
-/// by itself.
-const PATIENCE: Duration = Duration::from_millis(50);
-/// How long a monitor that was started here waits for clients: programs of a user may rest for a while before they
-/// connect to each other, and none of them starts another.
-const LINGER_SECONDS: u32 = 3600;
 
 /// Why the program does not run.
 struct Failure {
@@ -171,38 +164,13 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
         return Ok((program, environment));
     }
     environment.put_library_first(&library.path);
-    if promote != When::Observe {
-        provide_monitor();
+    // What is wrong with the monitor is no reason not to run the program.
+    if promote != When::Observe
+        && let Err(line) = demand::provide()
+    {
+        warn(&line);
     }
     Ok((program, environment))
-}
-
-/// Promotion needs a monitor; what is wrong with it is no reason not to run the program.
-fn provide_monitor() {
-    let options = Options { linger: LINGER_SECONDS, ..Options::from_environment("run") };
-    let place = options.socket.clone();
-    match promote::ensure_monitor(&options, PATIENCE) {
-        Ok(Presence::Found) => {}
-        Ok(Presence::NoPolicy) => warn(&match place {
-            Some(path) => format!(
-                "no monitor answers at {0}, which MEGAPIPE_MONITOR names, so connections stay on TCP; unset it, or start \
-                 one there, with a policy since it is root's: megapipe monitor --socket {0} --config FILE",
-                path.display()
-            ),
-            None => "no monitor answers, and root's own shares nothing without a policy, so connections stay on TCP; to \
-                     let root's programs share: mkdir -p /etc/megapipe && echo 'same_user = true' > \
-                     /etc/megapipe/monitor.toml"
-                .into(),
-        }),
-        Ok(Presence::Absent) => {
-            let place = place.map_or("here".into(), |path| format!("at {}", path.display()));
-            warn(&format!(
-                "no monitor answers {place} and none could be started, so connections stay on TCP until there is one; \
-                 start one with: megapipe monitor"
-            ));
-        }
-        Err(error) => warn(&format!("{error}; connections stay on TCP")),
-    }
 }
 
 fn warn(message: &str) {

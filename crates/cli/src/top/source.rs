@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use promote::Place;
 use promote::viewer::{View, ViewError, Viewer, places};
 
 use super::report::{MonitorReport, Report};
@@ -12,7 +13,7 @@ const NAME: &str = "megapipe top";
 
 /// A place where a monitor may be.
 struct Source {
-    path: PathBuf,
+    place: Place,
     viewer: Option<Viewer>,
     before: Option<View>,
 }
@@ -24,7 +25,7 @@ impl Sources {
     /// The chosen place, or the usual ones.
     pub(super) fn new(chosen: Option<PathBuf>) -> Sources {
         let sources = places(chosen).into_iter();
-        Sources(sources.map(|path| Source { path, viewer: None, before: None }).collect())
+        Sources(sources.map(|place| Source { place, viewer: None, before: None }).collect())
     }
 
     /// Asks every monitor; one that has gone is looked for again the next time.
@@ -40,7 +41,7 @@ impl Sources {
                 Ok(monitor) => report.add(monitor),
                 Err(error) => {
                     source.before = None;
-                    troubles.push((source.path.as_path(), error));
+                    troubles.push((source.place.path(), error));
                 }
             }
         }
@@ -52,10 +53,10 @@ impl Source {
     fn look(&mut self) -> Result<MonitorReport, ViewError> {
         let viewer = match self.viewer.take() {
             Some(viewer) => viewer,
-            None => Viewer::connect(&self.path, NAME)?,
+            None => Viewer::connect(&self.place, NAME)?,
         };
         let view = viewer.look()?;
-        let report = MonitorReport::new(&self.path, &view, self.before.as_ref());
+        let report = MonitorReport::new(self.place.path(), &view, self.before.as_ref());
         self.viewer = Some(viewer);
         self.before = Some(view);
         Ok(report)

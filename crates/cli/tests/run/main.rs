@@ -12,6 +12,7 @@ macro_rules! need_python {
 mod execution;
 mod obstacles;
 mod pace;
+mod places;
 mod promotion;
 mod shots;
 mod support;

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpListener;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -14,7 +15,7 @@ use crate::support::{PROGRAM, Place, clean, output, python, text};
 
 /// A server in a thread and a client: round trips with pauses, in which the monitor gets round to its answers; then the
 /// process ends as its argument says.
-const PAIR: &str = r#"
+pub(crate) const PAIR: &str = r#"
 import os, socket, sys, threading, time
 listener = socket.create_server(("127.0.0.1", 0))
 def serve():
@@ -56,7 +57,7 @@ fn pair(place: &Place, options: &[&str], how: &str) -> String {
 }
 
 /// Ends that were promoted, of so many connections. An end that a call was under way on when its memory came stays on TCP.
-fn promoted(said: &str, connections: u32) -> u32 {
+pub(crate) fn promoted(said: &str, connections: u32) -> u32 {
     let start = format!("): {connections} connections, ");
     let line =
         said.lines().find_map(|line| line.split_once(start.as_str())).unwrap_or_else(|| panic!("{said}")).1;
@@ -249,13 +250,20 @@ fn a_monitor_of_the_users_own_is_started() {
 }
 
 /// Ends the monitor at a socket, which outlives what started it.
-struct EndOf(std::path::PathBuf);
+pub(crate) struct EndOf(pub(crate) std::path::PathBuf);
+
+impl EndOf {
+    /// The monitor's process.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        let socket = sys::packet::connect(&self.0).ok()?;
+        Some(sys::packet::credentials(socket.as_fd()).ok()?.pid)
+    }
+}
 
 impl Drop for EndOf {
     fn drop(&mut self) {
-        let Ok(socket) = sys::packet::connect(&self.0) else { return };
-        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { return };
-        let _ = rustix::process::kill_process(peer.pid, rustix::process::Signal::TERM);
+        let Some(pid) = self.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else { return };
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
         // It takes its socket away as it ends.
         for _ in 0..1000 {
             if !self.0.exists() {

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use megapipe::{Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, Promotion, ReadData};
-use monitor::{Listener, Monitor, Options};
+use monitor::{Access, Listener, Monitor, Options};
 use testkit::process;
 
 /// A monitor of this process's own, on a thread that ends with the process.
@@ -28,7 +28,7 @@ fn start_monitor() -> PathBuf {
     let policy = folder.join("policy.toml");
     std::fs::write(&policy, "same_user = true\n").unwrap();
     let socket = folder.join("monitor.sock");
-    let listener = Listener::bind(&socket).unwrap();
+    let listener = Listener::bind(&socket, Access::Everybody).unwrap();
     let options = Options { policy: Some(policy), ..Options::default() };
     std::thread::spawn(move || Monitor::new(listener, options).unwrap().run());
     process::set_variable("MEGAPIPE_MONITOR", socket.to_str().unwrap());

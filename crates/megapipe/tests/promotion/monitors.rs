@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use megapipe::EngineKind;
+use promote::Place;
 use promote::viewer::Viewer;
 use promote::wire::ClientMessage;
 use sys::packet;
@@ -26,7 +27,7 @@ fn play_monitor(path: &str) -> ! {
 
 /// Ends of promoted connections that the monitor counts.
 fn counted(folder: &Folder) -> u64 {
-    Viewer::connect(&folder.socket(), "test").unwrap().look().unwrap().totals.promoted
+    Viewer::connect(&Place::chosen(folder.socket()), "test").unwrap().look().unwrap().totals.promoted
 }
 
 #[test]

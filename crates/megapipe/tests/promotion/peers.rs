@@ -21,7 +21,6 @@ fn client(folder: &Folder) -> Client {
     let mut options = Options::from_environment("stranger");
     options.name = Name::new("stranger");
     options.socket = Some(folder.socket());
-    options.start = false;
     Client::connect(&options).unwrap()
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use megapipe::{
     Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, Promotion, ReadData,
 };
-use monitor::{Listener, Monitor, Options};
+use monitor::{Access, Listener, Monitor, Options};
 use testkit::process::{self, Fosterling};
 
 /// How long anything may take before it counts as never.
@@ -76,7 +76,7 @@ pub(crate) const SHARE: &str =
 pub(crate) fn start_monitor(folder: &Folder, policy_text: &str) {
     let policy = folder.0.join("policy.toml");
     std::fs::write(&policy, policy_text).unwrap();
-    let listener = Listener::bind(&folder.socket()).unwrap();
+    let listener = Listener::bind(&folder.socket(), Access::Everybody).unwrap();
     let options = Options { policy: Some(policy), ..Options::default() };
     std::thread::spawn(move || Monitor::new(listener, options).unwrap().run());
 }

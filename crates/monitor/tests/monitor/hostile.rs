@@ -255,7 +255,6 @@ fn a_user_whose_closes_linger_holds_up_itself_only() {
         drop(peers);
         let options = promote::client::Options {
             socket: Some(socket.into()),
-            start: false,
             ..promote::client::Options::from_environment("stranger")
         };
         let mut client = Client::connect(&options).unwrap();

@@ -163,7 +163,6 @@ fn a_client_that_is_killed_takes_its_offers_along() {
         let (socket, port) = role.split_once(' ').unwrap();
         let options = promote::client::Options {
             socket: Some(socket.into()),
-            start: false,
             ..promote::client::Options::from_environment("victim")
         };
         let mut client = Client::connect(&options).unwrap();
@@ -201,7 +200,6 @@ fn clients_that_are_killed_anywhere_leave_nothing() {
     if let Some(socket) = process::role() {
         let options = promote::client::Options {
             socket: Some(socket.into()),
-            start: false,
             ..promote::client::Options::from_environment("victim")
         };
         loop {

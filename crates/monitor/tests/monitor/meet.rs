@@ -106,7 +106,7 @@ fn signals_stay_with_the_process_unless_they_are_given_to_the_monitor() {
     };
     let taken = |signals: bool| {
         let place = Place::new();
-        let listener = monitor::Listener::bind(&place.file("socket")).unwrap();
+        let listener = monitor::Listener::bind(&place.file("socket"), monitor::Access::Everybody).unwrap();
         let options = monitor::Options { signals, ..monitor::Options::default() };
         // On a thread of its own: the mask is the thread's.
         let taken = std::thread::spawn(move || {

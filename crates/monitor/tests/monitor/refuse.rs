@@ -82,7 +82,6 @@ fn programs_of_two_users_share_by_rule_only() {
         let (socket, port) = role.split_once(' ').unwrap();
         let options = promote::client::Options {
             socket: Some(socket.into()),
-            start: false,
             ..promote::client::Options::from_environment("stranger")
         };
         let mut client = promote::Client::connect(&options).unwrap();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use monitor::{Listener, Monitor, Options, RunError};
+use monitor::{Access, Listener, Monitor, Options, RunError};
 use promote::client::{self, PeerLoop, SharedMapping};
 use promote::wire::{Name, Token};
 use promote::{Answer, Client, Reason, ReceiveError};
@@ -62,7 +62,7 @@ impl Running {
         let place = Place::new();
         let policy_path = place.file("policy.toml");
         fs::write(&policy_path, policy).unwrap();
-        let listener = Listener::bind(&place.file("socket")).unwrap();
+        let listener = Listener::bind(&place.file("socket"), Access::Everybody).unwrap();
         let options = Options {
             policy: Some(policy_path),
             metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
@@ -85,9 +85,6 @@ impl Running {
         client::Options {
             name: Name::new(name),
             socket: Some(self.place.file("socket")),
-            start: false,
-            program: None,
-            policy: self.place.file("none"),
             retry: Duration::from_millis(10),
             ..client::Options::from_environment(name)
         }
@@ -104,7 +101,6 @@ impl Running {
 pub(crate) fn options_at(socket: &str) -> client::Options {
     client::Options {
         socket: Some(socket.into()),
-        start: false,
         retry: Duration::from_millis(10),
         ..client::Options::from_environment("process")
     }

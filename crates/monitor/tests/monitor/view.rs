@@ -11,7 +11,7 @@ use sys::packet;
 use super::support::*;
 
 fn viewer(running: &Running) -> Viewer {
-    Viewer::connect(&running.place.file("socket"), "viewer").unwrap()
+    Viewer::connect(&promote::Place::chosen(running.place.file("socket")), "viewer").unwrap()
 }
 
 /// Promotes connections with these numbers; the grants of both ends.
@@ -234,7 +234,7 @@ fn a_user_is_told_what_is_his() {
         // thread alone.
         let changed = unsafe { libc::syscall(libc::SYS_setresuid, 65_534, 65_534, 65_534) };
         assert_eq!(changed, 0);
-        let view = Viewer::connect(&path, "viewer").unwrap();
+        let view = Viewer::connect(&promote::Place::chosen(path.clone()), "viewer").unwrap();
         let nothing = view.look().unwrap();
         let mut own = Client::connect(&options).unwrap();
         receive(&mut own);

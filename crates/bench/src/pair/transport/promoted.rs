@@ -10,7 +10,7 @@ use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use megapipe::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
-use monitor::{Listener, Monitor, Options};
+use monitor::{Access, Listener, Monitor, Options};
 
 use super::socket::Tcp;
 use super::{End, Settings, Side, exactly};
@@ -173,7 +173,7 @@ fn start_monitor() -> io::Result<File> {
     let policy = folder.path().join("policy.toml");
     fs::write(&policy, "same_user = true\n")?;
     let path = folder.path().join("monitor.sock");
-    let listener = Listener::bind(&path).map_err(io::Error::other)?;
+    let listener = Listener::bind(&path, Access::User).map_err(io::Error::other)?;
     let socket = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path)?;
     let options = Options { policy: Some(policy), ..Options::default() };
     let (started, start) = mpsc::sync_channel(1);

@@ -1,0 +1,218 @@
+//! Which monitor is found or started, for root and for users, and whom a program trusts.
+//! `/run` is the test's own.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use testkit::netns::enter_own_run;
+use testkit::process::{Fosterling, PATIENCE, copy_program, until};
+
+use crate::promotion::{EndOf, PAIR, promoted};
+use crate::support::{PROGRAM, Place, clean, library, output, text};
+
+const SYSTEM: &str = "/run/megapipe/monitor.sock";
+const ROOT: &str = "/run/megapipe/root.sock";
+/// Numbers that no user of the machine has.
+const USER: u32 = 54_321;
+const STRANGER: u32 = 54_322;
+
+/// False: the test has been run in another process, or cannot be run here.
+fn enter(test: &str) -> bool {
+    for (path, is_there) in [("/usr/bin/python3", true), ("/etc/megapipe/monitor.toml", false)] {
+        if Path::new(path).exists() != is_there {
+            println!("SKIPPED {test}: {path} must {}exist", if is_there { "" } else { "not " });
+            return false;
+        }
+    }
+    enter_own_run(test, PATIENCE)
+}
+
+/// The program and the library where every user can execute them.
+fn installed(place: &Place) -> std::path::PathBuf {
+    let copy = place.file("megapipe");
+    copy_program(PROGRAM.as_ref(), &copy);
+    copy_program(library(), &place.file("libmegapipe_preload.so"));
+    copy
+}
+
+/// A pair of connected ends under `megapipe run`, without a monitor that a variable names.
+fn pair(program: &Path) -> Command {
+    let mut command = clean(program);
+    command.args(["run", "--promote", "eager", "--stats", "/usr/bin/python3", "-c", PAIR, "exit"]);
+    command.env_remove("MEGAPIPE_MONITOR").env_remove("XDG_RUNTIME_DIR").current_dir("/");
+    command
+}
+
+fn as_user(mut command: Command, user: u32) -> Command {
+    command.uid(user).gid(user);
+    command
+}
+
+/// A monitor of another user at `socket`, which everybody can reach.
+fn strangers_monitor(program: &Path, socket: &Path) -> Fosterling {
+    let mut command = as_user(clean(program), STRANGER);
+    command.args(["monitor", "--socket"]).arg(socket).env_remove("MEGAPIPE_LOG").stderr(Stdio::null());
+    let monitor = Fosterling::start(&mut command);
+    until("the monitor listens", || socket.exists().then_some(()));
+    until("its mode", || (socket.metadata().unwrap().mode() & 0o777 == 0o600).then_some(()));
+    fs::set_permissions(socket, PermissionsExt::from_mode(0o666)).unwrap();
+    monitor
+}
+
+#[test]
+fn root_needs_no_policy_and_no_variable() {
+    if !enter("places::root_needs_no_policy_and_no_variable") {
+        return;
+    }
+    let place = Place::new("root");
+    let runtime = place.file("runtime");
+    fs::create_dir(&runtime).unwrap();
+    chown(&runtime, Some(USER), Some(USER)).unwrap();
+    // As sudo -E and su leave it.
+    let ended = output(pair(PROGRAM.as_ref()).env("XDG_RUNTIME_DIR", &runtime));
+    let monitor = EndOf(ROOT.into());
+    let said = text(&ended.stderr);
+    assert!(promoted(&said, 2) >= 1, "{said}");
+    assert!(!said.contains("megapipe run:"), "nothing to complain of: {said}");
+    assert_eq!(fs::read_dir(&runtime).unwrap().count(), 0, "the user's directory stays his");
+    let mode = |path: &str| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.mode() & 0o777)
+    };
+    assert_eq!((mode(ROOT), mode("/run/megapipe")), ((0, 0o600), (0, 0o755)));
+    assert!(!Path::new(SYSTEM).exists());
+    let of_process = |file| fs::read_to_string(format!("/proc/{}/{file}", monitor.pid().unwrap())).unwrap();
+    assert_eq!(of_process("comm"), "megapipe\n");
+    let command = of_process("cmdline");
+    assert!(command.starts_with("megapipe\0monitor\0--on-demand\0"), "{command:?}");
+}
+
+#[test]
+fn a_run_that_is_read_only_costs_acceleration_and_one_line() {
+    if !enter("places::a_run_that_is_read_only_costs_acceleration_and_one_line") {
+        return;
+    }
+    let remounted = Command::new("mount").args(["-o", "remount,ro", "/run"]).status().unwrap();
+    assert!(remounted.success());
+    let said = text(&output(&mut pair(PROGRAM.as_ref())).stderr);
+    assert!(
+        said.contains("connections stay on TCP: the directory /run/megapipe cannot be used: Read-only"),
+        "{said}"
+    );
+    assert!(said.contains("MEGAPIPE_MONITOR") && said.contains("2 connections, 0 promoted"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+}
+
+#[test]
+fn a_squatted_directory_costs_acceleration_and_one_line() {
+    if !enter("places::a_squatted_directory_costs_acceleration_and_one_line") {
+        return;
+    }
+    let place = Place::new("squatted");
+    let program = installed(&place);
+    let squatted = format!("/tmp/megapipe-{USER}");
+    let directory = Path::new(&squatted);
+    let refused = || {
+        let said = text(&output(&mut as_user(pair(&program), USER)).stderr);
+        assert!(said.contains("2 connections, 0 promoted"), "{said}");
+        assert_eq!(said.lines().count(), 2, "{said}");
+        said
+    };
+    let remedy = format!("remove it (rm -r {squatted}");
+
+    std::os::unix::fs::symlink("/run", directory).unwrap();
+    let said = refused();
+    fs::remove_file(directory).unwrap();
+    assert!(said.contains(&remedy), "a link: {said}");
+
+    fs::create_dir(directory).unwrap();
+    chown(directory, Some(STRANGER), Some(STRANGER)).unwrap();
+    let said = refused();
+    // One that listens there, too.
+    fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
+    let monitor = strangers_monitor(&program, &directory.join("monitor.sock"));
+    let listens = refused();
+    drop(monitor);
+    fs::remove_dir_all(directory).unwrap();
+    assert!(said.contains(&remedy), "another's: {said}");
+    assert!(listens.contains(&format!("runs as user {STRANGER}")), "{listens}");
+
+    fs::create_dir(directory).unwrap();
+    chown(directory, Some(USER), Some(USER)).unwrap();
+    fs::set_permissions(directory, PermissionsExt::from_mode(0o777)).unwrap();
+    let said = refused();
+    fs::remove_dir(directory).unwrap();
+    assert!(said.contains(&remedy), "open to all: {said}");
+}
+
+/// At the system's place, too. One that the user names may be anybody's.
+#[test]
+fn only_roots_or_ones_own_monitor_is_trusted() {
+    if !enter("places::only_roots_or_ones_own_monitor_is_trusted") {
+        return;
+    }
+    let place = Place::new("trust");
+    let program = installed(&place);
+    fs::create_dir("/run/megapipe").unwrap();
+    chown("/run/megapipe", Some(STRANGER), Some(STRANGER)).unwrap();
+    let _monitor = strangers_monitor(&program, SYSTEM.as_ref());
+    let said = text(&output(&mut pair(&program)).stderr);
+    assert!(
+        said.contains(&format!("runs as user {STRANGER}")) && said.contains("2 connections, 0 promoted"),
+        "{said}"
+    );
+    assert!(said.contains(&format!("MEGAPIPE_MONITOR={SYSTEM}")), "{said}");
+    assert!(!Path::new(ROOT).exists());
+    // It is asked, and its policy is for its own user.
+    let said = text(&output(pair(&program).env("MEGAPIPE_MONITOR", SYSTEM)).stderr);
+    assert!(said.contains("2 policy") && !said.contains("megapipe run:"), "{said}");
+}
+
+/// One monitor of the system is found by every user without a variable.
+#[test]
+fn the_systems_monitor_serves_all_users() {
+    if !enter("places::the_systems_monitor_serves_all_users") {
+        return;
+    }
+    let place = Place::new("system");
+    let program = installed(&place);
+    fs::write(place.file("policy"), "same_user = true\n").unwrap();
+    let mut command = clean(&program);
+    command.args(["monitor", "--config"]).arg(place.file("policy")).env_remove("MEGAPIPE_MONITOR");
+    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
+    until("the monitor listens", || Path::new(SYSTEM).exists().then_some(()));
+    for user in [0, USER, STRANGER] {
+        let said = text(&output(&mut as_user(pair(&program), user)).stderr);
+        assert!(promoted(&said, 2) >= 1, "{user}: {said}");
+    }
+    assert!(!Path::new(ROOT).exists());
+    for user in [USER, STRANGER] {
+        assert!(!Path::new(&format!("/tmp/megapipe-{user}")).exists());
+    }
+}
+
+/// The loader keeps LD_PRELOAD out of such programs; `megapipe` itself has to ignore the rest.
+#[test]
+fn a_program_with_more_rights_than_its_caller_ignores_the_environment() {
+    if !enter("places::a_program_with_more_rights_than_its_caller_ignores_the_environment") {
+        return;
+    }
+    let place = Place::new("secure");
+    let program = installed(&place);
+    chown(&program, Some(USER), Some(USER)).unwrap();
+    let asked = |mode: u32| {
+        fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
+        let mut command = clean(&program);
+        command.args(["top", "--once"]).env("MEGAPIPE_MONITOR", "/run/named.sock");
+        text(&output(&mut command).stderr)
+    };
+    assert!(asked(0o755).contains("/run/named.sock"));
+    let said = asked(0o4755);
+    assert!(
+        said.contains(&format!("/tmp/megapipe-{USER}/monitor.sock")) && !said.contains("named"),
+        "{said}"
+    );
+}
