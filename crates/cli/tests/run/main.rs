@@ -16,3 +16,4 @@ mod places;
 mod promotion;
 mod shots;
 mod support;
+mod users;

@@ -1,0 +1,244 @@
+//! Programs of several users, and programs that become another user while they run.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command, Stdio};
+
+use testkit::process::{self, Fosterling, copy_program};
+
+use crate::support::{PROGRAM, Place, clean, library, output, text};
+
+/// Users and groups that nobody else has.
+const SERVER: u32 = 64_001;
+const CLIENT: u32 = 64_002;
+const STRANGER: u32 = 64_003;
+const NOBODY: u32 = 65_534;
+
+/// A server that forks for each connection, as PostgreSQL does, and ends behind the first that
+/// its argument counts.
+const FORKING: &str = r#"
+import os, socket, sys
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+for _ in range(int(sys.argv[1])):
+    connection, _ = listener.accept()
+    if os.fork() == 0:
+        listener.close()
+        while data := connection.recv(4096):
+            connection.sendall(data)
+        connection.close()
+        sys.exit(0)
+    connection.close()
+    os.wait()
+"#;
+
+/// A server with a thread for each connection.
+const THREADED: &str = r#"
+import socket, sys, threading
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+def serve(connection):
+    while data := connection.recv(4096):
+        connection.sendall(data)
+    connection.close()
+threads = []
+for _ in range(int(sys.argv[1])):
+    threads.append(threading.Thread(target=serve, args=[listener.accept()[0]]))
+    threads[-1].start()
+for thread in threads:
+    thread.join()
+"#;
+
+/// Round trips on one connection, then what the argument says, then on another and on both.
+const CHANGING: &str = r#"
+import os, socket, sys, time
+port, how = int(sys.argv[1]), sys.argv[2]
+def trips(connection):
+    for number in range(100):
+        sent = bytes([number]) * 100
+        connection.sendall(sent)
+        got = b""
+        while len(got) < len(sent):
+            got += connection.recv(4096)
+        assert got == sent
+        time.sleep(0.001)
+def connect():
+    connection = socket.create_connection(("127.0.0.1", port))
+    trips(connection)
+    return connection
+first = connect()
+if how == "fork":
+    child = os.fork()
+    if child == 0:
+        first.close()
+        os.setuid(65534)
+        connect().close()
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+elif how:
+    getattr(os, how)(65534)
+    second = connect()
+trips(first)
+"#;
+
+/// The line of a process's connections: how many, and how many of them were promoted.
+fn counted(said: &str) -> Vec<(u32, u32)> {
+    let count = |line: &str| {
+        let (_, counts) = line.split_once("): ")?;
+        let (all, counts) = counts.split_once(" connections, ")?;
+        Some((all.parse().ok()?, counts.split_once(" promoted")?.0.parse().ok()?))
+    };
+    said.lines().filter_map(count).collect()
+}
+
+/// Programs where every user can run them.
+struct Programs {
+    place: Place,
+    python: PathBuf,
+}
+
+impl Programs {
+    /// `None`, said with the test's name, where the test cannot run.
+    fn new(test: &str, name: &str) -> Option<Programs> {
+        let python = PathBuf::from("/usr/bin/python3");
+        let lacks = match () {
+            () if !rustix::process::geteuid().is_root() => "it runs as root",
+            () if !python.exists() => "no python3 that everybody can run",
+            () => {
+                let place = Place::new(name);
+                copy_program(PROGRAM.as_ref(), &place.file("megapipe"));
+                copy_program(library(), &place.file("libmegapipe_preload.so"));
+                return Some(Programs { place, python });
+            }
+        };
+        println!("SKIPPED {test}: {lacks}");
+        None
+    }
+
+    /// A program of this user under `megapipe run`, with the monitor of this place, or the one
+    /// that is found.
+    fn run(&self, user: u32, monitor: Option<&Path>, program: &str, arguments: &[&str]) -> Command {
+        let mut command = clean(self.place.file("megapipe"));
+        command.args(["run", "--promote", "eager", "--stats"]).arg(&self.python);
+        command.args(["-c", program]).args(arguments).current_dir("/").uid(user).gid(user);
+        match monitor {
+            Some(monitor) => command.env("MEGAPIPE_MONITOR", monitor),
+            None => command.env_remove("MEGAPIPE_MONITOR").env_remove("XDG_RUNTIME_DIR"),
+        };
+        command
+    }
+
+    /// A server, and the port at which it listens.
+    fn serve(&self, user: u32, monitor: Option<&Path>, program: &str, count: &str) -> (Fosterling, String) {
+        let mut command = self.run(user, monitor, program, &[count]);
+        let mut server = Fosterling::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+        let stdout: ChildStdout = server.child().stdout.take().unwrap();
+        let mut port = String::new();
+        BufReader::new(stdout).read_line(&mut port).unwrap();
+        (server, port.trim().to_owned())
+    }
+
+    /// The connections of each process of a client with a server of root's.
+    fn change(&self, monitor: &Path, how: &str) -> Vec<(u32, u32)> {
+        let connections = if how.is_empty() { "1" } else { "2" };
+        let (mut server, port) = self.serve(0, Some(monitor), THREADED, connections);
+        let ended = output(&mut self.run(0, Some(monitor), CHANGING, &[&port, how]));
+        let said = text(&ended.stderr);
+        assert!(ended.status.success(), "{how}: {said}");
+        assert!(server.child().wait().unwrap().success());
+        counted(&said)
+    }
+}
+
+/// An end that a call was under way on when its memory came stays on TCP: in one of so many
+/// runs none is.
+const RUNS: u32 = 10;
+
+#[test]
+fn a_program_that_changed_its_user_is_the_new_one() {
+    let test = "a_program_that_changed_its_user_is_the_new_one";
+    let Some(programs) = Programs::new(test, "changed") else { return };
+    let _monitor = programs.place.monitor_with("socket", "");
+    let monitor = programs.place.file("socket");
+    // What each process's connections come to. Only a change of the real user counts.
+    let cases: [(&str, &[(u32, u32)]); 3] =
+        [("setuid", &[(2, 1)]), ("seteuid", &[(2, 2)]), ("fork", &[(1, 0), (1, 1)])];
+    for (how, expected) in cases {
+        let mut seen = Vec::new();
+        let found = (0..RUNS).any(|_| {
+            seen = programs.change(&monitor, how);
+            // Nothing more is promoted than may be, in any run.
+            let most = seen.iter().zip(expected).all(|(seen, most)| seen.0 == most.0 && seen.1 <= most.1);
+            assert!(most && seen.len() == expected.len(), "{how}: {seen:?}");
+            seen == expected
+        });
+        assert!(found, "{how}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
+    let test = "a_monitor_that_cannot_read_namespaces_serves_no_root";
+    let Some(programs) = Programs::new(test, "blind") else { return };
+    for (policy, promoted) in [("", 0), ("same_user = true\n", 1)] {
+        let socket = programs.place.file("blind");
+        let config = programs.place.file("blind.toml");
+        std::fs::write(&config, policy).unwrap();
+        let mut command = Command::new("setpriv");
+        // As the unit's monitor runs.
+        command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(PROGRAM).arg("monitor");
+        command.arg("--socket").arg(&socket).arg("--config").arg(config).stderr(Stdio::null());
+        let Ok(_) = Command::new("setpriv").arg("--version").output() else {
+            return println!("SKIPPED {test}: no setpriv");
+        };
+        let _monitor = Fosterling::start(&mut command);
+        process::until("the monitor listens", || sys::packet::connect(&socket).ok());
+        let best = (0..RUNS).map(|_| programs.change(&socket, "")[0]).max_by_key(|seen| seen.1);
+        assert_eq!(best, Some((1, promoted)), "{policy}");
+    }
+}
+
+/// PostgreSQL with a client of another user, and the system's monitor, which nobody names.
+#[test]
+fn two_users_meet_at_the_systems_monitor() {
+    const NAME: &str = "users::two_users_meet_at_the_systems_monitor";
+    if process::role().is_none() {
+        if Programs::new(NAME, "outside").is_none() {
+            return;
+        }
+        // The test again, where /run is its own.
+        let inside = process::this_test_as(NAME, "inside");
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$0\" \"$@\""]);
+        unshare.arg(inside.get_program()).args(inside.get_args());
+        unshare.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let ended = output(&mut unshare);
+        assert!(ended.status.success(), "{}{}", text(&ended.stdout), text(&ended.stderr));
+        return;
+    }
+    let programs = Programs::new(NAME, "inside").unwrap();
+    let config = programs.place.file("policy.toml");
+    let rule =
+        format!("allow = [\n  {{ one = {{ uid = [{SERVER}] }}, other = {{ uid = [{CLIENT}] }} }},\n]\n");
+    std::fs::write(&config, rule).unwrap();
+    let mut command = clean(PROGRAM);
+    command.env_remove("MEGAPIPE_MONITOR").args(["monitor", "--config"]).arg(&config);
+    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
+    let socket = Path::new("/run/megapipe/monitor.sock");
+    process::until("the monitor listens", || sys::packet::connect(socket).ok());
+
+    let meet = |server: u32, client: u32| {
+        let (mut server, port) = programs.serve(server, None, FORKING, "1");
+        let ended = output(&mut programs.run(client, None, CHANGING, &[&port, ""]));
+        assert!(server.child().wait().unwrap().success());
+        assert!(ended.status.success(), "{}", text(&ended.stderr));
+        counted(&text(&ended.stderr))
+    };
+    let shares = |server, client| (0..RUNS).any(|_| meet(server, client) == [(1, 1)]);
+    assert!(shares(SERVER, CLIENT), "as the rule says");
+    assert!(shares(CLIENT, SERVER), "and the other way");
+    for (server, client) in [(SERVER, STRANGER), (STRANGER, CLIENT), (SERVER, SERVER), (SERVER, NOBODY)] {
+        assert_eq!(meet(server, client), [(1, 0)], "{server} {client}");
+    }
+}
