@@ -216,6 +216,9 @@ mp_handle mp_listen_on(mp_channel *channel, const struct sockaddr *addr, socklen
 		       int backlog, void *cookie);
 mp_handle mp_connect_to(mp_channel *channel, const struct sockaddr *addr, socklen_t addrlen,
 			void *cookie);
+/* Experimental: a TCP in user space on a TUN device, for the sockets that these two make on its
+ * addresses ("10.78.0.2/24", with at most one of IPv6 behind a comma) and in their prefixes. */
+int mp_attach_tun(mp_channel *channel, const char *name, const char *addresses);
 int mp_setsockopt(mp_handle handle, int level, int name, const void *value, socklen_t len);
 int mp_getsockopt(mp_handle handle, int level, int name, void *value, socklen_t *len);
 int mp_getsockname(mp_handle handle, struct sockaddr *addr, socklen_t *addrlen);

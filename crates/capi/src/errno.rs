@@ -2,9 +2,10 @@
 
 use std::io;
 
+use megapipe::packet::tun::OpenError as TunError;
 use megapipe::{
-    AcceptError, CancelError, ControlError, CreateError, DispatchError, OpenError, PartitionError,
-    RegisterError, Rejected, StaleHandle, SubmitError, UnregisterError,
+    AcceptError, AttachError, CancelError, ControlError, CreateError, DispatchError, OpenError,
+    PartitionError, RegisterError, Rejected, StaleHandle, SubmitError, UnregisterError,
 };
 
 /// A positive error number.
@@ -105,6 +106,26 @@ impl From<OpenError> for Errno {
             OpenError::HandlesFull => HANDLES,
             OpenError::OperationsFull => OPERATIONS,
             OpenError::Io(error) => error.into(),
+        }
+    }
+}
+
+impl From<AttachError> for Errno {
+    fn from(error: AttachError) -> Errno {
+        match error {
+            AttachError::TooMany => HANDLES,
+            AttachError::Resources { cause } => cause.into(),
+        }
+    }
+}
+
+impl From<TunError> for Errno {
+    fn from(error: TunError) -> Errno {
+        match error {
+            TunError::Missing(_) => Errno(libc::ENODEV),
+            // EPERM is that of a wrong thread.
+            TunError::Denied(_) | TunError::NotAdmin(_) => Errno(libc::EACCES),
+            TunError::Io(cause) => cause.into(),
         }
     }
 }

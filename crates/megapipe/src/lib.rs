@@ -57,7 +57,7 @@ pub use completion::{Completion, Event};
 pub use config::{Config, EngineKind, LatencyBound, Promotion, Spin};
 pub use engine::sockets::{KeepAlive, SocketInfo};
 #[cfg(feature = "tcp")]
-pub use engine::stack::Stack;
+pub use engine::stack::{Stack, TunNetwork, TunNetworkError};
 #[cfg(feature = "tcp")]
 pub use error::AttachError;
 pub use error::{

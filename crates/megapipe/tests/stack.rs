@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use megapipe::packet::Capabilities;
 use megapipe::packet::link;
-use megapipe::packet::tun::Tun;
 use megapipe::tcp::Prefix;
-use megapipe::{AcceptAs, AcceptCount, Event, Handle, ReadData, Shutdown, Stack};
+use megapipe::{AcceptAs, AcceptCount, Event, Handle, ReadData, Shutdown, Stack, TunNetwork};
 use socket2::Type;
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
@@ -115,12 +114,10 @@ fn echo_over_a_memory_link(fixture: &mut Fixture) -> Verdict {
 
 /// A channel with a stack on a TUN device, whose other endpoint is the kernel's.
 fn on_tun(fixture: &Fixture) -> Driver {
-    let tun = Tun::open("mp%d", 1500).expect("a TUN device");
-    tun.bring_up().expect("up");
-    tun.add_kernel_address(address(1, false), 24).expect("an IPv4 address");
-    tun.add_kernel_address(address(1, true), 64).expect("an IPv6 address");
+    let network: TunNetwork = "tun:mp%d,10.78.0.2/24,fd78::2/64".parse().expect("a network");
+    let tun = network.open().expect("a TUN device");
     let mut driver = fixture.driver();
-    driver.attach(Stack::new(tun, networks(2))).expect("a stack");
+    driver.attach(Stack::new(tun, network.networks().to_vec())).expect("a stack");
     driver
 }
 

@@ -4,6 +4,7 @@
 //! without privileges can have one in a user namespace of its own, where `/dev/net/tun` is open
 //! to all (udev's default).
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{IpAddr, UdpSocket};
@@ -20,6 +21,77 @@ const FRAME_MAX: usize = 65_535 + 40;
 /// How long an address may take to become usable.
 const ADDRESS_WAIT: Duration = Duration::from_secs(2);
 
+/// Why there is no TUN device.
+#[derive(Debug)]
+pub enum OpenError {
+    /// There is no `/dev/net/tun`.
+    Missing(io::Error),
+    /// This user may not open `/dev/net/tun`.
+    Denied(io::Error),
+    /// It may not make interfaces in this network namespace.
+    NotAdmin(io::Error),
+    /// Anything else; EBUSY for a name that is in use.
+    Io(io::Error),
+}
+
+impl OpenError {
+    /// What the kernel said.
+    pub fn cause(&self) -> &io::Error {
+        match self {
+            OpenError::Missing(cause)
+            | OpenError::Denied(cause)
+            | OpenError::NotAdmin(cause)
+            | OpenError::Io(cause) => cause,
+        }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = self.cause();
+        match self {
+            OpenError::Missing(_) => {
+                write!(f, "there is no /dev/net/tun ({cause}); load the kernel module tun")
+            }
+            OpenError::Denied(_) => {
+                write!(
+                    f,
+                    "no permission on the device /dev/net/tun ({cause}); as udev makes it, its mode is 0666"
+                )
+            }
+            OpenError::NotAdmin(_) => write!(
+                f,
+                "not allowed to make a TUN device in this network namespace ({cause}); `unshare -Urn` gives a user \
+                 one of its own"
+            ),
+            OpenError::Io(_) => write!(f, "the TUN device cannot be used: {cause}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(self.cause())
+    }
+}
+
+impl From<io::Error> for OpenError {
+    fn from(cause: io::Error) -> OpenError {
+        OpenError::Io(cause)
+    }
+}
+
+/// Opens `/dev/net/tun`, which makes no device yet: tells whether this user may.
+pub fn open_node() -> Result<File, OpenError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
+    options.open("/dev/net/tun").map_err(|cause| match cause.raw_os_error() {
+        Some(libc::ENOENT | libc::ENXIO | libc::ENODEV) => OpenError::Missing(cause),
+        Some(libc::EACCES | libc::EPERM) => OpenError::Denied(cause),
+        _ => OpenError::Io(cause),
+    })
+}
+
 /// A TUN device, or one queue of it.
 pub struct Tun {
     file: File,
@@ -31,12 +103,13 @@ pub struct Tun {
 impl Tun {
     /// Makes a device, or opens one that was made for this user. `%d` in the name becomes the
     /// first free number.
-    pub fn open(name: &str, mtu: u16) -> io::Result<Tun> {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open("/dev/net/tun")?;
+    pub fn open(name: &str, mtu: u16) -> Result<Tun, OpenError> {
+        let file = open_node()?;
         let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-        let name = sys::set_interface(&file, name, flags)?;
+        let name = sys::set_interface(&file, name, flags).map_err(|cause| match cause.raw_os_error() {
+            Some(libc::EPERM) => OpenError::NotAdmin(cause),
+            _ => OpenError::Io(cause),
+        })?;
         // Without offloads it works, a segment at a time.
         let offloads = sys::set_offloads(&file).is_ok();
         Ok(Tun { file, name, mtu, offloads })

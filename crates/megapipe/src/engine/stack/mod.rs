@@ -7,6 +7,7 @@
 
 mod accepts;
 mod calls;
+mod network;
 mod port;
 mod transfers;
 
@@ -29,6 +30,7 @@ use crate::error::AttachError;
 use crate::id::{Handle, OpId};
 use crate::slab::Slab;
 
+pub use self::network::{TunNetwork, TunNetworkError};
 use self::port::Port;
 pub use self::port::Stack;
 
