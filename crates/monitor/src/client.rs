@@ -1,11 +1,8 @@
 //! One connected client: who it is, what it holds, and what it still has to be told.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::time::Instant;
 
 use promote::Reason;
@@ -18,6 +15,7 @@ use sys::tcp::End;
 use crate::closing::{Closers, Foreign};
 use crate::ledger::Bucket;
 use crate::policy::Limits;
+use crate::process::Strangers;
 use crate::sharing::Subject;
 
 /// What a client's token stands for.
@@ -81,6 +79,7 @@ impl Client {
     /// Looks at who has connected.
     pub(crate) fn new(
         socket: OwnedFd,
+        strangers: &Strangers,
         closers: &mut Closers,
         limits: &Limits,
         now: Instant,
@@ -88,10 +87,7 @@ impl Client {
         // A listener that a service manager made may have passed them on to no connection.
         packet::pass_credentials(socket.as_fd())?;
         let peer = packet::credentials(socket.as_fd())?;
-        let cgroup = of_process(socket.as_fd(), peer.pid, cgroup);
-        let in_user_namespace =
-            peer.uid == 0 && of_process(socket.as_fd(), peer.pid, is_in_user_namespace).is_some();
-        let subject = Subject { uid: peer.uid, gid: peer.gid, cgroup, in_user_namespace };
+        let subject = strangers.subject(socket.as_fd(), peer)?;
         Ok(Client {
             socket: Foreign::new(socket, &closers.of(peer.uid)),
             pid: peer.pid,
@@ -157,36 +153,4 @@ impl Client {
     pub(crate) fn name(&self) -> String {
         self.greeted.as_ref().map_or_else(String::new, |greeted| greeted.name.to_string())
     }
-}
-
-/// What is read of the process that connected, in its directory of /proc; `None` if it is gone.
-fn of_process<T>(socket: BorrowedFd<'_>, pid: u32, read: impl FnOnce(&Path) -> Option<T>) -> Option<T> {
-    let process = packet::process(socket);
-    // Its numbers are those of another PID namespace where /proc is.
-    if fs::read_link("/proc/self").ok()? != Path::new(&std::process::id().to_string()) {
-        return None;
-    }
-    let found = read(Path::new(&format!("/proc/{pid}")))?;
-    match process {
-        // Until now nobody else can have had its number.
-        Ok(process) if packet::is_alive(process.as_fd()) => Some(found),
-        // Before Linux 6.5 the number is all there is.
-        Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => Some(found),
-        _ => None,
-    }
-}
-
-/// Its control group (version 2).
-fn cgroup(process: &Path) -> Option<String> {
-    let text = fs::read_to_string(process.join("cgroup")).ok()?;
-    text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
-}
-
-/// Whether it is in this process's user namespace, as far as that may be read (ptrace(2)).
-fn is_in_user_namespace(process: &Path) -> Option<()> {
-    let namespace = |process: &Path| {
-        let file = fs::metadata(process.join("ns/user")).ok()?;
-        Some((file.dev(), file.ino()))
-    };
-    (namespace(process)? == namespace(Path::new("/proc/self"))?).then_some(())
 }

@@ -16,6 +16,7 @@ mod metrics;
 mod offers;
 mod place;
 pub mod policy;
+mod process;
 mod scrape;
 mod server;
 mod sharing;

@@ -18,6 +18,7 @@ use crate::listener::Listener;
 use crate::meeting::Meeting;
 use crate::offers::ClientId;
 use crate::policy::{Policy, PolicyError};
+use crate::process::Strangers;
 use crate::scrape::{MetricsAddress, Scrape};
 
 /// Messages of one client, or connections, that are looked at before the next is served.
@@ -87,6 +88,7 @@ pub struct Monitor {
     set: Set,
     signals: OwnedFd,
     scrape: Option<Scrape>,
+    strangers: Strangers,
     closers: Closers,
     meeting: Meeting,
     /// Clients that are not read, since too much that their users sent is unclosed.
@@ -136,6 +138,7 @@ impl Monitor {
             set,
             signals,
             scrape,
+            strangers: Strangers::new(),
             closers,
             meeting,
             full: Vec::new(),
@@ -247,10 +250,10 @@ impl Monitor {
             let id = ClientId(self.next_client);
             self.next_client += 1;
             let limits = &self.meeting.policy().limits;
-            let client = match Client::new(socket, &mut self.closers, limits, now) {
+            let client = match Client::new(socket, &self.strangers, &mut self.closers, limits, now) {
                 Ok(client) => client,
                 Err(error) => {
-                    tracing::warn!(%error, "the kernel does not say who has connected");
+                    tracing::warn!(%error, "a client is not let in");
                     continue;
                 }
             };

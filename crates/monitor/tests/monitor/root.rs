@@ -1,8 +1,11 @@
 //! Root's monitor without a policy, and those who are root elsewhere.
 
+use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use monitor::{Access, Listener, Monitor, Options};
 use promote::{Answer, Client, Reason};
 use testkit::process::{self, Fosterling};
 
@@ -94,4 +97,66 @@ fn root_of_a_container_is_not_root_of_the_host() {
     let contained = |role: &str| contained(&process::this_test_as(NAME, role)).unwrap();
     assert!(!meets(PATIENT, contained), "root of another user namespace is somebody else");
     assert!(meets(&shares, contained), "unless the policy says that all of one user share");
+}
+
+/// A monitor in a user namespace sees all users that this lacks as one, which is nobody's own.
+#[test]
+fn users_that_the_namespace_lacks_do_not_share() {
+    const NAME: &str = "root::users_that_the_namespace_lacks_do_not_share";
+    const STRANGERS: [u32; 2] = [64_001, 64_002];
+    if let Some(role) = process::role() {
+        let (part, role) = role.split_once(' ').unwrap();
+        let (socket, rest) = role.split_once(' ').unwrap();
+        let end = match part {
+            "monitor" => {
+                let listener = Listener::bind(socket.as_ref(), Access::Everybody).unwrap();
+                let options = Options { policy: Some(rest.into()), ..Options::default() };
+                return Monitor::new(listener, options).unwrap().run().unwrap();
+            }
+            "server" => {
+                let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+                println!("\nport {}", listener.local_addr().unwrap().port());
+                listener.accept().unwrap().0
+            }
+            _ => TcpStream::connect((Ipv4Addr::LOCALHOST, rest.parse().unwrap())).unwrap(),
+        };
+        let mut client = Client::connect(&options_at(socket)).unwrap();
+        let mut shares = matches!(try_receive(&mut client), Ok(Answer::Welcome { .. }));
+        if shares {
+            offer(&mut client, 1, &end);
+            shares = matches!(receive(&mut client), Answer::Granted { .. });
+        }
+        return println!("\nshares {shares}");
+    }
+    if lacks_root(NAME) {
+        return;
+    }
+    let place = Place::new();
+    let (socket, policy) = (place.file("socket"), place.file("policy.toml"));
+    std::fs::write(&policy, SHARE).unwrap();
+    let role = format!("monitor {} {}", socket.display(), policy.display());
+    let Some(mut monitor) = contained(&process::this_test_as(NAME, &role)) else {
+        return println!("SKIPPED {NAME}: no user namespace can be made");
+    };
+    let _monitor = Fosterling::start(monitor.stdout(Stdio::null()));
+    process::until("the monitor listens", || sys::packet::connect(&socket).ok());
+
+    let start = |user: u32, part: &str, rest: &str| {
+        let role = format!("{part} {} {rest}", socket.display());
+        let mut command = process::this_test_as(NAME, &role);
+        let mut child = Fosterling::start(command.uid(user).gid(user).stdout(Stdio::piped()));
+        let lines = BufReader::new(child.child().stdout.take().unwrap()).lines().map(Result::unwrap);
+        (child, lines)
+    };
+    // Root is in both; the others are not the same for being strangers.
+    for (users, expected) in [([0, 0], "true"), (STRANGERS, "false")] {
+        let (_server, mut server_says) = start(users[0], "server", "");
+        let said = |mut lines: &mut dyn Iterator<Item = String>, word: &str| {
+            (&mut lines).find_map(|line| Some(line.strip_prefix(word)?.to_owned())).unwrap()
+        };
+        let port = said(&mut server_says, "port ");
+        let (_client, mut client_says) = start(users[1], "client", &port);
+        assert_eq!(said(&mut client_says, "shares "), expected, "{users:?}");
+        assert_eq!(said(&mut server_says, "shares "), expected, "{users:?}");
+    }
 }
