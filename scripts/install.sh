@@ -28,7 +28,10 @@ LIST=$PREFIX/share/megapipe/directories
 MADE=()
 
 make_directory() {
-    if [ ! -d "$DESTDIR$1" ]; then
+    if [ "$1" = / ]; then
+        # DESTDIR itself is the caller's, and stays.
+        mkdir -p "$DESTDIR/"
+    elif [ ! -d "$DESTDIR$1" ]; then
         make_directory "$(dirname "$1")"
         install -d -m 755 "$DESTDIR$1"
         MADE+=("$1")
@@ -38,7 +41,9 @@ make_directory() {
 put() {
     local mode=$1 from=$2 to=$DESTDIR$3
     make_directory "$(dirname "$3")"
-    install -D -m "$mode" "$from" "$to"
+    # By rename: a program that starts meanwhile loads the library whole, the old one or the new.
+    install -m "$mode" "$from" "$to.new"
+    mv -fT "$to.new" "$to"
     printf 'installed %s\n' "$to"
 }
 

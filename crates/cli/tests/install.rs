@@ -6,13 +6,8 @@ use std::process::Command;
 
 #[test]
 fn uninstall_leaves_what_was_there_before() {
-    let scratch = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("install-{}", std::process::id()));
-    let built = scratch.join("target/release");
-    fs::create_dir_all(&built).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_megapipe"), built.join("megapipe")).unwrap();
-    for library in ["libmegapipe.so", "libmegapipe_c.a", "libmegapipe_preload.so"] {
-        fs::write(built.join(library), "stands for a library, which the script only copies").unwrap();
-    }
+    let scratch = Scratch::new("uninstall");
+    let scratch = &scratch.0;
     let stage = scratch.join("stage");
     let foreign = ["usr/local/bin", "usr/local/share/man/man3"];
     for directory in foreign {
@@ -21,19 +16,71 @@ fn uninstall_leaves_what_was_there_before() {
     let before = tree(&stage);
     // The second time nothing has to be made, and what the first made is still known.
     for verb in ["install", "install"] {
-        run(&scratch, &stage, verb);
+        run(scratch, &stage, verb);
         assert!(stage.join("usr/local/bin/megapipe").exists());
         assert!(stage.join("usr/local/lib/pkgconfig/megapipe.pc").exists());
         assert!(stage.join("usr/local/lib/megapipe/libmegapipe_preload.so").exists());
         assert!(stage.join("usr/local/share/man/man1/megapipe-run.1").exists());
     }
     fs::write(stage.join("usr/local/include/other.h"), "").unwrap();
-    run(&scratch, &stage, "uninstall");
+    run(scratch, &stage, "uninstall");
     assert!(stage.join("usr/local/include/other.h").exists());
     fs::remove_file(stage.join("usr/local/include/other.h")).unwrap();
     fs::remove_dir(stage.join("usr/local/include")).unwrap();
     assert_eq!(tree(&stage), before);
-    fs::remove_dir_all(&scratch).unwrap();
+}
+
+#[test]
+fn install_makes_the_directory_that_destdir_names() {
+    let scratch = Scratch::new("destdir");
+    let stage = scratch.0.join("not/there/yet");
+    run(&scratch.0, &stage, "install");
+    assert!(stage.join("usr/local/bin/megapipe").exists());
+    run(&scratch.0, &stage, "uninstall");
+    assert_eq!(tree(&stage), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn install_replaces_files_by_rename() {
+    let scratch = Scratch::new("rename");
+    let stage = scratch.0.join("stage");
+    run(&scratch.0, &stage, "install");
+    let installed = stage.join("usr/local/lib/megapipe/libmegapipe_preload.so");
+    let before = fs::read(&installed).unwrap();
+    let held = fs::File::open(&installed).unwrap();
+    fs::write(scratch.0.join("target/release/libmegapipe_preload.so"), "another build").unwrap();
+    run(&scratch.0, &stage, "install");
+    assert_eq!(fs::read(&installed).unwrap(), b"another build");
+    assert_eq!(
+        std::io::read_to_string(held).unwrap().into_bytes(),
+        before,
+        "what programs have mapped stays"
+    );
+    assert!(tree(&stage).iter().all(|path| path.extension() != Some("new".as_ref())));
+    run(&scratch.0, &stage, "uninstall");
+}
+
+/// A directory with what `make build` would have built.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path =
+            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("install-{}-{name}", std::process::id()));
+        let built = path.join("target/release");
+        fs::create_dir_all(&built).unwrap();
+        fs::copy(env!("CARGO_BIN_EXE_megapipe"), built.join("megapipe")).unwrap();
+        for library in ["libmegapipe.so", "libmegapipe_c.a", "libmegapipe_preload.so"] {
+            fs::write(built.join(library), "stands for a library, which the script only copies").unwrap();
+        }
+        Scratch(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
 }
 
 fn run(scratch: &Path, stage: &Path, verb: &str) {
