@@ -7,7 +7,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
+BUILT=${CARGO_TARGET_DIR:-target}/release
+MEGAPIPE=$BUILT/megapipe
+BENCH=$BUILT/megapipe-bench
 OUT=${1:-bench-results/$(date -u +%Y-%m-%d)}
 ROUNDS=${ROUNDS:-5}
 SECONDS_EACH=${SECONDS_EACH:-2}
@@ -27,7 +29,7 @@ record() {
     local name=$1 scenario=$2
     shift 2
     printf '\n== %s\n' "$name"
-    "$MEGAPIPE" bench "$scenario" --rounds "$ROUNDS" "$@" \
+    "$BENCH" "$scenario" --rounds "$ROUNDS" "$@" \
         --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt" || failed+=("$name")
 }
 
@@ -64,7 +66,7 @@ mmsg() {
     printf '\n== %s\n' "$1"
     local name=$1
     shift
-    "$MEGAPIPE" bench mmsg --rounds "$ROUNDS" "$@" --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
+    "$BENCH" mmsg --rounds "$ROUNDS" "$@" --json "$OUT/$name.jsonl" --plot "$OUT/$name.svg" | tee "$OUT/$name.txt"
 }
 mmsg mmsg
 mmsg mmsg-others --traffic tcp,udp-send
@@ -75,7 +77,7 @@ record apps apps --seconds "$SECONDS_EACH" || true
 
 # What promotion costs; it has no plot.
 printf '\n== promotion\n'
-"$MEGAPIPE" bench promotion --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --connections 10000 \
+"$BENCH" promotion --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --connections 10000 \
     --json "$OUT/promotion.jsonl" | tee "$OUT/promotion.txt"
 printf '\nresults: %s\n' "$OUT"
 if [ ${#failed[@]} -gt 0 ]; then

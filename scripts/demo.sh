@@ -19,7 +19,10 @@ APP_CONNECTIONS=(1 50)
 APP_SECONDS=2
 
 CARGO=${CARGO:-cargo}
-MEGAPIPE=${CARGO_TARGET_DIR:-target}/release/megapipe
+BUILT=${CARGO_TARGET_DIR:-target}/release
+MEGAPIPE=$BUILT/megapipe
+BENCH=$BUILT/megapipe-bench
+KV=$BUILT/megapipe-kv
 OUT=${CARGO_TARGET_DIR:-target}/demo
 TICKS=$(getconf CLK_TCK)
 server=
@@ -71,7 +74,7 @@ choose_load() {
     fi
 }
 
-# The first and the last CPU this process may use, as `megapipe bench` has it: one serves, the other is the client.
+# The first and the last CPU this process may use, as `megapipe-bench` has it: one serves, the other is the client.
 choose_cpus() {
     local cpus
     cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
@@ -84,7 +87,7 @@ choose_cpus() {
 
 rpc() {
     say "RPC: $ENGINES"
-    "$MEGAPIPE" bench rpc --engines "$ENGINES" --transactions "$TRANSACTIONS" --rounds "$ROUNDS" \
+    "$BENCH" rpc --engines "$ENGINES" --transactions "$TRANSACTIONS" --rounds "$ROUNDS" \
         --json "$OUT/rpc.jsonl" --plot demo.svg >"$OUT/rpc.txt"
 }
 
@@ -249,7 +252,7 @@ start_kv() {
         ;;
     megapipe-*)
         MEGAPIPE_ENGINE=${name#megapipe-} taskset -c "$server_cpu" \
-            "$MEGAPIPE" serve kv --listen "127.0.0.1:$port" --threads 1 --memory-limit 256 \
+            "$KV" --listen "127.0.0.1:$port" --threads 1 --memory-limit 256 \
                 >"$OUT/$name.log" 2>&1 &
         ;;
     esac

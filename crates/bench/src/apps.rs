@@ -46,8 +46,10 @@ use server::{Database, Part, Preload, Server, Site};
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// This program, which is run again as the monitor and as a client.
+    /// This program, which is run again as a client.
     pub program: PathBuf,
+    /// `megapipe`, which is the monitor.
+    pub megapipe: PathBuf,
     /// The preload library.
     pub library: PathBuf,
     /// The command line, for the record.
@@ -207,7 +209,7 @@ impl<'plan> Run<'plan> {
             .map_err(|error| format!("cannot copy {}: {error}", plan.library.display()))?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
-        let mut command = Command::new(&plan.program);
+        let mut command = Command::new(&plan.megapipe);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
         command.env("MEGAPIPE_LOG", "error");

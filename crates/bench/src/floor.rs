@@ -21,7 +21,7 @@ use crate::cpu;
 use crate::record::Floor;
 
 /// The hidden verb under which the program is the server of this measurement.
-pub const FLOOR_VERB: [&str; 2] = ["bench", "floor"];
+pub const FLOOR_VERB: &str = "floor";
 
 /// Measures on server CPU `cpu`, with messages of `size` bytes. Takes well under a second.
 pub fn measure(program: &Path, cpu: usize, size: usize, round: u32) -> io::Result<Floor> {
@@ -123,7 +123,7 @@ struct Server {
 impl Server {
     fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
         let mut command = Command::new(program);
-        command.args(FLOOR_VERB).args(["--cpu", &cpu.to_string(), "--size", &size.to_string()]);
+        command.arg(FLOOR_VERB).args(["--cpu", &cpu.to_string(), "--size", &size.to_string()]);
         let mut child = Child::start(&mut command)?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());

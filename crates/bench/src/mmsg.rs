@@ -36,7 +36,7 @@ use record::{Absent, Header, Measurement, Record};
 use server::Report;
 
 /// The hidden verb under which the program is the server.
-pub const SERVER_VERB: [&str; 2] = ["bench", "mmsg-server"];
+pub const SERVER_VERB: &str = "mmsg-server";
 
 /// What the server calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -375,7 +375,7 @@ impl Server {
     fn start(plan: &Plan, task: &Task) -> io::Result<Self> {
         let mut command = Command::new(&plan.program);
         command
-            .args(SERVER_VERB)
+            .arg(SERVER_VERB)
             .args(["--call", task.call.name(), "--traffic", task.traffic.name()])
             .args(["--sockets", &task.sockets.to_string(), "--ready", &task.ready.to_string()])
             .args(["--turns", &task.turns.to_string(), "--size", &task.size.to_string()])

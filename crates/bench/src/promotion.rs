@@ -63,8 +63,10 @@ impl Figure {
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// This program, which is run again for each process.
+    /// This program, which is run again for each side.
     pub program: PathBuf,
+    /// `megapipe`, which is the monitor.
+    pub megapipe: PathBuf,
     /// The command line, for the record.
     pub command: String,
     /// Which figures.
@@ -175,7 +177,7 @@ impl<'run> Stage<'run> {
     }
 
     fn start(&self, purpose: Purpose) -> Result<Trio<'run>, Failure> {
-        Trio::start(&self.plan.program, &self.plan.cpus, purpose, self.stop)
+        Trio::start([&self.plan.megapipe, &self.plan.program], &self.plan.cpus, purpose, self.stop)
     }
 
     fn cost(&self) -> Result<Cost, Failure> {

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_known() {
-        let origin = Origin::of_this_machine("megapipe bench rpc".to_owned());
+        let origin = Origin::of_this_machine("megapipe-bench rpc".to_owned());
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         assert!(origin.kernel.starts_with(release.trim()));
     }

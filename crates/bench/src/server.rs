@@ -9,8 +9,8 @@ use crate::child::Child;
 use crate::cpu::CpuSet;
 use crate::engine::Engine;
 
-/// The hidden verb under which the program runs one server: `megapipe bench peer`.
-pub const PEER_VERB: [&str; 2] = ["bench", "peer"];
+/// The hidden verb under which the program runs one server: `megapipe-bench peer`.
+pub const PEER_VERB: &str = "peer";
 
 /// A running server process; dropping it ends the process.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         let mut command = Command::new(program);
         command
-            .args(PEER_VERB)
+            .arg(PEER_VERB)
             .env_remove("MEGAPIPE_ENGINE") // the engine's name says which one to measure
             .args(["--engine", engine.name(), "--listen", "127.0.0.1:0"])
             .args(["--size", &size.to_string()])

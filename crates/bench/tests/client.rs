@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use megapipe_bench::client::{Engine, Latencies, Load, Options, Sample};
-use megapipe_bench::cpu::CpuSet;
+use bench::client::{Engine, Latencies, Load, Options, Sample};
+use bench::cpu::CpuSet;
 
 const SIZE: usize = 64;
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use megapipe_bench::record::Record;
-use megapipe_bench::{apps, mmsg, pair, promotion};
+use bench::record::Record;
+use bench::{apps, mmsg, pair, promotion};
 
 #[test]
 fn published_results_are_still_read() {
@@ -24,8 +24,10 @@ fn published_results_are_still_read() {
                 continue; // of another command
             }
             let header: serde_json::Value = serde_json::from_str(text.lines().next().unwrap_or("")).unwrap();
-            // "megapipe bench rpc ..."
-            match header["command"].as_str().unwrap_or_default().split(' ').nth(2) {
+            // "megapipe-bench rpc ...", and "megapipe bench rpc ..." of older ones.
+            let command =
+                header["command"].as_str().unwrap_or_default().replace("megapipe bench", "megapipe-bench");
+            match command.split(' ').nth(1) {
                 Some("apps") => drop(read::<apps::record::Record>(&file, &text)),
                 Some("mmsg") => drop(read::<mmsg::record::Record>(&file, &text)),
                 Some("promotion") => drop(read::<promotion::record::Record>(&file, &text)),

@@ -74,20 +74,22 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied to {}", from.display(), to.display());
 }
 
-/// The library that is loaded into programs, built where `program` was: cargo builds no library for the tests of
-/// another package.
+/// The library that is loaded into programs, built where `program` was.
 pub fn preload_library(program: &Path) -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = program.parent().expect("a program lies in a directory");
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--locked", "--quiet", "--package", "megapipe-preload"]);
-        build.args(directory.ends_with("release").then_some("--release"));
-        build.arg("--target-dir").arg(directory.parent().expect("target"));
-        build.current_dir(env!("CARGO_MANIFEST_DIR"));
-        assert!(build.status().expect("cargo runs").success(), "the library is built");
-        directory.join("libmegapipe_preload.so")
-    })
+    LIBRARY.get_or_init(|| built_beside(program, "megapipe-preload", "libmegapipe_preload.so"))
+}
+
+/// A file of another package, built where `program` was: cargo builds none for the tests of a package.
+pub fn built_beside(program: &Path, package: &str, file: &str) -> PathBuf {
+    let directory = program.parent().expect("a program lies in a directory");
+    let mut build = Command::new(env!("CARGO"));
+    build.args(["build", "--locked", "--quiet", "--package", package]);
+    build.args(directory.ends_with("release").then_some("--release"));
+    build.arg("--target-dir").arg(directory.parent().expect("target"));
+    build.current_dir(env!("CARGO_MANIFEST_DIR"));
+    assert!(build.status().expect("cargo runs").success(), "{package} is built");
+    directory.join(file)
 }
 
 /// The calling thread's one ring, without its registered descriptor (IORING_UNREGISTER_RING_FDS):

@@ -68,7 +68,7 @@ pub(super) fn measure(
         command
     };
     let mut command = Command::new(program);
-    command.args(["bench", CALLS_VERB]);
+    command.arg(CALLS_VERB);
     let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
     let text = process.finish(PATIENCE, stop)?;
     let times = serde_json::from_str::<CallTimes>(&text).map_err(|error| error.to_string())?;

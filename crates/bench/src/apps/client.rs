@@ -152,7 +152,7 @@ impl Client<'_> {
         if self.site.transport.has_library(Part::Client) {
             dress(&mut command, self.site.preload, Some(&self.site.log(Part::Client)));
         }
-        command.args(["bench", LOAD_VERB, "--request", request.name()]);
+        command.args([LOAD_VERB, "--request", request.name()]);
         match &self.server.target {
             Target::Port(port) => command.args(["--port", &port.to_string()]),
             Target::Path(path) => command.arg("--path").arg(path),

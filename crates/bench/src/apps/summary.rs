@@ -130,7 +130,7 @@ pub(super) mod tests {
 
     pub(in crate::apps) fn header() -> Record {
         Record::Header(Header {
-            origin: Origin::of_this_machine("megapipe bench apps".to_owned()),
+            origin: Origin::of_this_machine("megapipe-bench apps".to_owned()),
             cpus: vec![0, 1],
             seconds: 2.0,
             rounds: 3,

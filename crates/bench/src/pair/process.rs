@@ -12,10 +12,10 @@ use crate::child::{self, Child};
 use crate::cpu::CpuSet;
 
 /// The hidden verb under which the program is one process of a pair.
-pub const SIDE_VERB: [&str; 2] = ["bench", "side"];
+pub const SIDE_VERB: &str = "side";
 
 /// The hidden verb under which the program keeps a CPU busy.
-pub const BUSY_VERB: [&str; 2] = ["bench", "busy"];
+pub const BUSY_VERB: &str = "busy";
 
 /// A running process; dropping it ends it. It ends by itself when its controller is gone.
 pub(super) struct Worker(Child);
@@ -27,7 +27,7 @@ impl Worker {
         let numbers = numbers.collect::<Vec<_>>().join(",");
         let mut command = Command::new(program);
         command
-            .args(SIDE_VERB)
+            .arg(SIDE_VERB)
             .args(["--scenario", task.scenario.name(), "--transport", task.transport.name()])
             .args(["--bytes", &task.bytes.to_string(), "--cpus", &task.cpus.to_string()])
             .args(["--warm-up-ns", &task.warm_up.as_nanos().to_string()])
@@ -47,7 +47,7 @@ impl Worker {
     pub(super) fn busy(program: &Path, cpu: usize, time: Duration) -> io::Result<Self> {
         let mut command = Command::new(program);
         command
-            .args(BUSY_VERB)
+            .arg(BUSY_VERB)
             .args(["--cpu", &cpu.to_string()])
             .args(["--seconds", &time.as_secs().to_string()]);
         Child::start(&mut command).map(Self)

@@ -154,7 +154,7 @@ pub(super) mod tests {
 
     pub(in crate::pair) fn header(scenario: Scenario) -> Record {
         Record::Header(Header {
-            origin: Origin::of_this_machine("megapipe bench".to_owned()),
+            origin: Origin::of_this_machine("megapipe-bench".to_owned()),
             scenario,
             cpus: vec![0, 1],
             seconds: 1.0,

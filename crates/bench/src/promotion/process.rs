@@ -38,7 +38,7 @@ pub(super) struct Purpose {
 
 impl<'run> Trio<'run> {
     pub(super) fn start(
-        program: &Path,
+        [megapipe, program]: [&Path; 2],
         cpus: &CpuSet,
         purpose: Purpose,
         stop: &'run AtomicBool,
@@ -48,12 +48,12 @@ impl<'run> Trio<'run> {
         let policy = folder.path().join("policy.toml");
         fs::write(&policy, MONITOR_POLICY)?;
         let monitor = match purpose.promotes {
-            true => Some(start_monitor(program, &socket, &policy, stop)?),
+            true => Some(start_monitor(megapipe, &socket, &policy, stop)?),
             false => None,
         };
         let side = |cpus: CpuSet, name| {
             let mut command = Command::new(program);
-            command.arg("bench").arg(SIDE_VERB).args(["--cpus", &cpus.to_string()]);
+            command.arg(SIDE_VERB).args(["--cpus", &cpus.to_string()]);
             if purpose.promotes {
                 command.arg("--monitor").arg(&socket);
             }

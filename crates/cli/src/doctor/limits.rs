@@ -74,7 +74,7 @@ fn locked_memory(system: &System, engine: Option<&str>) -> Finding {
         ),
         (channels, _) => format!(
             "room for about {channels} channel(s) on io_uring, {each} KiB each, of all programs of this user \
-             together; `megapipe serve` makes {cpus}, one for each CPU; one too many ends at start"
+             together; `megapipe-kv` makes {cpus}, one for each CPU; one too many ends at start"
         ),
     };
     Finding::note(AREA, NAME, found).instead(instead).remedy(more_locked_memory(system))

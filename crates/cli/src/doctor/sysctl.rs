@@ -113,7 +113,7 @@ fn tcp_migrate_req(system: &System) -> Finding {
 /// its number, else by a BPF program.
 fn perf_event_paranoid(system: &System) -> Finding {
     const NAME: &str = "kernel.perf_event_paranoid";
-    const INSTEAD: &str = "`megapipe bench` leaves system calls per transaction empty";
+    const INSTEAD: &str = "`megapipe-bench` leaves system calls per transaction empty";
     let Some(level) = system.value::<i32>(&path(NAME)) else {
         return Finding::note(AREA, NAME, "no perf events in this kernel").instead(INSTEAD);
     };
@@ -129,5 +129,5 @@ fn perf_event_paranoid(system: &System) -> Finding {
     }
     Finding::note(AREA, NAME, level.to_string())
         .instead(INSTEAD)
-        .remedy("run `megapipe bench` as root   (in a container: with CAP_PERFMON and CAP_BPF)")
+        .remedy("run `megapipe-bench` as root   (in a container: with CAP_PERFMON and CAP_BPF)")
 }

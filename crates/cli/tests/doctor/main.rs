@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use serde_json::Value;
-
-mod confine;
+use testkit::confine;
 
 const NOBODY: u32 = 65_534;
 

@@ -1,0 +1,138 @@
+//! The `megapipe-bench` command: measures Megapipe beside what people use today.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use bench::with_causes;
+use clap::{Parser, Subcommand};
+
+mod apps;
+mod flags;
+mod mmsg;
+mod pair;
+mod product;
+mod promotion;
+mod report;
+mod rpc;
+
+use flags::Unusable;
+use report::Stopped;
+
+/// Measure Megapipe beside what people use today
+#[derive(Parser)]
+#[command(name = "megapipe-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    scenario: Scenario,
+}
+
+#[derive(Subcommand)]
+enum Scenario {
+    /// Small requests and responses over TCP, after the MegaPipe paper (OSDI 2012, Figure 1)
+    ///
+    /// Measures every combination of --transactions, --sizes, --connections and --server-cpus, each
+    /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
+    /// measured.
+    Rpc(rpc::Rpc),
+    /// Round trips between two processes of this host: promoted, TCP, UNIX socket, pipe, bare memory
+    ///
+    /// Measures every combination of --placements and --sizes, each transport in turn, and prints
+    /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
+    Pingpong(pair::Pingpong),
+    /// Streams between two processes of this host: promoted, TCP, UNIX socket, pipe, bare copies
+    ///
+    /// Measures every combination of --placements and --sizes, each transport in turn, and prints
+    /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
+    /// and keeps what was measured.
+    Stream(pair::Stream),
+    /// What it costs to move connections between two processes to shared memory, and to have them there
+    ///
+    /// Starts a monitor of its own and two processes with a channel each, anew for every figure and round. Prints the
+    /// CPU time of a promotion, how much other traffic notices, what idle promoted connections cost a busy one, and
+    /// memory, beside what is asked of each. Ctrl-C ends the run and keeps what was measured.
+    Promotion(promotion::Promotion),
+    /// Programs that people run, plain and under `megapipe run`: Redis, memcached, nginx, HAProxy, PostgreSQL
+    ///
+    /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
+    /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
+    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked. Programs
+    /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the
+    /// run and keeps what was measured.
+    Apps(apps::Apps),
+    /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
+    ///
+    /// The workload of the recvmmmsg proposal (netdev 0x13, 2019). Load and server take turns, each on a CPU of its own,
+    /// so that exactly --ready sockets have a message whenever the server looks. Prints system calls and server time per
+    /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
+    /// measured.
+    Mmsg(mmsg::Mmsg),
+    /// One server of a benchmark; ends when standard input closes
+    #[command(hide = true)]
+    Peer(rpc::Peer),
+    /// The server of the floor measurement; obeys standard input
+    #[command(hide = true)]
+    Floor(rpc::Floor),
+    /// One of two processes that exchange messages; ends when standard input closes
+    #[command(hide = true)]
+    Side(pair::Side),
+    /// One of two processes whose connections are promoted; obeys standard input
+    #[command(hide = true)]
+    PromotionSide(promotion::Side),
+    /// Asks a server of another program
+    #[command(hide = true)]
+    AppLoad(apps::Load),
+    /// Times calls on descriptors that are no sockets
+    #[command(hide = true)]
+    AppCalls,
+    /// The server of `mmsg`; takes turns with its controller
+    #[command(hide = true)]
+    MmsgServer(mmsg::Server),
+    /// Uses a CPU; ends when standard input closes
+    #[command(hide = true)]
+    Busy(pair::Busy),
+}
+
+fn main() -> ExitCode {
+    let ended = match Arguments::parse().scenario {
+        Scenario::Rpc(arguments) => arguments.run(),
+        Scenario::Pingpong(arguments) => arguments.run(),
+        Scenario::Stream(arguments) => arguments.run(),
+        Scenario::Promotion(arguments) => arguments.run(),
+        Scenario::Apps(arguments) => arguments.run(),
+        Scenario::Mmsg(arguments) => arguments.run(),
+        Scenario::Peer(arguments) => return arguments.run(),
+        Scenario::Floor(arguments) => return arguments.run(),
+        Scenario::Side(arguments) => return arguments.run(),
+        Scenario::PromotionSide(arguments) => return arguments.run(),
+        Scenario::AppLoad(arguments) => return arguments.run(),
+        Scenario::AppCalls => return apps::calls(),
+        Scenario::MmsgServer(arguments) => return arguments.run(),
+        Scenario::Busy(arguments) => return arguments.run(),
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE, // the table has said why
+        Err(error) if error.is::<Stopped>() => {
+            eprintln!("{error}");
+            ExitCode::from(INTERRUPTED)
+        }
+        Err(error) => {
+            eprintln!("megapipe-bench: {}", with_causes(error.as_ref()));
+            if error.is::<Unusable>() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// How a process ends that is part of a measurement: its controller says whose words these are.
+fn part_ended(result: Result<(), impl Into<Box<dyn Error>>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", with_causes(error.into().as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The exit status of a run ended by Ctrl-C: 128 and the number of SIGINT, as shells report it.
+const INTERRUPTED: u8 = 130;

@@ -1,0 +1,227 @@
+//! `megapipe-bench apps`: programs of the distribution, as far as they are installed.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use bench::apps::record::Record;
+use bench::apps::{self, App};
+use bench::cpu::CpuSet;
+use serde_json::Value;
+
+use crate::support::{
+    Files, PROGRAM, bench, children, command, of_kind, product, records, refused, signal, table, until, wait,
+};
+
+/// What these tests take, or why there is none of it here.
+fn is_missing(app: App) -> Option<String> {
+    product();
+    let missing =
+        app.programs().iter().filter(|name| apps::find(name).is_none()).copied().collect::<Vec<_>>();
+    (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
+}
+
+/// The shortest run of one server on one CPU. Whether anything is promoted on a busy machine in so short a time
+/// is not for this test: a run says so itself, by its exit status.
+fn measures(app: App, operation: &str) {
+    let unix = matches!(app, App::Redis | App::Memcached | App::Postgres) && operation != "short";
+    let expected = if unix { &["tcp", "megapipe", "unix"][..] } else { &["tcp", "megapipe"] };
+    measures_at(app, operation, "one-core", expected);
+}
+
+fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) {
+    if let Some(reason) = is_missing(app) {
+        println!("SKIPPED bench apps --apps {}: {reason}", app.name());
+        return;
+    }
+    let files = Files::new(&format!("apps-{}-{operation}", app.name()));
+    let output = files
+        .bench_and_plot("apps")
+        .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
+        .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1"])
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let records = records::<Record>(&files.json);
+    let absent = of_kind(&records, "absent");
+    assert!(absent.is_empty(), "{absent:?}");
+    assert!(output.status.success() || errors.contains("nothing was promoted"), "{errors}");
+    let header = &records[0];
+    for name in app.programs() {
+        assert!(header["versions"][name].is_string(), "{header}");
+    }
+    let measured = of_kind(&records, "app");
+    let mut seen = Vec::new();
+    for record in measured {
+        let transport = record["transport"].as_str().unwrap();
+        seen.push(transport);
+        let figure = |field: &str| record[field].as_f64().unwrap_or_default();
+        assert!(figure("requests_per_s") > 0.0 && figure("client_cpu_ns_per_request") > 0.0, "{record}");
+        assert!(figure("server_cpu_ns_per_request") > 0.0, "{record}");
+        assert!(figure("p50_us") <= figure("p99_us"), "{record}");
+        assert_eq!(record["operation"], operation);
+        // Both libraries have spoken, or there was none.
+        let both = transport == "megapipe";
+        assert_eq!(record["promoted"].is_u64(), both || transport == "client-only", "{record}");
+        assert_eq!(record["server_promoted"].is_u64(), both || transport == "server-only", "{record}");
+        let nothing = |field: &str| record[field].as_u64().unwrap_or_default() == 0;
+        assert!(both || (nothing("promoted") && nothing("server_promoted")), "{record}");
+    }
+    assert_eq!(seen, transports);
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains(app.name()) && table.contains(placement), "{table}");
+    assert!(files.svg().contains("requests per second"));
+}
+
+#[test]
+fn redis_is_measured() {
+    measures(App::Redis, "set");
+}
+
+#[test]
+fn either_end_alone_is_measured() {
+    if CpuSet::allowed().unwrap().as_slice().len() < 2 {
+        println!("SKIPPED either_end_alone_is_measured: one CPU");
+        return;
+    }
+    let transports = ["tcp", "megapipe", "client-only", "server-only", "unix"];
+    measures_at(App::Redis, "get", "two-cores", &transports);
+}
+
+#[test]
+fn memcached_is_measured() {
+    measures(App::Memcached, "get");
+}
+
+#[test]
+fn nginx_is_measured() {
+    measures(App::Nginx, "short");
+}
+
+#[test]
+fn haproxy_is_measured() {
+    measures(App::Haproxy, "keep-alive");
+}
+
+#[test]
+fn postgres_is_measured() {
+    measures(App::Postgres, "select");
+}
+
+#[test]
+fn what_is_not_installed_is_named_and_left_out() {
+    product();
+    if apps::find("memcached").is_some_and(|place| place.ends_with("sbin/memcached")) {
+        println!("SKIPPED what_is_not_installed_is_named_and_left_out: memcached is found without PATH");
+        return;
+    }
+    let output = bench("apps")
+        .args(["--apps", "memcached", "--rounds", "1", "--seconds", "0.05", "--placements", "one-core"])
+        .env("PATH", "/nonexistent")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("memcached is absent: not installed: memcached"), "{table}");
+}
+
+#[test]
+fn a_run_in_which_nothing_is_promoted_fails_and_says_so() {
+    if let Some(reason) = is_missing(App::Memcached) {
+        println!("SKIPPED a_run_in_which_nothing_is_promoted_fails_and_says_so: {reason}");
+        return;
+    }
+    let output = bench("apps")
+        .args(["--apps", "memcached", "--operations", "get", "--connections", "1"])
+        .args(["--placements", "one-core", "--seconds", "0.05", "--rounds", "1"])
+        .env("MEGAPIPE_PROMOTE", "observe")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("memcached get, 1 connections, one-core: nothing was promoted"), "{errors}");
+}
+
+#[test]
+fn what_the_library_costs_is_measured_beside() {
+    product();
+    let files = Files::new("apps-overhead");
+    let table = table(files.bench("apps").args(["--apps", "overhead", "--rounds", "1"]));
+    let records = records::<Record>(&files.json);
+    let seen = of_kind(&records, "overhead");
+    let seen = seen.iter().map(|record| (record["cost"].as_str().unwrap(), record["preloaded"] == true));
+    let costs = ["read", "write", "start-up"];
+    let mut expected = costs.map(|cost| (cost, false)).to_vec();
+    expected.extend(costs.map(|cost| (cost, true)));
+    let mut seen = seen.collect::<Vec<_>>();
+    seen.sort_by_key(|(_, preloaded)| *preloaded);
+    assert_eq!(seen, expected);
+    assert!(table.contains("read of another descriptor"), "{table}");
+}
+
+#[test]
+fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
+    let cpu = CpuSet::allowed().unwrap().first().to_string();
+    for (arguments, words) in [
+        (&["--apps", "sendmail"][..], "redis, memcached, nginx, haproxy, postgres, overhead"),
+        (&["--operations", "think"], "keep-alive"),
+        (&["--placements", "asleep"], "two-cores, one-core, oversubscribed"),
+        (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
+        (&["--connections", "501"], "from 1 to 500"),
+    ] {
+        let stderr = refused("apps", arguments);
+        assert!(stderr.contains(words), "{arguments:?}: {stderr}");
+    }
+    let output = bench("apps").env("MEGAPIPE_PRELOAD", "/nonexistent/library.so").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent/library.so is not there"));
+}
+
+#[test]
+fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
+    if let Some(reason) = is_missing(App::Memcached) {
+        println!("SKIPPED ctrl_c_ends_servers_and_monitor_and_removes_their_files: {reason}");
+        return;
+    }
+    let temporary = Path::new(env!("CARGO_TARGET_TMPDIR")).join("apps-interrupt");
+    let _ = fs::remove_dir_all(&temporary); // of an earlier run, if there was one
+    fs::create_dir(&temporary).unwrap();
+    for last in [libc::SIGINT, libc::SIGKILL] {
+        let mut run = Command::new(PROGRAM)
+            .args(["apps", "--apps", "memcached", "--operations", "get", "--connections", "1"])
+            .args(["--placements", "one-core", "--seconds", "60", "--rounds", "1"])
+            .env("TMPDIR", &temporary)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut seen = Vec::new();
+        until(|| {
+            seen = children(run.id());
+            let all = seen.iter().map(|&process| command(process)).collect::<String>();
+            ["monitor\0", "memcached\0", "app-load\0"].iter().all(|name| all.contains(name))
+        });
+        signal(&run, last);
+        let status = wait(&mut run);
+        until(|| seen.iter().all(|&process| command(process).is_empty()));
+        if last == libc::SIGINT {
+            assert_eq!(status.code(), Some(130));
+            let mut notes = String::new();
+            run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+            assert!(notes.contains("stopped: 0 of 3 measurements kept"), "{notes}");
+            assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+        }
+    }
+    fs::remove_dir_all(&temporary).unwrap(); // nobody is left to do it after SIGKILL
+}
+
+#[test]
+fn records_have_names_that_stay() {
+    let record = r#"{"record":"app","app":"redis","client":"redis-benchmark","transport":"megapipe","connections":50,
+        "placement":"two-cores","operation":"get","round":1,"requests_per_s":350000.0,"p50_us":103.0,"p99_us":null,
+        "server_cpu_ns_per_request":2000.0,"client_cpu_ns_per_request":2500.0,"promoted":50,"server_promoted":50}"#;
+    let value = serde_json::from_str::<Value>(record).unwrap();
+    let parsed = serde_json::from_str::<Record>(record).unwrap();
+    assert_eq!(serde_json::to_value(parsed).unwrap(), value);
+}

@@ -1,0 +1,473 @@
+//! `megapipe-bench` as a user and its own servers meet it: real processes, real sockets.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use bench::cpu::CpuSet;
+use bench::engine::Engine;
+use bench::record::Record;
+use serde_json::Value;
+use testkit::confine;
+use testkit::process::PATIENCE;
+
+mod apps;
+mod mmsg;
+mod pair;
+mod promotion;
+mod support;
+
+use support::{
+    Files, PROGRAM, bench, command, of_kind, orphans, records, refused, table, until, wait, with_file_size,
+};
+
+#[test]
+fn every_engine_answers_whole_messages_only() {
+    for_every_engine(16 << 10, |server| {
+        let mut partial = server.connect();
+        let request = vec![7; server.size];
+        partial.write_all(&request[..1]).unwrap();
+        partial.write_all(&request[1..server.size - 1]).unwrap();
+        // Meanwhile another connection is served, twice at once.
+        let mut other = server.connect();
+        other.write_all(&[&request[..], &request[..]].concat()).unwrap();
+        server.expect_responses(&mut other, 2);
+        partial.set_nonblocking(true).unwrap();
+        let early = partial.read(&mut [0]).unwrap_err();
+        assert_eq!(early.kind(), io::ErrorKind::WouldBlock, "{}", server.engine);
+        partial.set_nonblocking(false).unwrap();
+        partial.write_all(&request[server.size - 1..]).unwrap();
+        server.expect_responses(&mut partial, 1);
+    });
+}
+
+#[test]
+fn every_engine_sends_to_a_client_that_reads_late() {
+    for_every_engine(16 << 10, |server| {
+        // More than the socket buffers of both ends hold, so that sends are taken in part.
+        const REQUESTS: usize = 1000;
+        let mut stream = server.connect();
+        let mut writer = stream.try_clone().unwrap();
+        let request = vec![7; server.size];
+        let writing = thread::spawn(move || {
+            for _ in 0..REQUESTS {
+                writer.write_all(&request).unwrap();
+            }
+        });
+        thread::sleep(Duration::from_millis(100)); // gives the buffers a chance to fill
+        server.expect_responses(&mut stream, REQUESTS);
+        writing.join().unwrap();
+    });
+}
+
+#[test]
+fn every_engine_survives_resets_and_closes_with_its_client() {
+    for_every_engine(64, |server| {
+        let request = vec![7; server.size];
+        // More connections than any engine has room for at once.
+        for _ in 0..300 {
+            let mut stream = server.connect();
+            stream.write_all(&request).unwrap();
+            server.expect_responses(&mut stream, 1);
+            socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        let mut last = server.connect();
+        last.write_all(&request).unwrap();
+        server.expect_responses(&mut last, 1);
+        last.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(last.read(&mut [0]).unwrap(), 0, "{}", server.engine);
+        drop(last);
+        let descriptors = server.descriptors();
+        assert!(descriptors < 40, "{}: {descriptors} open", server.engine);
+    });
+}
+
+#[test]
+fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
+    let files = Files::new("schema");
+    let mut run = files.bench_and_plot("rpc");
+    run.args(["--engines", "epoll-shared,epoll-reuseport"])
+        .args(["--transactions", "1,10", "--connections", "8"])
+        .args(["--seconds", "0.05", "--rounds", "2"]);
+    let table = table(&mut run);
+
+    let records = records::<Record>(&files.json);
+    let header = &records[0];
+    assert!(header["mitigations"].is_object());
+
+    let mut seen = Vec::new();
+    for record in of_kind(&records, "measurement") {
+        for field in [
+            "transactions_per_s",
+            "connections_per_s",
+            "server_cpu_ns_per_transaction",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "client_cpu_ns_per_transaction",
+        ] {
+            assert!(record[field].as_f64().unwrap() > 0.0, "{field} in {record}");
+        }
+        let syscalls = &record["syscalls_per_transaction"];
+        assert_eq!(syscalls.is_null(), header["syscall_counter"].is_null());
+        assert_eq!((&record["size"], &record["connections"]), (&64.into(), &8.into()));
+        assert_eq!(record["failures"], 0);
+        seen.push((
+            record["engine"].as_str().unwrap().to_owned(),
+            record["transactions"].as_u64().unwrap(),
+            record["round"].as_u64().unwrap(),
+        ));
+    }
+    // Engines take turns, and the second round starts with the other one.
+    let expected = [
+        ("epoll-shared", 1, 1),
+        ("epoll-reuseport", 1, 1),
+        ("epoll-shared", 10, 1),
+        ("epoll-reuseport", 10, 1),
+        ("epoll-reuseport", 1, 2),
+        ("epoll-shared", 1, 2),
+        ("epoll-reuseport", 10, 2),
+        ("epoll-shared", 10, 2),
+    ];
+    assert_eq!(seen, expected.map(|(engine, transactions, round)| (engine.to_owned(), transactions, round)));
+    assert_eq!(of_kind(&records, "floor").len(), 2);
+
+    assert!(table.contains("epoll-reuseport") && table.contains("floor:"), "{table}");
+    let svg = files.svg();
+    assert!(svg.contains("transactions per connection"), "{svg}");
+}
+
+#[test]
+fn both_clients_measure() {
+    for client in ["epoll", "io-uring"] {
+        let files = Files::new(client);
+        let mut run = files.bench("rpc");
+        run.args(["--engines", "epoll-shared", "--transactions", "3", "--sizes", "1,16384"]);
+        run.args(["--connections", "20", "--seconds", "0.05", "--rounds", "1"]);
+        if with_client(client, &mut run).is_none() {
+            continue;
+        }
+        assert_eq!(of_kind(&records::<Record>(&files.json), "measurement").len(), 2);
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_measured() {
+    let files = Files::new("interrupt");
+    let mut run = files.bench("rpc");
+    run.args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"]);
+    run.args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"]);
+    let (table, _) = files.interrupted::<Record>(&mut run, "measurement", 200_000);
+    assert!(table.contains("epoll-shared"), "{table}");
+}
+
+#[test]
+fn servers_end_with_their_controller() {
+    let mut run = bench("rpc");
+    run.args(["--engines", "epoll-shared", "--connections", "4"]);
+    run.args(["--transactions", "10", "--seconds", "600"]);
+    let is_server = |&server: &u32| command(server).contains("epoll-shared");
+    let servers = orphans(&mut run, |children| children.iter().any(is_server));
+    until(|| servers.iter().all(|&server| command(server).is_empty()));
+}
+
+#[test]
+fn an_unknown_engine_is_refused_with_the_names_of_all() {
+    let stderr = refused("rpc", &["--engines", "epoll-shared,select"]);
+    assert!(stderr.contains("'select'"), "{stderr}");
+    for engine in Engine::ALL {
+        assert!(stderr.contains(engine.name()), "{engine} in {stderr}");
+    }
+}
+
+#[test]
+fn a_cpu_out_of_reach_is_refused() {
+    for flag in ["--server-cpus", "--client-cpus"] {
+        let stderr = refused("rpc", &[flag, "1023"]);
+        assert!(stderr.contains(flag) && stderr.contains("CPU 1023"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_shared_cpu_is_allowed_and_said() {
+    let cpu = CpuSet::allowed().unwrap().first().to_string();
+    let output = bench("rpc")
+        .args(["--server-cpus", &cpu, "--client-cpus", &cpu])
+        .args(["--engines", "epoll-shared", "--transactions", "10", "--connections", "4"])
+        .args(["--seconds", "0.05", "--rounds", "1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("share"), "{stderr}");
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_before_anything_is_measured() {
+    let output = bench("rpc").args(["--json", "/nonexistent/records"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("/nonexistent/records"), "{stderr}");
+}
+
+#[test]
+fn files_that_would_mislead_are_refused_with_the_remedy() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+    let picture = folder.join("plot.png");
+    for scenario in ["rpc", "pingpong", "stream", "apps", "mmsg"] {
+        let stderr = refused(scenario, &["--plot", picture.to_str().unwrap()]);
+        assert!(stderr.contains("--plot") && stderr.contains(".svg"), "{stderr}");
+        assert!(!picture.exists());
+    }
+    for scenario in ["rpc", "pingpong", "stream", "promotion", "apps", "mmsg"] {
+        let stderr = refused(scenario, &["--json", "-"]);
+        assert!(stderr.contains("--json") && stderr.contains("./-"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
+    for client in ["epoll", "io-uring"] {
+        let files = Files::new(&format!("rate-{client}"));
+        let mut run = files.bench_and_plot("rpc");
+        run.args(["--engines", "epoll-shared,megapipe-epoll", "--transactions", "1,10"]);
+        run.args(["--connections", "8", "--seconds", "0.1", "--rounds", "1", "--rate", "2000"]);
+        let Some(table) = with_client(client, &mut run) else { continue };
+        let records = records::<Record>(&files.json);
+        let measurements = of_kind(&records, "measurement");
+        assert_eq!(measurements.len(), 4);
+        for record in measurements {
+            assert_eq!((&record["rate"], &record["requests_due"]), (&2000.into(), &200.into()), "{record}");
+            assert!(record["client_lag_us"].is_f64() && record["requests_unanswered"].is_u64(), "{record}");
+            let limit = &record["limit"];
+            assert!([Value::Null, "client".into(), "server".into()].contains(limit), "{record}");
+            assert!(record["p50_us"].as_f64() <= record["p99_us"].as_f64(), "{record}");
+        }
+        assert!(table.contains("1 server core, 2000 requests/s"), "{table}");
+        assert!(files.svg().contains("99th percentile of latency"));
+    }
+}
+
+#[test]
+fn half_the_rate_is_that_of_the_better_epoll_server_for_all() {
+    let files = Files::new("half");
+    let mut run = files.bench("rpc");
+    run.args(["--engines", "megapipe-epoll,epoll-shared,epoll-reuseport", "--rate", "half"]);
+    run.args(["--transactions", "10", "--connections", "8", "--seconds", "0.1", "--rounds", "2"]);
+    table(&mut run);
+    let records = records::<Record>(&files.json);
+    let measurements = of_kind(&records, "measurement");
+    let (closed, paced) = measurements.split_at(2);
+    let mut best: f64 = 0.0;
+    for record in closed {
+        assert!(record["rate"].is_null() && record["requests_due"].is_null(), "{record}");
+        assert!(record["engine"].as_str().unwrap().starts_with("epoll-"), "{record}");
+        best = best.max(record["transactions_per_s"].as_f64().unwrap());
+    }
+    assert_eq!(paced.len(), 6);
+    for record in paced {
+        assert_eq!(record["rate"], (best / 2.0) as u64, "{record}");
+    }
+}
+
+#[test]
+fn values_out_of_bounds_are_refused_with_the_bounds() {
+    for (flag, value, bounds) in [
+        ("--rounds", "0", "from 1 to 1000000"),
+        ("--connections", "0", "from 1 to 10000"),
+        ("--connections", "10001", "from 1 to 10000"),
+        ("--transactions", "0", "from 1 to"),
+        ("--sizes", "1048577", "from 1 to 1048576"),
+        ("--seconds", "0", "from 0.05 to 3600"),
+        ("--seconds", "nan", "from 0.05 to 3600"),
+        ("--seconds", "1e99", "from 0.05 to 3600"),
+        ("--rate", "0", "or half"),
+        ("--rate", "most", "or half"),
+    ] {
+        let stderr = refused("rpc", &[flag, value]);
+        assert!(stderr.contains(flag) && stderr.contains(bounds), "{stderr}");
+    }
+}
+
+#[test]
+fn a_rate_that_says_nothing_is_refused() {
+    for (arguments, remedy) in [
+        (["--rate", "half", "--engines", "tokio"], "add epoll-reuseport to --engines"),
+        (["--rate", "10", "--seconds", "1"], "give a higher --rate"),
+    ] {
+        let stderr = refused("rpc", &arguments);
+        assert!(stderr.contains("--rate") && stderr.contains(remedy), "{stderr}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_named_and_what_was_measured_is_shown() {
+    let output = bench("rpc").args(["--json", "/dev/full", "--engines", "epoll-shared"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("cannot write /dev/full"), "{stderr}");
+    assert_eq!(stderr.matches("os error 28").count(), 1, "{stderr}");
+
+    // A file that can take the header and little more.
+    let files = Files::new("full");
+    let mut command = files.bench("rpc");
+    command.args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"]);
+    command.args(["--seconds", "0.05", "--rounds", "1000"]);
+    with_file_size(&mut command, 8192);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains(files.json.to_str().unwrap()) && stderr.contains("File too large"), "{stderr}");
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("epoll-shared"), "{table}");
+}
+
+#[test]
+fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
+    let quick = || {
+        let mut command = bench("rpc");
+        command
+            .args(["--engines", "epoll-shared", "--connections", "4", "--transactions", "10"])
+            .args(["--seconds", "0.05", "--rounds", "1"])
+            .stderr(Stdio::piped());
+        command
+    };
+    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = quick().stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("standard output") && !stderr.contains("panicked"), "{stderr}");
+
+    let mut run = quick().stdout(Stdio::piped()).spawn().unwrap();
+    drop(run.stdout.take());
+    assert!(wait(&mut run).success());
+}
+
+#[test]
+fn forbidden_io_uring_is_said_once() {
+    let mut refused = bench("rpc");
+    confine::without_io_uring(&mut refused);
+    let mut switched_off = bench("rpc");
+    switched_off.env("MEGAPIPE_DISABLE", "ring");
+    for (mut command, cause) in [(refused, "io_uring is forbidden"), (switched_off, "MEGAPIPE_DISABLE=ring")]
+    {
+        let output = command
+            .args(["--engines", "megapipe-uring,epoll-shared", "--client", "epoll", "--connections", "4"])
+            .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "1"])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let table = String::from_utf8(output.stdout).unwrap();
+        let said = table.lines().find(|line| line.starts_with("megapipe-uring is absent: ")).unwrap();
+        assert_eq!(said.matches(cause).count(), 1, "{said}");
+        assert_eq!(said.matches("megapipe-uring").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn a_run_in_which_nothing_could_be_measured_fails() {
+    let output =
+        bench("rpc").args(["--engines", "megapipe-uring"]).env("MEGAPIPE_DISABLE", "ring").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(table.contains("megapipe-uring is absent: "), "{table}");
+}
+
+/// The table of a run with this client; none where io_uring is forbidden.
+fn with_client(client: &str, run: &mut Command) -> Option<String> {
+    let output = run.args(["--client", client]).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if client == "io-uring" && !output.status.success() && stderr.contains("os error") {
+        println!("SKIPPED the io_uring client: {stderr}");
+        return None;
+    }
+    assert!(output.status.success(), "{output:?}");
+    Some(String::from_utf8(output.stdout).unwrap())
+}
+
+/// A server process of this test; dropping it ends it, by the end of its standard input.
+struct Server {
+    engine: Engine,
+    size: usize,
+    child: Child,
+    port: u16,
+}
+
+/// Runs `check` against each engine; names those that cannot run here.
+fn for_every_engine(size: usize, check: fn(&Server)) {
+    for &engine in Engine::ALL {
+        match Server::start(engine, size) {
+            Ok(server) => check(&server),
+            Err(reason) => println!("SKIPPED {engine}: {reason}"),
+        }
+    }
+}
+
+/// What may keep an engine from running on some machine.
+fn excuses(engine: Engine) -> &'static [&'static str] {
+    match engine {
+        Engine::Libevent | Engine::Libuv => &["built without"],
+        Engine::MegapipeUring | Engine::UringPlain | Engine::Monoio | Engine::Compio => {
+            &["not permitted", "not implemented"]
+        }
+        Engine::MegapipeEpoll | Engine::EpollShared | Engine::EpollReuseport | Engine::Tokio => &[],
+    }
+}
+
+impl Server {
+    fn start(engine: Engine, size: usize) -> Result<Self, String> {
+        let cpus = CpuSet::allowed().unwrap();
+        let mut child = Command::new(PROGRAM)
+            .args(["peer", "--engine", engine.name()])
+            .env_remove("MEGAPIPE_ENGINE")
+            .args(["--listen", "127.0.0.1:0", "--connections", "8"])
+            .args(["--size", &size.to_string(), "--cpus", &cpus.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let Some(port) = line.trim().strip_prefix("listening ") else {
+            let mut reason = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut reason).unwrap();
+            assert_eq!(wait(&mut child).code(), Some(1), "{engine}: {reason}");
+            assert!(excuses(engine).iter().any(|words| reason.contains(words)), "{engine}: {reason}");
+            return Err(reason);
+        };
+        let port = port.parse().unwrap();
+        Ok(Self { engine, size, child, port })
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    fn expect_responses(&self, stream: &mut TcpStream, count: usize) {
+        let mut response = vec![1; self.size];
+        for _ in 0..count {
+            if let Err(error) = stream.read_exact(&mut response) {
+                panic!("{}: {error}", self.engine);
+            }
+        }
+    }
+
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let status = wait(&mut self.child);
+        assert!(!status.success(), "{} ended by itself", self.engine);
+    }
+}

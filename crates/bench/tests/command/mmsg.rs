@@ -1,0 +1,47 @@
+//! `megapipe-bench mmsg`: real servers, and messages that really go.
+
+use bench::mmsg::record::Record;
+
+use crate::support::{Files, of_kind, records, refused, table};
+
+#[test]
+fn a_run_leaves_a_header_and_a_record_per_call_and_round() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        println!("SKIPPED a_run_leaves_a_header_and_a_record_per_call_and_round: it takes two CPUs");
+        return;
+    }
+    let files = Files::new("mmsg");
+    let mut run = files.bench_and_plot("mmsg");
+    run.args(["--sockets", "32", "--messages", "20", "--ready", "1,20", "--rounds", "2", "--gap", "0"])
+        .args(["--traffic", "udp,tcp,udp-send"]);
+    let table = table(&mut run);
+    let records = records::<Record>(&files.json);
+    assert_eq!(records[0]["scenario"], "mmsg");
+    let measured = of_kind(&records, "measurement");
+    // Four calls, but three that send.
+    assert_eq!(measured.len(), (4 + 4 + 3) * 2 * 2);
+    for record in &measured {
+        let packets = record["packets"].as_u64().unwrap();
+        assert!(packets >= 32 * 20 && record["lost"] == 0, "{record}");
+        assert!(record["cpu_ns_per_packet"].as_f64().unwrap() > 0.0, "{record}");
+        let calls = record["receive_calls"].as_u64().unwrap();
+        match record["call"].as_str().unwrap() {
+            "recvmsg" | "recvmmsg" => assert_eq!(calls, packets, "{record}"),
+            _ => assert!(calls > 0, "{record}"),
+        }
+    }
+    for words in ["stateful", "sendmmmsg", "a receiver does not send", "paper"] {
+        assert!(table.contains(words), "{table}");
+    }
+    let svg = files.svg();
+    assert!(svg.contains("udp-send"), "{svg}");
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for arguments in
+        [&["--sockets", "8", "--ready", "9"][..], &["--cpus", "0"], &["--ready", "0"], &["--calls", "poll"]]
+    {
+        refused("mmsg", arguments);
+    }
+}

@@ -1,0 +1,191 @@
+//! What the tests of all scenarios share: how a benchmark is started, watched and read.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use testkit::confine;
+use testkit::process::{PATIENCE, built_beside, preload_library};
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe-bench");
+
+/// The program and the library that are measured are built where the benchmark was.
+pub(crate) fn product() {
+    preload_library(PROGRAM.as_ref());
+    built_beside(PROGRAM.as_ref(), "megapipe-cli", "megapipe");
+}
+
+/// Files of one test.
+pub(crate) struct Files {
+    pub(crate) json: PathBuf,
+    pub(crate) plot: PathBuf,
+}
+
+impl Files {
+    pub(crate) fn new(test: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let files = Self {
+            json: folder.join(format!("bench-{test}.json")),
+            plot: folder.join(format!("bench-{test}.svg")),
+        };
+        for file in [&files.json, &files.plot] {
+            let _ = fs::remove_file(file); // of an earlier run, if there was one
+        }
+        files
+    }
+
+    /// The benchmark of a scenario, which leaves its records here.
+    pub(crate) fn bench(&self, scenario: &str) -> Command {
+        let mut command = bench(scenario);
+        command.arg("--json").arg(&self.json);
+        command
+    }
+
+    /// The same, and its plot.
+    pub(crate) fn bench_and_plot(&self, scenario: &str) -> Command {
+        let mut command = self.bench(scenario);
+        command.arg("--plot").arg(&self.plot);
+        command
+    }
+
+    /// The plot that was left.
+    pub(crate) fn svg(&self) -> String {
+        fs::read_to_string(&self.plot).unwrap()
+    }
+
+    fn has(&self, kind: &str, count: usize) -> bool {
+        let text = fs::read_to_string(&self.json).unwrap_or_default();
+        text.matches(&format!(r#""record":"{kind}""#)).count() >= count
+    }
+
+    /// Ctrl-C, once there are two records of a kind: as many are kept, and told, as there are. Gives the table and the
+    /// processes that were seen at work.
+    pub(crate) fn interrupted<Record: DeserializeOwned>(
+        &self,
+        command: &mut Command,
+        kind: &str,
+        measurements: usize,
+    ) -> (String, Vec<u32>) {
+        let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut seen = Vec::new();
+        until(|| {
+            seen.extend(children(run.id()));
+            self.has(kind, 2)
+        });
+        signal(&run, libc::SIGINT);
+        assert_eq!(wait(&mut run).code(), Some(130));
+        let (mut table, mut notes) = (String::new(), String::new());
+        run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
+        run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
+        let kept = of_kind(&records::<Record>(&self.json), kind).len();
+        assert!(notes.contains(&format!("stopped: {kept} of {measurements}")), "{notes}");
+        (table, seen)
+    }
+}
+
+/// The benchmark of a scenario.
+pub(crate) fn bench(scenario: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg(scenario);
+    command
+}
+
+/// The table of a run that ends well.
+pub(crate) fn table(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command line is refused with.
+pub(crate) fn refused(scenario: &str, arguments: &[&str]) -> String {
+    let output = bench(scenario).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The processes of a run whose controller was killed once they were `complete`.
+pub(crate) fn orphans(command: &mut Command, complete: impl Fn(&[u32]) -> bool) -> Vec<u32> {
+    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut processes = Vec::new();
+    until(|| {
+        processes = children(run.id());
+        complete(&processes)
+    });
+    signal(&run, libc::SIGKILL);
+    wait(&mut run);
+    processes
+}
+
+/// RLIMIT_FSIZE of so many bytes, past which writes fail.
+pub(crate) fn with_file_size(command: &mut Command, bytes: u64) -> &mut Command {
+    // SAFETY: between fork and exec only signal is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    confine::with_limit(command, libc::RLIMIT_FSIZE, bytes)
+}
+
+/// All lines, each of which is also a record by its type; the first tells of the run.
+pub(crate) fn records<Record: DeserializeOwned>(file: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(file).unwrap();
+    for line in text.lines() {
+        serde_json::from_str::<Record>(line).unwrap();
+    }
+    let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let header = &records[0];
+    assert_eq!(header["record"], "header");
+    for field in ["machine", "cpu", "kernel", "command", "date"] {
+        assert!(header[field].as_str().is_some_and(|text| !text.is_empty()), "{field}");
+    }
+    records
+}
+
+pub(crate) fn of_kind<'all>(records: &'all [Value], kind: &str) -> Vec<&'all Value> {
+    records.iter().filter(|record| record["record"] == kind).collect()
+}
+
+pub(crate) fn signal(child: &Child, signal: i32) {
+    // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+pub(crate) fn wait(child: &mut Child) -> ExitStatus {
+    let mut status = None;
+    until(|| {
+        status = child.try_wait().unwrap();
+        status.is_some()
+    });
+    status.unwrap()
+}
+
+pub(crate) fn until(mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+pub(crate) fn children(parent: u32) -> Vec<u32> {
+    let is_child = |process: &u32| {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{parent}"))
+    };
+    let processes = fs::read_dir("/proc").unwrap().flatten();
+    processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+}
+
+/// The command line of a process; empty when it has ended.
+pub(crate) fn command(process: u32) -> String {
+    fs::read_to_string(format!("/proc/{process}/cmdline")).unwrap_or_default()
+}
