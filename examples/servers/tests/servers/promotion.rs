@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use megapipe::{Channel, Config, Event, Promotion, ReadData};
-use monitor::{Listener, Monitor, Options};
+use monitor::{Access, Listener, Monitor, Options};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use testkit::process::PATIENCE;
@@ -103,7 +103,7 @@ fn promoted(
 fn start_monitor(socket: &Path) {
     let policy = socket.with_file_name("policy.toml");
     std::fs::write(&policy, "same_user = true\n").expect("the folder can be written to");
-    let listener = Listener::bind(socket).expect("nobody listens there");
+    let listener = Listener::bind(socket, Access::User).expect("nobody listens there");
     let options = Options { policy: Some(policy), ..Options::default() };
     std::thread::spawn(move || Monitor::new(listener, options).expect("the policy is sound").run());
 }
