@@ -430,15 +430,18 @@ impl Client {
     }
 
     fn lose(&mut self, cause: LossCause) -> ReceiveError {
+        // One that ended is replaced soon. One that turns this client away, or is not understood,
+        // is left alone as one that is not there.
+        if self.welcome && matches!(cause, LossCause::Ended | LossCause::System(_)) {
+            self.pause = STARTING.min(self.options.retry);
+        }
+        self.next_attempt = Instant::now() + self.pause;
         self.socket = None;
         self.unsent.clear();
         self.welcome = false;
         self.unanswered.clear();
         self.granted.clear();
         self.withdrawn = 0;
-        // One that is started anew is found soon, and one that stays away is left alone.
-        self.pause = STARTING.min(self.options.retry);
-        self.next_attempt = Instant::now() + self.pause;
         ReceiveError { cause }
     }
 

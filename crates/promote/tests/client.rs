@@ -265,6 +265,28 @@ fn a_monitor_that_does_not_listen_costs_offers_but_no_withdrawals() {
     assert_eq!(offers, offered);
 }
 
+/// A monitor that ends is replaced soon; one that does not want this client, or is not
+/// understood, will not want it a moment later either.
+#[test]
+fn a_monitor_that_turns_clients_away_is_left_alone() {
+    let monitor = Monitor::new("away");
+    let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Quota };
+    let version = MonitorMessage::Welcome { version: 2, loop_id: 3, segment_size: SIZE };
+    let cases = [(None, false), (Some(refusal), false), (Some(version), false), (Some(WELCOME), true)];
+    for (says, soon) in cases {
+        let (mut client, connection) = monitor.client();
+        if let Some(message) = says {
+            let page = memory(LOOP_PAGE);
+            let page = [page.writable.as_fd()];
+            say(&connection, message, if message == refusal { &[] } else { &page });
+        }
+        drop(connection);
+        while client.receive().is_ok() {}
+        let pause = client.next_attempt().unwrap().duration_since(Instant::now());
+        assert_eq!(pause < Duration::from_secs(60), soon, "{says:?}: {pause:?}");
+    }
+}
+
 #[test]
 fn the_last_word_of_a_monitor_is_heard() {
     let monitor = Monitor::new("word");
