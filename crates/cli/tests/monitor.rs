@@ -213,7 +213,7 @@ fn who_waits_hears_of_the_end() {
     monitor.signal(rustix::process::Signal::INT);
     let answer = receive(&mut client);
     assert!(
-        matches!(answer, Answer::Refused { token: told, reason: Reason::ShuttingDown } if told == token(1)),
+        matches!(answer, Answer::Refused { token: told, reason: Reason::NoMonitor } if told == token(1)),
         "{answer:?}"
     );
     monitor.ends();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use promote::wire::Token;
-use promote::{Connection, OtherLoop};
+use promote::{Connection, OtherLoop, Reason};
 use ring::layout::NO_SLEEPER;
 use sys::mapping::SharedMapping;
 
@@ -13,7 +13,7 @@ use crate::kernel;
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
-use crate::stats::{COUNTERS, Stays, count};
+use crate::stats;
 use crate::worth::Worth;
 
 /// Puts a connection on its rings, if the ledger agrees with the kernel and nobody is in the
@@ -25,21 +25,21 @@ pub(crate) fn adopt(
     own: SharedMapping,
     peer: SharedMapping,
     other: Arc<OtherLoop>,
-) -> Result<(), Stays> {
+) -> Result<(), Reason> {
     let raw = socket.fd.load(Ordering::Relaxed);
-    let Some(fd) = promoter::borrow(raw) else { return Err(Stays::Busy) };
+    let Some(fd) = promoter::borrow(raw) else { return Err(Reason::ClosedEarly) };
     // An accepted socket has its listener's mark, under which no bell would be readable.
     if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
-        return Err(Stays::Kernel);
+        return Err(Reason::Option);
     }
     let mut inner = socket.lock();
     if socket.holders.are_several() || inner.interest.is_one_of_several() {
-        return Err(Stays::Shared);
+        return Err(Reason::Shared);
     }
     // BUSY-PAIR: calls that began before count themselves; calls that begin now find it
     // promoted, and wait for the lock.
     if !socket.change_state(State::Offered, State::Promoted) {
-        return Err(Stays::Busy);
+        return Err(Reason::ClosedEarly);
     }
     let mut patience = 64;
     while socket.busy.load(Ordering::SeqCst) > 0 && patience > 0 {
@@ -48,7 +48,7 @@ pub(crate) fn adopt(
     }
     if socket.busy.load(Ordering::SeqCst) > 0 {
         socket.set_state(State::Offered);
-        return Err(Stays::Busy);
+        return Err(Reason::Busy);
     }
     let agreed = match sys::tcp::positions(fd) {
         Ok(Some(at)) => {
@@ -57,12 +57,12 @@ pub(crate) fn adopt(
         }
         Ok(None) | Err(_) => {
             socket.set_state(State::Offered);
-            return Err(Stays::Busy);
+            return Err(Reason::ClosedEarly);
         }
     };
     if !agreed {
         socket.set_state(State::Offered);
-        return Err(Stays::UnseenIo);
+        return Err(Reason::Bypass);
     }
     let written = socket.sent.load(Ordering::Relaxed);
     let consumed = socket.received.load(Ordering::Relaxed);
@@ -71,14 +71,13 @@ pub(crate) fn adopt(
     kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
     let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
         socket.set_state(State::Offered);
-        return Err(Stays::NoMemory);
+        return Err(Reason::NoMemory);
     };
     // Whoever waits for it may do so where the library does not see it, by edges: until it is known otherwise.
     let unseen = inner.interest.sets == 0;
     connection.rings_each(unseen);
     let armed = !unseen || !connection.arm().unwrap_or(true);
-    // One that comes back to rings counts once.
-    count(&COUNTERS.promoted, u64::from(socket.retreats.load(Ordering::Relaxed) == 0));
+    stats::in_memory(socket);
     promoter::answer_came();
     inner.promoted = Some(Box::new(Promoted {
         connection,

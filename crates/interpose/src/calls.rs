@@ -15,6 +15,7 @@ use libc::{
     epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr,
     socklen_t, ssize_t, timespec, timeval,
 };
+use promote::Reason;
 
 use crate::confined;
 use crate::descriptors;
@@ -33,7 +34,7 @@ use crate::send as sending;
 use crate::sets::Set;
 use crate::sockets::{self, Socket, State};
 use crate::spin;
-use crate::stats::{self, Stays};
+use crate::stats;
 use crate::table::{self, Entry};
 
 mod bytes;
@@ -261,7 +262,7 @@ fn sending_pieces(
                     Socket::one_more(&socket.messages_sent);
                 }
                 if flags & libc::MSG_OOB != 0 {
-                    stats::stays(Stays::Kernel);
+                    stats::stays(socket, Reason::Option);
                     kept_errno(|| promoter::keep_on_tcp(socket, number));
                 }
                 drop(busy);

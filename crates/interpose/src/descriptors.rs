@@ -6,6 +6,8 @@
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use promote::Reason;
+
 use crate::confined;
 use crate::fork;
 use crate::kernel;
@@ -13,7 +15,7 @@ use crate::leaving;
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Interest, Promoted, Socket, State};
-use crate::stats::{self, Stays};
+use crate::stats;
 use crate::table::{self, Entry};
 
 /// Whether the number is that of a child of vfork(2), which has its own descriptors, and this process's table.
@@ -249,7 +251,7 @@ fn audit(socket: &Socket, fd: c_int) {
     if let Some(Ok(Some(at))) = promoter::borrow(fd).map(sys::tcp::positions)
         && (at.written, at.consumed) != seen
     {
-        stats::stays(Stays::UnseenIo);
+        stats::stays(socket, Reason::Bypass);
     }
 }
 

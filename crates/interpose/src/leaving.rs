@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::iovec;
+use promote::Reason;
 use ring::{Front, Leaving};
 
 use crate::fork;
@@ -18,7 +19,7 @@ use crate::real;
 use crate::receive;
 use crate::sets;
 use crate::sockets::{self, Guard, Promoted, Socket, State};
-use crate::stats::{self, Stays};
+use crate::stats;
 use crate::table::{self, Entry};
 
 /// A call that the other end is just making takes a moment, unless it was stopped in the middle
@@ -40,8 +41,13 @@ const APART_MOST: usize = 64 << 20;
 
 /// Somebody else is about to use the socket of this descriptor.
 pub(crate) fn leave(fd: c_int) {
+    leave_for(fd, Reason::Shared);
+}
+
+/// The socket of this descriptor is the kernel's from here on.
+pub(crate) fn leave_for(fd: c_int, why: Reason) {
     if let Entry::Socket(number) = table::entry(fd) {
-        real::kept_errno(|| bring_back(number, sockets::at(number), fd));
+        real::kept_errno(|| bring_back(number, sockets::at(number), fd, why));
     }
 }
 
@@ -142,18 +148,18 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
 /// This process can have no promoted connection any more, nor get one.
 pub(crate) fn leave_all() {
     for (number, socket) in sockets::all() {
-        bring_back(number, socket, socket.fd.load(Ordering::Relaxed));
+        bring_back(number, socket, socket.fd.load(Ordering::Relaxed), Reason::Confined);
     }
 }
 
-fn bring_back(number: u32, socket: &'static Socket, fd: c_int) {
+fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     match socket.state() {
         State::Free | State::Kernel => {}
         State::Plain | State::Offered => {
             if socket.state() == State::Offered {
                 promoter::forget_offer(socket, number);
             }
-            stats::stays(Stays::Shared);
+            stats::stays(socket, why);
             socket.set_state(State::Kernel);
         }
         State::Promoted => {

@@ -5,13 +5,14 @@ use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::socklen_t;
+use promote::Reason;
 
 use crate::kernel;
 use crate::memory::{are_writable, is_readable, is_writable};
 use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Socket, State};
-use crate::stats::{self, Stays};
+use crate::stats;
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
 ///
@@ -68,7 +69,7 @@ pub(crate) unsafe fn set(
 ) -> Option<c_int> {
     let socket = sockets::at(number);
     if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
-        stats::stays(Stays::Kernel);
+        stats::stays(socket, Reason::Option);
         promoter::keep_on_tcp(socket, number);
         return None;
     }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use promote::OtherLoop;
-use promote::client::{Answer, Client, OfferError, Options, PeerLoop};
-use promote::wire::{Reason, Token};
+use promote::client::{Answer, Client, LossCause, OfferError, Options, PeerLoop};
+use promote::wire::Token;
+use promote::{OtherLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
@@ -21,7 +21,7 @@ use crate::settings::{Mode, Settings};
 use crate::signals::Quiet;
 use crate::sockets::{self, Socket, State};
 use crate::spin;
-use crate::stats::{self, COUNTERS, Stays, count};
+use crate::stats;
 use crate::uring;
 
 mod pace;
@@ -64,6 +64,8 @@ struct Promoter {
     leave_out: u32,
     /// An offer was taken back whose answer may be on its way.
     listens_until: Instant,
+    /// Why there is no monitor, while there is none.
+    absence: Reason,
 }
 
 static PROMOTER: Mutex<Option<Promoter>> = Mutex::new(None);
@@ -172,7 +174,7 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
     if socket.connects() {
         socket.looked_at.store(0, Ordering::Relaxed);
         socket.looked_when.store(milliseconds(), Ordering::Relaxed);
-        count(&COUNTERS.connections, 1);
+        stats::begins(socket);
     }
     if is_eager() && socket.state() == State::Plain {
         offer(socket, number);
@@ -245,6 +247,8 @@ fn offer(socket: &'static Socket, number: u32) -> bool {
     }
     if socket.holders.are_several() {
         // Those who fork for each connection close it in one of both processes.
+        stats::begins(socket);
+        stats::stays(socket, Reason::Shared);
         look_later(socket);
         return true;
     }
@@ -319,7 +323,7 @@ fn answered(socket: &Socket, becomes: State) -> bool {
 pub(crate) fn forked() {
     pages::forget();
     HIDDEN.store(-1, Ordering::Relaxed);
-    no_longer_offered();
+    no_longer_offered(|_| {});
     // Threads of the parent may have been in the middle of it.
     WAITING.store(0, Ordering::Relaxed);
     LISTENS.store(false, Ordering::Relaxed);
@@ -350,6 +354,7 @@ impl Promoter {
             others: Vec::new(),
             kept: Vec::new(),
             listens_until: Instant::now(),
+            absence: Reason::NoMonitor,
             ask_at: Instant::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
@@ -386,21 +391,23 @@ impl Promoter {
         ) else {
             return;
         };
+        // One that this process was forked with counts here from now on.
+        stats::begins(socket);
         let admitted = self.settings.admits(local.port(), peer.port());
         if !admitted || !sys::tcp::is_local(peer.ip()) {
-            stats::stays(if admitted { Stays::OtherHost } else { Stays::Ports });
+            stats::stays(socket, if admitted { Reason::OtherHost } else { Reason::Ports });
             socket.set_state(State::Kernel);
             return;
         }
         if self.leave_out > 0 && !is_eager() {
             self.leave_out -= 1;
-            return;
+            return stats::stays(socket, Reason::NoPeer);
         }
         if self.client.is_none() {
             uring::look();
         }
         if uring::is_here() {
-            stats::stays(Stays::IoUring);
+            stats::stays(socket, Reason::IoUring);
             return socket.set_state(State::Kernel);
         }
         let Some(token) = token(socket, number) else { return };
@@ -408,6 +415,7 @@ impl Promoter {
         match self.client().map(|client| client.offer(token, fd)) {
             Some(Ok(())) => {
                 family::offered();
+                stats::offered(socket);
                 self.expect_soon(Instant::now());
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 if !socket.change_state(State::Plain, State::Offered) {
@@ -416,12 +424,13 @@ impl Promoter {
                 }
             }
             None | Some(Err(OfferError::NoMonitor)) => {
-                count(&COUNTERS.without_monitor, 1);
+                stats::stays(socket, self.absence);
                 // Its end is heard only by listening; then another is looked for.
                 self.ask_at = Instant::now();
                 self.answers();
             }
-            Some(Err(OfferError::Full | OfferError::Descriptor(_))) => {}
+            Some(Err(OfferError::Full)) => stats::stays(socket, Reason::Rate),
+            Some(Err(OfferError::Descriptor(_))) => stats::stays(socket, Reason::NoMemory),
         }
     }
 
@@ -465,6 +474,7 @@ impl Promoter {
             came |= matches!(answer, Ok(Some(_)));
             match answer {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => {
+                    self.absence = Reason::NoMonitor;
                     if !pages::keep(loop_page) {
                         // Nobody would be told on it that this process sleeps.
                         MODE.store(Mode::Off as u32, Ordering::Relaxed);
@@ -483,7 +493,12 @@ impl Promoter {
                     }
                     return;
                 }
-                Err(_) => {
+                Err(loss) => {
+                    self.absence = match loss.cause {
+                        LossCause::Refused(reason) => reason,
+                        LossCause::Version { .. } | LossCause::Nonsense(_) => Reason::Version,
+                        _ => Reason::NoMonitor,
+                    };
                     self.lost();
                     return;
                 }
@@ -496,32 +511,28 @@ impl Promoter {
         LISTENS.store(false, Ordering::Relaxed);
         HIDDEN.store(-1, Ordering::Relaxed);
         self.kept.clear();
-        no_longer_offered();
+        no_longer_offered(|socket| stats::stays(socket, self.absence));
     }
 
     fn refused(&mut self, token: Token, reason: Reason) {
         family::refused();
         let Some(socket) = offered(token) else { return };
-        if reason == Reason::Rate {
+        stats::stays(socket, reason);
+        match reason {
             // Too much was offered at once: later it may be taken.
-            look_later(socket);
-            answered(socket, State::Plain);
-            return;
-        }
-        if reason == Reason::Unmatched {
-            // The other end does not run with Megapipe, or has had too little to do till now.
-            if !socket.unmatched.swap(true, Ordering::Relaxed) {
-                stats::refused(reason);
+            Reason::Rate => {
+                look_later(socket);
+                answered(socket, State::Plain);
             }
-            look_later(socket);
-            answered(socket, State::Plain);
-            self.unmet = (self.unmet + 1).min(UNMET_MAX);
-            self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
-            return;
+            // The other end does not run with Megapipe, or has had too little to do till now; or the policy may change.
+            Reason::NoPeer | Reason::OtherUser => {
+                look_later(socket);
+                answered(socket, State::Plain);
+                self.unmet = (self.unmet + 1).min(UNMET_MAX);
+                self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
+            }
+            _ => drop(answered(socket, State::Kernel)),
         }
-        settled(socket);
-        stats::refused(reason);
-        answered(socket, State::Kernel);
     }
 
     fn granted(&mut self, token: Token, own: SharedMapping, peer: SharedMapping, peer_loop: Arc<PeerLoop>) {
@@ -541,7 +552,7 @@ impl Promoter {
                     other
                 }
                 Err(_) => {
-                    stats::stays(Stays::NoMemory);
+                    stats::stays(socket, Reason::NoMemory);
                     answered(socket, State::Kernel);
                     self.withdraw(token, false);
                     return;
@@ -561,22 +572,15 @@ impl Promoter {
         };
         if socket.busy.load(Ordering::SeqCst) > 0 {
             IMPATIENT.store(true, Ordering::Relaxed);
+            stats::stays(socket, Reason::Busy);
             self.kept.push(grant);
             return;
         }
-        settled(socket);
         if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
-            stats::stays(why);
+            stats::stays(socket, why);
             answered(socket, State::Kernel);
             self.withdraw(token, false);
         }
-    }
-}
-
-/// A connection whose other end made no offer at first has met it, or was refused for good.
-fn settled(socket: &Socket) {
-    if socket.unmatched.swap(false, Ordering::Relaxed) {
-        stats::no_longer_refused(Reason::Unmatched);
     }
 }
 
@@ -589,9 +593,10 @@ struct Grant {
 }
 
 /// What was offered is on TCP again until it is looked at anew.
-fn no_longer_offered() {
+fn no_longer_offered(also: impl Fn(&Socket)) {
     for (_, socket) in sockets::all() {
         if socket.state() == State::Offered {
+            also(socket);
             look_later(socket);
             answered(socket, State::Plain);
         }

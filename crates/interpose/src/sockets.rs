@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::io::{self, Write};
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use promote::{Connection, OtherLoop};
 use rustix::fs::{Mode, OFlags};
@@ -17,6 +17,7 @@ use crate::holders::Holders;
 use crate::lock::{Held, Lock};
 use crate::promoter;
 use crate::signals;
+use crate::stats;
 
 /// How far a socket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +82,8 @@ pub(crate) struct Socket {
     pub(crate) looked_when: AtomicU64,
     /// Messages each way that connections were waited for when it was offered.
     pub(crate) patience: AtomicU32,
-    /// The monitor refused it because the other end had made no offer, and it counts as such.
-    pub(crate) unmatched: AtomicBool,
+    /// Why its connection is on TCP, or that it is in memory, as `stats` has it.
+    pub(crate) word: AtomicU8,
     /// Times in a row that it went back to TCP because its rings did not pay.
     pub(crate) retreats: AtomicU32,
     /// Its own.
@@ -322,7 +323,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.awaited.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
-    socket.unmatched.store(false, Ordering::Relaxed);
+    socket.word.store(0, Ordering::Relaxed);
     socket.patience.store(0, Ordering::Relaxed);
     socket.retreats.store(0, Ordering::Relaxed);
     socket.set_state(State::Plain);
@@ -332,6 +333,9 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
 /// Gives the record of a socket back, of which this process has no descriptor any more.
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
+    if socket.holders.are_several() {
+        stats::is_left_to_others(socket);
+    }
     socket.holders.give_up();
     if socket.connected.load(Ordering::Relaxed) {
         socket.connected.store(false, Ordering::Relaxed);
@@ -361,9 +365,10 @@ pub(crate) fn reset_locks() {
     all().for_each(|(_, socket)| socket.lock.reset());
 }
 
-/// In the child of a fork: what is promoted is the parent's until it is used here.
+/// In the child of a fork: what is promoted is the parent's until it is used here, and connections count there.
 pub(crate) fn inherit() {
     for (_, socket) in all() {
+        socket.word.store(0, Ordering::Relaxed);
         if let Some(promoted) =
             socket.try_lock_alone().as_mut().and_then(|inner| inner.promoted.as_deref_mut())
         {

@@ -36,7 +36,7 @@ pub fn start(settings: Settings) {
     if settings.stats != Stats::None {
         let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
         let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
-        let _ = REPORT.set(Report { name: promoter::program_name(), log, error, of: settings.stats });
+        let _ = REPORT.set(Report { name: promoter::program_name(), log, error });
     }
     promoter::start(settings);
     descriptors::inherited();
@@ -48,8 +48,6 @@ struct Report {
     log: Option<CString>,
     /// Which file standard error was at the start.
     error: Option<(u64, u64)>,
-    /// Which process tells even if it had no connections.
-    of: Stats,
 }
 
 static REPORT: OnceLock<Report> = OnceLock::new();
@@ -90,11 +88,12 @@ pub(crate) fn forked() {
 fn tell() {
     let Some(report) = REPORT.get() else { return };
     let pid = std::process::id();
-    if stats::is_idle() && report.of != Stats::Of(pid) {
+    let summary = stats::COUNTERS.summary();
+    if summary.is_idle() {
         return;
     }
     let mut text = Text { room: [0; LONGEST], len: 0 };
-    let _ = stats::summary(&mut text, &report.name, pid);
+    let _ = summary.write(&mut text, &report.name, pid, None);
     crate::real::kept_errno(|| {
         let logged = report.log.as_ref().is_some_and(|path| {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;

@@ -8,6 +8,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use promote::Reason;
 use rustix::fs::{Dir, Mode, OFlags};
 
 use crate::leaving;
@@ -29,7 +30,7 @@ pub(crate) fn was_made() {
     let ours = |fd: &i32| {
         table::socket(*fd).is_some_and(|socket| matches!(socket.state(), State::Promoted | State::Offered))
     };
-    (0..table::end()).filter(ours).for_each(leaving::leave);
+    (0..table::end()).filter(ours).for_each(|fd| leaving::leave_for(fd, Reason::IoUring));
 }
 
 /// Looks for one among the descriptors, before anything is promoted.

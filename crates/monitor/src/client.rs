@@ -49,8 +49,8 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn refused(&mut self, reason: Reason) {
-        if let Some(place) = Reason::ALL.iter().position(|known| *known == reason) {
-            self.refused[place] += 1;
+        if let Some(count) = self.refused.get_mut(reason.index()) {
+            *count += 1;
         }
     }
 }

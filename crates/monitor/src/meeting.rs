@@ -259,15 +259,15 @@ impl Meeting {
         }
         let verified = self.verifier.examine(descriptor)?;
         if self.promoted.contains_key(&verified.end.cookie) {
-            return Err(Reason::Changed);
+            return Err(Reason::ClosedEarly);
         }
         let earlier = self.offers.same(&verified.end);
         if earlier.is_some_and(|earlier| self.verifier.is_still(&earlier.verified)) {
             // Another holder of the same end was faster.
-            return Err(Reason::Unmatched);
+            return Err(Reason::NoPeer);
         }
         if let Some(stale) = self.take(Offers::take_same, &verified) {
-            self.refuse(stale.party, Reason::Changed, now);
+            self.refuse(stale.party, Reason::ClosedEarly, now);
         }
         let expires = now + self.policy.limits.offer_expires(verified.is_kept());
         if let Some(mirror) = self.take(Offers::take_mirror, &verified) {
@@ -275,7 +275,7 @@ impl Meeting {
                 return self.unite([mirror, Offer { party, verified, expires }], now);
             }
             // Of a connection that had these addresses before.
-            self.refuse(mirror.party, Reason::Changed, now);
+            self.refuse(mirror.party, Reason::ClosedEarly, now);
         }
         self.wait_if_allowed(Offer { party, verified, expires })
     }
@@ -303,7 +303,7 @@ impl Meeting {
     }
 
     fn wait_if_allowed(&mut self, offer: Offer) -> Result<(), Reason> {
-        let Some(client) = self.clients.get(&offer.party.client) else { return Err(Reason::Unmatched) };
+        let Some(client) = self.clients.get(&offer.party.client) else { return Err(Reason::NoPeer) };
         if offer.verified.is_kept() && !self.ledger.may_keep(client.subject.uid, &self.policy.limits) {
             return Err(Reason::Quota);
         }
@@ -332,8 +332,8 @@ impl Meeting {
             return self.hold_up(offers, *client);
         }
         if !self.verifier.is_still(&own.verified) {
-            self.refuse(parties[0], Reason::Changed, now);
-            return Err(Reason::Changed);
+            self.refuse(parties[0], Reason::ClosedEarly, now);
+            return Err(Reason::ClosedEarly);
         }
         if let Err(reason) = self.grant(&offers, now) {
             self.refuse(parties[0], reason, now);
@@ -363,8 +363,8 @@ impl Meeting {
             offers.iter().for_each(|offer| self.release(offer));
             let [first, second] = offers;
             if !self.verifier.is_still(&first.verified) {
-                self.refuse(first.party, Reason::Changed, now);
-                self.refuse(second.party, Reason::Changed, now);
+                self.refuse(first.party, Reason::ClosedEarly, now);
+                self.refuse(second.party, Reason::ClosedEarly, now);
                 continue;
             }
             let party = second.party;
@@ -382,7 +382,7 @@ impl Meeting {
     fn grant(&mut self, offers: &[Offer; 2], now: Instant) -> Result<(), Reason> {
         let parties = offers.each_ref().map(|offer| offer.party);
         let [Some(a), Some(b)] = parties.map(|party| self.clients.get(&party.client)) else {
-            return Err(Reason::Unmatched);
+            return Err(Reason::NoPeer);
         };
         let Verified { end, .. } = &offers[1].verified;
         let connection = Connection {
@@ -451,7 +451,7 @@ impl Meeting {
         };
         let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];
         for (own, other) in [(0, 1), (1, 0)] {
-            let Some(peer_loop) = &clients[other].greeted else { return Err(Reason::Unmatched) };
+            let Some(peer_loop) = &clients[other].greeted else { return Err(Reason::NoPeer) };
             let message = MonitorMessage::Grant {
                 token: parties[own].token,
                 peer_loop: peer_loop.id,
@@ -462,7 +462,7 @@ impl Meeting {
             if let Err(error) = clients[own].hand(message, &descriptors) {
                 tracing::debug!(client = parties[own].client.0, %error, "a grant cannot be sent");
                 return Err(match error.raw_os_error() {
-                    Some(libc::EPIPE | libc::ECONNRESET) => Reason::Changed,
+                    Some(libc::EPIPE | libc::ECONNRESET) => Reason::ClosedEarly,
                     // Too many descriptors are under way (unix(7)); they may come again.
                     Some(libc::ETOOMANYREFS) => Reason::Rate,
                     _ => Reason::NoMemory,
@@ -477,7 +477,7 @@ impl Meeting {
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some(offer) = self.offers.take_expired(now) {
             self.release(&offer);
-            self.refuse(offer.party, Reason::Unmatched, now);
+            self.refuse(offer.party, Reason::NoPeer, now);
         }
     }
 
@@ -485,7 +485,7 @@ impl Meeting {
     pub(crate) fn shut_down(&mut self, now: Instant) {
         while let Some(offer) = self.offers.take_any() {
             self.release(&offer);
-            self.refuse(offer.party, Reason::ShuttingDown, now);
+            self.refuse(offer.party, Reason::NoMonitor, now);
         }
     }
 
@@ -497,7 +497,7 @@ impl Meeting {
             self.unwell.push(party.client);
         }
         // Everyday ones, and those that a flood would repeat, only where they are asked for.
-        let quiet = matches!(reason, Reason::Unmatched | Reason::Rate | Reason::ShuttingDown);
+        let quiet = matches!(reason, Reason::NoPeer | Reason::Rate | Reason::NoMonitor);
         if quiet || !self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
             tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "refused");
         } else {

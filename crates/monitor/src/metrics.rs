@@ -40,7 +40,7 @@ struct Label(Reason);
 
 impl EncodeLabelValue for Label {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> std::fmt::Result {
-        self.0.name().encode(encoder)
+        self.0.word().encode(encoder)
     }
 }
 
@@ -74,7 +74,7 @@ impl Metrics {
         registry.register("promoted_ends", help, levels.promoted.clone());
         registry.register("segment_bytes", "Bytes of the segments of all of them", levels.bytes.clone());
         // A reason that has not occurred is a zero, not an absence.
-        for reason in Reason::ALL {
+        for reason in Reason::OF_MONITOR {
             drop(metrics.refusals.get_or_create(&Refusal { reason: Label(reason) }));
         }
         metrics
@@ -84,9 +84,9 @@ impl Metrics {
         self.refusals.get_or_create(&Refusal { reason: Label(reason) }).inc();
     }
 
-    /// Refusals of all reasons, in the order of [`Reason::ALL`].
+    /// Refusals of all reasons, in the order of [`Reason::OF_MONITOR`].
     pub(crate) fn refusals(&self) -> Refusals {
-        Reason::ALL.map(|reason| self.refusals.get_or_create(&Refusal { reason: Label(reason) }).get())
+        Reason::OF_MONITOR.map(|reason| self.refusals.get_or_create(&Refusal { reason: Label(reason) }).get())
     }
 
     pub(crate) fn reloaded(&self, good: bool) {

@@ -348,7 +348,7 @@ impl Monitor {
 
     fn cut_off(&mut self, id: ClientId, breach: &str) {
         self.meeting.metrics.protocol_errors.inc();
-        self.meeting.metrics.refused(Reason::Protocol);
+        self.meeting.metrics.refused(Reason::Version);
         if let Some(client) = self.meeting.clients.get_mut(&id) {
             tracing::warn!(
                 client = id.0,
@@ -358,7 +358,7 @@ impl Monitor {
                 breach,
                 "a client that breaks the protocol is cut off"
             );
-            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Protocol });
+            client.say(MonitorMessage::Refuse { token: None, reason: Reason::Version });
         }
         self.remove(id);
     }

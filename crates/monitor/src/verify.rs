@@ -36,7 +36,7 @@ impl Verifier {
         let foreign = end.namespace != self.diag.namespace();
         // A socket connected to itself has no other end.
         if end.local == end.peer || (!foreign && !tcp::is_local(end.peer.ip())) {
-            return Err(Reason::NotThisHost);
+            return Err(Reason::OtherHost);
         }
         Ok(Verified { end, kept: foreign.then_some(descriptor) })
     }
@@ -70,11 +70,11 @@ impl Verified {
 fn look(descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
     match tcp::end(descriptor) {
         Ok(end) if end.state == ESTABLISHED => Ok(end),
-        Ok(_) | Err(NotAnEnd::NotConnected) => Err(Reason::NotConnected),
-        Err(NotAnEnd::NotTcp) => Err(Reason::NotTcp),
+        Ok(_) | Err(NotAnEnd::NotConnected) => Err(Reason::ClosedEarly),
+        Err(NotAnEnd::NotTcp) => Err(Reason::ClosedEarly),
         Err(NotAnEnd::Untold(error)) => {
             tracing::warn!(%error, "the kernel does not tell of a socket");
-            Err(Reason::NotTcp)
+            Err(Reason::ClosedEarly)
         }
     }
 }

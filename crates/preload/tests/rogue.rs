@@ -184,7 +184,7 @@ impl Talk {
 
     fn say(&mut self, client: &OwnedFd) {
         let token = self.token();
-        let reason = Reason::ALL[self.random.below(Reason::ALL.len())];
+        let reason = Reason::OF_MONITOR[self.random.below(Reason::OF_MONITOR.len())];
         let some = if self.random.below(16) > 0 { Token::new(token) } else { None };
         let (message, count) = match self.random.below(8) {
             0 => (MonitorMessage::Welcome { version: 1, loop_id: 7, segment_size: SIZE }, 1),

@@ -13,8 +13,9 @@ pub use sys::mapping::SharedMapping;
 use sys::memory_file::{self, UnsoundFile};
 use sys::packet;
 
+use crate::Reason;
 use crate::place::{ConnectError, Place, runtime_directory, variable};
-use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Reason, Token};
+use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Packet, Token};
 
 /// Bytes of a loop page.
 pub const LOOP_PAGE: usize = 4096;

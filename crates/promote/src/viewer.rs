@@ -8,10 +8,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use sys::packet;
 
+use crate::Reason;
 use crate::client::PROTOCOL;
 use crate::place::{ConnectError, Place, runtime_directory, variable};
 use crate::wire::view::{self, Loop, Promoted, Record, Totals};
-use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name, Reason};
+use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
 
 /// How long a monitor may take for the next packet.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -129,7 +130,7 @@ impl Viewer {
                             standstills += usize::from(next == Some(place));
                             break next;
                         }
-                        MonitorMessage::Refuse { reason: Reason::Protocol, .. } => {
+                        MonitorMessage::Refuse { reason: Reason::Version, .. } => {
                             return Err(ViewError::Unknown);
                         }
                         MonitorMessage::Refuse { reason, .. } => return Err(ViewError::Refused(reason)),

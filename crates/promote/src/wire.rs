@@ -6,10 +6,12 @@ mod fields;
 mod packet;
 pub mod view;
 
-pub use fields::{NAME_BYTES, Name, Reason, Token};
+pub use fields::{NAME_BYTES, Name, Token};
 pub use packet::{DecodeError, MOST_BYTES, Packet, VERSION};
 use packet::{Reader, Writer};
 use view::Place;
+
+use crate::Reason;
 
 const HELLO: u16 = 1;
 const WELCOME: u16 = 2;
@@ -212,7 +214,7 @@ impl MonitorMessage {
                 fields.expect(12)?;
                 let token = Token::new(fields.u64());
                 let number = fields.u32();
-                let reason = Reason::from_number(number).ok_or(DecodeError::Reason(number))?;
+                let reason = Reason::of_monitor(number).ok_or(DecodeError::Reason(number))?;
                 MonitorMessage::Refuse { token, reason }
             }
             END => {
@@ -259,9 +261,9 @@ mod tests {
             (token(), any::<u32>(), any::<u32>()).prop_map(|(token, peer_loop, segment_size)| {
                 MonitorMessage::Grant { token, peer_loop, segment_size }
             }),
-            (any::<u64>(), 0..Reason::ALL.len()).prop_map(|(token, reason)| MonitorMessage::Refuse {
+            (any::<u64>(), 0..Reason::OF_MONITOR.len()).prop_map(|(token, reason)| MonitorMessage::Refuse {
                 token: Token::new(token),
-                reason: Reason::ALL[reason]
+                reason: Reason::OF_MONITOR[reason]
             }),
             prop::option::of(view::tests::place()).prop_map(|next| MonitorMessage::End { next }),
         ]
@@ -336,7 +338,7 @@ mod tests {
         let offer = ClientMessage::Offer { token: Token(0x0102_0304) }.encode();
         assert_eq!(offer.as_bytes(), &[3, 0, 1, 0, 16, 0, 0, 0, 4, 3, 2, 1, 0, 0, 0, 0]);
         let refuse = MonitorMessage::Refuse { token: Token::new(1), reason: Reason::Policy }.encode();
-        assert_eq!(refuse.as_bytes(), &[5, 0, 1, 0, 20, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0]);
+        assert_eq!(refuse.as_bytes(), &[5, 0, 1, 0, 20, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
     }
 
     #[test]

@@ -175,8 +175,8 @@ fn each_offer_has_one_answer() {
     let out_of_turn: &[&[Said<'_>]] = &[
         &[(WELCOME, &page)],
         &[(grant(2), &memory)],
-        &[(refuse(2, Reason::Unmatched), &[])],
-        &[(refuse(u64::MAX, Reason::Unmatched), &[])],
+        &[(refuse(2, Reason::NoPeer), &[])],
+        &[(refuse(u64::MAX, Reason::NoPeer), &[])],
         &[(refusal, &[]), (refusal, &[])],
         &[(refusal, &[]), (grant(1), &memory)],
         &[(grant(1), &memory), (grant(1), &memory)],

@@ -136,7 +136,7 @@ fn seconds(milliseconds: u64) -> f64 {
 }
 
 fn by_reason(refusals: &Refusals) -> BTreeMap<&'static str, u64> {
-    Reason::ALL.iter().zip(refusals).map(|(reason, count)| (reason.name(), *count)).collect()
+    Reason::OF_MONITOR.iter().zip(refusals).map(|(reason, count)| (reason.word(), *count)).collect()
 }
 
 impl Flow {

@@ -14,6 +14,7 @@ mod obstacles;
 mod pace;
 mod places;
 mod promotion;
+mod reasons;
 mod shots;
 mod support;
 mod users;

@@ -84,6 +84,12 @@ impl Drop for Place {
     }
 }
 
+/// A program with two connections: both ends of one.
+pub(crate) const PAIR: &str = "import socket
+listener = socket.create_server((\"127.0.0.1\", 0))
+client = socket.create_connection(listener.getsockname())
+listener.accept()";
+
 /// A command without what the tests themselves may have been started with.
 pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);

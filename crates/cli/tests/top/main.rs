@@ -231,7 +231,7 @@ fn numbers_are_those_of_what_was_sent() {
         assert_eq!(told[field], value, "{field}: {told:#}");
     }
     assert_eq!(told["segment_bytes"], 4 * 262_144);
-    assert_eq!(told["refusals"].as_object().unwrap().len(), 12);
+    assert_eq!(told["refusals"].as_object().unwrap().len(), promote::Reason::OF_MONITOR.len());
     assert!(told["refusals"].as_object().unwrap().values().all(|count| count == 0), "{told:#}");
     let total: usize = TRAFFIC.iter().map(|(messages, bytes)| messages * bytes).sum();
     for pid in [server.pid(), client.pid()] {
@@ -354,7 +354,7 @@ fn an_older_monitor_is_told_from_a_broken_one() {
     let socket = accept(&listener);
     for message in [
         MonitorMessage::Welcome { version: 1, loop_id: 1, segment_size: 8192 },
-        MonitorMessage::Refuse { token: None, reason: Reason::Protocol },
+        MonitorMessage::Refuse { token: None, reason: Reason::Version },
     ] {
         sys::packet::send(socket.as_fd(), message.encode().as_bytes(), &[]).unwrap();
     }
@@ -380,7 +380,7 @@ fn an_answer_without_an_end_is_nonsense() {
         bytes: 0,
         offers: 0,
         granted: 0,
-        refused: [0; 12],
+        refused: [0; promote::Reason::OF_MONITOR.len()],
     };
     for stands_at in [From::FIRST, From { section: Section::Promoted, after: 7 }] {
         let place = Place::new("endless");

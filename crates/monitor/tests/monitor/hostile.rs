@@ -60,7 +60,7 @@ impl Raw {
     }
 
     fn is_cut_off(&self) {
-        let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Protocol };
+        let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Version };
         loop {
             match self.receive() {
                 Some(MonitorMessage::Welcome { .. }) => {}

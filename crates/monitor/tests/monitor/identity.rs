@@ -60,7 +60,7 @@ fn a_successor_on_the_same_ports_is_not_its_predecessor() {
     // The other end of the successor mirrors the offer that waits, but that one is of a
     // socket that is gone.
     offer(&mut b, 1, &successor.1);
-    assert_eq!(refused(&mut a), (token(1), Reason::Changed));
+    assert_eq!(refused(&mut a), (token(1), Reason::ClosedEarly));
     offer(&mut a, 2, &successor.0);
     assert_eq!(granted(&mut a).token, token(2));
     assert_eq!(granted(&mut b).token, token(1));
@@ -73,7 +73,7 @@ fn a_successor_on_the_same_ports_is_not_its_predecessor() {
     vanish(pair);
     let successor = connection_at(address);
     offer(&mut b, 3, &successor.0);
-    assert_eq!(refused(&mut a), (token(3), Reason::Changed));
+    assert_eq!(refused(&mut a), (token(3), Reason::ClosedEarly));
     offer(&mut a, 4, &successor.1);
     granted(&mut a);
     granted(&mut b);
@@ -90,12 +90,12 @@ fn one_end_is_promoted_once() {
     await_metric(&running.place, "waiting_offers", 1);
     // Another holder of the same socket.
     offer(&mut b, 1, &near.try_clone().unwrap());
-    assert_eq!(refused(&mut b), (token(1), Reason::Unmatched));
+    assert_eq!(refused(&mut b), (token(1), Reason::NoPeer));
     offer(&mut b, 2, &far);
     granted(&mut a);
     granted(&mut b);
     offer(&mut b, 3, &near);
-    assert_eq!(refused(&mut b), (token(3), Reason::Changed));
+    assert_eq!(refused(&mut b), (token(3), Reason::ClosedEarly));
     drop((a, b));
     running.end();
 }
@@ -150,7 +150,7 @@ fn the_same_addresses_in_two_namespaces_do_not_meet() {
     far.set_read_timeout(Some(WATCHDOG)).unwrap();
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
     offer(&mut b, 5, &far);
-    assert_eq!(refused(&mut b), (token(5), Reason::NotConnected));
+    assert_eq!(refused(&mut b), (token(5), Reason::ClosedEarly));
     drop((a, b));
     running.end();
 }
@@ -186,7 +186,7 @@ fn a_client_that_is_killed_takes_its_offers_along() {
     await_metric(&running.place, "waiting_offers", 0);
     // Whether the FIN or the offer is seen first, there is nobody to meet.
     offer(&mut a, 1, &far);
-    assert_eq!(refused(&mut a), (token(1), Reason::NotConnected));
+    assert_eq!(refused(&mut a), (token(1), Reason::ClosedEarly));
     promote(&mut a, &mut b, 2);
     drop((a, b));
     running.end();

@@ -66,7 +66,7 @@ fn a_waiting_offer_keeps_no_connection_open() {
     assert_eq!(far.read(&mut [0]).unwrap(), 0);
     // The other end is half closed by now, and so no longer of interest.
     offer(&mut a, 2, &far);
-    assert_eq!(refused(&mut a), (token(2), promote::Reason::NotConnected));
+    assert_eq!(refused(&mut a), (token(2), promote::Reason::ClosedEarly));
     drop(a);
     running.end();
 }

@@ -22,18 +22,18 @@ fn descriptors_that_are_no_local_connection() {
     let (near, _far) = connection("127.0.0.1", "127.0.0.1");
     let file = std::fs::File::open("/proc/self/exe").unwrap();
     let cases = [
-        (udp.as_fd(), Reason::NotTcp),
-        (unix.as_fd(), Reason::NotTcp),
-        (pipe.as_fd(), Reason::NotTcp),
-        (file.as_fd(), Reason::NotTcp),
-        (listener.as_fd(), Reason::NotConnected),
-        (near.as_fd(), Reason::Unmatched),
+        (udp.as_fd(), Reason::ClosedEarly),
+        (unix.as_fd(), Reason::ClosedEarly),
+        (pipe.as_fd(), Reason::ClosedEarly),
+        (file.as_fd(), Reason::ClosedEarly),
+        (listener.as_fd(), Reason::ClosedEarly),
+        (near.as_fd(), Reason::NoPeer),
     ];
     for (number, (descriptor, reason)) in (1..).zip(cases) {
         a.offer(token(number), descriptor).unwrap();
         assert_eq!(refused(&mut a), (token(number), reason));
     }
-    assert_eq!(metric(&running.place, "refusals_total{reason=\"not-tcp\"}"), 4);
+    assert_eq!(metric(&running.place, "refusals_total{reason=\"closed-early\"}"), 5);
     assert_eq!(metric(&running.place, "offers_total"), 6);
     drop(a);
     running.end();
@@ -48,7 +48,7 @@ fn a_connection_to_itself() {
     socket.bind(&any.into()).unwrap();
     socket.connect(&socket.local_addr().unwrap()).unwrap();
     offer(&mut a, 1, &socket);
-    assert_eq!(refused(&mut a), (token(1), Reason::NotThisHost));
+    assert_eq!(refused(&mut a), (token(1), Reason::OtherHost));
     drop(a);
     running.end();
 }

@@ -41,7 +41,7 @@ fn everything_is_told_page_by_page() {
     let grants = promoted(&mut a, &mut b, 1..=100);
     let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     offer(&mut a, 1000, &udp);
-    assert_eq!(refused(&mut a).1, Reason::NotTcp);
+    assert_eq!(refused(&mut a).1, Reason::ClosedEarly);
     // What a program would write.
     set_word(&grants[0][0].own, 12, 1);
     set_word(&grants[0][0].own, 1024, 5000);
@@ -53,7 +53,7 @@ fn everything_is_told_page_by_page() {
     assert_eq!((totals.clients, totals.promoted, totals.offers, totals.granted), (3, 200, 201, 200));
     assert_eq!(totals.bytes, 200 * 262_144);
     assert_eq!(totals.refused.iter().sum::<u64>(), 1);
-    assert_eq!(totals.refused[Reason::NotTcp as usize - 1], 1);
+    assert_eq!(totals.refused[Reason::ClosedEarly.index()], 1);
     let loops: Vec<_> = seen.loops.iter().map(|client| (client.name.to_string(), client.promoted)).collect();
     assert_eq!(loops, [("first".to_owned(), 0), ("a".to_owned(), 100), ("b".to_owned(), 100)]);
     assert_eq!(seen.loops[1].refused, totals.refused);
@@ -204,7 +204,7 @@ fn a_question_comes_after_a_hello() {
     let asker = raw(&running);
     say(&asker, ClientMessage::Query { from: Place::FIRST }).unwrap();
     let answer = MonitorMessage::decode(&hear(&asker)).unwrap();
-    assert_eq!(answer, MonitorMessage::Refuse { token: None, reason: Reason::Protocol });
+    assert_eq!(answer, MonitorMessage::Refuse { token: None, reason: Reason::Version });
     // Places where nothing is.
     let asker = raw(&running);
     say(&asker, HELLO()).unwrap();
@@ -240,7 +240,7 @@ fn a_user_is_told_what_is_his() {
         receive(&mut own);
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         offer(&mut own, 1, &udp);
-        assert_eq!(refused(&mut own).1, Reason::NotTcp);
+        assert_eq!(refused(&mut own).1, Reason::ClosedEarly);
         (nothing, view.look().unwrap())
     });
     let (nothing, own) = looked.join().unwrap();
@@ -249,7 +249,7 @@ fn a_user_is_told_what_is_his() {
     assert_eq!((totals.clients, totals.promoted, totals.offers, totals.bytes), (0, 0, 0, 0));
     assert_eq!((own.totals.clients, own.totals.offers, own.loops.len()), (1, 1, 1));
     assert_eq!(own.loops[0].uid, 65_534);
-    assert_eq!(own.totals.refused[Reason::NotTcp as usize - 1], 1);
+    assert_eq!(own.totals.refused[Reason::ClosedEarly.index()], 1);
     assert_eq!(viewer(&running).look().unwrap().promoted.len(), 6);
     drop((a, b, first));
     running.end();

@@ -1,4 +1,4 @@
-//! What fields of messages mean: tokens, reasons and names.
+//! What fields of messages mean: tokens and names.
 
 use std::fmt;
 
@@ -19,83 +19,6 @@ impl Token {
     /// The number.
     pub const fn get(self) -> u64 {
         self.0
-    }
-}
-
-/// Why the monitor refuses. Final for the connection that was offered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u32)]
-pub enum Reason {
-    /// The descriptor is no TCP socket.
-    NotTcp = 1,
-    /// The peer's address is not on this host.
-    NotThisHost = 2,
-    /// The socket is not connected, or no longer in both directions.
-    NotConnected = 3,
-    /// The policy does not let these two share memory.
-    Policy = 4,
-    /// One of the two users has all the memory, or all the waiting offers, he may have.
-    Quota = 5,
-    /// This client offers faster than it may.
-    Rate = 6,
-    /// The system had no memory or descriptors left.
-    NoMemory = 7,
-    /// The other end did not offer the connection in time.
-    Unmatched = 8,
-    /// When both ends had offered, the sockets no longer were that connection.
-    Changed = 9,
-    /// Urgent data is under way.
-    UrgentData = 10,
-    /// The monitor ends.
-    ShuttingDown = 11,
-    /// The client broke the protocol.
-    Protocol = 12,
-}
-
-impl Reason {
-    /// Every reason, in the order of their numbers.
-    pub const ALL: [Reason; 12] = [
-        Reason::NotTcp,
-        Reason::NotThisHost,
-        Reason::NotConnected,
-        Reason::Policy,
-        Reason::Quota,
-        Reason::Rate,
-        Reason::NoMemory,
-        Reason::Unmatched,
-        Reason::Changed,
-        Reason::UrgentData,
-        Reason::ShuttingDown,
-        Reason::Protocol,
-    ];
-
-    /// Its name in logs and metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reason::NotTcp => "not-tcp",
-            Reason::NotThisHost => "not-this-host",
-            Reason::NotConnected => "not-connected",
-            Reason::Policy => "policy",
-            Reason::Quota => "quota",
-            Reason::Rate => "rate",
-            Reason::NoMemory => "no-memory",
-            Reason::Unmatched => "unmatched",
-            Reason::Changed => "changed",
-            Reason::UrgentData => "urgent-data",
-            Reason::ShuttingDown => "shutting-down",
-            Reason::Protocol => "protocol",
-        }
-    }
-
-    pub(super) fn from_number(number: u32) -> Option<Reason> {
-        let index = usize::try_from(number).ok()?.checked_sub(1)?;
-        Reason::ALL.get(index).copied()
-    }
-}
-
-impl fmt::Display for Reason {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(self.name())
     }
 }
 

@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub use ring::Words;
 
-use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Reason, Writer};
+use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Writer};
+use crate::Reason;
 
 /// Kinds of records, as their first field has them.
 const TOTALS: u32 = 1;
@@ -13,8 +14,8 @@ const LOOP: u32 = 2;
 const PROMOTED: u32 = 3;
 
 /// Bytes of a record's fields, with that of its kind.
-const TOTALS_BYTES: usize = 4 * 4 + 8 * 7 + 8 * Reason::ALL.len();
-const LOOP_BYTES: usize = 4 * 5 + NAME_BYTES + 8 * 6 + 8 * Reason::ALL.len();
+const TOTALS_BYTES: usize = 4 * 4 + 8 * 7 + 8 * Reason::OF_MONITOR.len();
+const LOOP_BYTES: usize = 4 * 5 + NAME_BYTES + 8 * 6 + 8 * Reason::OF_MONITOR.len();
 const PROMOTED_BYTES: usize = 4 + 8 * 4 + 2 * ADDRESS_BYTES + 8 + 4 + 4 * 3 + 8 * 7;
 /// An IPv6 address, or an IPv4 one mapped into it, and a port.
 const ADDRESS_BYTES: usize = 18;
@@ -68,8 +69,8 @@ impl Place {
     }
 }
 
-/// Refusals, by reason in the order of [`Reason::ALL`].
-pub type Refusals = [u64; Reason::ALL.len()];
+/// Refusals, by reason in the order of [`Reason::OF_MONITOR`].
+pub type Refusals = [u64; Reason::OF_MONITOR.len()];
 
 /// What the monitor counts: all of it for root and the monitor's own user; for others what
 /// concerns their clients that are connected.

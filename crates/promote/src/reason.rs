@@ -1,0 +1,124 @@
+//! Why a connection is not in shared memory: one closed list, whose words `--stats`,
+//! `megapipe top`, the monitor's metrics and logs, and docs/run.md share.
+
+use std::fmt;
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident = $number:literal, $word:literal;)*) => {
+        /// Why a connection stays on TCP.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u32)]
+        pub enum Reason { $($(#[$doc])* $name = $number),* }
+
+        impl Reason {
+            /// Every reason, in the order of their numbers, which begin at 1.
+            pub const ALL: [Reason; [$($number),*].len()] = [$(Reason::$name),*];
+
+            /// Its word.
+            pub const fn word(self) -> &'static str {
+                match self { $(Reason::$name => $word),* }
+            }
+        }
+    };
+}
+
+// Those that a monitor gives come first: REFUSE carries their numbers.
+reasons! {
+    /// The other endpoint was not offered: its program is not under Megapipe, talks to another
+    /// monitor, or finds the traffic too little.
+    NoPeer = 1, "no-peer";
+    /// The other endpoint is another user's, and nothing lets the two share.
+    OtherUser = 2, "other-user";
+    /// The policy does not let these two programs of one user share.
+    Policy = 3, "policy";
+    /// One of the two users has all the memory, waiting offers or clients that it may have.
+    Quota = 4, "quota";
+    /// This program offers faster than it may; it offers the connection again later.
+    Rate = 5, "rate";
+    /// The system has no memory, mappings or descriptors left.
+    NoMemory = 6, "no-memory";
+    /// The other endpoint is on another host, or the socket is its own peer.
+    OtherHost = 7, "other-host";
+    /// It ended, or was about to, before both endpoints had their memory.
+    ClosedEarly = 8, "closed-early";
+    /// No monitor answered, or it ended.
+    NoMonitor = 9, "no-monitor";
+    /// The monitor speaks another version of the protocol.
+    Version = 10, "version";
+    /// It carried too few messages, or too few a second.
+    LittleTraffic = 11, "little-traffic";
+    /// `--promote observe`.
+    Observe = 12, "observe";
+    /// `--only` or `--not`.
+    Ports = 13, "ports";
+    /// An option or urgent data that only the kernel can give.
+    Option = 14, "option";
+    /// The program has an io_uring, by which it may read and write unseen.
+    IoUring = 15, "io_uring";
+    /// The kernel counted other bytes than the library saw.
+    Bypass = 16, "bypass";
+    /// Several processes or epoll sets have it, or it went to another program.
+    Shared = 17, "shared";
+    /// A call was under way on it whenever it could have changed.
+    Busy = 18, "busy";
+    /// The process forbids itself system calls.
+    Confined = 19, "confined";
+}
+
+impl Reason {
+    /// Those that a monitor gives.
+    pub const OF_MONITOR: [Reason; Reason::Version as usize] =
+        *Reason::ALL.first_chunk().expect("the monitor's are the first");
+
+    /// The monitor's reason of a number.
+    pub(crate) fn of_monitor(number: u32) -> Option<Reason> {
+        let index = usize::try_from(number).ok()?.checked_sub(1)?;
+        Reason::OF_MONITOR.get(index).copied()
+    }
+
+    /// Its place in [`Reason::ALL`].
+    pub const fn index(self) -> usize {
+        self as usize - 1
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.word())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first column of the table behind `heading`, without its markup.
+    fn words(document: &str, heading: &str) -> Vec<String> {
+        let table = document.split_once(heading).expect("the table's heading").1;
+        let rows = table.lines().skip_while(|line| !line.starts_with('|')).skip(2);
+        let rows = rows.take_while(|line| line.starts_with('|'));
+        rows.filter_map(|row| Some(row.split('|').nth(1)?.trim().trim_matches('`').to_owned())).collect()
+    }
+
+    #[test]
+    fn the_documented_words_are_these() {
+        let run = include_str!("../../../docs/run.md");
+        assert_eq!(words(run, "### Why a connection stays on TCP"), Reason::ALL.map(|reason| reason.word()));
+        for row in run.lines().filter(|line| line.starts_with("| `")) {
+            assert!(row.split('|').all(|cell| cell.len() < 400), "{row}");
+        }
+        let protocol = include_str!("../../../docs/promotion.md").replace('\n', " ");
+        let list: Vec<String> = Reason::OF_MONITOR.map(|reason| format!("{} {reason}", reason as u32)).into();
+        assert!(protocol.contains(&list.join(", ")), "{list:?}");
+    }
+
+    #[test]
+    fn numbers_are_places() {
+        for (place, reason) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason.index(), place);
+            let number = place as u32 + 1;
+            assert_eq!(Reason::of_monitor(number), Reason::OF_MONITOR.get(place).copied());
+        }
+        assert_eq!((Reason::of_monitor(0), Reason::of_monitor(u32::MAX)), (None, None));
+    }
+}

@@ -1,0 +1,213 @@
+//! What one process under `megapipe run` counts, and the summary that it comes to.
+
+use std::fmt::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Reason;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The counters as a process keeps them: one page, so that it can be shared with the
+        /// program that prints them after the process was killed.
+        #[derive(Debug)]
+        #[repr(C, align(4096))]
+        pub struct Counters {
+            /// Connections that are, or stayed, on TCP, by reason in the order of [`Reason::ALL`].
+            pub reasons: [AtomicU64; Reason::ALL.len()],
+            $($(#[$doc])* pub $name: AtomicU64),*
+        }
+
+        /// The counters as they were at one moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Summary {
+            /// As [`Counters::reasons`].
+            pub reasons: [u64; Reason::ALL.len()],
+            $($(#[$doc])* pub $name: u64),*
+        }
+
+        impl Counters {
+            /// All zero.
+            #[allow(clippy::new_without_default)] // for statics
+            pub const fn new() -> Counters {
+                Counters {
+                    reasons: [const { AtomicU64::new(0) }; Reason::ALL.len()],
+                    $($name: AtomicU64::new(0)),*
+                }
+            }
+
+            fn all(&self) -> impl Iterator<Item = &AtomicU64> {
+                self.reasons.iter().chain([$(&self.$name),*])
+            }
+        }
+
+        impl Summary {
+            fn all(&mut self) -> impl Iterator<Item = &mut u64> {
+                self.reasons.iter_mut().chain([$(&mut self.$name),*])
+            }
+        }
+    };
+}
+
+counters! {
+    /// Connections that were in memory, for a while at least.
+    promoted,
+    /// Calls that moved bytes through rings, each way.
+    ring_sends,
+    /// The same.
+    ring_receives,
+    /// Their bytes.
+    ring_bytes_sent,
+    /// The same.
+    ring_bytes_received,
+    /// Calls into the kernel to wake the peer.
+    bells,
+    /// Waits that ended without a sleep.
+    spun,
+    /// Spins without finding anything.
+    vain,
+    /// Spins that were given up since others needed the core.
+    crowded,
+    /// Sleeps in an epoll set that another thread ended, since it may have consumed what was to
+    /// end them.
+    rechecks,
+    /// Connections that several threads waited for at a time.
+    contended,
+    /// Connections that went back to TCP since their rings did not pay.
+    retired,
+    /// Connections with invalid words from the peer.
+    corrupt,
+    /// The last other user whose connection could not be shared, and 1; 0: none.
+    other_user,
+    /// The process has printed its summary by itself.
+    told,
+}
+
+/// Bytes of [`Counters`] that count.
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 15);
+
+impl Counters {
+    /// The counters at this moment, each for itself.
+    pub fn summary(&self) -> Summary {
+        let mut summary = Summary::default();
+        for (value, counter) in summary.all().zip(self.all()) {
+            *value = counter.load(Ordering::Relaxed);
+        }
+        summary
+    }
+
+    /// Zeroes them.
+    pub fn clear(&self) {
+        self.all().for_each(|counter| counter.store(0, Ordering::Relaxed));
+    }
+}
+
+impl Summary {
+    /// What a process left in its page, of which nothing is certain.
+    pub fn from_bytes(bytes: &[u8; BYTES]) -> Summary {
+        let mut summary = Summary::default();
+        for (value, word) in summary.all().zip(bytes.as_chunks().0) {
+            *value = u64::from_ne_bytes(*word);
+        }
+        summary
+    }
+
+    /// Connections that the process made or accepted, or was forked with and used: those in
+    /// memory, and those with a reason.
+    pub fn connections(&self) -> u64 {
+        self.reasons.iter().fold(self.promoted, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Whether there is nothing to print.
+    pub fn is_idle(&self) -> bool {
+        self.connections() == 0 && self.ring_sends == 0 && self.ring_receives == 0
+    }
+
+    /// The other user who has to be allowed.
+    pub fn other_user(&self) -> Option<u32> {
+        self.other_user.checked_sub(1).and_then(|user| user.try_into().ok())
+    }
+
+    /// Writes it, in lines. `users`: this one and the other one, as [`Summary::other_user`] has it, for
+    /// the command that lets them share. Allocates nothing: a signal handler may end the program.
+    pub fn write(
+        &self,
+        to: &mut impl Write,
+        name: impl fmt::Display,
+        pid: u32,
+        users: Option<[&dyn fmt::Display; 2]>,
+    ) -> fmt::Result {
+        let connections = self.connections();
+        write!(to, "megapipe: {name} ({pid}): {connections} connections, {} promoted", self.promoted)?;
+        for (reason, times) in Reason::ALL.iter().zip(&self.reasons).filter(|(_, times)| **times > 0) {
+            write!(to, ", {times} {reason}")?;
+        }
+        if connections == 0 {
+            write!(to, ", its parent's apart")?;
+        }
+        if self.corrupt > 0 {
+            write!(to, "; {} broken by the other end's memory", self.corrupt)?;
+        }
+        writeln!(to)?;
+        if let Some([own, other]) = users {
+            writeln!(
+                to,
+                "megapipe: {name} ({pid}): connections with programs of user {other} stay on TCP until root runs: \
+                 sudo megapipe setup --allow {own}:{other}"
+            )?;
+        }
+        if self.ring_sends.saturating_add(self.ring_receives) == 0 {
+            return Ok(());
+        }
+        let calls = self.ring_sends.saturating_add(self.ring_receives).saturating_add(self.spun);
+        writeln!(
+            to,
+            "megapipe: {name} ({pid}): over shared memory {} messages and {} bytes sent, {} messages and {} bytes \
+             received, {} system calls avoided",
+            self.ring_sends,
+            self.ring_bytes_sent,
+            self.ring_receives,
+            self.ring_bytes_received,
+            calls.saturating_sub(self.bells),
+        )?;
+        writeln!(
+            to,
+            "megapipe: {name} ({pid}): {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others, \
+             {} rings given up, {} sleeps cut short by other threads, \
+             {} connections awaited by several",
+            self.bells, self.spun, self.vain, self.crowded, self.retired, self.rechecks, self.contended,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_memory_are_all_connections() {
+        let counters = Counters::new();
+        for (counter, number) in counters.all().zip(1..) {
+            counter.store(number, Ordering::Relaxed);
+        }
+        let page = counters.all().flat_map(|counter| counter.load(Ordering::Relaxed).to_ne_bytes());
+        let page: Vec<u8> = page.collect();
+        let mut summary = Summary::from_bytes(page[..].try_into().unwrap());
+        assert_eq!(summary, counters.summary());
+        assert_eq!(summary.connections(), (1..=Reason::ALL.len() as u64 + 1).sum());
+        summary.reasons = Default::default();
+        summary.reasons[Reason::NoPeer.index()] = 2;
+        (summary.promoted, summary.ring_sends, summary.ring_receives, summary.corrupt) = (1, 0, 0, 0);
+        let mut text = String::new();
+        summary.write(&mut text, "name", 7, None).unwrap();
+        assert_eq!(text, "megapipe: name (7): 3 connections, 1 promoted, 2 no-peer\n");
+        text.clear();
+        summary.write(&mut text, "name", 7, Some([&"me", &"postgres"])).unwrap();
+        assert!(text.ends_with(": sudo megapipe setup --allow me:postgres\n"), "{text}");
+        // What a process claims cannot be too much.
+        let summary = Summary::from_bytes(&[255; BYTES]);
+        summary.write(&mut text, "name", 7, None).unwrap();
+        assert_eq!((summary.connections(), summary.other_user()), (u64::MAX, None));
+        counters.clear();
+        assert!(counters.summary().is_idle());
+    }
+}
