@@ -150,15 +150,19 @@ mod tests {
         }
     }
 
+    /// A line a pair, as docs/monitor.md has it: both ways, and any port.
     #[test]
-    fn a_rule_between_two_users_lets_only_them_share() {
-        let policy = policy("[[allow]]\none = { uid = [26] }\nother = { uid = [33] }\n");
+    fn rules_between_users_let_only_them_share() {
+        let policy = policy(
+            "allow = [\n  { one = { uid = [26] }, other = { uid = [33] } },\n  \
+             { one = { uid = [34] }, other = { uid = [34] } },\n]\n",
+        );
         let who = [0, 26, 33, 34].map(|uid| subject(uid, uid, ""));
         for a in &who {
             for b in &who {
-                let named = [a.uid, b.uid] == [26, 33] || [a.uid, b.uid] == [33, 26];
-                let root = [a.uid, b.uid] == [0, 0];
-                assert_eq!(permits_at(&policy, a, b, LOCAL), named || root, "{a:?} {b:?}");
+                let shares = matches!((a.uid, b.uid), (26, 33) | (33, 26) | (34, 34) | (0, 0));
+                assert_eq!(permits_at(&policy, a, b, LOCAL), shares, "{a:?} {b:?}");
+                assert_eq!(permits_at(&policy, a, b, ["[::1]:1", "[::1]:2"]), shares, "{a:?} {b:?}");
             }
         }
     }
