@@ -163,7 +163,7 @@ fn promotion() {
     let folder = tempfile::tempdir().unwrap();
     let (policy, socket) = (folder.path().join("policy.toml"), folder.path().join("monitor.sock"));
     std::fs::write(&policy, "same_user = true\n").unwrap();
-    let listener = monitor::Listener::bind(&socket).unwrap();
+    let listener = monitor::Listener::bind(&socket, monitor::Access::User).unwrap();
     let options = monitor::Options { policy: Some(policy), ..monitor::Options::default() };
     // It ends with this process.
     std::thread::spawn(move || monitor::Monitor::new(listener, options).unwrap().run());
