@@ -19,6 +19,7 @@ mod report;
 mod ring;
 mod sysctl;
 mod system;
+mod tun;
 
 /// Show what this system offers, what Megapipe uses instead of what is missing, and what would mend it
 ///
@@ -47,6 +48,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     findings.extend(confinement::findings(capabilities, &system));
     findings.extend(cpu::findings(&system));
     findings.extend(network::findings(&system));
+    findings.extend(tun::findings(&system));
 
     let report = report::Report::new(&system, &engine, findings);
     let text = if arguments.json { report.json() } else { report.text() };

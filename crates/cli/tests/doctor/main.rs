@@ -9,6 +9,8 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use testkit::confine;
 
+mod tun;
+
 const NOBODY: u32 = 65_534;
 
 fn megapipe() -> Command {
