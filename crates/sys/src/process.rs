@@ -47,6 +47,15 @@ pub fn is_secure() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
+/// This process's user, if its real, effective and saved users are one, so that it cannot become
+/// another by itself unless it is privileged (credentials(7)).
+pub fn sole_user() -> Option<u32> {
+    let [mut real, mut effective, mut saved] = [0; 3];
+    // SAFETY: the kernel writes three live integers.
+    let status = unsafe { libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) };
+    (status == 0 && real == effective && effective == saved).then_some(real)
+}
+
 /// Executes `program` in place of this one: the same process, with the same descriptors, signal
 /// mask and ignored signals, which `std::process::Command` would reset. A file without a known
 /// format is a script of the shell, as for execvp(3). Returns only if it fails.

@@ -2,10 +2,14 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
 use promote::{Answer, Client, Reason};
+use sys::packet;
+use testkit::netns;
 use testkit::process::{self, Fosterling};
 
 use crate::support::*;
@@ -132,6 +136,55 @@ fn a_message_counts_as_its_senders() {
         assert!(child.child().wait().unwrap().success(), "{how}");
         drop(a);
         running.end();
+    }
+}
+
+/// A server that is another user for a while does not offer its connections to this user's
+/// monitor, which would go on having them.
+#[test]
+fn a_process_that_may_become_root_again_trusts_no_user() {
+    const NAME: &str = "credentials::a_process_that_may_become_root_again_trusts_no_user";
+    if let Some(role) = process::role() {
+        let (how, runtime) = role.split_once(' ').unwrap();
+        let runtime = PathBuf::from(runtime);
+        if how == "monitor" {
+            let _listener = packet::listen(&runtime.join("megapipe/monitor.sock"), 16).unwrap();
+            println!("\nlistens");
+            std::thread::sleep(WATCHDOG);
+            return;
+        }
+        change(how);
+        let options = promote::client::Options {
+            socket: None,
+            runtime_directory: Some(runtime),
+            ..promote::client::Options::from_environment("server")
+        };
+        // What keeps it from connecting is not the point.
+        let found = Client::connect(&options).is_ok_and(|client| client.fd().is_some());
+        return println!("\nfound {found}");
+    }
+    if !netns::enter_own_run(NAME, WATCHDOG) {
+        return;
+    }
+    let place = Place::new();
+    let runtime = place.file("runtime");
+    std::fs::create_dir_all(runtime.join("megapipe")).unwrap();
+    for directory in [&runtime, &runtime.join("megapipe")] {
+        std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let start = |how: &str, user: u32| {
+        let role = format!("{how} {}", runtime.display());
+        let mut command = process::this_test_as(NAME, &role);
+        let mut child = Fosterling::start(command.uid(user).gid(user).stdout(Stdio::piped()));
+        let lines = BufReader::new(child.child().stdout.take().unwrap()).lines().map(Result::unwrap);
+        (child, lines)
+    };
+    let (_monitor, mut says) = start("monitor", NOBODY);
+    assert!(says.any(|line| line == "listens"));
+    for (how, trusts) in [("nothing", false), ("seteuid", false), ("setresuid", false), ("setuid", true)] {
+        let (_server, mut says) = start(how, 0);
+        let said = says.find(|line| line.starts_with("found ")).expect(how);
+        assert_eq!(said, format!("found {trusts}"), "{how}");
     }
 }
 
