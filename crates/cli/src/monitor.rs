@@ -3,11 +3,11 @@
 mod log;
 
 use std::io::{IsTerminal, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use ::monitor::{Access, ListenError, Listener, MetricsAddress, Monitor};
+use ::monitor::{Access, ListenError, Listener, MetricsAddress, Monitor, OnDemand};
 use clap::{Args, ValueEnum};
 use promote::client::POLICY_FILE;
 use promote::{Options, Place};
@@ -34,7 +34,8 @@ pub(crate) struct Arguments {
     metrics: Option<MetricsAddress>,
 
     /// Serve this user only, as `megapipe run` starts it: end when the last client has been gone for the time of
-    /// --linger; succeed at once if another monitor listens
+    /// --linger, a monitor of the system answers, or this program was replaced; read the policy again when it has
+    /// changed; succeed at once if another monitor listens
     #[arg(long)]
     on_demand: bool,
 
@@ -104,18 +105,25 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         let _ = rustix::thread::set_name(c"megapipe");
     }
     allow_descriptors();
-    let policy = arguments.config.or_else(|| {
-        let usual = Path::new(POLICY_FILE);
-        usual.exists().then(|| usual.to_owned())
-    });
-    if policy.is_none() && !arguments.on_demand && rustix::process::geteuid().is_root() {
+    // The usual file is read once it comes into being.
+    let policy_optional = arguments.config.is_none();
+    let policy = arguments.config.unwrap_or_else(|| POLICY_FILE.into());
+    let is_there = policy.exists();
+    if !is_there && policy_optional && !arguments.on_demand && rustix::process::geteuid().is_root() {
         tracing::warn!(
             "without a policy only root's programs share; write one to {POLICY_FILE}, or name it with --config"
         );
     }
-    let described = policy.as_deref().map_or("built in".to_owned(), |path| path.display().to_string());
-    let linger = arguments.on_demand.then(|| Duration::from_secs(arguments.linger.into()));
-    let options = ::monitor::Options { policy, metrics: arguments.metrics, linger, signals: true };
+    let described = if is_there { policy.display().to_string() } else { "built in".to_owned() };
+    let linger = Duration::from_secs(arguments.linger.into());
+    let on_demand = arguments.on_demand.then(|| OnDemand { linger, gives_way_to: Place::system() });
+    let options = ::monitor::Options {
+        policy: Some(policy),
+        policy_optional,
+        metrics: arguments.metrics,
+        on_demand,
+        signals: true,
+    };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
     monitor.run().map_err(|error| error.to_string())

@@ -472,6 +472,33 @@ fn an_event_is_one_line_of_text() {
     assert!(child.child().wait().unwrap().success());
 }
 
+/// Nobody sends a signal to a monitor on demand: it reads its policy when a client connects.
+#[test]
+fn on_demand_a_changed_policy_holds_for_the_next_client() {
+    let place = Place::new("rereads");
+    fs::write(place.file("policy.toml"), "same_user = false\n").unwrap();
+    let mut command = place.command();
+    let _monitor = Running::start(command.args(["--on-demand", "--socket"]).arg(place.file("socket")));
+    let mut client = connected(&place.options());
+    let refused = |answers: &[Answer; 2]| {
+        answers.iter().all(|answer| matches!(answer, Answer::Refused { reason: Reason::Policy, .. }))
+    };
+    assert!(refused(&meet(&mut client, 1)));
+    // By its inode: the size may be the same, and the time is set back.
+    fs::write(place.file("new"), "same_user = true \n").unwrap();
+    let before = fs::metadata(place.file("policy.toml")).unwrap().modified().unwrap();
+    fs::File::open(place.file("new")).unwrap().set_modified(before).unwrap();
+    fs::rename(place.file("new"), place.file("policy.toml")).unwrap();
+    assert!(refused(&meet(&mut client, 3)), "nobody has connected since");
+    let _other = connected(&place.options());
+    segments(meet(&mut client, 5));
+    fs::remove_file(place.file("policy.toml")).unwrap();
+    let _third = connected(&place.options());
+    let text = metrics(&place.file("metrics"));
+    assert!(text.contains("reloads_total{outcome=\"taken\"} 1\n"), "{text}");
+    assert!(text.contains("reloads_total{outcome=\"refused\"} 1\n"), "it was named, and is gone: {text}");
+}
+
 /// As systemd does it: the socket is descriptor 3, and LISTEN_PID the process's own number,
 /// which a shell knows before it becomes the monitor.
 #[test]

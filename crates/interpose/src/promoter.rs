@@ -519,8 +519,8 @@ impl Promoter {
         let Some(socket) = offered(token) else { return };
         stats::stays(socket, reason);
         match reason {
-            // Too much was offered at once: later it may be taken.
-            Reason::Rate => {
+            // Too much was offered at once, or to a monitor that ends: later it may be taken.
+            Reason::Rate | Reason::NoMonitor => {
                 look_later(socket);
                 answered(socket, State::Plain);
             }

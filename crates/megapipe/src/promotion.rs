@@ -436,6 +436,10 @@ impl Channel {
                         _ => promoter.client.withdraw(token),
                     }
                 }
+                Ok(Some(Answer::Refused { token, reason: Reason::NoMonitor })) => {
+                    // For the next monitor, which is searched once this one has ended.
+                    self.core.to_offer.push(Handle::from_bits(token.get()));
+                }
                 Ok(Some(Answer::Refused { token, reason: Reason::Rate })) => {
                     promoter.burst.was_too_much();
                     self.core.to_offer.push(Handle::from_bits(token.get()));

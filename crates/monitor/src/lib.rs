@@ -2,7 +2,8 @@
 //! the shared memory that their bytes then move through. It carries no data; a connection
 //! that was granted lives on without it.
 //!
-//! One thread, one epoll set, and threads that close what clients sent. Control path: nothing here
+//! One thread, one epoll set, threads that close what clients sent, and on demand one that
+//! checks for a successor. Control path: nothing here
 //! is hot.
 
 mod client;
@@ -16,13 +17,15 @@ mod metrics;
 mod offers;
 mod place;
 pub mod policy;
+mod policy_file;
 mod process;
 mod scrape;
 mod server;
 mod sharing;
+mod succession;
 mod verify;
 mod view;
 
 pub use listener::{Access, ListenError, Listener};
 pub use scrape::MetricsAddress;
-pub use server::{Monitor, Options, RunError};
+pub use server::{Monitor, OnDemand, Options, RunError};

@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use promote::Reason;
 use promote::wire::{ClientMessage, MOST_BYTES, MonitorMessage};
+use promote::{Place, Reason};
 use sys::epoll::{self, Event, Set};
 use sys::packet::Credentials;
 use sys::{eventfd, packet, signals};
@@ -18,8 +18,10 @@ use crate::listener::Listener;
 use crate::meeting::Meeting;
 use crate::offers::ClientId;
 use crate::policy::{Policy, PolicyError};
+use crate::policy_file::PolicyFile;
 use crate::process::Strangers;
 use crate::scrape::{MetricsAddress, Scrape};
+use crate::succession::Succession;
 
 /// Messages of one client, or connections, that are looked at before the next is served.
 const TURN: usize = 16;
@@ -33,6 +35,7 @@ const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const SCRAPE: u64 = 2;
 const ROOM: u64 = 3;
+const SUCCESSION: u64 = 4;
 const FIRST_CLIENT: u64 = 16;
 /// Set in the numbers of those who ask for metrics.
 const ASKER: u64 = 1 << 63;
@@ -42,13 +45,25 @@ const ASKER: u64 = 1 << 63;
 pub struct Options {
     /// The policy; `None`: the built-in one.
     pub policy: Option<PathBuf>,
+    /// The file of `policy` may be missing; the built-in policy holds then.
+    pub policy_optional: bool,
     /// Where metrics are to be had; `None`: nowhere.
     pub metrics: Option<MetricsAddress>,
-    /// Ends by itself when it has had no client for this long; `None`: stays.
-    pub linger: Option<Duration>,
+    /// Ends by itself; `None`: stays.
+    pub on_demand: Option<OnDemand>,
     /// Takes the process's signals: SIGTERM and SIGINT end the monitor, SIGHUP reads the policy again. For a process
     /// that is a monitor and nothing else: the signals no longer reach whoever else waits for them.
     pub signals: bool,
+}
+
+/// How a monitor runs that nobody manages: it reads the policy again when a client connects and
+/// the file has changed, and ends when it is not needed any more.
+#[derive(Clone, Debug)]
+pub struct OnDemand {
+    /// It ends when it has had no client for this long, or when its executable was replaced.
+    pub linger: Duration,
+    /// It ends when a monitor answers there, too.
+    pub gives_way_to: Place,
 }
 
 /// Why a monitor does not run.
@@ -83,7 +98,9 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> RunError {
 
 /// A monitor that listens.
 pub struct Monitor {
-    options: Options,
+    on_demand: Option<OnDemand>,
+    policy: Option<PolicyFile>,
+    _succession: Option<Succession>,
     listener: Listener,
     set: Set,
     signals: OwnedFd,
@@ -111,7 +128,8 @@ impl Monitor {
     /// What keeps it from running.
     pub fn new(listener: Listener, options: Options) -> Result<Monitor, RunError> {
         let now = Instant::now();
-        let policy = options.policy.as_deref().map_or_else(|| Ok(Policy::default()), Policy::load)?;
+        let mut file = options.policy.as_deref().map(|path| PolicyFile::new(path, options.policy_optional));
+        let policy = file.as_mut().map_or_else(|| Ok(Policy::default()), PolicyFile::load)?;
         let scrape = match &options.metrics {
             None => None,
             Some(address) => Some(
@@ -132,8 +150,15 @@ impl Monitor {
         let closers = Closers::new().map_err(system("eventfd"))?;
         set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
         let meeting = Meeting::new(policy, now).map_err(system("sock_diag"))?;
+        let gives_way_to = options.on_demand.as_ref().map(|options| options.gives_way_to.clone());
+        let succession = gives_way_to.map(Succession::watch).transpose().map_err(system("clone"))?;
+        if let Some(succession) = &succession {
+            set.add(succession.fd(), epoll::IN, SUCCESSION).map_err(system("epoll_ctl"))?;
+        }
         Ok(Monitor {
-            options,
+            on_demand: options.on_demand,
+            policy: file,
+            _succession: succession,
             listener,
             set,
             signals,
@@ -174,6 +199,10 @@ impl Monitor {
                     }
                     SCRAPE => self.accept_asker(now),
                     ROOM => self.serve_again(),
+                    SUCCESSION => {
+                        self.meeting.shut_down(now);
+                        return Ok(());
+                    }
                     number if number & ASKER != 0 => self.answer_asker(number & !ASKER),
                     number => self.serve(ClientId(number), event.readiness(), now),
                 }
@@ -208,7 +237,7 @@ impl Monitor {
             }
         }
         self.look_after();
-        let ends = self.options.linger.map(|linger| self.alone_since + linger);
+        let ends = self.on_demand.as_ref().map(|options| self.alone_since + options.linger);
         if self.meeting.clients.is_empty() && ends.is_some_and(|ends| ends <= now) {
             // Whoever has come in this moment still waits at the door.
             self.accept(now)?;
@@ -216,7 +245,7 @@ impl Monitor {
         if !self.meeting.clients.is_empty() {
             self.alone_since = now;
         }
-        let ends = self.options.linger.map(|linger| self.alone_since + linger);
+        let ends = self.on_demand.as_ref().map(|options| self.alone_since + options.linger);
         if ends.is_some_and(|ends| ends <= now) {
             tracing::info!("the last client has gone; the monitor ends");
             return Ok(None);
@@ -247,6 +276,9 @@ impl Monitor {
                     _ => return Err(system("accept4")(error)),
                 },
             };
+            if self.on_demand.is_some() && self.policy.as_ref().is_some_and(PolicyFile::has_changed) {
+                self.reload();
+            }
             let id = ClientId(self.next_client);
             self.next_client += 1;
             let limits = &self.meeting.policy().limits;
@@ -424,21 +456,25 @@ impl Monitor {
                     return Ok(true);
                 }
             }
-            let Some(path) = &self.options.policy else {
-                tracing::info!("there is no policy file to read again");
-                continue;
-            };
-            let outcome = Policy::load(path);
-            self.meeting.metrics.reloaded(outcome.is_ok());
-            match outcome {
-                Ok(policy) => {
-                    self.meeting.set_policy(policy);
-                    tracing::info!(path = %path.display(), "the policy was read again");
-                }
-                Err(error) => tracing::error!(%error, "the policy stays as it was"),
-            }
+            self.reload();
         }
         Ok(false)
+    }
+
+    /// Reads the policy again.
+    fn reload(&mut self) {
+        let Some(file) = &mut self.policy else {
+            return tracing::info!("there is no policy file to read again");
+        };
+        let outcome = file.load();
+        self.meeting.metrics.reloaded(outcome.is_ok());
+        match outcome {
+            Ok(policy) => {
+                tracing::info!(path = %file.path().display(), "the policy was read again");
+                self.meeting.set_policy(policy);
+            }
+            Err(error) => tracing::error!(%error, "the policy stays as it was"),
+        }
     }
 
     fn accept_asker(&mut self, now: Instant) {

@@ -16,5 +16,6 @@ mod places;
 mod promotion;
 mod reasons;
 mod shots;
+mod succession;
 mod support;
 mod users;

@@ -13,14 +13,14 @@ use testkit::process::{Fosterling, PATIENCE, copy_program, until};
 use crate::promotion::{EndOf, PAIR, promoted};
 use crate::support::{PROGRAM, Place, clean, library, output, text};
 
-const SYSTEM: &str = "/run/megapipe/monitor.sock";
-const ROOT: &str = "/run/megapipe/root.sock";
+pub(crate) const SYSTEM: &str = "/run/megapipe/monitor.sock";
+pub(crate) const ROOT: &str = "/run/megapipe/root.sock";
 /// Numbers that no user of the machine has.
 const USER: u32 = 54_321;
 const STRANGER: u32 = 54_322;
 
 /// False: the test has been run in another process, or cannot be run here.
-fn enter(test: &str) -> bool {
+pub(crate) fn enter(test: &str) -> bool {
     for (path, is_there) in [("/usr/bin/python3", true), ("/etc/megapipe/monitor.toml", false)] {
         if Path::new(path).exists() != is_there {
             println!("SKIPPED {test}: {path} must {}exist", if is_there { "" } else { "not " });
@@ -31,7 +31,7 @@ fn enter(test: &str) -> bool {
 }
 
 /// The program and the library where every user can execute them.
-fn installed(place: &Place) -> std::path::PathBuf {
+pub(crate) fn installed(place: &Place) -> std::path::PathBuf {
     let copy = place.file("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
     copy_program(library(), &place.file("libmegapipe_preload.so"));

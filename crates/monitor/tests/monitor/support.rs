@@ -66,8 +66,11 @@ impl Running {
         let options = Options {
             policy: Some(policy_path),
             metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
-            linger: Some(Duration::from_millis(200)),
-            signals: false,
+            on_demand: Some(monitor::OnDemand {
+                linger: Duration::from_millis(200),
+                gives_way_to: promote::Place::chosen(place.file("no-successor")),
+            }),
+            ..Options::default()
         };
         let mut running = Running { place, thread: None };
         // Before the thread runs: its connection waits in the backlog.

@@ -1,0 +1,89 @@
+//! The file that the policy comes from, and whether it has changed since.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::policy::{Policy, PolicyError};
+
+/// A policy file.
+#[derive(Debug)]
+pub(crate) struct PolicyFile {
+    path: PathBuf,
+    /// While there is no such file, the policy is the built-in one.
+    optional: bool,
+    /// What was there before the last reading.
+    seen: Option<Stamp>,
+}
+
+/// Device, inode, size and time of the last change of the contents (seconds, nanoseconds).
+type Stamp = (u64, u64, u64, i64, i64);
+
+impl PolicyFile {
+    pub(crate) fn new(path: &Path, optional: bool) -> PolicyFile {
+        PolicyFile { path: path.into(), optional, seen: None }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads it.
+    pub(crate) fn load(&mut self) -> Result<Policy, PolicyError> {
+        // A change during the reading makes another stamp.
+        self.seen = stamp(&self.path);
+        match Policy::load(&self.path) {
+            Err(PolicyError::Unreadable { cause, .. })
+                if self.optional && cause.kind() == io::ErrorKind::NotFound =>
+            {
+                Ok(Policy::default())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether it is another file than at the last reading, has other contents, came or went.
+    pub(crate) fn has_changed(&self) -> bool {
+        stamp(&self.path) != self.seen
+    }
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let of = |found: Metadata| (found.dev(), found.ino(), found.size(), found.mtime(), found.mtime_nsec());
+    fs::metadata(path).ok().map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_changes_when_it_comes_is_written_is_replaced_or_goes() {
+        let path = std::env::temp_dir().join(format!("megapipe-policy-{}", std::process::id()));
+        let other = path.with_extension("new");
+        assert!(PolicyFile::new(&path, false).load().is_err());
+        let mut file = PolicyFile::new(&path, true);
+        let mut is_read = |what: &str, shares: Option<bool>| {
+            assert!(file.has_changed(), "{what}");
+            assert_eq!(file.load().unwrap().same_user, shares, "{what}");
+            assert!(!file.has_changed(), "{what}");
+        };
+        fs::write(&path, "same_user = false\n").unwrap();
+        is_read("came", Some(false));
+        fs::write(&path, "same_user = true\n").unwrap();
+        is_read("was written", Some(true));
+        // The same size and time.
+        fs::write(&other, "same_user = true\n").unwrap();
+        let time = fs::metadata(&path).unwrap().modified().unwrap();
+        fs::File::open(&other).unwrap().set_modified(time).unwrap();
+        fs::rename(&other, &path).unwrap();
+        is_read("was replaced", Some(true));
+        fs::remove_file(&path).unwrap();
+        is_read("went", None);
+        // One with a mistake is not read again and again.
+        fs::write(&path, "sameuser = true\n").unwrap();
+        assert!(file.has_changed() && file.load().is_err() && !file.has_changed());
+        fs::remove_file(&path).unwrap();
+    }
+}
