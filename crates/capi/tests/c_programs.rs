@@ -85,12 +85,12 @@ fn examples_do_what_they_say() {
 }
 
 #[test]
-fn the_program_in_the_readme_compiles() {
-    let readme = fs::read_to_string(root().join("README.md")).expect("readable");
-    let (_, program) = readme.split_once("```c\n").expect("a program in C");
+fn the_program_in_the_documentation_compiles() {
+    let page = fs::read_to_string(root().join("docs/c.md")).expect("readable");
+    let (_, program) = page.split_once("```c\n").expect("a program in C");
     let (program, _) = program.split_once("```").expect("its end");
     let library = Library::shared();
-    let source = library.directory.join("readme.c");
+    let source = library.directory.join("documentation.c");
     fs::write(&source, program).expect("a file");
     if let Err(message) = build(&source, &library) {
         panic!("{message}");

@@ -77,7 +77,7 @@ pub use std::net::Shutdown;
 pub use tcp;
 pub use waker::Waker;
 
-/// The program in the README is compiled with the documentation's examples.
+/// The program of the channel's page is compiled with the documentation's examples.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/channel.md")]
+struct Page;
