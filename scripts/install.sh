@@ -75,12 +75,13 @@ install_all() {
     put 644 "$documents/completions/_megapipe" "$PREFIX/share/zsh/site-functions/_megapipe"
     put 644 "$documents/completions/megapipe.fish" "$PREFIX/share/fish/vendor_completions.d/megapipe.fish"
 
-    local unit
-    unit=$(mktemp)
-    sed "s|@PREFIX@|$PREFIX|g" packaging/systemd/megapipe-monitor.service >"$unit"
-    put 644 "$unit" "$UNITS/megapipe-monitor.service"
-    rm -f "$unit"
-    put 644 packaging/systemd/megapipe-monitor.socket "$UNITS/megapipe-monitor.socket"
+    local unit filled
+    filled=$(mktemp)
+    for unit in megapipe-monitor.service megapipe-monitor.socket; do
+        sed "s|@PREFIX@|$PREFIX|g" "packaging/systemd/$unit" >"$filled"
+        put 644 "$filled" "$UNITS/$unit"
+    done
+    rm -f "$filled"
 
     install_library
     keep_list

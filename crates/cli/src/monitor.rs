@@ -43,6 +43,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "on_demand")]
     linger: u32,
 
+    /// Only check that no monitor listens at --socket: before systemd binds a socket there, for which it would remove
+    /// another's
+    #[arg(long, hide = true, requires = "socket", conflicts_with = "on_demand")]
+    check_deserted: bool,
+
     /// How log lines on stderr look
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
@@ -74,6 +79,9 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn serve(arguments: Arguments) -> Result<(), String> {
+    if let Some(path) = arguments.socket.as_ref().filter(|_| arguments.check_deserted) {
+        return ::monitor::ensure_deserted(path).map_err(|error| error.to_string());
+    }
     let inherited = sys::process::activated_listener()
         .map_err(|error| format!("the service manager's socket cannot be used: {error}"))?;
     let (listener, place) = match inherited {

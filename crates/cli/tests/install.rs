@@ -60,6 +60,27 @@ fn install_replaces_files_by_rename() {
     run(&scratch.0, &stage, "uninstall");
 }
 
+/// A condition of the service that fails would bring the socket to `trigger-limit-hit` with the
+/// first client; one of the socket only means that there is none.
+#[test]
+fn units_start_what_was_installed_and_never_fail_a_client() {
+    let scratch = Scratch::new("units");
+    let stage = scratch.0.join("stage");
+    run(&scratch.0, &stage, "install");
+    let unit = |kind: &str| {
+        let path = stage.join(format!("usr/local/lib/systemd/system/megapipe-monitor.{kind}"));
+        fs::read_to_string(path).unwrap()
+    };
+    let (service, socket) = (unit("service"), unit("socket"));
+    let has = |unit: &str, start: &str| unit.lines().any(|line| line.starts_with(start));
+    assert!(has(&service, "ExecStart=/usr/local/bin/megapipe monitor "), "{service}");
+    assert!(!has(&service, "Condition") && !has(&service, "Assert"), "{service}");
+    assert!(!service.contains("--config"), "the usual policy may be missing: {service}");
+    assert!(has(&socket, "ConditionPathExists=/etc/megapipe/monitor.toml"), "{socket}");
+    assert!(has(&socket, "ExecStartPre=/usr/local/bin/megapipe monitor --check-deserted "), "{socket}");
+    run(&scratch.0, &stage, "uninstall");
+}
+
 /// A directory with what `make build` would have built.
 struct Scratch(PathBuf);
 

@@ -159,7 +159,18 @@ fn a_promoted_connection_outlives_its_monitor() {
     // A second one does not take the place of a living one.
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && text.contains("listens") && text.contains("--socket"), "{text}");
+    let process = format!("(process {})", first.child.child().id());
+    let named = ["listens", "--socket", &process].iter().all(|part| text.contains(part));
+    assert!(!output.status.success() && named, "{text}");
+    // Nor does systemd, which asks first.
+    let check = || {
+        let mut command = Command::new(PROGRAM);
+        command.args(["monitor", "--check-deserted", "--socket"]).arg(place.file("socket"));
+        command.output().unwrap()
+    };
+    let asked = check();
+    assert!(!asked.status.success() && said(&asked).contains(&process), "{}", said(&asked));
+    assert!(place.file("socket").exists());
 
     first.child.kill();
     let loss = until("the loss", || client.receive().err());
@@ -172,6 +183,8 @@ fn a_promoted_connection_outlives_its_monitor() {
         own.address().add(2000).write_volatile(42);
         assert_eq!(peer.address().add(2000).read_volatile(), 42);
     }
+
+    assert!(check().status.success() && place.file("socket").exists(), "it only asks");
 
     // A new one takes over the place that the dead one left, and hears what lives.
     let mut second = Running::start(&mut command);

@@ -26,6 +26,6 @@ mod succession;
 mod verify;
 mod view;
 
-pub use listener::{Access, ListenError, Listener};
+pub use listener::{Access, ListenError, Listener, ensure_deserted};
 pub use scrape::MetricsAddress;
 pub use server::{Monitor, OnDemand, Options, RunError};

@@ -21,10 +21,14 @@ const LOCK_ATTEMPTS: u32 = 16;
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Another one does.
-    #[error("a monitor listens at {path} already; stop it first, or choose another place with --socket")]
+    #[error(
+        "a monitor listens at {path} already{process}; stop it first, or choose another place with --socket"
+    )]
     Running {
         /// The socket.
         path: PathBuf,
+        /// Which process that is, where the kernel says so.
+        process: String,
     },
     /// The directory cannot be made.
     #[error("the directory {path} cannot be made: {cause}; choose another place with --socket")]
@@ -88,7 +92,7 @@ impl Listener {
             .map_err(|cause| ListenError::Directory { path: directory.into(), cause })?;
 
         let failed = |cause| ListenError::Socket { path: path.into(), cause };
-        let running = || ListenError::Running { path: path.into() };
+        let running = || running(path);
         let lock = Lock::take(path).map_err(failed)?.ok_or_else(running)?;
         // Whoever holds the lock may take a dead one's place, but not a living one's that has
         // no lock, such as a service manager's.
@@ -120,6 +124,25 @@ impl Listener {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
+}
+
+/// Whether a service manager may bind a socket at `path`: it would remove the one that is there.
+///
+/// # Errors
+///
+/// `Running` if somebody listens there.
+pub fn ensure_deserted(path: &Path) -> Result<(), ListenError> {
+    match packet::connect(path).map_err(|error| error.raw_os_error()) {
+        // A full backlog, and a socket of another kind, are somebody's.
+        Ok(_) | Err(Some(libc::EAGAIN | libc::EPROTOTYPE)) => Err(running(path)),
+        Err(_) => Ok(()),
+    }
+}
+
+fn running(path: &Path) -> ListenError {
+    let listener = packet::connect(path).and_then(|socket| packet::credentials(socket.as_fd()));
+    let process = listener.map_or_else(|_| String::new(), |of| format!(" (process {})", of.pid));
+    ListenError::Running { path: path.into(), process }
 }
 
 /// Keeps a second monitor away for as long as this one lives: an empty file beside the
