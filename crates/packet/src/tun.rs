@@ -104,8 +104,23 @@ impl Tun {
     /// Makes a device, or opens one that was made for this user. `%d` in the name becomes the
     /// first free number.
     pub fn open(name: &str, mtu: u16) -> Result<Tun, OpenError> {
+        Tun::open_with(name, mtu, 0)
+    }
+
+    /// As [`open`](Tun::open), with this many queues, at least one. The kernel sends the packets of
+    /// a flow to the queue on which it was last answered, and new flows by a hash.
+    pub fn open_queues(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tun>, OpenError> {
+        let flags = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
+        let mut opened = vec![Tun::open_with(name, mtu, flags)?];
+        for _ in 1..queues {
+            opened.push(Tun::open_with(opened[0].name(), mtu, flags)?);
+        }
+        Ok(opened)
+    }
+
+    fn open_with(name: &str, mtu: u16, flags: libc::c_int) -> Result<Tun, OpenError> {
         let file = open_node()?;
-        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let flags = flags | libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         let name = sys::set_interface(&file, name, flags).map_err(|cause| match cause.raw_os_error() {
             Some(libc::EPERM) => OpenError::NotAdmin(cause),
             _ => OpenError::Io(cause),

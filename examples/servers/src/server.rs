@@ -2,17 +2,18 @@
 
 use std::io;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use megapipe::{Config, CpuSet, CreateError, EngineKind, Promotion, Waker};
+use megapipe::packet::tun::{OpenError as TunError, Tun};
+use megapipe::{Config, CpuSet, CreateError, EngineKind, Promotion, Stack, TunNetwork, Waker};
 use rustix::thread::CpuSet as Affinity;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
@@ -22,7 +23,13 @@ use thiserror::Error;
 use crate::address::{self, ListenError};
 use crate::resources::{self, ResourceError};
 use crate::service::Service;
-use crate::worker::{Worker, WorkerError};
+use crate::worker::{self, Worker, WorkerError};
+
+/// The port of memcached, which is the default.
+const PORT: u16 = 11211;
+
+/// Connections of one stack with data outstanding; more wait until it is their turn.
+const ACTIVE_MAX: usize = 4096;
 
 /// The longest timeout.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -30,9 +37,13 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// What every server can be told.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArguments {
-    /// Address to listen on; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:11211", value_parser = address::parse)]
-    pub listen: SocketAddr,
+    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:11211, or port 11211 of the stack]
+    #[arg(long, value_name = "ADDR", value_parser = address::parse)]
+    listen: Option<SocketAddr>,
+    /// Serve from a TCP of the server's own, in user space (experimental): on a new TUN device of this name, at this
+    /// address, for the clients in its prefix. The kernel's end of the device gets the first other address
+    #[arg(long, value_name = "tun:NAME,ADDRESS/PREFIX")]
+    stack: Option<TunNetwork>,
     /// Threads, each with a channel and a listener of its own [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = parse_count, allow_hyphen_values = true)]
     threads: Option<NonZeroUsize>,
@@ -89,6 +100,10 @@ enum Cause {
     Listen(#[from] ListenError),
     #[error(transparent)]
     Resources(#[from] ResourceError),
+    #[error("{address} is no address of the stack, or has no port: give --listen one of {stack}, and a port")]
+    NotOfStack { address: SocketAddr, stack: TunNetwork },
+    #[error(transparent)]
+    Tun(#[from] TunError),
     #[error("cannot find out which CPUs may be used, which --pin needs")]
     Affinity(#[source] io::Error),
     #[error("cannot handle signals")]
@@ -117,7 +132,7 @@ enum Cause {
 
 /// A server with an address, not yet serving.
 pub struct Server {
-    socket: Socket,
+    place: Place,
     address: SocketAddr,
     threads: usize,
     /// The CPU of each thread, if they are pinned.
@@ -128,6 +143,14 @@ pub struct Server {
     engine: Option<EngineKind>,
     promotion: Promotion,
     monitor: Option<PathBuf>,
+}
+
+/// Where a server listens.
+enum Place {
+    /// At the address of this socket of the kernel's.
+    Kernel(Socket),
+    /// On stacks of its own, each on a queue of this device that its thread takes.
+    Stack(TunNetwork, Mutex<Vec<Tun>>),
 }
 
 /// What the threads of a server share.
@@ -175,10 +198,10 @@ impl Server {
         let threads = threads.map_or(1, NonZeroUsize::get);
         let max_connections =
             resources::reserve(threads, arguments.max_connections.get()).map_err(Cause::from)?;
-        let (socket, address) = address::bind(arguments.listen).map_err(Cause::from)?;
+        let (place, address) = place(arguments, threads)?;
         let cpus = if arguments.pin { Some(allowed_cpus()?) } else { None };
         Ok(Self {
-            socket,
+            place,
             address,
             threads,
             cpus,
@@ -300,7 +323,15 @@ impl Server {
             lwsockets_max: u32::try_from(self.max_connections).unwrap_or(u32::MAX).saturating_add(1),
             ..Config::default()
         };
-        let mut worker = Worker::new(config, self.socket.as_fd(), &mask, number, service, shared)?;
+        let place = match &self.place {
+            Place::Kernel(socket) => worker::Place::Kernel(socket.as_fd(), &mask),
+            Place::Stack(network, queues) => {
+                let queue = queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let tun = queue.expect("as many queues as threads");
+                worker::Place::Stack(self.stack(tun, network), self.address)
+            }
+        };
+        let mut worker = Worker::new(config, place, number, service, shared)?;
         // The one who started it waits for this.
         let _ = started.send(worker.waker());
         drop(started);
@@ -309,6 +340,16 @@ impl Server {
             tracing::error!(thread = number, %error, "a serving thread ends; the others go on");
         }
         result
+    }
+
+    /// A stack with room for all connections of the server: any of them may get most.
+    fn stack(&self, tun: Tun, network: &TunNetwork) -> Stack {
+        let mut stack = Stack::new(tun, network.networks().to_vec());
+        let limits = &mut stack.config().limits;
+        // One more than may be served: it is told so.
+        limits.flows = self.max_connections + 1;
+        limits.active = limits.flows.min(ACTIVE_MAX);
+        stack
     }
 
     /// Pins the calling thread, if that is asked for; returns the CPUs whose connections it gets.
@@ -325,6 +366,23 @@ impl Server {
         }
         u32::try_from(cpu).map_or_else(|_| CpuSet::empty(), CpuSet::of)
     }
+}
+
+/// Takes the address that was asked for, of the kernel or of a stack.
+fn place(arguments: &ServerArguments, threads: usize) -> Result<(Place, SocketAddr), Cause> {
+    let Some(network) = &arguments.stack else {
+        let address = arguments.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
+        let (socket, address) = address::bind(address)?;
+        return Ok((Place::Kernel(socket), address));
+    };
+    let own = network.networks().iter().map(|network| network.address);
+    let address = arguments.listen.or_else(|| own.clone().next().map(|own| (own, PORT).into()));
+    let address = address.unwrap_or(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)));
+    if address.port() == 0 || !own.clone().any(|own| own == address.ip()) {
+        return Err(Cause::NotOfStack { address, stack: network.clone() });
+    }
+    let queues = network.open_queues(threads)?;
+    Ok((Place::Stack(network.clone(), Mutex::new(queues)), address))
 }
 
 /// Ends the wait for signals when no thread is left.

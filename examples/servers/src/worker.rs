@@ -1,12 +1,13 @@
 //! One thread of a server: its channel, its listener, and the loop that serves its connections.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use megapipe::{
-    AcceptAs, AcceptCount, AcceptError, Accepted, Channel, Config, CpuSet, CreateError, DispatchError, Event,
-    Handle, RegisterError, SubmitError, Waker,
+    AcceptAs, AcceptCount, AcceptError, Accepted, AttachError, Channel, Config, ControlError, CpuSet,
+    CreateError, DispatchError, Event, Handle, OpenError, RegisterError, Stack, SubmitError, Waker,
 };
 use slab::Slab;
 use thiserror::Error;
@@ -33,6 +34,9 @@ const LAST_COMPLETIONS: usize = 16;
 /// Time between two checks for the end of closes, when nothing else is left to drain.
 const CLOSING_CHECK: Duration = Duration::from_millis(10);
 
+/// Connections of a stack that wait to be accepted.
+const BACKLOG: u32 = 1024;
+
 /// Looks for idle connections in their timeout.
 const IDLE_TICKS: u32 = 8;
 
@@ -43,12 +47,26 @@ pub(crate) enum WorkerError {
     Channel(#[from] CreateError),
     #[error("it has no listener")]
     Listener(#[from] RegisterError),
+    #[error("it has no stack")]
+    Attach(#[from] AttachError),
+    #[error("its stack has no listener")]
+    Open(#[from] OpenError),
+    #[error("its listener takes no options")]
+    Control(#[from] ControlError),
     #[error("it cannot accept connections")]
     Submit(#[from] SubmitError),
     #[error("it can accept connections no more")]
     Accept(#[from] AcceptError),
     #[error("its channel is broken")]
     Dispatch(#[from] DispatchError),
+}
+
+/// Where a thread listens.
+pub(crate) enum Place<'a> {
+    /// At the address of this socket of the kernel's, for the connections that arrive on these CPUs.
+    Kernel(BorrowedFd<'a>, &'a CpuSet),
+    /// At this address of a stack.
+    Stack(Stack, SocketAddr),
 }
 
 /// One thread of a server.
@@ -67,17 +85,24 @@ pub(crate) struct Worker<'a, S: Service> {
 }
 
 impl<'a, S: Service> Worker<'a, S> {
-    /// Makes the calling thread, whose number is `thread`, a server at the address of `socket`.
+    /// Makes the calling thread, whose number is `thread`, a server.
     pub(crate) fn new(
         config: Config,
-        socket: BorrowedFd<'_>,
-        mask: &CpuSet,
+        place: Place<'_>,
         thread: usize,
         service: &'a S,
         shared: &'a Shared,
     ) -> Result<Self, WorkerError> {
         let mut channel = Channel::new(config)?;
-        let listener = channel.register_partitioned(socket, LISTENER, mask)?;
+        let listener = match place {
+            Place::Kernel(socket, mask) => channel.register_partitioned(socket, LISTENER, mask)?,
+            Place::Stack(stack, address) => {
+                channel.attach(stack)?;
+                let listener = channel.listen_on(address, BACKLOG, LISTENER)?;
+                channel.set_nodelay(listener, true)?;
+                listener
+            }
+        };
         channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
         let (connections, output) = (Slab::new(), Output::default());
         let mut worker =

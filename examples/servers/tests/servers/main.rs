@@ -11,6 +11,7 @@ mod kv_transcripts;
 mod lifecycle;
 mod promotion;
 mod server;
+mod stack;
 
 /// Makes each function, which takes the engine's name, a test for each engine.
 macro_rules! on_both_engines {

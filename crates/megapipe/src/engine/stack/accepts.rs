@@ -32,7 +32,8 @@ impl Stacks {
 
     /// Accepts for the handle's started accept, while connections wait.
     pub(super) fn accept_on(&mut self, view: &mut View<'_>, index: u32) {
-        let Some(&mut Socket { port, of: Of::Listener(listener, _), .. }) = self.socket_mut(view, index)
+        let Some(&mut Socket { port, of: Of::Listener(listener, _), no_delay, .. }) =
+            self.socket_mut(view, index)
         else {
             return;
         };
@@ -49,6 +50,9 @@ impl Stacks {
                 return host.abort(self.now, flow);
             };
             host.set_owner(flow, socket);
+            if no_delay {
+                host.set_no_delay(self.now, flow, true);
+            }
             if let Some((_, OpKind::Accept(state))) = view.task(op)
                 && let Some(room) = &mut state.peer
                 && let Some((_, peer)) = host.addresses(flow)
@@ -77,6 +81,7 @@ impl Stacks {
                 match host.connect(self.now, None, None, to) {
                     Ok(flow) => {
                         host.set_owner(flow, owner);
+                        host.set_no_delay(self.now, flow, entry.no_delay);
                         entry.of = Of::Flow(flow);
                         entry.connecting = Some(op);
                         return;

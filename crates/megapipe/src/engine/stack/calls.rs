@@ -102,6 +102,9 @@ impl SocketCalls for Stacks {
 
     fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()> {
         self.socket(view, index)?;
+        if let Some(socket) = self.socket_mut(view, index) {
+            socket.no_delay = on;
+        }
         if let Some((port, flow)) = self.flow_of(view, index) {
             self.ports[port].host.set_no_delay(self.now, flow, on);
         }

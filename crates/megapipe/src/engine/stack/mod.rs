@@ -67,6 +67,8 @@ struct Socket {
     handle: Option<u32>,
     connecting: Option<OpId>,
     reset_on_close: bool,
+    /// Small segments go out at once; a listener's connections inherit it.
+    no_delay: bool,
     /// Reading was shut down: what has come is the last.
     read_ended: bool,
     in_ready: bool,
@@ -89,6 +91,7 @@ impl Socket {
             handle: None,
             connecting: None,
             reset_on_close: false,
+            no_delay: false,
             read_ended: false,
             in_ready: false,
             in_dry: false,

@@ -34,12 +34,19 @@ impl TunNetwork {
     /// Makes the device, brings it up, and gives the kernel's end the first other address of each
     /// prefix. The device is gone when it is dropped.
     pub fn open(&self) -> Result<Tun, OpenError> {
-        let tun = Tun::open(&self.name, MTU)?;
-        tun.bring_up()?;
+        Ok(self.open_queues(1)?.remove(0))
+    }
+
+    /// As [`open`](TunNetwork::open), with so many queues, for a stack with these addresses on each
+    /// of them: the stacks share the work, and nothing else. Every flow stays on the queue that its
+    /// first packet came on.
+    pub fn open_queues(&self, queues: usize) -> Result<Vec<Tun>, OpenError> {
+        let queues = Tun::open_queues(&self.name, MTU, queues)?;
+        queues[0].bring_up()?;
         for network in &self.networks {
-            tun.add_kernel_address(first_other(network), network.bits)?;
+            queues[0].add_kernel_address(first_other(network), network.bits)?;
         }
-        Ok(tun)
+        Ok(queues)
     }
 }
 
