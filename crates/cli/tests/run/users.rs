@@ -5,15 +5,18 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 
-use testkit::process::{self, Fosterling, copy_program};
+use testkit::netns::enter_own_run;
+use testkit::process::{Fosterling, PATIENCE, until};
 
-use crate::support::{PROGRAM, Place, clean, library, output, text};
+use crate::places::installed;
+use crate::support::{PROGRAM, Place, clean, output, text};
 
 /// Users and groups that nobody else has.
 const SERVER: u32 = 64_001;
 const CLIENT: u32 = 64_002;
 const STRANGER: u32 = 64_003;
 const NOBODY: u32 = 65_534;
+const PYTHON: &str = "/usr/bin/python3";
 
 /// A server that forks for each connection, as PostgreSQL does, and ends behind the first that
 /// its argument counts.
@@ -95,21 +98,18 @@ fn counted(said: &str) -> Vec<(u32, u32)> {
 /// Programs where every user can run them.
 struct Programs {
     place: Place,
-    python: PathBuf,
+    megapipe: PathBuf,
 }
 
 impl Programs {
     /// `None`, said with the test's name, where the test cannot run.
     fn new(test: &str, name: &str) -> Option<Programs> {
-        let python = PathBuf::from("/usr/bin/python3");
         let lacks = match () {
             () if !rustix::process::geteuid().is_root() => "it runs as root",
-            () if !python.exists() => "no python3 that everybody can run",
+            () if !Path::new(PYTHON).exists() => "no python3 that everybody can run",
             () => {
                 let place = Place::new(name);
-                copy_program(PROGRAM.as_ref(), &place.file("megapipe"));
-                copy_program(library(), &place.file("libmegapipe_preload.so"));
-                return Some(Programs { place, python });
+                return Some(Programs { megapipe: installed(&place), place });
             }
         };
         println!("SKIPPED {test}: {lacks}");
@@ -119,9 +119,13 @@ impl Programs {
     /// A program of this user under `megapipe run`, with the monitor of this place, or the one
     /// that is found.
     fn run(&self, user: u32, monitor: Option<&Path>, program: &str, arguments: &[&str]) -> Command {
-        let mut command = clean(self.place.file("megapipe"));
-        command.args(["run", "--promote", "eager", "--stats"]).arg(&self.python);
-        command.args(["-c", program]).args(arguments).current_dir("/").uid(user).gid(user);
+        let mut command = clean(&self.megapipe);
+        command
+            .args(["run", "--promote", "eager", "--stats", PYTHON, "-c", program])
+            .args(arguments)
+            .current_dir("/")
+            .uid(user)
+            .gid(user);
         match monitor {
             Some(monitor) => command.env("MEGAPIPE_MONITOR", monitor),
             None => command.env_remove("MEGAPIPE_MONITOR").env_remove("XDG_RUNTIME_DIR"),
@@ -193,7 +197,7 @@ fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
             return println!("SKIPPED {test}: no setpriv");
         };
         let _monitor = Fosterling::start(&mut command);
-        process::until("the monitor listens", || sys::packet::connect(&socket).ok());
+        until("the monitor listens", || sys::packet::connect(&socket).ok());
         let best = (0..RUNS).map(|_| programs.change(&socket, "")[0]).max_by_key(|seen| seen.1);
         assert_eq!(best, Some((1, promoted)), "{policy}");
     }
@@ -203,21 +207,10 @@ fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
 #[test]
 fn two_users_meet_at_the_systems_monitor() {
     const NAME: &str = "users::two_users_meet_at_the_systems_monitor";
-    if process::role().is_none() {
-        if Programs::new(NAME, "outside").is_none() {
-            return;
-        }
-        // The test again, where /run is its own.
-        let inside = process::this_test_as(NAME, "inside");
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "sh", "-c", "mount -t tmpfs none /run && exec \"$0\" \"$@\""]);
-        unshare.arg(inside.get_program()).args(inside.get_args());
-        unshare.envs(inside.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let ended = output(&mut unshare);
-        assert!(ended.status.success(), "{}{}", text(&ended.stdout), text(&ended.stderr));
+    let Some(programs) = Programs::new(NAME, "users") else { return };
+    if !enter_own_run(NAME, PATIENCE) {
         return;
     }
-    let programs = Programs::new(NAME, "inside").unwrap();
     let config = programs.place.file("policy.toml");
     let rule =
         format!("allow = [\n  {{ one = {{ uid = [{SERVER}] }}, other = {{ uid = [{CLIENT}] }} }},\n]\n");
@@ -226,7 +219,7 @@ fn two_users_meet_at_the_systems_monitor() {
     command.env_remove("MEGAPIPE_MONITOR").args(["monitor", "--config"]).arg(&config);
     let _monitor = Fosterling::start(command.stderr(Stdio::null()));
     let socket = Path::new("/run/megapipe/monitor.sock");
-    process::until("the monitor listens", || sys::packet::connect(socket).ok());
+    until("the monitor listens", || sys::packet::connect(socket).ok());
 
     let meet = |server: u32, client: u32| {
         let (mut server, port) = programs.serve(server, None, FORKING, "1");
