@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use monitor::{Listener, Monitor, OnDemand, Options};
 use promote::{Answer, Client, Reason};
 use sys::packet;
 use testkit::netns;
@@ -216,4 +217,31 @@ fn a_process_that_is_two_users_is_none() {
     assert!(status.success(), "{status}");
     drop(a);
     running.end();
+}
+
+/// The socket of a service manager that passes no credentials: Linux 6.16 and later keep no
+/// sender of what came before the monitor, which such clients say again.
+#[test]
+fn a_client_that_was_there_before_its_monitor_is_served() {
+    let place = Place::new();
+    for passes in [true, false] {
+        let path = place.file(if passes { "passes" } else { "plain" });
+        let socket = packet::listen(&path, 16).unwrap();
+        rustix::net::sockopt::set_socket_passcred(&socket, passes).unwrap();
+        let mut client = Client::connect(&options_at(path.to_str().unwrap())).unwrap();
+        let listener = Listener::inherited(socket).unwrap();
+        let linger = Duration::from_millis(200);
+        let gives_way_to = promote::Place::chosen(place.file("none"));
+        let options = Options { on_demand: Some(OnDemand { linger, gives_way_to }), ..Options::default() };
+        let thread = std::thread::spawn(move || Monitor::new(listener, options)?.run());
+        let mut answer = try_receive(&mut client);
+        assert!(answer.is_ok() || !passes, "{answer:?}");
+        if answer.is_err() {
+            process::until("the monitor", || client.reconnect_due(Instant::now()).unwrap().then_some(()));
+            answer = try_receive(&mut client);
+        }
+        assert!(matches!(answer, Ok(Answer::Welcome { .. })), "{answer:?}");
+        drop(client);
+        thread.join().unwrap().unwrap();
+    }
 }
