@@ -4,9 +4,8 @@
 # Prints tables, writes demo.svg; the records are in target/demo. Under four minutes after the build.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/provision.sh
 
-# memcached is the baseline of the key-value server, memaslap (libmemcached-tools) its load, jq makes the table.
-PACKAGES=(build-essential pkg-config jq memcached libmemcached-tools)
 ENGINES=megapipe-uring,megapipe-epoll,epoll-shared,epoll-reuseport
 TRANSACTIONS=1,10,128
 ROUNDS=3
@@ -18,7 +17,6 @@ REDIS_REQUESTS=50000
 APP_CONNECTIONS=(1 50)
 APP_SECONDS=2
 
-CARGO=${CARGO:-cargo}
 BUILT=${CARGO_TARGET_DIR:-target}/release
 MEGAPIPE=$BUILT/megapipe
 BENCH=$BUILT/megapipe-bench
@@ -52,12 +50,8 @@ trap leave EXIT
 
 prepare() {
     say "what is needed"
-    scripts/packages.sh "${PACKAGES[@]}"
-    if ! command -v "$CARGO" >/dev/null; then
-        printf 'no Rust toolchain; run this, then try again:\n\n    %s\n\n' \
-            "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh" >&2
-        exit 1
-    fi
+    provide build test
+    provide_packages jq
     say "building"
     # What `make build` has built is not built again: another choice of packages would mean other features.
     make --no-print-directory build CARGO="$CARGO"

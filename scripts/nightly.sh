@@ -5,8 +5,8 @@
 # Usage: PARTS='fuzz msrv' FUZZ_SECONDS=600 COUNT=10000 scripts/nightly.sh
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+. scripts/provision.sh
 
-CARGO=${CARGO:-cargo}
 PARTS=${PARTS:-loom miri model fuzz soak test-kernels advisories msrv}
 LOGS=target/nightly-logs
 
@@ -21,9 +21,6 @@ advisories() {
     "$CARGO" deny --log-level error check --disable-fetch advisories
 }
 
-# The compiler that a manifest promises to be enough.
-promised() { sed -n 's/^rust-version = "\([0-9.]*\)".*$/\1/p' "$1"; }
-
 check_with() {
     local version=$1
     shift
@@ -32,11 +29,10 @@ check_with() {
         cargo check --locked --workspace --all-targets "$@"
 }
 
-# The libraries, their tests and the examples with an older compiler than the programs, whose benchmark brings compio.
+# The benchmark needs a newer compiler than the rest, for compio.
 msrv() {
     command -v rustup >/dev/null || skip msrv 'no rustup, which would bring the compilers'
-    check_with "$(promised Cargo.toml)" --exclude megapipe-bench --exclude megapipe-cli &&
-        check_with "$(promised crates/cli/Cargo.toml)"
+    check_with "$RUST_NEEDED" --exclude megapipe-bench && check_with "$RUST_NEEDED_BENCH"
 }
 
 part() {

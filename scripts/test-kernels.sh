@@ -5,8 +5,8 @@
 # Usage: scripts/test-kernels.sh [VERSION...] (6.1 6.12); SUITES=regex chooses from their names, which it prints
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
+. scripts/provision.sh
 
-CARGO=${CARGO:-cargo}
 TARGET=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 KERNELS=$TARGET/kernels
 LOGS=target/test-logs
@@ -161,8 +161,8 @@ if [ "$(uname -m)" != x86_64 ]; then
     printf 'SKIPPED test-kernels: the kernels are for x86_64, this is %s\n' "$(uname -m)"
     exit 0
 fi
-if ! missing=$(scripts/packages.sh qemu-system-x86 busybox-static xz-utils zstd 2>&1); then
-    printf 'SKIPPED test-kernels: %s\n' "$(tr -s '\n ' '  ' <<<"$missing")"
+if ! absent=$(provide_packages qemu-system-x86 busybox-static xz-utils zstd 2>&1); then
+    printf 'SKIPPED test-kernels: %s\n' "$(tr -s '\n ' '  ' <<<"$absent")"
     exit 0
 fi
 printf '== building what the guests run\n'
