@@ -483,6 +483,14 @@ impl Promoter {
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
                     self.granted(token, own, peer, peer_loop)
                 }
+                Ok(Some(Answer::Peer { token, user })) => {
+                    if let Some(user) = user {
+                        stats::met_other_user(user);
+                    }
+                    if let Some(socket) = offered(token) {
+                        stats::stays(socket, user.map_or(Reason::NoPeer, |_| Reason::OtherUser));
+                    }
+                }
                 Ok(Some(Answer::Refused { token, reason })) => self.refused(token, reason),
                 Ok(None) => {
                     let unsent = client.has_unsent();

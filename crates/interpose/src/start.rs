@@ -93,7 +93,12 @@ fn tell() {
         return;
     }
     let mut text = Text { room: [0; LONGEST], len: 0 };
-    let _ = summary.write(&mut text, &report.name, pid, None);
+    let _ = {
+        let own = rustix::process::geteuid().as_raw();
+        let users = summary.other_user();
+        let users = users.as_ref().map(|other| [&own, other].map(|user| user as &dyn fmt::Display));
+        summary.write(&mut text, &report.name, pid, users)
+    };
     crate::real::kept_errno(|| {
         let logged = report.log.as_ref().is_some_and(|path| {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;

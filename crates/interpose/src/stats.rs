@@ -78,6 +78,11 @@ fn counter(word: u8) -> Option<&'static AtomicU64> {
     }
 }
 
+/// The user at the other endpoint of a connection, who is another one.
+pub(crate) fn met_other_user(user: u32) {
+    COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
+}
+
 /// In the child of a fork, which tells of itself alone.
 pub(crate) fn forked() {
     COUNTERS.clear();

@@ -449,6 +449,9 @@ impl Channel {
                     self.core.stats.promotions_refused += 1;
                     tracing::debug!(token = token.get(), "a connection stays on TCP: {reason}");
                 }
+                Ok(Some(Answer::Peer { token, user })) => {
+                    tracing::debug!(token = token.get(), user, "nobody has offered the other end so far");
+                }
                 Ok(None) => break,
                 Err(error) => {
                     tracing::info!("{error}; promoted connections go on without it");

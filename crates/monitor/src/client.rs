@@ -71,7 +71,7 @@ pub(crate) struct Client {
     pub(crate) since: Instant,
     pub(crate) tally: Tally,
     /// What it had no room for. While there is any, nothing more is read from it, so that
-    /// there can be no more than it has offers waiting.
+    /// there can be no more than three for each offer that waits.
     unsent: VecDeque<Packet>,
 }
 

@@ -15,7 +15,7 @@ use crate::closing::Foreign;
 use crate::grant;
 use crate::ledger::{Bucket, Ledger};
 use crate::metrics::Metrics;
-use crate::offers::{ClientId, Offer, Offers, Party};
+use crate::offers::{ClientId, Due, Offer, Offers, Party};
 use crate::policy::Policy;
 use crate::sharing::{self, Connection};
 use crate::verify::{Verified, Verifier};
@@ -272,12 +272,12 @@ impl Meeting {
         let expires = now + self.policy.limits.offer_expires(verified.is_kept());
         if let Some(mirror) = self.take(Offers::take_mirror, &verified) {
             if self.verifier.is_still(&mirror.verified) {
-                return self.unite([mirror, Offer { party, verified, expires }], now);
+                return self.unite([mirror, Offer::new(party, verified, now, expires)], now);
             }
             // Of a connection that had these addresses before.
             self.refuse(mirror.party, Reason::ClosedEarly, now);
         }
-        self.wait_if_allowed(Offer { party, verified, expires })
+        self.wait_if_allowed(Offer::new(party, verified, now, expires))
     }
 
     /// Takes out a waiting offer; its client no longer holds the token.
@@ -336,6 +336,12 @@ impl Meeting {
             return Err(Reason::ClosedEarly);
         }
         if let Err(reason) = self.grant(&offers, now) {
+            if reason == Reason::OtherUser {
+                let users =
+                    parties.map(|party| self.clients.get(&party.client).map(|client| client.subject.uid));
+                self.tell_of_other_user(parties[0], users[1], now);
+                self.tell_of_other_user(parties[1], users[0], now);
+            }
             self.refuse(parties[0], reason, now);
             return Err(reason);
         }
@@ -346,8 +352,9 @@ impl Meeting {
     fn hold_up(&mut self, [mirror, own]: [Offer; 2], client: ClientId) -> Result<(), Reason> {
         let expires = mirror.expires.max(own.expires);
         let end = own.verified.end;
-        self.wait(Offer { expires, ..mirror });
-        self.wait_if_allowed(Offer { expires, ..own })?;
+        // Both have met: there is nothing to tell of their peers.
+        self.wait(Offer { expires, due: expires, ..mirror });
+        self.wait_if_allowed(Offer { expires, due: expires, ..own })?;
         self.offers.hold_up(&end, client);
         self.unwell.push(client);
         Ok(())
@@ -391,7 +398,7 @@ impl Meeting {
             in_network_namespace: !offers[1].verified.is_kept(),
         };
         if !sharing::permits(&self.policy, self.user, [&a.subject, &b.subject], connection) {
-            return Err(Reason::Policy);
+            return Err(if a.subject.uid == b.subject.uid { Reason::Policy } else { Reason::OtherUser });
         }
         let limits = &self.policy.limits;
         let size = limits.segment_size;
@@ -473,11 +480,45 @@ impl Meeting {
         Ok(segments.each_ref().map(|segment| SegmentWatch::new(segment.read_only.as_fd(), size).ok()))
     }
 
-    /// Refuses the offers that have waited long enough.
+    /// Tells offers that have waited for a while what is known of their peers, and refuses those that have waited long
+    /// enough.
     pub(crate) fn expire(&mut self, now: Instant) {
-        while let Some(offer) = self.offers.take_expired(now) {
-            self.release(&offer);
-            self.refuse(offer.party, Reason::NoPeer, now);
+        while let Some(due) = self.offers.due(now) {
+            let offer = due.offer();
+            let (party, own) = (offer.party, self.clients.get(&offer.party.client));
+            let user = own.and_then(|own| self.verifier.other_user(&offer.verified, own.subject.uid));
+            match due {
+                Due::Alone(_) => self.tell_of_peer(party, user),
+                Due::Expired(offer) => {
+                    self.release(&offer);
+                    self.tell_of_other_user(party, user, now);
+                    self.refuse(party, user.map_or(Reason::NoPeer, |_| Reason::OtherUser), now);
+                }
+            }
+        }
+    }
+
+    /// Before a refusal: whose the other endpoint is, with what lets the two share.
+    fn tell_of_other_user(&mut self, party: Party, user: Option<u32>, now: Instant) {
+        let Some((client, other)) = self.clients.get(&party.client).zip(user) else { return };
+        if self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
+            tracing::info!(
+                client = party.client.0,
+                uid = client.subject.uid,
+                pid = client.pid,
+                name = client.name(),
+                other,
+                remedy = format_args!("sudo megapipe setup --allow {}:{other}", client.subject.uid),
+                "a connection with another user's program stays on TCP"
+            );
+        }
+        self.tell_of_peer(party, user);
+    }
+
+    fn tell_of_peer(&mut self, party: Party, user: Option<u32>) {
+        let Some(client) = self.clients.get_mut(&party.client) else { return };
+        if !client.say(MonitorMessage::Peer { token: party.token, user }) || client.is_stalled() {
+            self.unwell.push(party.client);
         }
     }
 
@@ -497,7 +538,7 @@ impl Meeting {
             self.unwell.push(party.client);
         }
         // Everyday ones, and those that a flood would repeat, only where they are asked for.
-        let quiet = matches!(reason, Reason::NoPeer | Reason::Rate | Reason::NoMonitor);
+        let quiet = matches!(reason, Reason::NoPeer | Reason::OtherUser | Reason::Rate | Reason::NoMonitor);
         if quiet || !self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
             tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "refused");
         } else {

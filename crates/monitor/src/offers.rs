@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use promote::wire::Token;
 use sys::tcp::End;
@@ -27,6 +27,36 @@ pub(crate) struct Offer {
     pub(crate) verified: Verified,
     /// When it is refused.
     pub(crate) expires: Instant,
+    /// When it is looked at next: before that, once, to tell of its peer.
+    pub(crate) due: Instant,
+}
+
+/// Programs that mean to share offer both ends within some milliseconds of each other. After this long
+/// an offer is told what is known of its peer.
+const ALONE_AFTER: Duration = Duration::from_millis(100);
+
+impl Offer {
+    /// One that came now.
+    pub(crate) fn new(party: Party, verified: Verified, now: Instant, expires: Instant) -> Offer {
+        Offer { party, verified, expires, due: expires.min(now + ALONE_AFTER) }
+    }
+}
+
+/// What is due.
+pub(crate) enum Due<'a> {
+    /// An offer has no mirror so far, and goes on waiting.
+    Alone(&'a Offer),
+    /// It has waited long enough, and was taken out.
+    Expired(Offer),
+}
+
+impl Due<'_> {
+    pub(crate) fn offer(&self) -> &Offer {
+        match self {
+            Due::Alone(offer) => offer,
+            Due::Expired(offer) => offer,
+        }
+    }
 }
 
 /// Where one end of a connection is, seen from outside: two sockets of one namespace have
@@ -58,7 +88,7 @@ impl Place {
 #[derive(Default)]
 pub(crate) struct Offers {
     waiting: HashMap<Place, Offer>,
-    /// The same offers in the order in which they expire.
+    /// The same offers in the order in which they are due.
     expiry: BTreeSet<(Instant, Party, Place)>,
     /// Connections both of whose offers wait, since a client could not be told: who, and in which order.
     held_up: BTreeMap<(ClientId, u64), Place>,
@@ -97,10 +127,23 @@ impl Offers {
         self.remove(place)
     }
 
-    /// Takes out one offer that has waited long enough.
-    pub(crate) fn take_expired(&mut self, now: Instant) -> Option<Offer> {
-        let (expires, _, place) = self.expiry.first().copied()?;
-        if expires <= now { self.remove(place) } else { None }
+    /// What is due of the offer that is the first.
+    pub(crate) fn due(&mut self, now: Instant) -> Option<Due<'_>> {
+        let first = self.expiry.first().copied()?;
+        let (due, party, place) = first;
+        if due > now {
+            return None;
+        }
+        match self.waiting.get(&place)?.expires {
+            expires if expires <= now => self.remove(place).map(Due::Expired),
+            expires => {
+                self.expiry.remove(&first);
+                self.expiry.insert((expires, party, place));
+                let offer = self.waiting.get_mut(&place)?;
+                offer.due = expires;
+                Some(Due::Alone(offer))
+            }
+        }
     }
 
     /// Takes out any offer.
@@ -112,7 +155,7 @@ impl Offers {
     /// Lets an offer wait, in a place that is free.
     pub(crate) fn wait(&mut self, offer: Offer) {
         let place = Place::of(&offer.verified.end);
-        self.expiry.insert((offer.expires, offer.party, place));
+        self.expiry.insert((offer.due, offer.party, place));
         self.waiting.insert(place, offer);
     }
 
@@ -141,14 +184,14 @@ impl Offers {
         self.held_up.range((client, 0)..=(client, u64::MAX)).next().map(|(_, connection)| *connection)
     }
 
-    /// When the next offer expires.
+    /// When the next offer is due.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.expiry.first().map(|(expires, ..)| *expires)
+        self.expiry.first().map(|(due, ..)| *due)
     }
 
     fn remove(&mut self, place: Place) -> Option<Offer> {
         let offer = self.waiting.remove(&place)?;
-        self.expiry.remove(&(offer.expires, offer.party, place));
+        self.expiry.remove(&(offer.due, offer.party, place));
         if let Some(turn) = self.turns.remove(&place.of_connection()) {
             self.held_up.remove(&turn);
         }

@@ -41,6 +41,18 @@ impl Verifier {
         Ok(Verified { end, kept: foreign.then_some(descriptor) })
     }
 
+    /// Whose the other endpoint is, if it is another user's than `own`. Nothing can be said of another namespace.
+    pub(crate) fn other_user(&mut self, verified: &Verified, own: u32) -> Option<u32> {
+        let known = match verified.kept {
+            Some(_) => None,
+            None => self.diag.user_of_peer(&verified.end).unwrap_or_else(|error| {
+                self.begin_anew(&error);
+                None
+            }),
+        };
+        known.filter(|user| *user != own)
+    }
+
     /// Whether the end still is that connection.
     pub(crate) fn is_still(&mut self, verified: &Verified) -> bool {
         match &verified.kept {
@@ -48,14 +60,18 @@ impl Verifier {
             None => match self.diag.is_still(&verified.end) {
                 Ok(still) => still,
                 Err(error) => {
-                    tracing::warn!(%error, "sock_diag does not answer");
-                    // A broken conversation is begun anew for the next question.
-                    if let Ok(diag) = SocketDiag::new() {
-                        self.diag = diag;
-                    }
+                    self.begin_anew(&error);
                     false
                 }
             },
+        }
+    }
+
+    /// A broken conversation is begun anew for the next question.
+    fn begin_anew(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "sock_diag does not answer");
+        if let Ok(diag) = SocketDiag::new() {
+            self.diag = diag;
         }
     }
 }
@@ -70,8 +86,7 @@ impl Verified {
 fn look(descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
     match tcp::end(descriptor) {
         Ok(end) if end.state == ESTABLISHED => Ok(end),
-        Ok(_) | Err(NotAnEnd::NotConnected) => Err(Reason::ClosedEarly),
-        Err(NotAnEnd::NotTcp) => Err(Reason::ClosedEarly),
+        Ok(_) | Err(NotAnEnd::NotConnected | NotAnEnd::NotTcp) => Err(Reason::ClosedEarly),
         Err(NotAnEnd::Untold(error)) => {
             tracing::warn!(%error, "the kernel does not tell of a socket");
             Err(Reason::ClosedEarly)

@@ -186,7 +186,14 @@ impl Talk {
         let token = self.token();
         let reason = Reason::OF_MONITOR[self.random.below(Reason::OF_MONITOR.len())];
         let some = if self.random.below(16) > 0 { Token::new(token) } else { None };
-        let (message, count) = match self.random.below(8) {
+        let (message, count) = match self.random.below(9) {
+            8 => (
+                MonitorMessage::Peer {
+                    token: Token::new(token).unwrap_or(const { Token::new(1).unwrap() }),
+                    user: Some(self.random.next() as u32),
+                },
+                0,
+            ),
             0 => (MonitorMessage::Welcome { version: 1, loop_id: 7, segment_size: SIZE }, 1),
             1 => (MonitorMessage::End { next: None }, 0),
             2..5 => (MonitorMessage::Refuse { token: some, reason }, 0),

@@ -154,6 +154,13 @@ pub enum Answer {
         /// The other end's loop.
         peer_loop: Arc<PeerLoop>,
     },
+    /// The offer has no mirror so far, or is about to be refused because of its user.
+    Peer {
+        /// The offer.
+        token: Token,
+        /// Whose the other endpoint is, if another user's.
+        user: Option<u32>,
+    },
     /// The connection stays on TCP for good.
     Refused {
         /// The offer.
@@ -186,10 +193,14 @@ pub struct Client {
     unanswered: HashSet<Token>,
     /// Those that were granted, and not withdrawn since: a refusal may still take the grant back.
     granted: HashSet<Token>,
+    /// How many more messages about peers may come: two for each offer.
+    peers: u64,
     /// Withdrawals of either, behind each of which one more message may come that crossed it.
     withdrawn: u64,
 }
 
+/// An offer's peer is told of once when it has waited for a while, and once before a refusal.
+const PEERS_EACH: u64 = 2;
 /// Unanswered offers beyond which no more are made: more than a monitor lets wait.
 const MOST_UNANSWERED: usize = 1 << 16;
 
@@ -211,6 +222,7 @@ impl Client {
             welcome: false,
             unanswered: HashSet::new(),
             granted: HashSet::new(),
+            peers: 0,
             withdrawn: 0,
         };
         client.reconnect_due(now)?;
@@ -256,6 +268,7 @@ impl Client {
         }
         self.say(&ClientMessage::Offer { token }.encode(), &[connection])?;
         self.unanswered.insert(token);
+        self.peers += PEERS_EACH;
         Ok(())
     }
 
@@ -290,7 +303,7 @@ impl Client {
         self.say(&ClientMessage::Register { token, cookie, peer_loop }.encode(), &[])
     }
 
-    /// The monitor's next answer, if one has come: one welcome, and then at most two answers to
+    /// The monitor's next answer, if one has come: one welcome, and then at most four answers to
     /// each offer, so that a loop over them ends whatever the monitor sends.
     ///
     /// # Errors
@@ -351,6 +364,14 @@ impl Client {
             MonitorMessage::Grant { token, .. } => {
                 self.unanswered.remove(&token) && self.granted.insert(token)
             }
+            MonitorMessage::Peer { token, .. } => match self.peers.checked_sub(1) {
+                Some(left) => {
+                    self.peers = left;
+                    // It may have crossed a withdrawal, or a grant.
+                    return Ok(self.unanswered.contains(&token));
+                }
+                None => false,
+            },
             MonitorMessage::Refuse { token: Some(token), .. } => {
                 self.unanswered.remove(&token) || self.granted.remove(&token)
             }
@@ -398,6 +419,7 @@ impl Client {
             (MonitorMessage::Refuse { token: Some(token), reason }, [None, None, None]) => {
                 Ok(Answer::Refused { token, reason })
             }
+            (MonitorMessage::Peer { token, user }, [None, None, None]) => Ok(Answer::Peer { token, user }),
             (MonitorMessage::Refuse { token: None, reason }, _) => Err(LossCause::Refused(reason)),
             _ => Err(LossCause::Descriptors),
         }
@@ -442,6 +464,7 @@ impl Client {
         self.welcome = false;
         self.unanswered.clear();
         self.granted.clear();
+        self.peers = 0;
         self.withdrawn = 0;
         ReceiveError { cause }
     }

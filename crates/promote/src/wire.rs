@@ -24,6 +24,10 @@ const ATTACH: u16 = 8;
 const QUERY: u16 = 9;
 const RECORD: u16 = 10;
 const END: u16 = 11;
+const PEER: u16 = 12;
+
+/// Of a PEER: no other user's (chown(2) takes it for none, too).
+const NO_USER: u32 = u32::MAX;
 
 /// What a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +102,14 @@ pub enum MonitorMessage {
         token: Option<Token>,
         /// Why.
         reason: Reason,
+    },
+    /// Nobody has offered the other endpoint of an offer so far, or its user may not share:
+    /// the offer goes on, or is refused in the next message.
+    Peer {
+        /// The offer.
+        token: Token,
+        /// Whose the other endpoint is, if another user's.
+        user: Option<u32>,
     },
     /// The records that a query asked for ([`view`]) end here.
     End {
@@ -181,6 +193,9 @@ impl MonitorMessage {
             MonitorMessage::Refuse { token, reason } => {
                 Writer::new(REFUSE).u64(token.map_or(0, Token::get)).u32(reason as u32).end()
             }
+            MonitorMessage::Peer { token, user } => {
+                Writer::new(PEER).u64(token.0).u32(user.unwrap_or(NO_USER)).end()
+            }
             MonitorMessage::End { next: Some(next) } => next.write(Writer::new(END)).end(),
             MonitorMessage::End { next: None } => Writer::new(END).bytes(&[0; Place::BYTES]).end(),
         }
@@ -216,6 +231,12 @@ impl MonitorMessage {
                 let number = fields.u32();
                 let reason = Reason::of_monitor(number).ok_or(DecodeError::Reason(number))?;
                 MonitorMessage::Refuse { token, reason }
+            }
+            PEER => {
+                fields.expect(12)?;
+                let token = fields.token()?;
+                let user = Some(fields.u32()).filter(|user| *user != NO_USER);
+                MonitorMessage::Peer { token, user }
             }
             END => {
                 fields.expect(Place::BYTES)?;
@@ -265,6 +286,8 @@ mod tests {
                 token: Token::new(token),
                 reason: Reason::OF_MONITOR[reason]
             }),
+            (token(), prop::option::of(0..NO_USER))
+                .prop_map(|(token, user)| MonitorMessage::Peer { token, user }),
             prop::option::of(view::tests::place()).prop_map(|next| MonitorMessage::End { next }),
         ]
     }
@@ -283,7 +306,7 @@ mod tests {
             assert!(is_message, "{}", path.display());
             types.insert(packet[0]);
         }
-        assert!(types.into_iter().eq(1..=11));
+        assert!(types.into_iter().eq(1..=12));
     }
 
     proptest! {
@@ -302,7 +325,7 @@ mod tests {
         /// What decodes is what encodes to exactly these bytes; everything else is refused.
         #[test]
         fn any_bytes_decode_or_are_refused(
-            kind in 0u16..13, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            kind in 0u16..14, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
             honest in any::<bool>(),
         ) {
             if honest && bytes.len() >= HEADER {

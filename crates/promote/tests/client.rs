@@ -170,6 +170,7 @@ fn each_offer_has_one_answer() {
     let memory = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
     let refuse = |number, reason| MonitorMessage::Refuse { token: Token::new(number), reason };
     let refusal = refuse(1, Reason::Rate);
+    let peer = MonitorMessage::Peer { token: token(1), user: Some(1000) };
     type Said<'a> = (MonitorMessage, &'a [BorrowedFd<'a>]);
     let page = [page.writable.as_fd()];
     let out_of_turn: &[&[Said<'_>]] = &[
@@ -182,6 +183,7 @@ fn each_offer_has_one_answer() {
         &[(grant(1), &memory), (grant(1), &memory)],
         &[(grant(1), &memory), (refusal, &[]), (refusal, &[])],
         &[(MonitorMessage::End { next: None }, &[])],
+        &[(peer, &[]), (peer, &[]), (peer, &[])],
     ];
     for said in out_of_turn {
         let (mut client, connection) = monitor.welcomed(1..=1);

@@ -1,5 +1,5 @@
-//! Asking the kernel by number whether a TCP connection still is what it was
-//! (sock_diag(7), `struct inet_diag_req_v2`).
+//! Asking the kernel by number whether a TCP connection still is what it was, and whose its
+//! other endpoint is (sock_diag(7), `struct inet_diag_req_v2` and `struct inet_diag_msg`).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +23,11 @@ const HEADER: usize = 16;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
+/// Of `struct inet_diag_msg`.
+const UID: usize = HEADER + 64;
+const INODE: usize = HEADER + 68;
+/// `INET_DIAG_NOCOOKIE`, twice.
+const ANY_COOKIE: u64 = u64::MAX;
 
 impl SocketDiag {
     /// Opens one.
@@ -47,6 +52,20 @@ impl SocketDiag {
     /// same cookie. The kernel looks it up by its addresses and compares the cookie, so
     /// that a successor on the same addresses is not taken for it.
     pub fn is_still(&mut self, end: &End) -> io::Result<bool> {
+        self.ask(end, |_| true).map(|still| still == Some(true))
+    }
+
+    /// The user whose process made or accepted the other endpoint of a connection. `None`: it is not
+    /// here, not established, or not accepted yet.
+    pub fn user_of_peer(&mut self, end: &End) -> io::Result<Option<u32>> {
+        let peer = End { local: end.peer, peer: end.local, cookie: ANY_COOKIE, interface: 0, ..*end };
+        let user =
+            |told: &[u8]| word(told, UID).filter(|_| word(told, INODE).is_some_and(|inode| inode != 0));
+        self.ask(&peer, user).map(Option::flatten)
+    }
+
+    /// Reads the answer about an established socket with `read`; `None`: there is none.
+    fn ask<R>(&mut self, end: &End, read: impl Fn(&[u8]) -> R) -> io::Result<Option<R>> {
         self.sequence = self.sequence.wrapping_add(1);
         let request = request(end, self.sequence);
         rustix::net::send(&self.socket, &request, SendFlags::NOSIGNAL)?;
@@ -59,7 +78,7 @@ impl SocketDiag {
             })?;
             let told = &answer[..len.min(answer.len())];
             if word(told, 8) == Some(self.sequence) {
-                return verdict(told);
+                return Ok(verdict(told)?.then(|| read(told)));
             }
         }
         Err(io::ErrorKind::InvalidData.into())
@@ -130,9 +149,14 @@ mod tests {
                 assert_eq!(end.namespace, diag.namespace());
                 assert!(diag.is_still(&end).unwrap(), "{end:?}");
                 assert!(!diag.is_still(&End { cookie: end.cookie + 1000, ..end }).unwrap());
+                assert_eq!(diag.user_of_peer(&end).unwrap(), Some(rustix::process::geteuid().as_raw()));
             }
             client.shutdown(std::net::Shutdown::Both).unwrap();
             assert!(!diag.is_still(&ends[0]).unwrap());
+            assert_eq!(diag.user_of_peer(&ends[1]).unwrap(), None);
+            // A connection that waits in a listener's queue is nobody's yet.
+            let client = TcpStream::connect((connect, port)).unwrap();
+            assert_eq!(diag.user_of_peer(&tcp::end(client.as_fd()).unwrap()).unwrap(), None);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Each connection of a program is in memory, or has exactly one word.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
 use testkit::process::Fosterling;
@@ -211,4 +211,66 @@ fn a_program_without_connections_says_nothing() {
     let ended = output(place.run().args(["--stats", "sh", "-c", script]));
     assert!(ended.status.success());
     assert_eq!(text(&ended.stderr), "");
+}
+
+/// Eight connections at a time, for half a second.
+const EIGHT: &str = r#"
+import socket, sys, time
+connections = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(8)]
+for _ in range(100):
+    for connection in connections:
+        connection.sendall(b"ping")
+        assert connection.recv(4, socket.MSG_WAITALL) == b"ping"
+    time.sleep(0.005)
+"#;
+
+/// A server of eight connections.
+const OF_EIGHT: &str = r#"
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+def echo(connection):
+    while data := connection.recv(4096):
+        connection.sendall(data)
+    connection.close()
+threads = [threading.Thread(target=echo, args=(listener.accept()[0],)) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"#;
+
+/// What a server and a client say that run with these monitors; the server without Megapipe if it has none.
+fn eight(place: &Place, server: Option<&str>, client: &str) -> (String, String) {
+    let with = |monitor: &str| {
+        let mut command = place.run();
+        command.env("MEGAPIPE_MONITOR", place.file(monitor)).arg("--stats").arg(python().unwrap());
+        command
+    };
+    let mut command = server.map_or_else(|| clean(python().unwrap()), with);
+    command.args(["-c", OF_EIGHT]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut server = Fosterling::start(&mut command);
+    let mut port = String::new();
+    BufReader::new(server.child().stdout.take().unwrap()).read_line(&mut port).unwrap();
+    let client = output(with(client).args(["-c", EIGHT, port.trim()]));
+    let mut said = String::new();
+    server.child().stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    (said, text(&client.stderr))
+}
+
+/// These said "8 connections, 0 promoted, 8 not offered".
+#[test]
+fn two_monitors_a_plain_peer_and_no_monitor_are_told_apart() {
+    need_python!("two_monitors_a_plain_peer_and_no_monitor_are_told_apart");
+    let place = Place::new("eight");
+    let _one = place.monitor();
+    let _another = place.monitor_with("another", "");
+    let (server, client) = eight(&place, Some("socket"), "another");
+    for said in [server, client] {
+        assert!(said.contains(": 8 connections, 0 promoted, 8 no-peer\n"), "two monitors: {said}");
+    }
+    let (_, client) = eight(&place, None, "socket");
+    assert!(client.contains(": 8 connections, 0 promoted, 8 no-peer\n"), "plain: {client}");
+    let (server, client) = eight(&place, Some("nowhere"), "nowhere");
+    for said in [server, client] {
+        assert!(said.contains(": 8 connections, 0 promoted, 8 no-monitor\n"), "no monitor: {said}");
+    }
 }

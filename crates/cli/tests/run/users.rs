@@ -225,13 +225,21 @@ fn two_users_meet_at_the_systems_monitor() {
         let (mut server, port) = programs.serve(server, None, FORKING, "1");
         let ended = output(&mut programs.run(client, None, CHANGING, &[&port, ""]));
         assert!(server.child().wait().unwrap().success());
-        assert!(ended.status.success(), "{}", text(&ended.stderr));
-        counted(&text(&ended.stderr))
+        let said = text(&ended.stderr);
+        assert!(ended.status.success(), "{said}");
+        (counted(&said), said)
     };
-    let shares = |server, client| (0..RUNS).any(|_| meet(server, client) == [(1, 1)]);
+    let shares = |server, client| (0..RUNS).any(|_| meet(server, client).0 == [(1, 1)]);
     assert!(shares(SERVER, CLIENT), "as the rule says");
     assert!(shares(CLIENT, SERVER), "and the other way");
     for (server, client) in [(SERVER, STRANGER), (STRANGER, CLIENT), (SERVER, SERVER), (SERVER, NOBODY)] {
-        assert_eq!(meet(server, client), [(1, 0)], "{server} {client}");
+        let (counts, said) = meet(server, client);
+        assert_eq!(counts, [(1, 0)], "{server} {client}");
+        if server == client {
+            assert!(said.contains("0 promoted, 1 policy\n"), "{said}");
+        } else {
+            assert!(said.contains("0 promoted, 1 other-user\n"), "{said}");
+            assert!(said.contains(&format!("sudo megapipe setup --allow {client}:{server}\n")), "{said}");
+        }
     }
 }

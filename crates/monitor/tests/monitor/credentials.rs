@@ -125,12 +125,14 @@ fn a_message_counts_as_its_senders() {
         offer(&mut a, 2, &second);
         match receive(&mut a) {
             Answer::Granted { .. } => assert!(shares, "{how} still shares"),
-            Answer::Refused { reason, .. } => assert!(!shares && reason == Reason::Policy, "{how}: {reason}"),
+            Answer::Refused { reason, .. } => {
+                assert!(!shares && reason == Reason::OtherUser, "{how}: {reason}")
+            }
             answer => panic!("{answer:?}"),
         }
         let mut said = BufReader::new(child.child().stdout.take().unwrap()).lines();
         let said = said.find_map(|line| line.ok().filter(|line| line.starts_with("lost "))).expect(how);
-        let outcome = if *shares { "granted".to_owned() } else { Reason::Policy.to_string() };
+        let outcome = if *shares { "granted".to_owned() } else { Reason::OtherUser.to_string() };
         assert_eq!(said, format!("lost {lost} {outcome}"), "{how}");
         // What was promoted before goes on.
         assert_eq!(word(&earlier.peer, PLACE), 77, "{how}");

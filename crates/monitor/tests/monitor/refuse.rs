@@ -1,6 +1,6 @@
 //! What is refused, and with which reason.
 
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
@@ -35,6 +35,43 @@ fn descriptors_that_are_no_local_connection() {
     }
     assert_eq!(metric(&running.place, "refusals_total{reason=\"closed-early\"}"), 5);
     assert_eq!(metric(&running.place, "offers_total"), 6);
+    drop(a);
+    running.end();
+}
+
+/// Of an offer that stays alone its client is told whose the other endpoint is, while it waits and when it is refused.
+#[test]
+fn whose_the_other_end_is() {
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
+    let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+    offer(&mut a, 1, &near);
+    assert_eq!(peer(&mut a), (token(1), None));
+    assert_eq!(refused(&mut a), (token(1), Reason::NoPeer));
+    drop(a);
+    running.end();
+}
+
+#[test]
+fn another_users_end_is_named() {
+    let root = || rustix::process::geteuid().is_root();
+    if !root() {
+        return println!("SKIPPED another_users_end_is_named: only root has programs of other users");
+    }
+    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let accepting = std::thread::spawn(move || {
+        let user = rustix::process::Uid::from_raw(64_001);
+        // Of this thread alone.
+        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+        listener.accept().unwrap().0
+    });
+    let _far = accepting.join().unwrap();
+    offer(&mut a, 1, &near);
+    assert_eq!(peer(&mut a), (token(1), Some(64_001)));
+    assert_eq!(peer(&mut a), (token(1), Some(64_001)));
+    assert_eq!(refused(&mut a), (token(1), Reason::OtherUser));
+    assert_eq!(metric(&running.place, "refusals_total{reason=\"other-user\"}"), 1);
     drop(a);
     running.end();
 }
@@ -96,7 +133,7 @@ fn programs_of_two_users_share_by_rule_only() {
         return skip::record(NAME, &Skipped::because("needs root to become another user"));
     }
     let rule = "[[allow]]\none = { uid = [0] }\nother = { uid = [65534], gid = [65534] }\n";
-    for (policy, expected) in [(SHARE.to_owned(), "Policy"), (format!("{SHARE}{rule}"), "Granted")] {
+    for (policy, expected) in [(SHARE.to_owned(), "OtherUser"), (format!("{SHARE}{rule}"), "Granted")] {
         let (running, mut a) = Running::start(&policy);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = running.place.file("socket");

@@ -140,13 +140,29 @@ pub(crate) fn receive(client: &mut Client) -> Answer {
 pub(crate) fn try_receive(client: &mut Client) -> Result<Answer, ReceiveError> {
     let start = Instant::now();
     loop {
-        if let Some(answer) = client.receive()? {
-            return Ok(answer);
+        match client.receive()? {
+            // Those who want it ask for it by `peer`.
+            Some(Answer::Peer { .. }) => continue,
+            Some(answer) => return Ok(answer),
+            None => {}
         }
         assert!(start.elapsed() < WATCHDOG, "no answer comes");
         let set = Set::new().unwrap();
         set.add(client.fd().unwrap(), epoll::IN, 0).unwrap();
         set.wait(&mut [Event::NONE], Some(Duration::from_secs(1))).unwrap();
+    }
+}
+
+/// What is told of an offer's peer, waited for.
+pub(crate) fn peer(client: &mut Client) -> (Token, Option<u32>) {
+    let start = Instant::now();
+    loop {
+        match client.receive().unwrap() {
+            Some(Answer::Peer { token, user }) => return (token, user),
+            Some(other) => panic!("{other:?}"),
+            None => assert!(start.elapsed() < WATCHDOG, "nothing comes"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
