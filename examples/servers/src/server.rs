@@ -328,7 +328,7 @@ impl Server {
             Place::Stack(network, queues) => {
                 let queue = queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
                 let tun = queue.expect("as many queues as threads");
-                worker::Place::Stack(self.stack(tun, network), self.address)
+                worker::Place::Stack(Box::new(self.stack(tun, network)), self.address)
             }
         };
         let mut worker = Worker::new(config, place, number, service, shared)?;

@@ -66,7 +66,7 @@ pub(crate) enum Place<'a> {
     /// At the address of this socket of the kernel's, for the connections that arrive on these CPUs.
     Kernel(BorrowedFd<'a>, &'a CpuSet),
     /// At this address of a stack.
-    Stack(Stack, SocketAddr),
+    Stack(Box<Stack>, SocketAddr),
 }
 
 /// One thread of a server.
@@ -97,7 +97,7 @@ impl<'a, S: Service> Worker<'a, S> {
         let listener = match place {
             Place::Kernel(socket, mask) => channel.register_partitioned(socket, LISTENER, mask)?,
             Place::Stack(stack, address) => {
-                channel.attach(stack)?;
+                channel.attach(*stack)?;
                 let listener = channel.listen_on(address, BACKLOG, LISTENER)?;
                 channel.set_nodelay(listener, true)?;
                 listener
