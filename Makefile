@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench install uninstall clean. See HACKING.md.
+# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench install uninstall clean help
+.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -53,12 +53,20 @@ demo: ## Build, then show Redis and nginx with and without megapipe run, and Meg
 bench: build ## Run the long suite of measurements into bench-results/
 	scripts/bench.sh
 
-# Root often has no cargo: then what `make build` has built is installed.
-install: $(if $(shell command -v $(CARGO)),build) ## Install the program, the libraries, man pages and completions below PREFIX
+product: ## Build what is installed, optimised
+	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi)
+	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
+
+# Root often has no cargo: then what `make product` or `make build` has built is installed.
+install: $(if $(shell command -v $(CARGO)),product) ## Install the program, the libraries, man pages and completions below PREFIX
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh install
 
 uninstall: ## Remove what install has put below PREFIX
 	PREFIX='$(PREFIX)' LIBDIR='$(LIBDIR)' DESTDIR='$(DESTDIR)' scripts/install.sh uninstall
+
+deb: ## Make Debian packages in target/deb, and check them with lintian
+	$(MAKE) --no-print-directory product LIBDIR=/usr/lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH)
+	scripts/deb.sh
 
 clean: ## Remove what was built
 	$(CARGO) clean

@@ -56,7 +56,7 @@ install_all() {
     local built
     for built in megapipe libmegapipe.so libmegapipe_c.a libmegapipe_preload.so; do
         if [ ! -f "$BUILT/$built" ]; then
-            printf '%s: %s is not there; run this first: make build\n' "$0" "$BUILT/$built" >&2
+            printf '%s: %s is not there; run this first: make product\n' "$0" "$BUILT/$built" >&2
             exit 1
         fi
     done

@@ -47,7 +47,7 @@ else
 fi
 
 if command -v shellcheck >/dev/null; then
-    check shell shellcheck .ci/run scripts/*.sh
+    check shell shellcheck .ci/run scripts/*.sh packaging/tests/*.sh
 else
     skip shell "shellcheck is not installed (apt-get install shellcheck)"
 fi

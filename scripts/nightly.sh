@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/provision.sh
 
-PARTS=${PARTS:-loom miri model fuzz soak test-kernels advisories msrv}
+PARTS=${PARTS:-loom miri model fuzz soak test-kernels deb advisories msrv}
 LOGS=target/nightly-logs
 
 skip() {
@@ -39,6 +39,10 @@ part() {
     case $1 in
     advisories) advisories ;;
     msrv) msrv ;;
+    deb)
+        command -v dh >/dev/null || skip deb 'no debhelper (apt-get install debhelper)'
+        make --no-print-directory deb && scripts/deb-test.sh
+        ;;
     miri)
         "$CARGO" +nightly miri --version >/dev/null 2>&1 ||
             skip miri 'no miri (rustup component add --toolchain nightly miri)'

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 pub(crate) const FILE_NAME: &str = "libmegapipe_preload.so";
-/// LIBDIR of `make build`, where a distribution has its own place for libraries.
+/// LIBDIR of `make product`, where a distribution has its own place for libraries.
 const LIBDIR: Option<&str> = option_env!("MEGAPIPE_LIBDIR");
 
 /// Why there is no library.
@@ -37,7 +37,10 @@ fn places() -> Vec<PathBuf> {
     if let Some(prefix) = beside.parent() {
         places.push(prefix.join("lib/megapipe"));
     }
-    places.extend(LIBDIR.map(|libdir| Path::new(libdir).join("megapipe")));
+    // A build that lies anywhere has none, and a relative one would be the caller's directory.
+    places.extend(
+        LIBDIR.filter(|libdir| libdir.starts_with('/')).map(|libdir| Path::new(libdir).join("megapipe")),
+    );
     places.dedup();
     places
 }

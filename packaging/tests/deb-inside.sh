@@ -1,0 +1,114 @@
+#!/bin/bash
+# The life of the packages on a system with systemd; scripts/deb-test.sh runs it as a unit there.
+# The packages lie in /test/first and, as a later version, in /test/second.
+set -uo pipefail
+failed=0
+
+check() {
+    local what=$1
+    shift
+    if "$@"; then
+        printf 'ok      %s\n' "$what"
+    else
+        printf 'FAILED  %s: %s\n' "$what" "$*"
+        failed=1
+    fi
+}
+
+is() { [ "$(eval "$1")" = "$2" ]; }
+contains() { grep -qF -- "$2" "$1"; }
+moves() {
+    local before
+    before=$(cat "$1" 2>/dev/null)
+    for _ in $(seq 50); do
+        sleep 0.1
+        [ "$(cat "$1" 2>/dev/null)" != "$before" ] && return 0
+    done
+    return 1
+}
+promoted() {
+    for _ in $(seq 50); do
+        [ "$(megapipe top --once --json | grep -o '"lane": *"ring"' | wc -l)" -ge "$1" ] && return 0
+        sleep 0.2
+    done
+    megapipe top --once
+    return 1
+}
+pair() {
+    megapipe run --promote eager python3 /test/pair.py server "$1" &
+    servers+=($!)
+    for _ in $(seq 50); do
+        ss -Hltn "sport = $1" | grep -q . && break
+        sleep 0.1
+    done
+    megapipe run --promote eager python3 /test/pair.py client "$1" "/test/count.$1" &
+    clients+=($!)
+    for _ in $(seq 50); do
+        [ -s "/test/count.$1" ] && break
+        sleep 0.1
+    done
+}
+gone() { ! [ -e "$1" ] && ! [ -L "$1" ]; }
+
+servers=() clients=()
+cd /test || exit
+unit=megapipe-monitor
+
+dpkg --install first/*.deb >install.log 2>&1 || { cat install.log; exit 1; }
+check 'installed: nothing is enabled' is "systemctl is-enabled $unit.socket" disabled
+check 'installed: nothing is started' is "systemctl is-active $unit.socket" inactive
+check 'the loader finds the C library' contains <(ldconfig -p) libmegapipe.so.0
+
+if megapipe setup --help >/dev/null 2>&1; then
+    megapipe setup
+else
+    mkdir -p /etc/megapipe
+    printf '# Written by megapipe setup\nsame_user = true\n' >/etc/megapipe/monitor.toml
+    systemctl enable --now $unit.socket
+fi
+check 'setup: enabled' is "systemctl is-enabled $unit.socket" enabled
+check 'setup: the policy is there' test -f /etc/megapipe/monitor.toml
+
+pair 7001
+check 'a pair is promoted' promoted 2
+first=$(systemctl show --value -p MainPID $unit.service)
+check 'the system monitor serves it' test "$first" -gt 0
+
+library=$(echo /usr/lib/*/megapipe/libmegapipe_preload.so)
+inode=$(stat -c %i "$library")
+dpkg --install second/*.deb >upgrade.log 2>&1 || { cat upgrade.log; exit 1; }
+second=$(systemctl show --value -p MainPID $unit.service)
+check 'upgrade: the monitor is another process' test "$second" -gt 0 -a "$second" != "$first"
+check 'upgrade: the programs are the same' kill -0 "${servers[0]}" "${clients[0]}"
+check 'upgrade: their connection goes on' moves count.7001
+check 'upgrade: they have mapped the library that was' grep -q 'libmegapipe_preload.so.*(deleted)' "/proc/${clients[0]}/maps"
+check 'upgrade: the library is another file' test "$(stat -c %i "$library")" != "$inode"
+pair 7002
+check 'upgrade: a new pair is promoted' promoted 2
+
+mkdir -p /etc/systemd/system/other.service.d
+printf '[Service]\nEnvironment=LD_PRELOAD=%s\n' "$library" >/etc/systemd/system/other.service.d/megapipe.conf
+dpkg --remove megapipe megapipe-preload libmegapipe-dev libmegapipe0 >remove.log 2>&1 || { cat remove.log; exit 1; }
+check 'removal: warns of LD_PRELOAD' contains remove.log 'ld.so prints an error'
+check 'removal: names the unit' contains remove.log /etc/systemd/system/other.service.d/megapipe.conf
+check 'removal: the programs run' kill -0 "${servers[@]}" "${clients[@]}"
+check 'removal: their connections go on' moves count.7001
+check 'removal: and the later one' moves count.7002
+check 'removal: the monitor has ended' is "systemctl is-active $unit.service $unit.socket | sort -u" inactive
+check 'removal: the policy stays' test -f /etc/megapipe/monitor.toml
+check 'a program with LD_PRELOAD runs all the same' env LD_PRELOAD="$library" true
+
+dpkg --purge megapipe megapipe-preload libmegapipe-dev libmegapipe0 >purge.log 2>&1 || { cat purge.log; exit 1; }
+check 'purge: no policy' gone /etc/megapipe
+check 'purge: no unit is enabled' gone /etc/systemd/system/sockets.target.wants/$unit.socket
+find /usr /etc /var/lib /run -name '*megapipe*' -not -path '*/other.service.d/*' -not -path '/run/credentials/*' >left
+check "purge: nothing is left: $(tr '\n' ' ' <left)" test ! -s left
+kill "${servers[@]}" "${clients[@]}" 2>/dev/null
+
+# A policy that the administrator wrote is his.
+dpkg --install first/*.deb >install.log 2>&1
+mkdir -p /etc/megapipe
+echo 'same_user = true' >/etc/megapipe/monitor.toml
+dpkg --purge megapipe megapipe-preload libmegapipe-dev libmegapipe0 >purge.log 2>&1
+check "purge: the administrator's policy stays" test -f /etc/megapipe/monitor.toml
+printf 'result %d\n' "$failed"
