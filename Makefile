@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb clean. See HACKING.md.
+# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb clean help
+.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -67,6 +67,10 @@ uninstall: ## Remove what install has put below PREFIX
 deb: ## Make Debian packages in target/deb, and check them with lintian
 	$(MAKE) --no-print-directory product LIBDIR=/usr/lib/$$(dpkg-architecture -qDEB_HOST_MULTIARCH)
 	scripts/deb.sh
+
+tarball: ## Make a tarball that works wherever it is unpacked, for x86-64 and glibc 2.34 or later
+	$(MAKE) --no-print-directory product LIBDIR=
+	scripts/tarball.sh
 
 clean: ## Remove what was built
 	$(CARGO) clean

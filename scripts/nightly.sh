@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/provision.sh
 
-PARTS=${PARTS:-loom miri model fuzz soak test-kernels deb advisories msrv}
+PARTS=${PARTS:-loom miri model fuzz soak test-kernels deb tarball advisories msrv}
 LOGS=target/nightly-logs
 
 skip() {
@@ -43,6 +43,7 @@ part() {
         command -v dh >/dev/null || skip deb 'no debhelper (apt-get install debhelper)'
         make --no-print-directory deb && scripts/deb-test.sh
         ;;
+    tarball) make --no-print-directory tarball && scripts/tarball-test.sh ;;
     miri)
         "$CARGO" +nightly miri --version >/dev/null 2>&1 ||
             skip miri 'no miri (rustup component add --toolchain nightly miri)'
