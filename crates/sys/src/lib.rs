@@ -20,3 +20,4 @@ pub mod socket;
 pub mod socket_diag;
 pub mod tcp;
 pub mod uring;
+pub mod user;

@@ -1,0 +1,162 @@
+//! `megapipe setup`: the one step that lets programs of several users share memory on this host.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use promote::Place;
+use promote::client::POLICY_FILE;
+
+use policy::{Found, Written};
+use service::Service;
+use users::Pair;
+
+mod policy;
+mod service;
+mod users;
+
+/// Let programs share memory on this host: write the monitor's policy, and enable its service
+///
+/// Without --allow, programs of one user share, root's included. With it, those of the users that it names. What an
+/// earlier setup allowed stays allowed. A policy that somebody else wrote, or edited, is left alone: what to add to it is
+/// printed.
+///
+/// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option means nothing.
+#[derive(Args)]
+#[command(after_long_help = NOTES)]
+pub(crate) struct Arguments {
+    /// Let programs of user A share with those of user B, whichever connects, at any port; A alone: with each other
+    #[arg(long, value_name = "A[:B]", value_parser = users::pair)]
+    allow: Vec<(String, String)>,
+
+    /// Remove the policy and disable the service, as far as setup made them, and show which programs still run under
+    /// Megapipe
+    #[arg(long, conflicts_with = "allow")]
+    undo: bool,
+}
+
+const NOTES: &str = "\
+Examples:
+  sudo megapipe setup                               programs of one user, for every user
+  sudo megapipe setup --allow postgres:www-data     the database and the web server
+  sudo megapipe setup --undo
+
+See also: megapipe-monitor(1), megapipe-doctor(1); docs/monitor.md in the sources.";
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let outcome = match () {
+        () if !rustix::process::geteuid().is_root() => Err(format!(
+            "{POLICY_FILE} and the monitor of this host are root's; type: sudo megapipe setup{}",
+            as_typed(&arguments)
+        )),
+        () if arguments.undo => undo(),
+        () => allow(&arguments.allow),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("megapipe setup: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn as_typed(arguments: &Arguments) -> String {
+    let undo = if arguments.undo { " --undo" } else { "" };
+    let pairs = arguments.allow.iter().map(|(one, other)| match one == other {
+        true => format!(" --allow {one}"),
+        false => format!(" --allow {one}:{other}"),
+    });
+    pairs.chain([undo.to_owned()]).collect()
+}
+
+fn allow(named: &[(String, String)]) -> Result<(), String> {
+    let pairs: Vec<Pair> = named.iter().map(Pair::find).collect::<Result<_, _>>()?;
+    let mut policy = match policy::read()? {
+        Found::Nothing => Written::default(),
+        Found::Ours(written) => written,
+        Found::Other(why) => {
+            return Err(format!("{POLICY_FILE} {why}, so it stays as it is; {}", by_hand(&pairs)));
+        }
+    };
+    let service = Service::find();
+    let before = policy.clone();
+    if pairs.is_empty() {
+        policy.same_user = true;
+    }
+    policy.add(&pairs);
+    policy.enabled |= matches!(service, Service::Disabled);
+    if policy == before {
+        println!("{POLICY_FILE} says so already");
+    } else {
+        policy::write(&policy)?;
+        println!("wrote {POLICY_FILE}");
+    }
+    if pairs.is_empty() {
+        println!("  programs of one user share memory, and that includes root's");
+    }
+    for pair in &pairs {
+        println!("  {pair}");
+    }
+    service.enable()?;
+    println!("next: start both programs with `megapipe run`, or see `megapipe doctor PROGRAM`");
+    Ok(())
+}
+
+/// What a policy of somebody else's needs.
+fn by_hand(pairs: &[Pair]) -> String {
+    if pairs.is_empty() {
+        return "put this line at its beginning:\nsame_user = true".into();
+    }
+    let rules: String = pairs.iter().map(Pair::as_table).collect();
+    format!("put this at its end (a list `allow = [...]` in it takes the rules as its entries):\n{rules}")
+}
+
+fn undo() -> Result<(), String> {
+    // A monitor that ends here is asked before.
+    let running = running();
+    match policy::read()? {
+        Found::Nothing => println!("there is no {POLICY_FILE}"),
+        Found::Ours(written) => {
+            policy::remove()?;
+            println!("removed {POLICY_FILE}");
+            if written.enabled {
+                Service::disable()?;
+            }
+        }
+        Found::Other(why) => {
+            return Err(format!(
+                "{POLICY_FILE} {why}, so it stays as it is; remove it with: rm {POLICY_FILE}, and stop its monitor \
+                 with: systemctl disable --now {}",
+                service::UNIT
+            ));
+        }
+    }
+    if running.is_empty() {
+        println!("no program under Megapipe is connected to a monitor");
+    } else {
+        println!("still under Megapipe until they are started anew (what is promoted stays so):");
+        running.iter().for_each(|line| println!("  {line}"));
+    }
+    Ok(())
+}
+
+/// The programs that are connected to the monitors of the system and of root.
+fn running() -> Vec<String> {
+    let mut lines = Vec::new();
+    for place in promote::viewer::places(None) {
+        let Ok(view) = crate::monitors::ask(&place) else { continue };
+        lines.extend(view.loops.iter().map(|client| {
+            let user = users::described(client.uid);
+            format!("{} (pid {}, user {user})", client.name, client.pid)
+        }));
+    }
+    lines.sort();
+    // A program has a client for each of its threads that use sockets.
+    lines.dedup();
+    lines
+}
+
+/// Whether a monitor answers at the system's place.
+fn system_monitor() -> Option<u32> {
+    Some(crate::monitors::ask(&Place::system()).ok()?.totals.pid)
+}

@@ -1,0 +1,87 @@
+//! The monitor's unit, where systemd runs.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use promote::SYSTEM_SOCKET;
+
+/// systemd starts the monitor with the first client.
+pub(super) const UNIT: &str = "megapipe-monitor.socket";
+
+/// How the monitor of the system starts.
+pub(super) enum Service {
+    /// The unit is enabled.
+    Enabled,
+    /// It is not.
+    Disabled,
+    /// There is no such unit.
+    NotInstalled,
+    /// systemd does not run (sd_booted(3)).
+    NoSystemd,
+}
+
+impl Service {
+    pub(super) fn find() -> Service {
+        if !Path::new("/run/systemd/system").is_dir() {
+            return Service::NoSystemd;
+        }
+        let asked = Command::new("systemctl").args(["is-enabled", UNIT]).stderr(Stdio::null()).output();
+        let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+        match said.unwrap_or_default().as_str() {
+            "enabled" => Service::Enabled,
+            "" | "not-found" => Service::NotInstalled,
+            _ => Service::Disabled,
+        }
+    }
+
+    /// Sees to it that the monitor starts, or says how.
+    pub(super) fn enable(&self) -> Result<(), String> {
+        match self {
+            Service::Enabled | Service::Disabled => {
+                // A monitor that somebody started by hand keeps its socket, and the unit does not start.
+                systemctl(&["enable", "--now", UNIT]).map_err(|said| {
+                    format!("{UNIT} cannot be started ({said}); see: systemctl status {UNIT}")
+                })?;
+                println!(
+                    "{UNIT} is enabled: systemd starts the monitor with the first program that needs it"
+                );
+            }
+            Service::NotInstalled => {
+                return Err(format!(
+                    "systemd has no unit {UNIT}, which `make install` and the package bring; until then start the \
+                     monitor with: megapipe monitor"
+                ));
+            }
+            Service::NoSystemd => match super::system_monitor() {
+                Some(pid) => {
+                    println!(
+                        "the monitor at {SYSTEM_SOCKET} (pid {pid}) reads the policy when the next program comes"
+                    );
+                }
+                None => println!(
+                    "systemd does not run here; start the monitor, now and at each boot, with: megapipe monitor &"
+                ),
+            },
+        }
+        Ok(())
+    }
+
+    pub(super) fn disable() -> Result<(), String> {
+        if let Service::Enabled | Service::Disabled = Service::find() {
+            systemctl(&["disable", "--now", UNIT]).map_err(|said| {
+                format!("{UNIT} cannot be disabled ({said}); type: systemctl disable --now {UNIT}")
+            })?;
+            println!("disabled {UNIT}");
+        }
+        Ok(())
+    }
+}
+
+/// # Errors
+///
+/// What it printed.
+fn systemctl(arguments: &[&str]) -> Result<(), String> {
+    let output = Command::new("systemctl").args(arguments).output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
+    if output.status.success() { Ok(()) } else { Err(said) }
+}

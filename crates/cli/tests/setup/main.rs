@@ -1,0 +1,224 @@
+//! `megapipe setup` on a host whose /etc and /run are the test's own. There is no systemd; scripts/systemd-test.sh has that.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use testkit::process::{Fosterling, copy_program, preload_library, until};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
+const NOBODY: u32 = 65_534;
+
+const PASSWD: &str = "root:x:0:0::/root:/bin/sh
+postgres:x:26:26::/:/bin/false
+www-data:x:33:33::/:/bin/false
+42:x:1042:33::/:/bin/false
+";
+
+/// Two directories that programs have as /etc and /run.
+struct Host(PathBuf);
+
+impl Host {
+    /// `None`, said with the test's name, where the test cannot run.
+    fn new(test: &str) -> Option<Host> {
+        let mount = |arguments: &[&str]| {
+            let status =
+                Command::new("unshare").args(["--mount", "mount", "--bind"]).args(arguments).status();
+            status.is_ok_and(|status| status.success())
+        };
+        if !rustix::process::geteuid().is_root() || !mount(&["/tmp", "/run"]) {
+            println!("SKIPPED {test}: only root mounts directories of its own (unshare, mount)");
+            return None;
+        }
+        let path = std::env::temp_dir().join(format!("megapipe-setup-{}-{test}", std::process::id()));
+        for directory in ["", "etc", "run"] {
+            fs::create_dir(path.join(directory)).unwrap();
+            fs::set_permissions(path.join(directory), fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        fs::write(path.join("etc/passwd"), PASSWD).unwrap();
+        fs::write(path.join("etc/nsswitch.conf"), "passwd: files\n").unwrap();
+        Some(Host(path))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$0/etc\" /etc && mount --bind \"$0/run\" /run && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", script]).arg(&self.0).arg(program);
+        for name in ["MEGAPIPE_MONITOR", "MEGAPIPE_LOG", "XDG_RUNTIME_DIR", "LD_PRELOAD"] {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// The exit status, and what was printed.
+    fn setup(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        said(self.command(PROGRAM).arg("setup").args(arguments).output().unwrap())
+    }
+
+    fn policy(&self) -> PathBuf {
+        self.0.join("etc/megapipe/monitor.toml")
+    }
+
+    /// The policy without setup's comments.
+    fn rules(&self) -> String {
+        let text = fs::read_to_string(self.policy()).unwrap();
+        let lines = text.lines().filter_map(|line| line.split('#').next());
+        lines.map(str::trim).collect::<Vec<_>>().join("\n").trim().to_owned()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn said(output: Output) -> (Option<i32>, String) {
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8_lossy(&text).into_owned())
+}
+
+#[test]
+fn each_setup_adds_to_those_before() {
+    let Some(host) = Host::new("each_setup_adds_to_those_before") else { return };
+    let (status, text) = host.setup(&[]);
+    assert!(
+        status == Some(0) && text.contains("includes root") && text.contains("megapipe monitor"),
+        "{text}"
+    );
+    assert_eq!(host.rules(), "same_user = true");
+    assert_eq!(fs::metadata(host.policy()).unwrap().permissions().mode() & 0o777, 0o644);
+
+    let pair = |one, other| format!("{{ one = {{ uid = [{one}] }}, other = {{ uid = [{other}] }} }},\n");
+    let policy = |pairs: &[String]| format!("same_user = true\nallow = [\n{}]", pairs.concat());
+    let both = policy(&[pair(26, 33)]);
+    let (status, text) = host.setup(&["--allow", "postgres:www-data"]);
+    assert!(status == Some(0) && text.contains("postgres (26) and www-data (33)"), "{text}");
+    assert_eq!(host.rules(), both);
+
+    // The same again, the other way round, or without a word: nothing is written.
+    let before = fs::metadata(host.policy()).unwrap().modified().unwrap();
+    for again in [&["--allow", "postgres:www-data"][..], &["--allow", "33:26"], &[]] {
+        let (status, text) = host.setup(again);
+        assert!(status == Some(0) && text.contains("already"), "{again:?}: {text}");
+    }
+    assert_eq!((host.rules(), fs::metadata(host.policy()).unwrap().modified().unwrap()), (both, before));
+
+    // A user is called 42; the number 77 has no name.
+    let (status, text) = host.setup(&["--allow", "42", "--allow", "77:root"]);
+    assert!(status == Some(0) && text.contains("with each other"), "{text}");
+    assert_eq!(host.rules(), policy(&[pair(26, 33), pair(1042, 1042), pair(77, 0)]));
+}
+
+#[test]
+fn an_unknown_user_is_an_error() {
+    let Some(host) = Host::new("an_unknown_user_is_an_error") else { return };
+    let (status, text) = host.setup(&["--allow", "postgres", "--allow", "postgres:www-dta"]);
+    assert!(status == Some(1) && text.contains("'www-dta'") && text.contains("getent passwd"), "{text}");
+    assert!(!host.policy().exists(), "nothing is done by halves");
+    for nonsense in ["a:b:c", ":", "", "postgres:"] {
+        assert_eq!(host.setup(&["--allow", nonsense]).0, Some(2), "{nonsense}");
+    }
+    assert_eq!(host.setup(&["--allow", "4294967295"]).0, Some(1));
+}
+
+/// Each byte of a policy can be somebody's: what setup did not write it neither changes nor removes.
+#[test]
+fn what_somebody_else_wrote_stays() {
+    let Some(host) = Host::new("what_somebody_else_wrote_stays") else { return };
+    host.setup(&["--allow", "postgres:www-data"]);
+    let ours = fs::read(host.policy()).unwrap();
+    let mut others = vec![b"same_user = true\n".to_vec(), Vec::new(), b"\xff\n".to_vec()];
+    others.extend((0..ours.len()).step_by(37).map(|at| [&ours[..at], b"#", &ours[at..]].concat()));
+    others.extend([[&ours[..], b"\n"].concat(), ours[..ours.len() - 2].to_vec()]);
+    for text in others {
+        fs::write(host.policy(), &text).unwrap();
+        for arguments in [&[][..], &["--allow", "www-data"], &["--undo"]] {
+            let (status, said) = host.setup(arguments);
+            let shown = String::from_utf8_lossy(&text);
+            assert_eq!(status, Some(1), "{arguments:?} over {shown}: {said}");
+            let remedy = match arguments {
+                [] => "same_user = true",
+                ["--undo"] => "rm /etc/megapipe/monitor.toml",
+                _ => "[[allow]] # programs of www-data (33)",
+            };
+            assert!(said.contains(remedy), "{arguments:?}: {said}");
+            assert_eq!(fs::read(host.policy()).unwrap(), text);
+        }
+    }
+    // What it says to add is a policy.
+    let (_, said) = host.setup(&["--allow", "www-data:postgres"]);
+    let table = said.split_once("[[allow]]").unwrap().1;
+    fs::write(host.policy(), format!("[[allow]]{table}")).unwrap();
+    let mut monitor = host.command(PROGRAM);
+    monitor.args(["monitor", "--on-demand", "--linger", "0", "--config", "/etc/megapipe/monitor.toml"]);
+    let (status, said) = self::said(monitor.output().unwrap());
+    assert_eq!(status, Some(0), "{said}");
+    // A link is nobody's to replace.
+    fs::remove_file(host.policy()).unwrap();
+    std::os::unix::fs::symlink("/nowhere", host.policy()).unwrap();
+    assert_eq!(host.setup(&[]).0, Some(1));
+    assert!(host.policy().is_symlink());
+}
+
+#[test]
+fn undo_removes_what_setup_wrote_and_shows_what_runs() {
+    let Some(host) = Host::new("undo_removes_what_setup_wrote") else { return };
+    let before = fs::read_dir(host.0.join("etc")).unwrap().count();
+    let (status, text) = host.setup(&["--undo"]);
+    assert!(status == Some(0) && text.contains("there is no"), "{text}");
+    host.setup(&[]);
+    let (mut monitor, mut program) = (host.command(PROGRAM), host.command(PROGRAM));
+    let _monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
+    until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+    let (status, text) = host.setup(&[]);
+    assert!(status == Some(0) && text.contains("the monitor at /run/megapipe/monitor.sock (pid"), "{text}");
+    let Ok(true) = Command::new("python3").arg("--version").output().map(|output| output.status.success())
+    else {
+        return println!("SKIPPED undo_removes_what_setup_wrote_and_shows_what_runs: no python3");
+    };
+    preload_library(PROGRAM.as_ref());
+    let source = "import socket, time
+listener = socket.create_server((\"127.0.0.1\", 0))
+client = socket.create_connection(listener.getsockname())
+server = listener.accept()[0]
+while True:
+    client.sendall(b'a')
+    server.recv(1)
+    time.sleep(0.01)";
+    program.args(["run", "--promote", "eager", "--", "python3", "-c", source]);
+    let mut program = Fosterling::start(program.stderr(Stdio::null()));
+    let pid = format!("(pid {}, user root (0))", program.child().id());
+    // The next one has nothing to remove, and says what runs all the same.
+    let text = until("the program is connected", || {
+        let (status, text) = host.setup(&["--undo"]);
+        assert_eq!(status, Some(0), "{text}");
+        text.contains(&pid).then_some(text)
+    });
+    assert!(text.contains("until they are started anew"), "{text}");
+    assert_eq!(fs::read_dir(host.0.join("etc")).unwrap().count(), before);
+    program.kill();
+}
+
+#[test]
+fn others_are_told_what_to_type() {
+    let directory = std::env::temp_dir().join(format!("megapipe-setup-{}-others", std::process::id()));
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let copy = directory.join("megapipe");
+    copy_program(PROGRAM.as_ref(), &copy);
+    for arguments in [&[][..], &["--undo"], &["--allow", "a:b", "--allow", "c"]] {
+        let mut command = Command::new(&copy);
+        command.arg("setup").args(arguments).current_dir("/");
+        if rustix::process::geteuid().is_root() {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        let (status, text) = said(command.output().unwrap());
+        let typed = ["sudo megapipe setup"].iter().chain(arguments).copied().collect::<Vec<_>>().join(" ");
+        assert!(status == Some(1) && text.trim().ends_with(&typed) && text.lines().count() == 1, "{text}");
+    }
+    fs::remove_dir_all(&directory).unwrap();
+}
