@@ -8,8 +8,9 @@ mod doctor;
 mod documentation;
 mod library;
 mod monitor;
+mod monitors;
 mod run;
-
+mod setup;
 mod top;
 
 #[derive(Parser)]
@@ -24,6 +25,7 @@ enum Verb {
     Doctor(doctor::Arguments),
     Monitor(monitor::Arguments),
     Run(run::Arguments),
+    Setup(setup::Arguments),
     Top(top::Arguments),
     #[command(hide = true)]
     GenerateDocs(documentation::Arguments),
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         Verb::Doctor(arguments) => doctor::run(arguments),
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Run(arguments) => run::run(arguments),
+        Verb::Setup(arguments) => setup::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
         Verb::GenerateDocs(arguments) => documentation::run(arguments),
     }

@@ -14,6 +14,7 @@ fn man_pages_and_completions_are_written() {
     assert!(status.success());
     let read = |path: &str| fs::read_to_string(directory.join(path)).expect(path);
     assert!(read("man/megapipe.1").contains("megapipe\\-doctor"));
+    assert!(read("man/megapipe-setup.1").contains("\\-\\-undo"));
     assert!(read("man/megapipe-doctor.1").contains("\\-\\-json"));
     let page = read("man/megapipe-top.1");
     assert!(page.contains("\\-\\-once") && page.contains("\\-\\-interval") && page.contains("Ctrl"));
