@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sys::process::variable;
+
 /// When connections are promoted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -47,10 +49,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// What the environment says; values that mean nothing are as if they were not there,
+    /// What the environment says, unless this process has more rights than its caller, whose log
+    /// file it would write to. Values that mean nothing are as if they were not there,
     /// since a library cannot refuse to run a program: `megapipe run` checks them.
     pub fn from_environment() -> Settings {
-        let text = |name: &str| std::env::var(name).ok();
+        let text = |name: &str| variable(name)?.into_string().ok();
         Settings {
             mode: text("MEGAPIPE_PROMOTE").and_then(|text| Mode::parse(&text)).unwrap_or_default(),
             spin: text("MEGAPIPE_SPIN").and_then(|text| text.parse().ok()).map(Duration::from_micros),
@@ -58,7 +61,7 @@ impl Settings {
                 None | Some(0) => Stats::None,
                 Some(pid) => Stats::Of(pid),
             },
-            log: std::env::var_os("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
+            log: variable("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
             only: ports(text("MEGAPIPE_ONLY")),
             not: ports(text("MEGAPIPE_NOT")),
         }
@@ -79,7 +82,7 @@ impl Settings {
             ("MEGAPIPE_NOT", "ports, as in 6379,8080", &is_ports),
         ];
         let wrong = |(name, remedy, means): Known<'_>| {
-            let text = std::env::var_os(name).filter(|text| !text.is_empty())?;
+            let text = variable(name).filter(|text| !text.is_empty())?;
             let fits = text.to_str().is_some_and(means);
             let text = text.display();
             (!fits).then(|| format!("{name}={text} means nothing and is left out; give {remedy}"))

@@ -72,11 +72,9 @@ pub enum ConnectError {
     },
 }
 
-/// A path from the environment, which counts for nothing in a process that has more rights
-/// than its caller (AT_SECURE).
+/// A path from the environment.
 pub(crate) fn variable(name: &str) -> Option<PathBuf> {
-    let value = if sys::process::is_secure() { None } else { std::env::var_os(name) };
-    value.filter(|value| !value.is_empty()).map(PathBuf::from)
+    sys::process::variable(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// XDG_RUNTIME_DIR.

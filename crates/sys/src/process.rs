@@ -1,6 +1,6 @@
 //! Starting a program that outlives its starter, and what a service manager hands over.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -40,11 +40,12 @@ pub fn start_detached(command: &mut Command) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether this process has more rights than its caller, who must not steer it through the
-/// environment (AT_SECURE, getauxval(3)).
-pub fn is_secure() -> bool {
+/// A variable of the environment; `None` in a process that has more rights than its caller, who
+/// must not steer it (AT_SECURE, getauxval(3); secure_getenv(3)).
+pub fn variable(name: &str) -> Option<OsString> {
     // SAFETY: reads the process's auxiliary vector; there is nothing to keep.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+    let is_secure = unsafe { libc::getauxval(libc::AT_SECURE) != 0 };
+    if is_secure { None } else { std::env::var_os(name) }
 }
 
 /// This process's user, if its real, effective and saved users are one, so that it cannot become

@@ -194,7 +194,8 @@ fn the_systems_monitor_serves_all_users() {
     }
 }
 
-/// The loader keeps LD_PRELOAD out of such programs; `megapipe` itself has to ignore the rest.
+/// The loader keeps LD_PRELOAD out of such programs, but not a library that they are linked with or
+/// that the administrator preloads into all.
 #[test]
 fn a_program_with_more_rights_than_its_caller_ignores_the_environment() {
     if !enter("places::a_program_with_more_rights_than_its_caller_ignores_the_environment") {
