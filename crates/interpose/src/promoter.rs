@@ -503,8 +503,8 @@ impl Promoter {
                 }
                 Err(loss) => {
                     self.absence = match loss.cause {
+                        cause if cause.is_version() => Reason::Version,
                         LossCause::Refused(reason) => reason,
-                        LossCause::Version { .. } | LossCause::Nonsense(_) => Reason::Version,
                         _ => Reason::NoMonitor,
                     };
                     self.lost();

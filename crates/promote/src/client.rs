@@ -118,6 +118,16 @@ pub enum LossCause {
     Memory(#[source] MapError),
 }
 
+impl LossCause {
+    /// Whether the monitor speaks another version of the protocol, as far as either side can tell.
+    pub fn is_version(&self) -> bool {
+        matches!(
+            self,
+            LossCause::Refused(Reason::Version) | LossCause::Version { .. } | LossCause::Nonsense(_)
+        )
+    }
+}
+
 /// The page on which another loop tells whether it sleeps. Everyone who shares a
 /// connection with that loop has the same one.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use promote::{Client, ConnectError, Options, Place};
 
-/// How long a monitor that was started is waited for. Starting one takes a few milliseconds; later, the program finds it
+/// How long a monitor that was started, and the answer of one that runs, is waited for. Starting one takes a few milliseconds; later, the program finds it
 /// by itself.
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Between two looks for it.
@@ -16,6 +16,15 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// them starts another.
 const LINGER_SECONDS: u32 = 3600;
 
+/// What answers where monitors are searched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Absent,
+    /// It answers, or is so busy that its answer is not waited for.
+    Found,
+    OtherVersion,
+}
+
 /// Finds or starts a monitor.
 ///
 /// # Errors
@@ -23,32 +32,50 @@ const LINGER_SECONDS: u32 = 3600;
 /// Why there is none, and what to do: one line.
 pub(super) fn provide() -> Result<(), String> {
     let options = Options::from_environment("run");
-    let answers = || Client::connect(&options).map(|client| client.fd().is_some());
-    let outcome = match (answers(), &options.socket) {
-        (Ok(false), Some(named)) => {
+    let outcome = match (look(&options), &options.socket) {
+        (Ok(Presence::Absent), Some(named)) => {
             let path = named.display();
             return Err(format!(
                 "no monitor answers at {path}, which MEGAPIPE_MONITOR names, so connections stay on TCP; unset it, or \
                  start one there: megapipe monitor --socket {path}"
             ));
         }
-        (Ok(false), None) => start(&Place::own(), answers),
+        (Ok(Presence::Absent), None) => start(&Place::own(), &options),
         (found, _) => found,
     };
     match outcome {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(
-            "no monitor answers and none could be started, so connections stay on TCP until there is one; \
-                          to see what is wrong, start one with: megapipe monitor"
-                .into(),
-        ),
+        Ok(Presence::Found) => Ok(()),
+        Ok(Presence::OtherVersion) => {
+            Err("the monitor speaks another version than this program, so connections stay on TCP; restart it: \
+                 systemctl restart megapipe-monitor (one on demand ends by itself 10 s after an upgrade)"
+                .into())
+        }
+        Ok(Presence::Absent) => {
+            Err("no monitor answers and none could be started, so connections stay on TCP until there is one; to see \
+                 what is wrong, start one with: megapipe monitor"
+                .into())
+        }
         Err(error) => Err(format!("connections stay on TCP: {error}")),
     }
 }
 
+fn look(options: &Options) -> Result<Presence, ConnectError> {
+    let mut client = Client::connect(options)?;
+    let end = Instant::now() + PATIENCE;
+    while client.fd().is_some() && Instant::now() < end {
+        match client.receive() {
+            Ok(None) => std::thread::sleep(PAUSE),
+            Ok(Some(_)) => return Ok(Presence::Found),
+            Err(loss) if loss.cause.is_version() => return Ok(Presence::OtherVersion),
+            Err(_) => return Ok(Presence::Absent),
+        }
+    }
+    Ok(if client.fd().is_some() { Presence::Found } else { Presence::Absent })
+}
+
 /// Starts this program as the user's own monitor, and waits until it answers. It inherits nothing from the environment,
 /// which is meant for the program.
-fn start(place: &Place, answers: impl Fn() -> Result<bool, ConnectError>) -> Result<bool, ConnectError> {
+fn start(place: &Place, options: &Options) -> Result<Presence, ConnectError> {
     place.prepare()?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("megapipe").args([
@@ -60,14 +87,14 @@ fn start(place: &Place, answers: impl Fn() -> Result<bool, ConnectError>) -> Res
     ]);
     command.arg(place.path()).env_clear();
     if sys::process::start_detached(&mut command).is_err() {
-        return Ok(false);
+        return Ok(Presence::Absent);
     }
     let end = Instant::now() + PATIENCE;
     while Instant::now() < end {
-        if answers()? {
-            return Ok(true);
+        match look(options)? {
+            Presence::Absent => std::thread::sleep(PAUSE),
+            found => return Ok(found),
         }
-        std::thread::sleep(PAUSE);
     }
-    Ok(false)
+    Ok(Presence::Absent)
 }

@@ -3,16 +3,20 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
-use promote::Place as Socket;
 use promote::viewer::Viewer;
+use promote::wire::{ClientMessage, MonitorMessage, Name};
+use promote::{Place as Socket, Reason};
+use sys::memory_file::MemoryFile;
 use testkit::process::{Fosterling, copy_program, until};
 
 use crate::places::{ROOT, SYSTEM, enter, installed};
-use crate::promotion::EndOf;
-use crate::support::{Place, clean, output};
+use crate::promotion::{EndOf, PAIR};
+use crate::support::{Place, clean, output, python, text};
 
 /// Echoes on every connection, which it keeps.
 const SERVER: &str = r#"
@@ -81,6 +85,51 @@ impl Programs {
             let viewer = Viewer::connect(&Socket::chosen(socket.into()), "test").ok()?;
             (viewer.look().ok()?.totals.promoted >= 2).then_some(())
         });
+    }
+}
+
+/// A monitor of another version, by the three ways in which it may say so, and what it gets.
+#[test]
+fn another_version_of_the_monitor_is_named() {
+    need_python!("another_version_of_the_monitor_is_named");
+    let hello = ClientMessage::Hello { version_min: 1, version_max: 1, name: Name::new("") }.encode();
+    let mut newer = hello.as_bytes().to_vec();
+    newer[2] = 2;
+    let welcome = MonitorMessage::Welcome { version: 2, loop_id: 1, segment_size: 8192 };
+    let refusal = MonitorMessage::Refuse { token: None, reason: Reason::Version };
+    let answers = [newer, welcome.encode().as_bytes().to_vec(), refusal.encode().as_bytes().to_vec()];
+    for (number, answer) in answers.into_iter().enumerate() {
+        let place = Place::new(&format!("version-{number}"));
+        let listener = sys::packet::listen(&place.file("socket"), 16).unwrap();
+        // It ends with the test's process.
+        std::thread::spawn(move || {
+            let page = MemoryFile::create("page", 4096, b"").unwrap();
+            let mut clients: Vec<OwnedFd> = Vec::new();
+            loop {
+                if let Ok(client) = sys::packet::accept(listener.as_fd()) {
+                    let page = page.writable.as_fd();
+                    let with = if number == 1 { &[page][..] } else { &[] };
+                    let _ = sys::packet::send(client.as_fd(), &answer, with);
+                    clients.push(client);
+                }
+                // What it is sent it closes, and the client, too, once that has gone.
+                clients.retain(|client| match sys::packet::receive(client.as_fd(), &mut [0; 256]) {
+                    Ok(received) => received.len > 0,
+                    Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+                });
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let mut command = place.run();
+        command.args(["--promote", "eager", "--stats"]).arg(python().unwrap()).args(["-c", PAIR, "exit"]);
+        let ended = output(&mut command);
+        let said = text(&ended.stderr);
+        assert!(
+            ended.status.success() && said.contains("2 connections, 0 promoted, 2 version"),
+            "{number}: {said}"
+        );
+        let line = said.lines().find(|line| line.starts_with("megapipe run: ")).unwrap_or_default();
+        assert!(line.contains("another version") && line.contains("systemctl restart"), "{number}: {said}");
     }
 }
 
