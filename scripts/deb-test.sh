@@ -41,7 +41,7 @@ for package in "$TARGET"/deb/*.deb; do
     rm -rf "$SYSTEM/later"
     dpkg-deb --raw-extract "$package" "$SYSTEM/later"
     sed -i -E '/^Version:/s/$/.1/; /^Depends:/s/(megapipe[^ ]* \(= [^)]*)/\1.1/' "$SYSTEM/later/DEBIAN/control"
-    dpkg-deb --root-owner-group --build "$SYSTEM/later" "$SYSTEM/root/test/second" >"$SYSTEM/build.log"
+    dpkg-deb -Znone --root-owner-group --build "$SYSTEM/later" "$SYSTEM/root/test/second" >"$SYSTEM/build.log"
 done
 
 cat >"$SYSTEM/root/etc/systemd/system/deb-test.service" <<'END'
