@@ -16,7 +16,8 @@ use tracing_subscriber::EnvFilter;
 
 /// Bring programs on this host together, so that their connections use shared memory
 ///
-/// Runs in the foreground until SIGTERM or SIGINT; SIGHUP reads the policy again. Takes over the socket of a systemd
+/// Runs in the foreground until SIGTERM or SIGINT. Reads the policy again on SIGHUP, and when a client connects after the file
+/// has changed. Takes over the socket of a systemd
 /// .socket unit if it was started by one. MEGAPIPE_LOG chooses what is logged: error, warn, info (the default), debug.
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -34,8 +35,8 @@ pub(crate) struct Arguments {
     metrics: Option<MetricsAddress>,
 
     /// Serve this user only, as `megapipe run` starts it: end when the last client has been gone for the time of
-    /// --linger, a monitor of the system answers, or this program was replaced; read the policy again when it has
-    /// changed; succeed at once if another monitor listens
+    /// --linger, a monitor of the system answers, or this program was replaced; succeed at once if another monitor
+    /// listens
     #[arg(long)]
     on_demand: bool,
 

@@ -485,13 +485,13 @@ fn an_event_is_one_line_of_text() {
     assert!(child.child().wait().unwrap().success());
 }
 
-/// Nobody sends a signal to a monitor on demand: it reads its policy when a client connects.
+/// Without a signal, which nobody sends to a monitor on demand.
 #[test]
-fn on_demand_a_changed_policy_holds_for_the_next_client() {
+fn a_changed_policy_holds_from_the_next_client_on() {
     let place = Place::new("rereads");
     fs::write(place.file("policy.toml"), "same_user = false\n").unwrap();
     let mut command = place.command();
-    let _monitor = Running::start(command.args(["--on-demand", "--socket"]).arg(place.file("socket")));
+    let _monitor = Running::start(command.arg("--socket").arg(place.file("socket")));
     let mut client = connected(&place.options());
     let refused = |answers: &[Answer; 2]| {
         answers.iter().all(|answer| matches!(answer, Answer::Refused { reason: Reason::Policy, .. }))

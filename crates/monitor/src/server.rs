@@ -56,8 +56,7 @@ pub struct Options {
     pub signals: bool,
 }
 
-/// How a monitor runs that nobody manages: it reads the policy again when a client connects and
-/// the file has changed, and ends when it is not needed any more.
+/// How a monitor runs that nobody manages: it ends when it is not needed any more.
 #[derive(Clone, Debug)]
 pub struct OnDemand {
     /// It ends when it has had no client for this long, or when its executable was replaced.
@@ -276,7 +275,7 @@ impl Monitor {
                     _ => return Err(system("accept4")(error)),
                 },
             };
-            if self.on_demand.is_some() && self.policy.as_ref().is_some_and(PolicyFile::has_changed) {
+            if self.policy.as_ref().is_some_and(PolicyFile::has_changed) {
                 self.reload();
             }
             let id = ClientId(self.next_client);
