@@ -67,8 +67,7 @@ pub struct ServerArguments {
     /// monitor has to allow it
     #[arg(long, value_enum, default_value = "off")]
     promotion: PromotionArgument,
-    /// Socket of the monitor [default: $MEGAPIPE_MONITOR; else the system's, else this user's, which is started if need
-    /// be]
+    /// Socket of the monitor [default: $MEGAPIPE_MONITOR; else the system's, else this user's, if it runs]
     #[arg(long, value_name = "PATH", requires = "promotion")]
     monitor: Option<PathBuf>,
 }

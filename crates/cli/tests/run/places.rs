@@ -90,6 +90,37 @@ fn root_needs_no_policy_and_no_variable() {
     assert!(command.starts_with("megapipe\0monitor\0--on-demand\0"), "{command:?}");
 }
 
+/// Those that lose the race find the monitor of the one that wins, which keeps nothing open that
+/// was theirs.
+#[test]
+fn several_at_once_start_one_monitor() {
+    if !enter("places::several_at_once_start_one_monitor") {
+        return;
+    }
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    rustix::io::fcntl_setfd(&writer, rustix::io::FdFlags::empty()).unwrap();
+    let commands = (0..8).map(|_| {
+        let mut command = pair(PROGRAM.as_ref());
+        std::thread::spawn(move || text(&output(&mut command).stderr))
+    });
+    let said: Vec<String> = commands.collect::<Vec<_>>().into_iter().map(|run| run.join().unwrap()).collect();
+    let monitor = EndOf(ROOT.into());
+    assert!(monitor.pid().is_some());
+    let running = fs::read_dir("/proc").unwrap().flatten().filter(|process| {
+        let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let run = fs::metadata(process.path().join("root/run/megapipe")).map(|found| found.ino());
+        command.starts_with(b"megapipe\0monitor\0")
+            && run.ok() == Some(fs::metadata("/run/megapipe").unwrap().ino())
+    });
+    assert_eq!(running.count(), 1);
+    // A slow machine may start them later than `megapipe run` waits; then it says so, and nothing else.
+    let complaints =
+        said.iter().flat_map(|said| said.lines()).filter(|line| line.starts_with("megapipe run:"));
+    complaints.for_each(|line| assert!(line.contains("none could be started"), "{line}"));
+    drop(writer);
+    assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
+}
+
 #[test]
 fn a_run_that_is_read_only_costs_acceleration_and_one_line() {
     if !enter("places::a_run_that_is_read_only_costs_acceleration_and_one_line") {
