@@ -48,6 +48,7 @@ pair() {
         sleep 0.1
     done
 }
+answers() { megapipe top --once >/dev/null; }
 gone() { ! [ -e "$1" ] && ! [ -L "$1" ]; }
 
 servers=() clients=()
@@ -58,6 +59,31 @@ dpkg --install first/*.deb >install.log 2>&1 || { cat install.log; exit 1; }
 check 'installed: nothing is enabled' is "systemctl is-enabled $unit.socket" disabled
 check 'installed: nothing is started' is "systemctl is-active $unit.socket" inactive
 check 'the loader finds the C library' contains <(ldconfig -p) libmegapipe.so.0
+
+# The socket unit before there is a policy, beside a monitor that somebody started, and when the policy goes.
+place=/run/megapipe/monitor.sock
+systemctl start $unit.socket
+check 'no policy: the socket unit is skipped' is "systemctl is-active $unit.socket" inactive
+mkdir -p /etc/megapipe
+echo 'same_user = true' >/etc/megapipe/monitor.toml
+megapipe monitor >monitor.log 2>&1 &
+monitor=$!
+until answers 2>/dev/null; do sleep 0.1; done
+inode=$(stat -c %i $place)
+check 'a monitor lives: the socket unit fails' is "systemctl start $unit.socket 2>/dev/null || echo failed" failed
+journalctl --sync
+journalctl --unit $unit.socket --output cat >socket.log
+check 'a monitor lives: the log names it' contains socket.log "already (process $monitor)"
+check 'a monitor lives: it keeps its socket' test "$(stat -c %i $place)" = "$inode"
+kill $monitor
+wait $monitor
+systemctl reset-failed $unit.socket
+check 'the monitor has ended: the socket unit starts' systemctl start $unit.socket
+rm -r /etc/megapipe
+check 'the policy has gone: the monitor answers' answers
+check 'the policy has gone: and again' answers
+check 'the policy has gone: the unit runs' is "systemctl is-active $unit.service" active
+systemctl stop $unit.socket $unit.service
 
 if megapipe setup --help >/dev/null 2>&1; then
     megapipe setup
