@@ -41,7 +41,7 @@ make_system() {
         options=("--keyring=$KEYS" "--components=main,universe")
         mirror=("$UBUNTU")
     fi
-    mmdebstrap --quiet --format=tar --variant=apt --include=redis-server,redis-tools,iproute2 \
+    mmdebstrap --quiet --format=tar --variant=apt --include=redis-server,redis-tools \
         "${options[@]}" "$1" "$SYSTEM/$1.tar.new" "${mirror[@]}" && mv "$SYSTEM/$1.tar.new" "$SYSTEM/$1.tar"
 }
 
@@ -62,9 +62,6 @@ tar -C "$SYSTEM/root/somewhere" --strip-components=1 -xf "${tarballs[0]}"
 
 cat >"$SYSTEM/root/test.sh" <<'END'
 set -eu
-mount -t proc proc /proc
-mount -t tmpfs tmpfs /run
-ip link set lo up
 PATH=$PATH:/somewhere/bin
 megapipe --version
 ldd --version | head -n 1
@@ -78,8 +75,14 @@ redis-cli -p 7379 shutdown nosave || true
 wait
 grep megapipe /server.log
 END
-# Programs of its own network and processes: the last of them takes all others along.
-timeout 300 unshare --mount --net --pid --fork --kill-child chroot "$SYSTEM/root" /bin/bash /test.sh 2>&1 | tee "$SYSTEM/log"
+# In a network and a table of processes of its own: the end of the first process ends all others.
+# shellcheck disable=SC2016 # $0 is of the inner shell
+timeout 300 unshare --mount --net --pid --fork --kill-child bash -c '
+    set -e
+    mount -t proc proc "$0/proc"
+    mount -t tmpfs tmpfs "$0/run"
+    ip link set lo up
+    exec chroot "$0" /bin/bash /test.sh' "$SYSTEM/root" 2>&1 | tee "$SYSTEM/log"
 
 promoted=$(grep -cE 'megapipe.* [1-9][0-9]* promoted' "$SYSTEM/log") || true
 if [ "$promoted" -lt 2 ]; then

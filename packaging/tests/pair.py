@@ -14,9 +14,8 @@ if role == "server":
 else:
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    limit = int(sys.argv[4]) if len(sys.argv) > 4 else 0
     count = 0
-    while count != limit or not limit:
+    while True:
         sent = bytes([count % 256])
         connection.sendall(sent)
         if connection.recv(1) != sent:
