@@ -47,7 +47,7 @@ nightly: ## Run the checks that take long (PARTS names some), and sum up
 lint: ## Check format, lints, documentation, licences and shell scripts
 	scripts/lint.sh
 
-demo: ## Build, then show Redis and nginx with and without megapipe run, and Megapipe beside epoll, on this machine
+demo: ## Build, then show Redis and nginx plain and under megapipe run, and a channel beside epoll, on this machine
 	scripts/demo.sh
 
 bench: build ## Run the long suite of measurements into bench-results/

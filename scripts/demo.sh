@@ -1,88 +1,56 @@
 #!/usr/bin/env bash
-# Megapipe on this machine: Redis and nginx, if they are installed, as they are and under `megapipe run`; then, beside
-# epoll, the RPC micro-benchmark and the key-value server under a real memcached load.
-# Prints tables, writes demo.svg; the records are in target/demo. Under four minutes after the build.
+# Megapipe on this machine: Redis and nginx as they are and under `megapipe run`, as a user would start them, then a
+# channel beside epoll. Gets what it needs (scripts/provision.sh) and builds; then it takes less than two minutes.
+# Records are in target/demo.
 set -euo pipefail
+export LC_ALL=C
 cd "$(dirname "$0")/.."
 . scripts/provision.sh
 
-ENGINES=megapipe-uring,megapipe-epoll,epoll-shared,epoll-reuseport
-TRANSACTIONS=1,10,128
-ROUNDS=3
-KV_SECONDS=3
-KV_CONNECTIONS=64
-KV_VALUE=64
-# Requests of one measurement of Redis, and connections of all that run under `megapipe run`.
-REDIS_REQUESTS=50000
-APP_CONNECTIONS=(1 50)
-APP_SECONDS=2
+PAIRS=${PAIRS:-5} # runs of each row: plain and under megapipe run, in turn
+# A row says what disturbed it from these on.
+UNEVEN=1.3 # the fastest plain run to the slowest
+OTHERS=20  # per cent of a CPU that other programs used
+STEAL=5    # per cent of a CPU that the hypervisor gave to others
 
 BUILT=${CARGO_TARGET_DIR:-target}/release
 MEGAPIPE=$BUILT/megapipe
-BENCH=$BUILT/megapipe-bench
-KV=$BUILT/megapipe-kv
 OUT=${CARGO_TARGET_DIR:-target}/demo
-TICKS=$(getconf CLK_TCK)
-server=
+RUNS=$OUT/runs.csv
+HZ=$(getconf CLK_TCK)
 
 say() { printf '\n== %s\n' "$*"; }
 
-stop_server() {
-    if [ -n "$server" ]; then
-        kill "$server" 2>/dev/null || true
-        wait "$server" 2>/dev/null || true
-        server=
+servers=()
+place=$(mktemp -d) # the servers' files
+stop_servers() {
+    if [ "${#servers[@]}" -gt 0 ]; then
+        kill "${servers[@]}" 2>/dev/null || true
+        wait "${servers[@]}" 2>/dev/null || true
     fi
+    servers=()
 }
-
-# A monitor of the demo's own, and the files of the servers, below a path that is short enough for a socket.
-place=$(mktemp -d)
-monitor=
-leave() {
-    stop_server
-    if [ -n "$monitor" ]; then
-        kill "$monitor" 2>/dev/null || true
-        wait "$monitor" 2>/dev/null || true
-    fi
-    rm -rf "$place"
-}
-trap leave EXIT
+trap 'stop_servers; rm -rf "$place"' EXIT
 
 prepare() {
     say "what is needed"
-    provide build test
-    provide_packages jq
+    provide build
+    provide demo || note 'the demonstration leaves out what needs them'
+    "$CARGO" --version
     say "building"
-    # What `make build` has built is not built again: another choice of packages would mean other features.
-    make --no-print-directory build CARGO="$CARGO"
+    "$CARGO" build --release --locked -p megapipe-cli -p megapipe-preload
+    if rust_is "$RUST_NEEDED_BENCH"; then
+        "$CARGO" build --release --locked -p megapipe-bench
+    fi
     rm -rf "$OUT"
     mkdir -p "$OUT"
-}
-
-# memaslap of libmemcached is called memcaslap in newer packages.
-choose_load() {
-    load=$(command -v memcaslap || command -v memaslap || true)
-    if [ -z "$load" ]; then
-        printf 'the package libmemcached-tools of this system has neither memcaslap nor memaslap\n' >&2
-        exit 1
-    fi
-}
-
-# The first and the last CPU this process may use, as `megapipe-bench` has it: one serves, the other is the client.
-choose_cpus() {
+    # The first and the last CPU that may be used: one for servers, one for clients.
     local cpus
     cpus=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
     server_cpu=${cpus%%[-,]*}
     client_cpu=${cpus##*[-,]}
-    if [ "$server_cpu" = "$client_cpu" ]; then
-        printf 'note: one CPU for server and client together; figures say little\n'
-    fi
-}
-
-rpc() {
-    say "RPC: $ENGINES"
-    "$BENCH" rpc --engines "$ENGINES" --transactions "$TRANSACTIONS" --rounds "$ROUNDS" \
-        --json "$OUT/rpc.jsonl" --plot demo.svg >"$OUT/rpc.txt"
+    # Where a monitor is started on demand, it is not to stay on the CPU of the servers.
+    "$MEGAPIPE" run -- true
 }
 
 is_open() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
@@ -100,40 +68,12 @@ free_port() {
     return 1
 }
 
-# CPU time of a process in clock ticks: the fields utime and stime, counted after the name, which may hold blanks.
-cpu_ticks() {
-    local stat
-    stat=$(<"/proc/$1/stat")
-    # shellcheck disable=SC2086 # split on purpose
-    set -- ${stat##*) }
-    printf '%s' $((${12} + ${13}))
-}
-
-start_monitor() {
-    echo 'same_user = true' >"$place/policy.toml"
-    MEGAPIPE_LOG=error "$MEGAPIPE" monitor --socket "$place/monitor" --config "$place/policy.toml" &
-    monitor=$!
-    for _ in $(seq 100); do
-        if [ -S "$place/monitor" ]; then
-            break
-        fi
-        sleep 0.05
-    done
-    export MEGAPIPE_MONITOR=$place/monitor
-}
-
-# Starts an application's server on its CPU, with or without `megapipe run` before it; its pid is in $server.
-start_app() {
-    local app=$1 port=$2
-    shift 2
-    case $app in
-    Redis) set -- "$@" redis-server --bind 127.0.0.1 --port "$port" --save '' --appendonly no --dir "$place" ;;
-    nginx)
-        cat >"$place/nginx.conf" <<EOF
-$([ "$(id -u)" -ne 0 ] || echo 'user root;')
+nginx_conf() {
+    cat <<END
+$([ "$(id -u)" -ne 0 ] || printf 'user root;')
 daemon off;
 worker_processes 1;
-pid $place/nginx.pid;
+pid $place/nginx-$1.pid;
 error_log stderr crit;
 events { worker_connections 512; }
 http {
@@ -144,208 +84,226 @@ http {
     fastcgi_temp_path $place/fastcgi;
     uwsgi_temp_path $place/uwsgi;
     scgi_temp_path $place/scgi;
-    server { listen 127.0.0.1:$port; location / { return 200 "hello\n"; } }
+    server { listen 127.0.0.1:$1; location / { return 200 "hello\n"; } }
 }
-EOF
-        set -- "$@" nginx -c "$place/nginx.conf" -p "$place" -e stderr
-        ;;
-    esac
-    taskset -c "$server_cpu" "$@" >"$OUT/$app.log" 2>&1 &
-    server=$!
-    for _ in $(seq 100); do
-        if is_open "$port"; then
-            return
-        fi
-        sleep 0.05
-    done
-    printf '%s did not start:\n' "$app" >&2
-    cat "$OUT/$app.log" >&2
-    return 1
+END
 }
 
-# Requests a second of one load on its CPU.
-load_app() {
-    local app=$1 port=$2 connections=$3
-    shift 3
-    case $app in
-    Redis)
-        taskset -c "$client_cpu" "$@" redis-benchmark -p "$port" -c "$connections" -n "$REDIS_REQUESTS" -t get --csv |
-            sed -n 's/^"GET","\([0-9.]*\)".*/\1/p'
-        ;;
-    nginx)
-        taskset -c "$client_cpu" "$@" wrk -t 1 -c "$connections" -d "${APP_SECONDS}s" "http://127.0.0.1:$port/" |
-            sed -n 's/^Requests\/sec: *//p'
-        ;;
-    esac
-}
-
-# One application, plain and under `megapipe run` in turn: medians, and the ratio within this run.
-app() {
-    local app=$1 connections round mode port rate prefix
-    for connections in "${APP_CONNECTIONS[@]}"; do
-        for round in $(seq "$ROUNDS"); do
-            for mode in plain run; do
-                prefix=()
-                if [ "$mode" = run ]; then
-                    prefix=("$MEGAPIPE" run --)
-                fi
-                port=$(free_port)
-                start_app "$app" "$port" "${prefix[@]}"
-                rate=$(load_app "$app" "$port" "$connections" "${prefix[@]}")
-                stop_server
-                jq -cn --arg app "$app" --arg mode "$mode" --argjson connections "$connections" \
-                    --argjson round "$round" --argjson rate "${rate:-null}" \
-                    '{record: "app", $app, $mode, $connections, $round, requests_per_s: $rate}' >>"$OUT/apps.jsonl"
-            done
-        done
-    done
-}
-
-apps() {
-    local name tools tool
-    : >"$OUT/apps.jsonl"
-    for name in Redis nginx; do
-        case $name in
-        Redis) tools=(redis-server redis-benchmark) ;;
-        nginx) tools=(nginx wrk) ;;
+# Starts a server twice, plain and under `megapipe run`; the ports are in ${port[plain]} and ${port[run]}.
+declare -A port prefix=([plain]='' [run]="$MEGAPIPE run --")
+start_servers() {
+    local program=$1 mode command
+    for mode in plain run; do
+        port[$mode]=$(free_port)
+        case $program in
+        redis) command=(redis-server --bind 127.0.0.1 --port "${port[$mode]}" --save '' --appendonly no --dir "$place") ;;
+        nginx)
+            nginx_conf "${port[$mode]}" >"$place/nginx-$mode.conf"
+            command=(nginx -c "$place/nginx-$mode.conf" -p "$place" -e stderr)
+            ;;
         esac
-        for tool in "${tools[@]}"; do
-            if ! command -v "$tool" >/dev/null; then
-                printf '\n== %s: left out, since %s is not installed\n' "$name" "$tool"
-                continue 2
-            fi
+        # shellcheck disable=SC2086 # words
+        taskset -c "$server_cpu" ${prefix[$mode]} "${command[@]}" >"$OUT/$program-$mode.log" 2>&1 &
+        servers+=($!)
+        for _ in $(seq 100); do
+            ! is_open "${port[$mode]}" || continue 2
+            sleep 0.05
         done
-        say "$name, plain and under megapipe run"
-        app "$name"
+        printf '%s did not start:\n' "$program" >&2
+        cat "$OUT/$program-$mode.log" >&2
+        return 1
     done
-    if [ -s "$OUT/apps.jsonl" ]; then
-        say "unmodified programs: medians of $ROUNDS alternating rounds, server on one CPU, client on the other"
-        jq -rs '
-            def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;
-            group_by(.app, .connections)[]
-            | (map(select(.mode == "plain") | .requests_per_s) | median) as $plain
-            | (map(select(.mode == "run") | .requests_per_s) | median) as $run
-            | [.[0].app, .[0].connections, ($plain | round), ($run | round), $run / $plain] | @tsv' "$OUT/apps.jsonl" |
-            awk -F '\t' '
-                BEGIN { printf "%-8s %12s %16s %22s %8s\n", "", "connections", "plain, req/s", "megapipe run, req/s", "ratio" }
-                { printf "%-8s %12s %16s %22s %7.1fx\n", $1, $2, $3, $4, $5 }'
-    fi
 }
 
-# Starts one key-value server on its CPU; its pid is in $server.
-start_kv() {
-    local name=$1 port=$2
-    case $name in
-    memcached)
-        local user=()
-        if [ "$(id -u)" -eq 0 ]; then
-            user=(-u nobody)
-        fi
-        taskset -c "$server_cpu" memcached "${user[@]}" -l 127.0.0.1 -p "$port" -U 0 -t 1 -m 256 -c 4096 \
-            >"$OUT/$name.log" 2>&1 &
-        ;;
-    megapipe-*)
-        MEGAPIPE_ENGINE=${name#megapipe-} taskset -c "$server_cpu" \
-            "$KV" --listen "127.0.0.1:$port" --threads 1 --memory-limit 256 \
-                >"$OUT/$name.log" 2>&1 &
-        ;;
+# One run of a client; prints requests a second and the 99th percentile of their latency in ms.
+load() {
+    local program=$1 mode=$2
+    shift 2
+    case $program in
+    redis) set -- redis-benchmark -p "${port[$mode]}" -n "${requests[$mode]}" --csv "$@" ;;
+    nginx) set -- wrk -t 1 -d 1s --latency "$@" "http://127.0.0.1:${port[$mode]}/" ;;
     esac
-    server=$!
-    for _ in $(seq 100); do
-        if is_open "$port"; then
-            return
-        fi
-        if ! kill -0 "$server" 2>/dev/null; then
-            break
-        fi
-        sleep 0.05
+    # shellcheck disable=SC2086 # words
+    taskset -c "$client_cpu" ${prefix[$mode]} "$@" 2>>"$OUT/clients-$mode.log" | awk -F , '
+        # "test","rps","avg","min","p50","p95","p99","max"; before Redis 6.2 only the first two
+        /^"(GET|SET)/ { gsub(/"/, ""); rate = $2; if (NF > 6) p99 = $7 }
+        /^ +99%/ {
+            split($0, words, " ")
+            p99 = words[2] * (words[2] ~ /us$/ ? 0.001 : words[2] ~ /ms$/ ? 1 : 1000)
+        }
+        /^Requests\/sec:/ { split($0, words, " "); rate = words[2] }
+        END { printf "%s %s\n", rate == "" ? "-" : rate, p99 == "" ? "-" : p99 }'
+}
+
+# CPU time in ticks: of all programs on this machine, taken by the hypervisor, and of this script with its servers.
+ticks() {
+    local user nice system steal stat pid own=0
+    read -r _ user nice system _ _ _ _ steal _ </proc/stat
+    for pid in $$ "${servers[@]}" $(cat /proc/"${servers[0]}"/task/*/children /proc/"${servers[1]}"/task/*/children 2>/dev/null); do
+        stat=$(cat "/proc/$pid/stat")
+        # shellcheck disable=SC2086 # words
+        set -- ${stat##*) }
+        own=$((own + ${12} + ${13}))
+        # Of children that have ended, too; servers' have not.
+        [ "$pid" -ne $$ ] || own=$((own + ${14} + ${15}))
     done
-    printf '%s did not start:\n' "$name" >&2
-    cat "$OUT/$name.log" >&2
-    return 1
+    printf '%s %s %s' $((user + nice + system)) "$steal" "$own"
 }
 
-# One measurement: memaslap's mix of 10 % set and 90 % get, one client thread.
-measure_kv() {
-    local name=$1 round=$2 port before after operations
-    port=$(free_port)
-    start_kv "$name" "$port"
-    before=$(cpu_ticks "$server")
-    taskset -c "$client_cpu" "$load" --servers="127.0.0.1:$port" --threads=1 --concurrency="$KV_CONNECTIONS" \
-        --time="${KV_SECONDS}s" --fixed_size="$KV_VALUE" >"$OUT/load.txt" 2>&1
-    after=$(cpu_ticks "$server")
-    stop_server
-    if grep -q 'ERROR' "$OUT/load.txt"; then
-        printf 'the load against %s got errors for answers:\n' "$name" >&2
-        cat "$OUT/load.txt" >&2
-        return 1
-    fi
-    operations=$(sed -n 's/.*Ops: \([0-9]*\).*/\1/p' "$OUT/load.txt")
-    if [ -z "$operations" ] || [ "$operations" -eq 0 ]; then
-        printf 'no operation of %s succeeded:\n' "$name" >&2
-        cat "$OUT/load.txt" >&2
-        return 1
-    fi
-    jq -cn --arg engine "$name" --argjson round "$round" --argjson operations "$operations" \
-        --argjson cpu_ns "$(((after - before) * 1000000000 / TICKS))" --argjson seconds "$KV_SECONDS" \
-        '{record: "kv", engine: $engine, round: $round, operations_per_s: ($operations / $seconds),
-          server_cpu_ns_per_operation: ($cpu_ns / $operations)}' >>"$OUT/kv.jsonl"
-}
-
-kv() {
-    say "key-value server: megapipe-uring, megapipe-epoll, memcached"
-    local round name
-    for round in $(seq "$ROUNDS"); do
-        for name in megapipe-uring megapipe-epoll memcached; do
-            printf '   round %s of %s: %s\n' "$round" "$ROUNDS" "$name"
-            measure_kv "$name" "$round"
+# A row: pairs of runs, plain and under `megapipe run`; the order within a pair alternates. One before them is not kept.
+declare -A requests rate
+row() {
+    local name=$1 program=$2 pair mode modes p99 before after start
+    shift 2
+    requests=([plain]=5000 [run]=5000)
+    for pair in $(seq 0 "$PAIRS"); do
+        modes=(plain run)
+        [ $((pair % 2)) -eq 0 ] || modes=(run plain)
+        if [ "$pair" -eq 1 ]; then
+            before=$(ticks)
+            start=$(date +%s%N)
+        fi
+        for mode in "${modes[@]}"; do
+            read -r "rate[$mode]" p99 <<<"$(load "$program" "$mode" "$@")"
+            if [ "${rate[$mode]}" = - ]; then
+                printf '%s: a client failed:\n' "$name" >&2
+                tail -n 5 "$OUT/clients-$mode.log" "$OUT/$program-$mode.log" >&2
+                return 1
+            fi
+            # About a second's.
+            requests[$mode]=$(awk -v rate="${rate[$mode]}" 'BEGIN { printf "%d", rate < 1000 ? 1000 : rate }')
+            [ "$pair" -eq 0 ] || printf '%s,%s,%s,%s,%s\n' "$name" "$mode" "$pair" "${rate[$mode]}" "$p99" >>"$RUNS"
         done
     done
+    after=$(ticks)
+    # shellcheck disable=SC2086 # words
+    set -- $before $after $(($(date +%s%N) - start))
+    printf '%s,machine,,%s,%s\n' "$name" \
+        $(((($4 - $1) - ($6 - $3)) * 100 * 1000000000 / HZ / $7)) $((($5 - $2) * 100 * 1000000000 / HZ / $7)) >>"$RUNS"
+    summary "$name"
 }
 
-# Medians over the rounds, as tab-separated lines: workload, server, CPU us per operation, ratio, operations/s, p99 us.
-rows() {
-    jq -rs --arg connections "$KV_CONNECTIONS" --arg value "$KV_VALUE" '
-        def median: sort | (.[(length - 1) / 2 | floor] + .[length / 2 | floor]) / 2;
-        def lines(workload; cost; rate; p99; is_baseline):
-            [group_by(.engine)[] | {engine: .[0].engine, cost: (map(cost) | median), rate: (map(rate) | median),
-                                    p99: (if .[0] | p99 == null then "-" else map(p99) | median | round | tostring end)}]
-            | (map(select(.engine | is_baseline) | .cost) | min) as $baseline
-            | sort_by(.cost)[]
-            | [workload, .engine, .cost / 1000, (if $baseline then .cost / $baseline else "-" end),
-               (.rate | round), .p99]
-            | @tsv;
-        (map(select(.record == "measurement")) | group_by(.transactions)[]
-            | "RPC of \(.[0].size) B, \(.[0].transactions) per connection" as $workload
-            | lines($workload; .server_cpu_ns_per_transaction; .transactions_per_s; .p99_us;
-                    . == "epoll-shared" or . == "epoll-reuseport")),
-        (map(select(.record == "kv"))
-            | lines("key-value, \($value) B, \($connections) connections"; .server_cpu_ns_per_operation;
-                    .operations_per_s; null; . == "memcached"))
-    ' "$OUT/rpc.jsonl" "$OUT/kv.jsonl"
+heading() {
+    printf '\n%-32s %25s %17s   %s\n' '' 'requests a second' 'p99, ms' 'megapipe to plain'
+    printf '%-32s %12s %12s %8s %8s   %-6s %s\n' '' plain megapipe plain megapipe median "of $PAIRS pairs"
 }
 
-table() {
-    say "result: medians of $ROUNDS rounds, one server core; ratio to the better epoll server (memcached for key-value)"
-    {
-        printf 'workload\tserver\tCPU us/op\tratio\top/s\tp99 us\n'
-        rows
-    } | awk -F '\t' '
-        $1 == last { $1 = "" }
-        $1 != "" { if (NR > 1) print ""; last = $1 }
-        NR > 1 { $3 = sprintf("%.2f", $3) }
-        NR > 1 && $4 != "-" { $4 = sprintf("%.2f", $4) }
-        { printf "%-36s %-16s %9s %6s %9s %8s\n", $1, $2, $3, $4, $5, $6 }'
-    # What the benchmark says of a disturbed machine belongs to its figures.
-    sed -n '/^Disturbed/,/^$/p' "$OUT/rpc.txt"
-    printf '\nfull figures: %s/rpc.txt   records: %s/*.jsonl   plot: demo.svg\n' "$OUT" "$OUT"
+# What the runs say: a line of the table for the row that is named, or else what the table means.
+summary() {
+    awk -F , -v row="${1:-}" -v uneven="$UNEVEN" -v others="$OTHERS" -v steal="$STEAL" '
+        # Sorts list[1..count].
+        function sort(list, count,    i, j, value) {
+            for (i = 2; i <= count; i++) {
+                value = list[i]
+                for (j = i - 1; j >= 1 && list[j] > value; j--) list[j + 1] = list[j]
+                list[j + 1] = value
+            }
+        }
+        function median(list, count) { return (list[int((count + 1) / 2)] + list[int(count / 2) + 1]) / 2 }
+        # The median of a column of a mode of runs.
+        function middle(name, mode, column,    i, list) {
+            for (i = 1; i <= pairs; i++) list[i] = run[name, mode, i, column] + 0
+            sort(list, pairs)
+            return median(list, pairs)
+        }
+        function latency(name, mode) {
+            return run[name, mode, 1, "p99"] == "-" ? "-" : sprintf("%.3f", middle(name, mode, "p99"))
+        }
+        # The spread of the ratios of a row and what disturbed it.
+        function study(name,    i, list, plain) {
+            for (i = 1; i <= pairs; i++) {
+                plain[i] = run[name, "plain", i, "rate"] + 0
+                list[i] = plain[i] ? run[name, "run", i, "rate"] / plain[i] : 0
+            }
+            sort(list, pairs)
+            sort(plain, pairs)
+            ratio[name] = median(list, pairs)
+            least[name] = list[1]
+            most[name] = list[pairs]
+            why[name] = ""
+            if (plain[pairs] > uneven * plain[1]) say(name, sprintf("plain runs %.0f to %.0f", plain[1], plain[pairs]))
+            if (busy[name] > others) say(name, sprintf("other programs used %d %% of a CPU", busy[name]))
+            if (stolen[name] > steal) say(name, sprintf("the hypervisor took %d %% of a CPU", stolen[name]))
+        }
+        function say(name, what) { why[name] = why[name] (why[name] == "" ? "" : "; ") what }
+        $2 == "machine" { names[++count] = $1; busy[$1] = $4; stolen[$1] = $5; next }
+        { run[$1, $2, $3, "rate"] = $4; run[$1, $2, $3, "p99"] = $5; if ($3 > pairs) pairs = $3 }
+        END {
+            for (i = 1; i <= count; i++) study(names[i])
+            if (row != "") {
+                printf "%-32s %12.0f %12.0f %8s %8s   %5.2fx %.2f to %.2f%s\n", row,
+                    middle(row, "plain", "rate"), middle(row, "run", "rate"), latency(row, "plain"), latency(row, "run"),
+                    ratio[row], least[row], most[row], why[row] == "" ? "" : " *"
+                exit
+            }
+            best = worst = names[1]
+            for (i = 1; i <= count; i++) {
+                if (ratio[names[i]] > ratio[best]) best = names[i]
+                if (ratio[names[i]] < ratio[worst]) worst = names[i]
+                if (why[names[i]] != "" && !disturbed++) print "\n* Disturbed; run it again on a quiet machine:"
+                if (why[names[i]] != "") printf "  %s: %s\n", names[i], why[names[i]]
+            }
+            print ""
+            if (least[best] > 1)
+                printf "%s gains: %.2f times the requests of plain TCP, at least %.2f.\n", best, ratio[best], least[best]
+            else if (ratio[best] > 1.2)
+                printf "%s gains: %.2f times the requests of plain TCP, but not in every pair.\n", best, ratio[best]
+            else
+                print "No program gained. `megapipe doctor` says what may stand in the way."
+            if (ratio[worst] < 1.1)
+                printf "%s does not gain: %.2f times, %.2f to %.2f.\n", worst, ratio[worst], least[worst], most[worst]
+            if (worst ~ /each/)
+                print "A connection of one request is over before memory of its own pays: it stays on TCP."
+        }' "$RUNS"
+}
+
+# Whether the programs of a row are there.
+can() {
+    local program
+    for program in "${@:2}"; do
+        if ! has "$program"; then
+            printf '%s: left out, there is no %s\n' "$1" "$program"
+            return 1
+        fi
+    done
+}
+
+programs() {
+    say "programs as they are: $PAIRS pairs of runs of a second, server and client on a CPU each"
+    heading
+    if can Redis redis-server redis-benchmark; then
+        start_servers redis
+        row 'Redis: 1 connection' redis -t get -c 1
+        row 'Redis: 50 connections' redis -t get -c 50
+        stop_servers
+    fi
+    if can nginx nginx wrk; then
+        start_servers nginx
+        row 'nginx: 1 connection' nginx -c 1
+        row 'nginx: 50 connections' nginx -c 50
+        row 'nginx: a connection each request' nginx -c 50 -H 'Connection: close'
+        stop_servers
+    fi
+    [ ! -e "$RUNS" ] || summary
+    # What the library said itself: why it stayed out.
+    cat "$OUT"/*-run.log 2>/dev/null | grep -a '^megapipe' | sort -u || true
+}
+
+channel() {
+    say "a channel beside epoll: requests of 64 B, 256 connections, one server thread"
+    if ! rust_is "$RUST_NEEDED_BENCH"; then
+        printf 'left out: megapipe-bench needs Rust %s, this is %s\n' "$RUST_NEEDED_BENCH" "$(rust_version)"
+        return
+    fi
+    "$BUILT/megapipe-bench" rpc --engines megapipe-uring,megapipe-epoll,epoll-reuseport --transactions 1,128 --rounds 3 \
+        --json "$OUT/rpc.jsonl" >"$OUT/rpc.txt" 2>"$OUT/rpc.log"
+    awk '
+        / per connection,/ { printf "\n%-32s %12s %14s %10s\n", "requests a connection: " $1, "CPU ns each", "requests/s", "p99, ms" }
+        /^ (megapipe|epoll)-/ { printf "  %-30s %12s %14s %10.1f\n", $1, $2, $6, $9 / 1000 }
+        /^Disturbed/, /^$/' "$OUT/rpc.txt"
+    printf '\nall figures: %s/rpc.txt, runs.csv\n' "$OUT"
 }
 
 prepare
-choose_load
-choose_cpus
-start_monitor
-apps
-rpc
-kv
-table
+programs
+channel
