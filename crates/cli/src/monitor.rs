@@ -21,7 +21,7 @@ use tracing_subscriber::EnvFilter;
 /// .socket unit if it was started by one. MEGAPIPE_LOG chooses what is logged: error, warn, info (the default), debug.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where to listen [default: $MEGAPIPE_MONITOR; else /run/megapipe/monitor.sock for root,
+    /// Where to listen [default: $MEGAPIPE_MONITOR; else /run/megapipe/monitor.sock for root (root.sock with --on-demand),
     /// $XDG_RUNTIME_DIR/megapipe/monitor.sock or /tmp/megapipe-UID/monitor.sock for others]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     metrics: Option<MetricsAddress>,
 
     /// Serve this user only, as `megapipe run` starts it: end when the last client has been gone for the time of
-    /// --linger, a monitor of the system answers, or this program was replaced; succeed at once if another monitor
+    /// --linger, a monitor of the system answers (without --socket), or this program was replaced; succeed at once if another monitor
     /// listens
     #[arg(long)]
     on_demand: bool,
@@ -85,9 +85,13 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     }
     let inherited = sys::process::activated_listener()
         .map_err(|error| format!("the service manager's socket cannot be used: {error}"))?;
+    let is_chosen = arguments.socket.is_some();
+    let named = arguments.socket.or_else(|| Options::from_environment("monitor").socket);
+    // Clients that are told of another place do not search the system's.
+    let gives_way_to = named.is_none().then(Place::system);
     let (listener, place) = match inherited {
         Some(socket) => {
-            if arguments.socket.is_some() {
+            if is_chosen {
                 return Err("--socket cannot be combined with a socket from the service manager; \
                             set ListenSequentialPacket= in the .socket unit instead"
                     .into());
@@ -95,9 +99,9 @@ fn serve(arguments: Arguments) -> Result<(), String> {
             (Listener::inherited(socket), "the service manager's socket".to_owned())
         }
         None => {
-            let path = match arguments.socket {
+            let path = match named {
                 Some(path) => path,
-                None => usual_place()?,
+                None => usual_place(arguments.on_demand)?,
             };
             // Everybody may connect to root's, whose policy decides; to others only their user.
             let root = rustix::process::geteuid().is_root();
@@ -125,7 +129,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     }
     let described = if is_there { policy.display().to_string() } else { "built in".to_owned() };
     let linger = Duration::from_secs(arguments.linger.into());
-    let on_demand = arguments.on_demand.then(|| OnDemand { linger, gives_way_to: Place::system() });
+    let on_demand = arguments.on_demand.then_some(OnDemand { linger, gives_way_to });
     let options = ::monitor::Options {
         policy: Some(policy),
         policy_optional,
@@ -138,14 +142,11 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     monitor.run().map_err(|error| error.to_string())
 }
 
-/// Where a monitor listens if no option says otherwise: at MEGAPIPE_MONITOR, else root's for the whole system,
-/// another's for that user.
-fn usual_place() -> Result<PathBuf, String> {
-    if let Some(named) = Options::from_environment("monitor").socket {
-        return Ok(named);
-    }
+/// Where a monitor listens if nothing says otherwise: root's for the whole system, unless it is on demand, another's for
+/// that user.
+fn usual_place(on_demand: bool) -> Result<PathBuf, String> {
     let root = rustix::process::geteuid().is_root();
-    let place = if root { Place::system() } else { Place::own() };
+    let place = if root && !on_demand { Place::system() } else { Place::own() };
     place.prepare().map_err(|error| error.to_string())?;
     Ok(place.path().to_owned())
 }

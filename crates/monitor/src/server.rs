@@ -61,8 +61,8 @@ pub struct Options {
 pub struct OnDemand {
     /// It ends when it has had no client for this long, or when its executable was replaced.
     pub linger: Duration,
-    /// It ends when a monitor answers there, too.
-    pub gives_way_to: Place,
+    /// It ends when a monitor answers there, too: where its clients search first.
+    pub gives_way_to: Option<Place>,
 }
 
 /// Why a monitor does not run.
@@ -149,8 +149,8 @@ impl Monitor {
         let closers = Closers::new().map_err(system("eventfd"))?;
         set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
         let meeting = Meeting::new(policy, now).map_err(system("sock_diag"))?;
-        let gives_way_to = options.on_demand.as_ref().map(|options| options.gives_way_to.clone());
-        let succession = gives_way_to.map(Succession::watch).transpose().map_err(system("clone"))?;
+        let succession = options.on_demand.as_ref().map(|of| Succession::watch(of.gives_way_to.clone()));
+        let succession = succession.transpose().map_err(system("clone"))?;
         if let Some(succession) = &succession {
             set.add(succession.fd(), epoll::IN, SUCCESSION).map_err(system("epoll_ctl"))?;
         }

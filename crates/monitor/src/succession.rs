@@ -22,10 +22,10 @@ pub(crate) struct Succession(Arc<OwnedFd>);
 
 impl Succession {
     /// Begins to check. The thread ends soon after `Succession` is dropped.
-    pub(crate) fn watch(system: Place) -> io::Result<Succession> {
+    pub(crate) fn watch(system: Option<Place>) -> io::Result<Succession> {
         let due = Arc::new(eventfd::create()?);
         let seen = Arc::downgrade(&due);
-        std::thread::Builder::new().name("succession".into()).spawn(move || check(&system, &seen))?;
+        std::thread::Builder::new().name("succession".into()).spawn(move || check(system.as_ref(), &seen))?;
         Ok(Succession(due))
     }
 
@@ -35,14 +35,14 @@ impl Succession {
     }
 }
 
-fn check(system: &Place, due: &Weak<OwnedFd>) {
+fn check(system: Option<&Place>, due: &Weak<OwnedFd>) {
     let executable = Executable::of_this_process();
     loop {
         std::thread::sleep(EVERY);
         let Some(due) = due.upgrade() else { return };
         let reason = if executable.as_ref().is_some_and(Executable::is_replaced) {
             "its executable was replaced"
-        } else if Viewer::connect(system, "succession").is_ok() {
+        } else if system.is_some_and(|place| Viewer::connect(place, "succession").is_ok()) {
             "a monitor of the system answers"
         } else {
             continue;

@@ -40,7 +40,7 @@ pub(super) fn provide() -> Result<(), String> {
                  start one there: megapipe monitor --socket {path}"
             ));
         }
-        (Ok(Presence::Absent), None) => start(&Place::own(), &options),
+        (Ok(Presence::Absent), None) => start(&options),
         (found, _) => found,
     };
     match outcome {
@@ -73,19 +73,19 @@ fn look(options: &Options) -> Result<Presence, ConnectError> {
     Ok(if client.fd().is_some() { Presence::Found } else { Presence::Absent })
 }
 
-/// Starts this program as the user's own monitor, and waits until it answers. It inherits nothing from the environment,
-/// which is meant for the program.
-fn start(place: &Place, options: &Options) -> Result<Presence, ConnectError> {
-    place.prepare()?;
+/// Starts this program as the user's own monitor, and waits until it answers. The rest of the environment is meant for
+/// the program.
+fn start(options: &Options) -> Result<Presence, ConnectError> {
+    Place::own().prepare()?;
     let mut command = Command::new("/proc/self/exe");
-    command.arg0("megapipe").args([
-        "monitor",
-        "--on-demand",
-        "--linger",
-        &LINGER_SECONDS.to_string(),
-        "--socket",
-    ]);
-    command.arg(place.path()).env_clear();
+    command
+        .arg0("megapipe")
+        .args(["monitor", "--on-demand", "--linger", &LINGER_SECONDS.to_string()])
+        .env_clear();
+    // All that decides the place, beside the user.
+    if let Some(runtime) = &options.runtime_directory {
+        command.env("XDG_RUNTIME_DIR", runtime);
+    }
     if sys::process::start_detached(&mut command).is_err() {
         return Ok(Presence::Absent);
     }

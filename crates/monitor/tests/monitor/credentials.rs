@@ -233,8 +233,8 @@ fn a_client_that_was_there_before_its_monitor_is_served() {
         let mut client = Client::connect(&options_at(path.to_str().unwrap())).unwrap();
         let listener = Listener::inherited(socket).unwrap();
         let linger = Duration::from_millis(200);
-        let gives_way_to = promote::Place::chosen(place.file("none"));
-        let options = Options { on_demand: Some(OnDemand { linger, gives_way_to }), ..Options::default() };
+        let options =
+            Options { on_demand: Some(OnDemand { linger, gives_way_to: None }), ..Options::default() };
         let thread = std::thread::spawn(move || Monitor::new(listener, options)?.run());
         let mut answer = try_receive(&mut client);
         assert!(answer.is_ok() || !passes, "{answer:?}");

@@ -66,10 +66,7 @@ impl Running {
         let options = Options {
             policy: Some(policy_path),
             metrics: Some(monitor::MetricsAddress::Path(place.file("metrics"))),
-            on_demand: Some(monitor::OnDemand {
-                linger: Duration::from_millis(200),
-                gives_way_to: promote::Place::chosen(place.file("no-successor")),
-            }),
+            on_demand: Some(monitor::OnDemand { linger: Duration::from_millis(200), gives_way_to: None }),
             ..Options::default()
         };
         let mut running = Running { place, thread: None };
