@@ -9,6 +9,7 @@ mod documentation;
 mod library;
 mod monitor;
 mod monitors;
+mod programs;
 mod run;
 mod setup;
 mod top;

@@ -1,5 +1,6 @@
 //! `megapipe setup`: the one step that lets programs of several users share memory on this host.
 
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,6 +10,8 @@ use promote::client::POLICY_FILE;
 use policy::{Found, Written};
 use service::Service;
 use users::Pair;
+
+use crate::programs;
 
 mod policy;
 mod service;
@@ -132,7 +135,7 @@ fn undo() -> Result<(), String> {
         }
     }
     if running.is_empty() {
-        println!("no program under Megapipe is connected to a monitor");
+        println!("no program runs under Megapipe");
     } else {
         println!("still under Megapipe until they are started anew (what is promoted stays so):");
         running.iter().for_each(|line| println!("  {line}"));
@@ -140,20 +143,20 @@ fn undo() -> Result<(), String> {
     Ok(())
 }
 
-/// The programs that are connected to the monitors of the system and of root.
+/// Programs into which `megapipe run` loaded its library, and those that are connected to the monitors of the system and of
+/// root: a server of this project's API has no library, and one that is idle no monitor.
 fn running() -> Vec<String> {
-    let mut lines = Vec::new();
+    let with_library = programs::with_library().into_iter();
+    let mut found: BTreeMap<u32, (String, u32)> =
+        with_library.filter_map(|pid| Some((pid, programs::name_and_user(pid)?))).collect();
     for place in promote::viewer::places(None) {
         let Ok(view) = crate::monitors::ask(&place) else { continue };
-        lines.extend(view.loops.iter().map(|client| {
-            let user = users::described(client.uid);
-            format!("{} (pid {}, user {user})", client.name, client.pid)
-        }));
+        for client in view.loops {
+            found.entry(client.pid).or_insert((client.name.to_string(), client.uid));
+        }
     }
-    lines.sort();
-    // A program has a client for each of its threads that use sockets.
-    lines.dedup();
-    lines
+    let line = |(pid, (name, user))| format!("{name} (pid {pid}, user {})", users::described(user));
+    found.into_iter().map(line).collect()
 }
 
 /// Whether a monitor answers at the system's place.

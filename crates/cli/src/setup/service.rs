@@ -38,9 +38,12 @@ impl Service {
     pub(super) fn enable(&self) -> Result<(), String> {
         match self {
             Service::Enabled | Service::Disabled => {
-                // A monitor that somebody started by hand keeps its socket, and the unit does not start.
-                systemctl(&["enable", "--now", UNIT]).map_err(|said| {
-                    format!("{UNIT} cannot be started ({said}); see: systemctl status {UNIT}")
+                systemctl(&["enable", "--now", UNIT]).map_err(|said| match super::system_monitor() {
+                    Some(pid) => format!(
+                        "{UNIT} is enabled, but not started beside the monitor that listens at {SYSTEM_SOCKET} (pid {pid}), \
+                         which has the policy now; to let systemd's take over: kill {pid}; systemctl start {UNIT}"
+                    ),
+                    None => format!("{UNIT} cannot be started ({said}); see: systemctl status {UNIT}"),
                 })?;
                 println!(
                     "{UNIT} is enabled: systemd starts the monitor with the first program that needs it"

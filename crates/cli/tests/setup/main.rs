@@ -193,7 +193,7 @@ while True:
     let mut program = Fosterling::start(program.stderr(Stdio::null()));
     let pid = format!("(pid {}, user root (0))", program.child().id());
     // The next one has nothing to remove, and says what runs all the same.
-    let text = until("the program is connected", || {
+    let text = until("the program has the library", || {
         let (status, text) = host.setup(&["--undo"]);
         assert_eq!(status, Some(0), "{text}");
         text.contains(&pid).then_some(text)
