@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
+# Targets: build test test-apps test-kernels test-systemd soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
+.PHONY: build test test-apps test-kernels test-systemd soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -19,6 +19,9 @@ test-apps: ## Run test suites of others plain and under the preload library; SUI
 
 test-kernels: ## Run the tests of the channel and of mmsg on Linux 6.1 and 6.12, in QEMU
 	scripts/test-kernels.sh
+
+test-systemd: product ## Run megapipe setup, the units and a service's drop-in under systemd, in a container
+	scripts/systemd-test.sh
 
 soak: ## Run COUNT (10000) random sequences against the model, and 20,000 connections for SCALE_SECONDS (60), on each engine
 	scripts/soak.sh
