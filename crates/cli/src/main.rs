@@ -29,6 +29,8 @@ enum Verb {
     Setup(setup::Arguments),
     Top(top::Arguments),
     #[command(hide = true)]
+    Record(run::recorder::Arguments),
+    #[command(hide = true)]
     GenerateDocs(documentation::Arguments),
 }
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Verb::Monitor(arguments) => monitor::run(arguments),
         Verb::Run(arguments) => run::run(arguments),
         Verb::Setup(arguments) => setup::run(arguments),
+        Verb::Record(arguments) => run::recorder::run(arguments),
         Verb::Top(arguments) => top::run(arguments),
         Verb::GenerateDocs(arguments) => documentation::run(arguments),
     }

@@ -31,6 +31,7 @@ mod poll;
 mod promoter;
 pub mod real;
 mod receive;
+mod recorded;
 mod retiring;
 mod select;
 mod send;

@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use promote::recorder::Address;
 use sys::process::variable;
 
 /// When connections are promoted.
@@ -20,15 +21,16 @@ pub enum Mode {
     Eager,
 }
 
-/// Which processes write a summary.
+/// Who writes the summary of a process that had connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stats {
-    /// None.
+    /// Nobody.
     #[default]
     None,
-    /// Those that had connections, and the one of this pid: `megapipe run` names its own, which
-    /// becomes the program's.
-    Of(u32),
+    /// The process, when it ends by itself.
+    Own,
+    /// The recorder of `megapipe run`; the process, where that cannot be reached.
+    Recorded(Address),
 }
 
 /// What one process was asked for.
@@ -57,10 +59,7 @@ impl Settings {
         Settings {
             mode: text("MEGAPIPE_PROMOTE").and_then(|text| Mode::parse(&text)).unwrap_or_default(),
             spin: text("MEGAPIPE_SPIN").and_then(|text| text.parse().ok()).map(Duration::from_micros),
-            stats: match text("MEGAPIPE_STATS").and_then(|text| text.parse().ok()) {
-                None | Some(0) => Stats::None,
-                Some(pid) => Stats::Of(pid),
-            },
+            stats: text("MEGAPIPE_STATS").and_then(|text| Stats::parse(&text)).unwrap_or_default(),
             log: variable("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
             only: ports(text("MEGAPIPE_ONLY")),
             not: ports(text("MEGAPIPE_NOT")),
@@ -77,7 +76,7 @@ impl Settings {
         let known: [Known<'_>; 5] = [
             ("MEGAPIPE_PROMOTE", "off, observe, auto or eager", &|text| Mode::parse(text).is_some()),
             ("MEGAPIPE_SPIN", "auto, or microseconds", &is_spin),
-            ("MEGAPIPE_STATS", "1, or 0 for none", &|text| text.parse::<u32>().is_ok()),
+            ("MEGAPIPE_STATS", "1, or 0 for none", &|text| Stats::parse(text).is_some()),
             ("MEGAPIPE_ONLY", "ports, as in 6379,8080", &is_ports),
             ("MEGAPIPE_NOT", "ports, as in 6379,8080", &is_ports),
         ];
@@ -106,6 +105,16 @@ impl Mode {
             "auto" => Some(Mode::Auto),
             "eager" => Some(Mode::Eager),
             _ => None,
+        }
+    }
+}
+
+impl Stats {
+    fn parse(text: &str) -> Option<Stats> {
+        match text.parse::<u32>() {
+            Ok(0) => Some(Stats::None),
+            Ok(_) => Some(Stats::Own),
+            Err(_) => Address::parse(text).map(Stats::Recorded),
         }
     }
 }

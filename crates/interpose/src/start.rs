@@ -15,6 +15,7 @@ use crate::fork;
 use crate::holders;
 use crate::leaving;
 use crate::promoter;
+use crate::recorded;
 use crate::settings::{Mode, Settings, Stats};
 use crate::sockets;
 use crate::spin;
@@ -36,7 +37,11 @@ pub fn start(settings: Settings) {
     if settings.stats != Stats::None {
         let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
         let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
-        let _ = REPORT.set(Report { name: promoter::program_name(), log, error });
+        let name = promoter::program_name();
+        if let Stats::Recorded(recorder) = settings.stats {
+            recorded::start(recorder, &name);
+        }
+        let _ = REPORT.set(Report { name, log, error });
     }
     promoter::start(settings);
     descriptors::inherited();
@@ -58,6 +63,9 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 pub fn finish() {
     if !fork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
         descriptors::exit();
+        if !confined::is_confined() {
+            recorded::ends();
+        }
         tell();
     }
 }
@@ -82,11 +90,11 @@ pub(crate) fn tell_now() {
 /// In the child of a fork.
 pub(crate) fn forked() {
     TOLD.store(confined::is_confined(), Ordering::Relaxed);
-    stats::forked();
+    recorded::forked();
 }
 
 fn tell() {
-    let Some(report) = REPORT.get() else { return };
+    let Some(report) = REPORT.get().filter(|_| !recorded::is_recorded()) else { return };
     let pid = std::process::id();
     let summary = stats::COUNTERS.summary();
     if summary.is_idle() {

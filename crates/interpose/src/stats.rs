@@ -83,11 +83,6 @@ pub(crate) fn met_other_user(user: u32) {
     COUNTERS.other_user.store(u64::from(user) + 1, Ordering::Relaxed);
 }
 
-/// In the child of a fork, which tells of itself alone.
-pub(crate) fn forked() {
-    COUNTERS.clear();
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

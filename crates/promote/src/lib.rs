@@ -7,6 +7,7 @@ mod connection;
 mod machine;
 mod place;
 mod reason;
+pub mod recorder;
 pub mod summary;
 pub mod viewer;
 pub mod watch;

@@ -78,12 +78,12 @@ counters! {
     corrupt,
     /// The last other user whose connection could not be shared, and 1; 0: none.
     other_user,
-    /// The process has printed its summary by itself.
-    told,
 }
 
-/// Bytes of [`Counters`] that count.
-pub const BYTES: usize = 8 * (Reason::ALL.len() + 15);
+/// Bytes of a page of [`Counters`].
+pub const PAGE: usize = size_of::<Counters>();
+/// Those of them that count.
+pub const BYTES: usize = 8 * (Reason::ALL.len() + 14);
 
 impl Counters {
     /// The counters at this moment, each for itself.

@@ -62,6 +62,21 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Listens at an abstract name (unix(7)), which everybody in the network namespace can connect to.
+pub fn listen_abstract(name: &[u8], backlog: i32) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    net::bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    net::listen(&socket, backlog)?;
+    Ok(socket)
+}
+
+/// Connects to that; errors as those of [`connect`].
+pub fn connect_abstract(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    net::connect(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    Ok(socket)
+}
+
 /// Two sockets connected to each other.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

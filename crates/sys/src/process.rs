@@ -14,7 +14,16 @@ use std::process::{Command, Stdio};
 ///
 /// fork(2) and execve(2).
 pub fn start_detached(command: &mut Command) -> io::Result<()> {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    start_apart(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
+}
+
+/// The same, with the standard streams that the command has.
+///
+/// # Errors
+///
+/// As for [`start_detached`].
+pub fn start_apart(command: &mut Command) -> io::Result<()> {
+    command.current_dir("/");
     // SAFETY: the closure runs in a fresh child with one thread; it makes only system calls,
     // without memory of ours, and leaves through `_exit` where it does not return.
     unsafe {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use clap::ValueEnum;
+use promote::recorder::Address;
 
 use super::{Arguments, Failure, When};
 use crate::library::FILE_NAME;
@@ -36,8 +37,7 @@ impl Environment {
         self.put(SPIN, arguments.spin.clone());
         self.put(ONLY, arguments.only.clone());
         self.put(NOT, arguments.not.clone());
-        // The process of this pid tells even if it had no connection: it is the one that was asked about.
-        self.put(STATS, arguments.stats.then(|| std::process::id().to_string()));
+        self.put(STATS, arguments.stats.then(|| "1".to_owned()));
         if let Some(path) = &arguments.log {
             let absolute = check_log(path)?;
             self.0.insert(LOG.into(), absolute.into());
@@ -47,9 +47,9 @@ impl Environment {
         self.check(SPIN, "auto, or microseconds", |text| super::spin(text).ok())?;
         self.check(ONLY, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
         self.check(NOT, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
-        let stats = self.check(STATS, "1, or 0 for none", |text| text.parse::<u32>().ok())?;
+        let stats = self.check(STATS, "1, or 0 for none", stats)?;
         self.check_ports()?;
-        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|_| stats.is_some_and(|stats| stats > 0));
+        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|_| stats == Some(true));
         match log {
             Some(path) if path.is_absolute() => drop(check_log(path)?),
             // Another word is a level for libmegapipe, and none of those looks like this.
@@ -62,6 +62,22 @@ impl Environment {
             _ => {}
         }
         Ok(when.unwrap_or(When::Auto))
+    }
+
+    /// Starts a recorder where summaries are asked for: this process becomes the program. A program under
+    /// another `megapipe run --stats` has one.
+    pub(super) fn record(&mut self) {
+        let Some(value) = self.0.get(OsStr::new(STATS)).and_then(|value| value.to_str()) else { return };
+        if Address::parse(value).is_some() || stats(value) != Some(true) {
+            return;
+        }
+        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|path| path.is_absolute());
+        match super::recorder::start(log) {
+            Ok(address) => self.put(STATS, Some(address)),
+            Err(cause) => super::warn(&format!(
+                "no process can be started that prints summaries ({cause}), so programs that a signal ends print none"
+            )),
+        }
     }
 
     /// Whether any port is left that may be promoted.
@@ -152,6 +168,12 @@ impl Environment {
         };
         self.0.iter().filter_map(line).collect()
     }
+}
+
+/// Whether MEGAPIPE_STATS asks for summaries.
+fn stats(text: &str) -> Option<bool> {
+    let number = text.parse::<u32>().ok().map(|number| number > 0);
+    number.or_else(|| Address::parse(text).map(|_| true))
 }
 
 /// The path as it is after a change of directory, of a file that can be written to.

@@ -17,6 +17,7 @@ mod environment;
 mod glibc;
 mod library;
 mod program;
+pub(crate) mod recorder;
 mod signals;
 
 /// Run a program so that its TCP connections with programs on this host use shared memory
@@ -40,7 +41,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "US|auto", value_parser = spin)]
     spin: Option<String>,
 
-    /// Print a summary when the program ends: connections, why some stayed on TCP, messages, bytes, system calls avoided
+    /// Print a summary when the program ends, and each process that it starts: connections, why some stayed on TCP, messages, bytes, system calls avoided
     #[arg(long)]
     stats: bool,
 
@@ -161,9 +162,11 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
             return Ok((program, environment));
         }
         environment.put_library_first(&library.path);
+        environment.record();
         return Ok((program, environment));
     }
     environment.put_library_first(&library.path);
+    environment.record();
     // What is wrong with the monitor is no reason not to run the program.
     if promote != When::Observe
         && let Err(line) = demand::provide()

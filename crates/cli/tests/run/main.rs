@@ -15,6 +15,7 @@ mod pace;
 mod places;
 mod promotion;
 mod reasons;
+mod recorder;
 mod shots;
 mod succession;
 mod support;

@@ -239,6 +239,7 @@ fn two_users_meet_at_the_systems_monitor() {
             assert!(said.contains("0 promoted, 1 policy\n"), "{said}");
         } else {
             assert!(said.contains("0 promoted, 1 other-user\n"), "{said}");
+            let client = if client == NOBODY { "nobody".to_owned() } else { client.to_string() };
             assert!(said.contains(&format!("sudo megapipe setup --allow {client}:{server}\n")), "{said}");
         }
     }

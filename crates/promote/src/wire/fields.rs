@@ -36,6 +36,11 @@ impl Name {
         Name(bytes)
     }
 
+    /// The bytes as they are sent, as they came.
+    pub const fn of_bytes(bytes: [u8; NAME_BYTES]) -> Name {
+        Name(bytes)
+    }
+
     /// The bytes as they are sent, filled up with zeroes.
     pub const fn as_bytes(&self) -> &[u8; NAME_BYTES] {
         &self.0
