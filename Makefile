@@ -53,7 +53,7 @@ lint: ## Check format, lints, documentation, licences and shell scripts
 demo: ## Build, then show Redis and nginx plain and under megapipe run, and a channel beside epoll, on this machine
 	scripts/demo.sh
 
-bench: build ## Run the long suite of measurements into bench-results/
+bench: build ## Run the long suite of measurements into target/bench
 	scripts/bench.sh
 
 product: ## Build what is installed, optimised

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
 # connections, and latency at half load, for every server; round trips and streams between two processes over every
-# transport; unmodified servers; what promotion costs. Into a dated folder with the machine and the commands beside the
-# figures.
+# transport; unmodified servers; what promotion costs. Into target/bench, with the machine and the commands beside the figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +9,7 @@ cd "$(dirname "$0")/.."
 BUILT=${CARGO_TARGET_DIR:-target}/release
 MEGAPIPE=$BUILT/megapipe
 BENCH=$BUILT/megapipe-bench
-OUT=${1:-bench-results/$(date -u +%Y-%m-%d)}
+OUT=${1:-${CARGO_TARGET_DIR:-target}/bench}
 ROUNDS=${ROUNDS:-5}
 SECONDS_EACH=${SECONDS_EACH:-2}
 PAIR_SECONDS=${PAIR_SECONDS:-1} # of one measurement between two processes, of which there are more

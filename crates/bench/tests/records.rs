@@ -1,19 +1,16 @@
 //! Result files of earlier versions stay readable.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bench::record::Record;
 use bench::{apps, mmsg, pair, promotion};
 
 #[test]
 fn published_results_are_still_read() {
-    let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench-results");
     let mut measurements = 0;
-    for folder in fs::read_dir(results).unwrap() {
-        let folder = folder.unwrap().path();
-        let Ok(files) = fs::read_dir(&folder) else { continue };
-        for file in files {
+    for folder in fs::read_dir(root().join("bench-results")).unwrap() {
+        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
             let file = file.unwrap().path();
             let name = file.file_name().unwrap().to_string_lossy().into_owned();
             if !name.ends_with(".jsonl") {
@@ -41,6 +38,28 @@ fn published_results_are_still_read() {
         }
     }
     assert!(measurements > 0);
+}
+
+#[test]
+fn published_results_are_quoted_and_explained() {
+    let mut documents = vec![root().join("README.md")];
+    for folder in ["docs", "docs/adr"] {
+        let entries = fs::read_dir(root().join(folder)).unwrap();
+        documents.extend(entries.map(|entry| entry.unwrap().path()).filter(|path| path.is_file()));
+    }
+    let documents: String = documents.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    for folder in fs::read_dir(root().join("bench-results")).unwrap() {
+        let folder = folder.unwrap();
+        let name = folder.file_name().into_string().unwrap();
+        assert!(folder.path().join("README.md").is_file(), "bench-results/{name} has no README.md");
+        let ends = |rest: &str| !rest.starts_with(|next: char| next.is_alphanumeric() || next == '-');
+        let quoted = documents.split(&format!("bench-results/{name}")).skip(1).any(ends);
+        assert!(quoted, "no document quotes bench-results/{name}");
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// Every line of a file.
