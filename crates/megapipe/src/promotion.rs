@@ -456,6 +456,9 @@ impl Channel {
                 Err(error) => {
                     tracing::info!("{error}; promoted connections go on without it");
                     promoter.to_register.clear();
+                    self.core
+                        .to_offer
+                        .extend(error.unanswered.iter().map(|token| Handle::from_bits(token.get())));
                     let wanted = !self.core.to_offer.is_empty() || promoter.own_loops.are_used();
                     self.core.tend_at = promoter.client.next_attempt().filter(|_| wanted);
                     return;

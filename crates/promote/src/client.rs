@@ -82,6 +82,8 @@ pub struct ReceiveError {
     /// What ended it.
     #[source]
     pub cause: LossCause,
+    /// The offers that have no answer, to be made to the next monitor.
+    pub unanswered: Vec<Token>,
 }
 
 /// What ended the connection to a monitor.
@@ -472,11 +474,11 @@ impl Client {
         self.socket = None;
         self.unsent.clear();
         self.welcome = false;
-        self.unanswered.clear();
+        let unanswered = self.unanswered.drain().collect();
         self.granted.clear();
         self.peers = 0;
         self.withdrawn = 0;
-        ReceiveError { cause }
+        ReceiveError { cause, unanswered }
     }
 
     fn flush(&mut self) {

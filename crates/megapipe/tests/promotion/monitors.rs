@@ -13,7 +13,9 @@ use promote::wire::ClientMessage;
 use sys::packet;
 use testkit::process::{self, Fosterling};
 
-use crate::support::{Folder, PATIENCE, Side, Two, config, engines, pair, pattern, start_monitor};
+use crate::support::{
+    self, Folder, MonitorProcess, PATIENCE, Side, Two, config, engines, pair, pattern, start_monitor,
+};
 
 /// The part of a process that is a monitor until it is killed.
 fn play_monitor(path: &str) -> ! {
@@ -137,4 +139,49 @@ fn offers_that_find_no_room_are_repeated() {
         assert_eq!(side.channel.stats().promotions_refused, 0);
         std::fs::remove_file(folder.socket()).unwrap();
     }
+}
+
+/// The monitor takes no message of a channel whose process became another user: the channel
+/// connects anew, tells of what lives, and goes on.
+#[test]
+fn channels_go_on_as_another_user() {
+    const NAME: &str = "monitors::channels_go_on_as_another_user";
+    const OTHER: u32 = 64_001;
+    support::play_monitor();
+    if sys::process::sole_user() != Some(0) {
+        return println!("SKIPPED {NAME}: only root can become another user");
+    }
+    let become_user = |user: u32| {
+        // SAFETY: numbers only; the C library changes all threads.
+        assert_eq!(unsafe { libc::setresuid(user, user, 0) }, 0);
+    };
+    // The monitor is the test's, which stays root: another user could not end it.
+    let folder = match process::role() {
+        Some(_) => {
+            let parent = std::os::unix::process::parent_id();
+            Folder::at(std::env::temp_dir().join(format!("megapipe-users-{parent}")))
+        }
+        None => Folder::new("users"),
+    };
+    let _monitor = process::role().is_none().then(|| MonitorProcess::start(NAME, &folder));
+    process::isolated(NAME, || {
+        for engines in engines() {
+            let mut two = Two::connected(engines, &folder);
+            let first = two.handles;
+            for (round, user) in [OTHER, 0].into_iter().enumerate() {
+                become_user(user);
+                two.add(pair());
+                two.read_streams();
+                two.promoted();
+                // What was promoted before goes on.
+                two.handles = first;
+                two.send(0, &pattern(round * 1000, 1000));
+                two.until("bytes", |two| two.sides[1].seen(0).got.len() == (round + 1) * 1000);
+            }
+            assert!(two.sides[1].seen(0).got == pattern(0, 2000));
+            two.until("what lives", |_| counted(&folder) == 6);
+            drop(two);
+            process::until("what has ended", || (counted(&folder) == 0).then_some(()));
+        }
+    });
 }
