@@ -120,7 +120,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ControlError`]; the lightweight socket is closed then.
+    /// [`ControlError`], of a stack's socket EOPNOTSUPP; the lightweight socket is closed then.
     pub fn to_fd(&mut self, socket: LwSocket) -> Result<OwnedFd, ControlError> {
         if !std::rc::Rc::ptr_eq(&socket.owner, &self.core.lwsockets) {
             return Err(ControlError::ForeignLwSocket);
@@ -132,8 +132,10 @@ impl Channel {
             return Ok(fd);
         }
         let fd = self.engine.export(&mut View::of(&mut self.core), &file);
-        if let LwFile::Direct(slot) = file {
-            self.engine.close_dropped(&mut View::of(&mut self.core), &[slot]);
+        match file {
+            LwFile::Direct(slot) => self.engine.close_dropped(&mut View::of(&mut self.core), &[slot]),
+            LwFile::Stack(socket) => self.engine.close_dropped_of_stacks(&[socket]),
+            LwFile::Private(_) | LwFile::Taken => {}
         }
         Ok(fd?)
     }

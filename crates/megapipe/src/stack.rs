@@ -16,6 +16,8 @@ impl Channel {
     /// one second, and resets what the peer has not acknowledged by then. The copy of a forked child
     /// does nothing.
     ///
+    /// [`crate::Config::latency_bound`] has no effect any more: packets do not wait for a batch.
+    ///
     /// # Errors
     ///
     /// [`AttachError`].

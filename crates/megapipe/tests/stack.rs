@@ -1,13 +1,17 @@
 //! Stacks in user space beside the kernel's files, in one channel.
 
+use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use megapipe::packet::Capabilities;
 use megapipe::packet::link;
+use megapipe::packet::{Batch, Capabilities, Device};
 use megapipe::tcp::Prefix;
-use megapipe::{AcceptAs, AcceptCount, Event, Handle, ReadData, Shutdown, Stack, TunNetwork};
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Completion, ControlError, Event, Handle, OpenError, ReadData, Shutdown,
+    Source, Stack, SubmitError, TunNetwork,
+};
 use socket2::Type;
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
@@ -19,6 +23,9 @@ testkit::one_test_per_engine!(
     echo_over_a_memory_link
     kernel_and_stack_in_one_loop
     a_channel_that_is_dropped_sends_what_was_written
+    a_dropped_channel_resets_a_peer_that_does_not_read
+    deadlines_end_sleeps_and_cost_no_spinning
+    a_descriptor_is_refused
 );
 
 const PORT: u16 = 7;
@@ -147,9 +154,31 @@ fn kernel_and_stack_in_one_loop(fixture: &mut Fixture) -> Verdict {
         driver.write(ours, b"question".to_vec()).expect("room in the queue");
         driver.read_stream(ours).expect("reading");
 
-        let mut answered = Vec::new();
-        let mut piped = Vec::new();
-        let mut fired = false;
+        let (answered, piped, fired) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()), Cell::new(false));
+        let serve =
+            |channel: &mut Channel, completion: Completion| match (completion.event, completion.cookie) {
+                (Event::Accept { result, .. }, LISTENER) => {
+                    let accepted = result.expect("a connection");
+                    let peer = accepted.peer.expect("its address");
+                    assert_eq!(peer.ip(), address(1, v6));
+                    let server = channel.register(accepted.socket, SERVER).expect("room for a handle");
+                    assert_eq!(channel.peer_address(server).expect("an address").as_socket(), Some(peer));
+                    channel.read_stream(server).expect("reading");
+                }
+                (Event::Connect(result), CLIENT) => result.expect("a connection"),
+                (Event::Read { data, .. }, CLIENT) => answered.borrow_mut().extend_from_slice(data.bytes()),
+                (Event::Read { data, .. }, PIPE) => piped.borrow_mut().extend_from_slice(data.bytes()),
+                (Event::Read { result, data, .. }, SERVER) => match result.expect("no failure") {
+                    0 => channel.close(completion.handle).expect("an open handle"),
+                    _ => {
+                        let ReadData::Buffer(buffer) = data else { panic!("not of the pool") };
+                        channel.write_quiet(completion.handle, buffer).expect("room in the queue");
+                    }
+                },
+                (Event::Timer(result), TIMER) => fired.set(result.is_ok()),
+                (Event::Write { result, .. }, _) => drop(result.expect("no failure")),
+                other => panic!("{other:?}"),
+            };
         let echoes = driver.drive_while(
             || {
                 let (mut asked, _) = linux.accept().expect("a connection");
@@ -169,34 +198,16 @@ fn kernel_and_stack_in_one_loop(fixture: &mut Fixture) -> Verdict {
                 let echoes = streams.iter_mut().map(|stream| net::read_to_end(stream).0);
                 (local, echoes.collect::<Vec<_>>())
             },
-            |channel, completion| match (completion.event, completion.cookie) {
-                (Event::Accept { result, .. }, LISTENER) => {
-                    let accepted = result.expect("a connection");
-                    let peer = accepted.peer.expect("its address");
-                    assert_eq!(peer.ip(), address(1, v6));
-                    let server = channel.register(accepted.socket, SERVER).expect("room for a handle");
-                    assert_eq!(channel.peer_address(server).expect("an address").as_socket(), Some(peer));
-                    channel.read_stream(server).expect("reading");
-                }
-                (Event::Connect(result), CLIENT) => result.expect("a connection"),
-                (Event::Read { data, .. }, CLIENT) => answered.extend_from_slice(data.bytes()),
-                (Event::Read { data, .. }, PIPE) => piped.extend_from_slice(data.bytes()),
-                (Event::Read { result, data, .. }, SERVER) => match result.expect("no failure") {
-                    0 => channel.close(completion.handle).expect("an open handle"),
-                    _ => {
-                        let ReadData::Buffer(buffer) = data else { panic!("not of the pool") };
-                        channel.write_quiet(completion.handle, buffer).expect("room in the queue");
-                    }
-                },
-                (Event::Timer(result), TIMER) => fired = result.is_ok(),
-                (Event::Write { result, .. }, _) => drop(result.expect("no failure")),
-                other => panic!("{other:?}"),
-            },
+            serve,
         );
         assert_eq!(echoes.0, b"local");
         assert_eq!(echoes.1.len(), 20);
         assert!(echoes.1.iter().all(|echo| *echo == bytes[..5_000]), "other bytes came back");
-        assert!(answered == bytes && piped == b"piped" && fired);
+        driver.drive_until(
+            |_| answered.borrow().len() == bytes.len() && piped.borrow().len() == 5 && fired.get(),
+            serve,
+        );
+        assert!(answered.take() == bytes && piped.take() == b"piped");
         for handle in [listener, ours, pipe] {
             driver.close(handle).expect("an open handle");
         }
@@ -236,5 +247,74 @@ fn a_channel_that_is_dropped_sends_what_was_written(fixture: &mut Fixture) -> Ve
     let (received, end) = reader.join().expect("the reader");
     assert!(received == bytes, "{} bytes", received.len());
     assert_eq!(end, net::End::Finished);
+    Ok(())
+}
+
+/// The peer of a connection that the channel has begun.
+fn connected_peer(driver: &mut Driver) -> (Handle, TcpStream) {
+    let linux = TcpListener::bind((address(1, false), 0)).expect("a listener of the kernel");
+    let ours = driver.connect_to(linux.local_addr().expect("an address"), CLIENT).expect("a socket");
+    assert!(matches!(driver.next().event, Event::Connect(Ok(()))));
+    // The handshake ends with the first packet after that.
+    driver.expect_silence();
+    let (peer, _) = linux.accept().expect("a connection");
+    net::bounded(&peer);
+    (ours, peer)
+}
+
+fn a_dropped_channel_resets_a_peer_that_does_not_read(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let (ours, mut peer) = connected_peer(&mut driver);
+    // More than both sides have room for.
+    driver.write(ours, vec![7; 64 << 20]).expect("room in the queue");
+    driver.expect_silence();
+    let begin = Instant::now();
+    drop(driver);
+    assert!(begin.elapsed() < Duration::from_secs(20), "it takes a second");
+    assert_eq!(net::read_to_end(&mut peer).1, net::End::Reset);
+    Ok(())
+}
+
+/// Nobody answers: the SYN is repeated in time, by a channel that sleeps in between.
+fn deadlines_end_sleeps_and_cost_no_spinning(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let capabilities = Capabilities { mtu: 1500, checksum: true, segment: 65_535 };
+    let (left, mut silent) = link::pair(capabilities, 256);
+    let mut stack = Stack::polled(left, networks(1));
+    stack.config().profile.rto_initial = Duration::from_millis(20);
+    driver.attach(stack).expect("a stack");
+    driver.connect_to(SocketAddr::new(address(2, false), PORT), CLIENT).expect("a socket");
+    let before = driver.stats().turns;
+    // At 0, 20, 60, 140, 300 and 620 ms.
+    assert!(driver.next_within(Duration::from_millis(700)).is_none());
+    let turns = driver.stats().turns - before;
+    let mut received = Batch::new(1 << 16);
+    let packets = silent.receive(&mut received).expect("a link");
+    assert!((3..=6).contains(&packets), "{packets} packets");
+    assert!(turns <= 50, "{turns} turns");
+    Ok(())
+}
+
+/// A stack's sockets have no descriptor, and no call makes one.
+fn a_descriptor_is_refused(fixture: &mut Fixture) -> Verdict {
+    let mut driver = linked(fixture);
+    let channel: &mut Channel = &mut driver;
+    let at = SocketAddr::new(address(2, false), PORT);
+    let listener = channel.listen_on(at, 16, LISTENER).expect("a listener");
+    let refused = channel.accept(listener, AcceptCount::Unlimited, AcceptAs::Fd);
+    assert_eq!(refused, Err(SubmitError::Unsupported));
+    let error = channel.control(listener, |_| Ok(())).expect_err("no descriptor");
+    assert!(matches!(error, ControlError::Io(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP)));
+    let Ok(Source::LwSocket(socket)) = channel.unregister(listener) else { panic!("no lightweight socket") };
+    assert!(channel.to_fd(socket).is_err());
+    // It is closed then, and its port is free.
+    assert!(channel.dispatch(Some(Duration::ZERO)).expect("no failure").is_none());
+    let listener = channel.listen_on(at, 16, LISTENER).expect("a listener");
+    let used = channel.listen_on(at, 16, LISTENER).expect_err("the port is taken");
+    assert!(matches!(used, OpenError::Io(error) if error.raw_os_error() == Some(libc::EADDRINUSE)));
+    channel.close(listener).expect("an open handle");
     Ok(())
 }

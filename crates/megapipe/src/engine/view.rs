@@ -402,8 +402,10 @@ impl View<'_> {
         self.core.stats.system_calls += calls;
     }
 
+    /// None where there are stacks: packets that wait for a batch would delay handshakes and
+    /// acknowledgements.
     pub(crate) fn latency_bound(&self) -> Option<LatencyBound> {
-        self.core.config.latency_bound
+        self.core.config.latency_bound.filter(|_| self.core.stack_pool.is_none())
     }
 }
 

@@ -106,7 +106,10 @@ impl Stacks {
         };
         // Writing nothing tells why.
         let result = match self.ports[port].host.write(self.now, flow, &[]) {
-            Err(WriteError::Failed(failure)) => -errno_of(failure),
+            Err(WriteError::Failed(failure)) => {
+                self.report_failure(view, index);
+                -errno_of(failure)
+            }
             Ok(_) | Err(WriteError::Ended) => 0,
         };
         view.push_done(Done::plain(op, result));

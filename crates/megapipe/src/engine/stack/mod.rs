@@ -71,6 +71,8 @@ struct Socket {
     no_delay: bool,
     /// Reading was shut down: what has come is the last.
     read_ended: bool,
+    /// A read or write has reported that the connection failed.
+    failure_reported: bool,
     in_ready: bool,
     in_dry: bool,
 }
@@ -93,6 +95,7 @@ impl Socket {
             reset_on_close: false,
             no_delay: false,
             read_ended: false,
+            failure_reported: false,
             in_ready: false,
             in_dry: false,
         }
@@ -316,15 +319,16 @@ impl Stacks {
             self.accept_on(view, handle.index);
             self.read_on(view, handle.index);
         }
-        for _ in 0..self.dry.len() {
-            if self.pool.free_count() == 0 {
-                return;
+        // One buffer for each that waits before anyone gets a second.
+        while self.pool.free_count() > 0 {
+            let Some(handle) = self.dry.pop_front() else { return };
+            if !view.is_live(handle) {
+                continue;
             }
-            let Some(handle) = self.dry.pop_front().filter(|&handle| view.is_live(handle)) else { continue };
             if let Some(socket) = self.socket_mut(view, handle.index) {
                 socket.in_dry = false;
             }
-            self.read_on(view, handle.index);
+            self.read_one(view, handle.index);
         }
     }
 
@@ -339,13 +343,12 @@ impl Stacks {
     }
 
     /// Has the handle go on when a buffer is free.
-    fn wait_for_buffer(&mut self, view: &mut View<'_>, index: u32) {
+    fn wait_for_buffer(&mut self, view: &View<'_>, index: u32) {
         let name = view.name_of(index);
         if let Some(socket) = self.socket_mut(view, index)
             && !std::mem::replace(&mut socket.in_dry, true)
         {
             self.dry.push_back(name);
-            view.count_dry_pool();
         }
     }
 

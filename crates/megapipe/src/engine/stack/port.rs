@@ -250,18 +250,20 @@ impl Port {
         for flow in flows {
             self.host.close_within(now, flow, linger);
         }
+        // A little later, so that the resets are sent.
+        let end = linger + DRAIN_STEP;
         loop {
-            let now = now.after(begin.elapsed());
+            let elapsed = begin.elapsed();
+            let now = now.after(elapsed);
+            self.readable = true;
+            self.receive(now);
             self.host.advance(now);
             self.send(now);
-            if begin.elapsed() > linger || !self.owes() {
+            if elapsed > end || !self.owes() {
                 return;
             }
-            let due = self.host.deadline().map_or(linger, |at| at.since(now));
-            let left = linger.saturating_sub(begin.elapsed());
-            self.sleep(due.min(left).max(Duration::from_millis(1)));
-            self.readable = true;
-            self.receive(now.after(Duration::ZERO));
+            let due = self.host.deadline().map_or(end, |at| at.since(now));
+            self.sleep(due.min(end - elapsed).max(Duration::from_millis(1)));
         }
     }
 

@@ -27,28 +27,47 @@ impl Stacks {
     /// Carries out the handle's started read as far as there is something to read.
     pub(super) fn read_on(&mut self, view: &mut View<'_>, index: u32) {
         for _ in 0..READS_PER_TURN {
-            let Some(op) = view.started_read(index) else { return };
-            let goes_on = match view.op(op).map(|op| &op.kind) {
-                Some(&OpKind::ReadStream { once, .. }) => self.read_to_pool(view, op, index, !once),
-                Some(OpKind::Read { data: ReadData::None, .. }) => self.read_to_pool(view, op, index, false),
-                Some(OpKind::Read { .. }) => self.read_to_caller(view, op, index),
-                _ => false,
-            };
-            if !goes_on {
+            // Those that wait for a buffer come first.
+            let pooled = self.dry.is_empty();
+            if !self.read_once(view, index, pooled) {
                 return;
             }
         }
         self.continue_later(view, index);
     }
 
+    /// As [`Self::read_on`], for the first of those that wait for a buffer: it takes one.
+    pub(super) fn read_one(&mut self, view: &mut View<'_>, index: u32) {
+        if self.read_once(view, index, true) {
+            self.wait_for_buffer(view, index);
+        }
+    }
+
+    /// One read of the handle's started read; `pooled`: it may take a buffer of the pool. Returns
+    /// whether the same operation reads on.
+    fn read_once(&mut self, view: &mut View<'_>, index: u32, pooled: bool) -> bool {
+        let Some(op) = view.started_read(index) else { return false };
+        match view.op(op).map(|op| &op.kind) {
+            Some(&OpKind::ReadStream { once, .. }) => self.read_to_pool(view, op, index, pooled, !once),
+            Some(OpKind::Read { data: ReadData::None, .. }) => {
+                self.read_to_pool(view, op, index, pooled, false)
+            }
+            Some(OpKind::Read { .. }) => self.read_to_caller(view, op, index),
+            _ => false,
+        }
+    }
+
     /// One read into a buffer of the pool. Returns whether the same operation reads on.
-    fn read_to_pool(&mut self, view: &mut View<'_>, op: OpId, index: u32, more: bool) -> bool {
+    fn read_to_pool(&mut self, view: &mut View<'_>, op: OpId, index: u32, pooled: bool, more: bool) -> bool {
         let Some((port, flow)) = self.flow_of(view, index) else { return false };
         let (host, now) = (&mut self.ports[port].host, self.now);
-        let filled = self.pool.fill_free(|room| match host.read(now, flow, room) {
-            Ok(Read::Bytes(len)) => Ok(len),
-            other => Err(other),
-        });
+        let filled = match pooled {
+            false => None,
+            true => self.pool.fill_free(|room| match host.read(now, flow, room) {
+                Ok(Read::Bytes(len)) => Ok(len),
+                other => Err(other),
+            }),
+        };
         match filled {
             Some(Ok((buffer, len))) => {
                 let flags = Done::BUFFER | Done::STACK | if more { Done::MORE } else { 0 };
@@ -58,6 +77,7 @@ impl Stacks {
             Some(Err(nothing)) => self.end_read(view, op, index, nothing),
             None => match host.read(now, flow, &mut []) {
                 Ok(Read::Empty) if host.info(flow).is_some_and(|info| info.unread > 0) => {
+                    view.count_dry_pool();
                     self.wait_for_buffer(view, index);
                 }
                 nothing => self.end_read(view, op, index, nothing),
@@ -90,7 +110,9 @@ impl Stacks {
         let result = match found {
             Ok(Read::Empty | Read::Bytes(_)) if !ended => return,
             Ok(_) => 0,
-            Err(ReadError::Failed(failure)) => -errno_of(failure),
+            Err(ReadError::Failed(failure)) => {
+                self.report_failure(view, index).map_or(0, |()| -errno_of(failure))
+            }
             Err(ReadError::Closed) => -libc::EBADF,
         };
         view.push_done(Done::plain(op, result));
@@ -156,8 +178,17 @@ impl Stacks {
             // It comes again with the rest.
             Err(_) if sent > 0 => Ok((sent_so_far, false)),
             Err(WriteError::Ended) => Err(libc::EPIPE),
-            Err(WriteError::Failed(failure)) => Err(errno_of(failure)),
+            Err(WriteError::Failed(failure)) => {
+                Err(self.report_failure(view, index).map_or(libc::EPIPE, |()| errno_of(failure)))
+            }
         }
+    }
+
+    /// `Some` for the first read, write or connect that reports the failure of its connection:
+    /// later ones meet a stream that has ended, as on the kernel's sockets (SO_ERROR of socket(7)).
+    pub(super) fn report_failure(&mut self, view: &View<'_>, index: u32) -> Option<()> {
+        let socket = self.socket_mut(view, index)?;
+        (!std::mem::replace(&mut socket.failure_reported, true)).then_some(())
     }
 
     pub(super) fn shut_down(&mut self, view: &mut View<'_>, index: u32, how: Shutdown) -> i32 {
