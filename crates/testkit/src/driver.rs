@@ -1,10 +1,17 @@
 //! A channel with bounded waits: a test that would hang fails instead.
 
+use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use megapipe::{Channel, Completion, Config, Event, Handle, OpId, ReadData};
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Completion, Config, Event, Handle, OpId, OpenError, ReadData,
+    RegisterError, Source, SubmitError,
+};
+
+use crate::stack::{self, StandIn};
 
 /// How long anything may take that happens at all. No test waits this long unless it
 /// is about to fail.
@@ -30,17 +37,114 @@ impl Form {
 /// A channel whose waits end in a panic rather than never.
 pub struct Driver {
     channel: Channel,
+    /// Over a stack: accepts the connections that stand-ins are for.
+    pairs: Vec<Handle>,
+    /// Accepted before their stand-in was registered, by their peer.
+    accepted: Vec<(SocketAddr, Source)>,
+    /// Completions that surfaced meanwhile.
+    surfaced: VecDeque<Completion>,
 }
 
 impl Driver {
     /// Makes a channel that must come up.
-    pub fn new(config: Config) -> Driver {
-        Driver { channel: Channel::new(config).expect("the engine worked for the probe before this test") }
+    pub fn new(mut config: Config) -> Driver {
+        if stack::is_on() {
+            // Of `Driver::pairs`.
+            config.handles_max += 2;
+            config.lwsockets_max += 2;
+        }
+        let channel = Channel::new(config).expect("the engine worked for the probe before this test");
+        let (pairs, accepted, surfaced) = Default::default();
+        let mut driver = Driver { channel, pairs, accepted, surfaced };
+        if stack::is_on() {
+            stack::attach(&mut driver.channel);
+        }
+        driver
+    }
+
+    /// Registers a file, over a stack the socket that it stands for.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Channel::register`].
+    pub fn register(&mut self, source: impl Into<Source>, cookie: u64) -> Result<Handle, RegisterError> {
+        let source = source.into();
+        let Source::Fd(fd) = &source else { return self.channel.register(source, cookie) };
+        match StandIn::of(fd) {
+            StandIn::Nothing => self.channel.register(source, cookie),
+            StandIn::Listener(address) => match self.channel.listen_on(address, 4096, cookie) {
+                Ok(handle) => Ok(handle),
+                Err(OpenError::Io(error)) => Err(error.into()),
+                Err(_) => Err(RegisterError::HandlesFull),
+            },
+            StandIn::Connection(peer) => {
+                let socket = self.accept_from(peer);
+                self.channel.register(socket, cookie)
+            }
+        }
+    }
+
+    /// As [`Channel::accept`]; over a stack always as lightweight sockets.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Channel::accept`].
+    pub fn accept(
+        &mut self,
+        handle: Handle,
+        count: AcceptCount,
+        kind: AcceptAs,
+    ) -> Result<OpId, SubmitError> {
+        self.channel.accept(handle, count, if stack::is_on() { AcceptAs::LwSocket } else { kind })
+    }
+
+    /// As [`Channel::accept_with_peer`]; over a stack always as lightweight sockets.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Channel::accept_with_peer`].
+    pub fn accept_with_peer(
+        &mut self,
+        handle: Handle,
+        count: AcceptCount,
+        kind: AcceptAs,
+    ) -> Result<OpId, SubmitError> {
+        self.channel.accept_with_peer(handle, count, if stack::is_on() { AcceptAs::LwSocket } else { kind })
+    }
+
+    /// The stack's socket of the connection from this peer.
+    fn accept_from(&mut self, peer: SocketAddr) -> Source {
+        if self.pairs.is_empty() {
+            let listeners = StandIn::listeners().map(|address| self.channel.listen_on(address, 4096, 0));
+            self.pairs = listeners.map(|handle| handle.expect("the tables have room")).to_vec();
+        }
+        let listener = self.pairs[usize::from(peer.is_ipv6())];
+        loop {
+            if let Some(place) = self.accepted.iter().position(|(from, _)| *from == peer) {
+                return self.accepted.swap_remove(place).1;
+            }
+            let accept = self.channel.accept_with_peer(listener, AcceptCount::Exactly(1), AcceptAs::LwSocket);
+            let accept = accept.expect("the tables have room");
+            loop {
+                let completion = self.channel.dispatch(Some(WATCHDOG)).expect("dispatch");
+                let completion = completion.expect("the handshake of a pair");
+                match completion.event {
+                    Event::Accept { result, .. } if completion.op == accept => {
+                        let accepted = result.expect("a connection");
+                        let from = accepted.peer.expect("the peer's address was asked for");
+                        self.accepted.push((from, accepted.socket));
+                        break;
+                    }
+                    _ => self.surfaced.push_back(completion),
+                }
+            }
+        }
     }
 
     /// Registers a socket in the given form.
     pub fn add(&mut self, socket: OwnedFd, form: Form, cookie: u64) -> Handle {
         match form {
+            _ if stack::is_on() => self.register(socket, cookie).expect("the table has room"),
             Form::Descriptor => self.channel.register(socket, cookie).expect("the table has room"),
             Form::Lightweight => {
                 let socket = self.channel.to_lwsocket(socket).expect("the table has room");
@@ -53,6 +157,9 @@ impl Driver {
     #[track_caller]
     #[expect(clippy::should_implement_trait, reason = "a driver has no last completion")]
     pub fn next(&mut self) -> Completion {
+        if let Some(completion) = self.surfaced.pop_front() {
+            return completion;
+        }
         match self.channel.dispatch(Some(WATCHDOG)) {
             Ok(Some(completion)) => completion,
             Ok(None) => panic!("no completion within {WATCHDOG:?}"),
@@ -63,6 +170,9 @@ impl Driver {
     /// The next completion within `timeout`.
     #[track_caller]
     pub fn next_within(&mut self, timeout: Duration) -> Option<Completion> {
+        if let Some(completion) = self.surfaced.pop_front() {
+            return Some(completion);
+        }
         self.channel.dispatch(Some(timeout)).unwrap_or_else(|error| panic!("dispatch failed: {error}"))
     }
 

@@ -10,3 +10,4 @@ pub mod net;
 pub mod netns;
 pub mod process;
 pub mod skip;
+pub mod stack;

@@ -11,6 +11,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use crate::driver::WATCHDOG;
 use crate::process::until;
 use crate::skip::Skipped;
+use crate::stack;
 
 /// Any free port of 127.0.0.1.
 pub fn v4() -> SocketAddr {
@@ -34,11 +35,17 @@ pub fn listener_v6() -> Result<TcpListener, Skipped> {
 
 /// Connects to a listener, with reads and writes that give up in the end.
 pub fn connect(listener: &TcpListener) -> TcpStream {
+    if stack::is_on() {
+        return stack::connect(listener.local_addr().expect("a bound socket has an address"));
+    }
     connect_to(listener.local_addr().expect("a bound socket has an address"))
 }
 
 /// As [`connect`], by address.
 pub fn connect_to(address: SocketAddr) -> TcpStream {
+    if stack::is_on() && address.ip().is_loopback() {
+        return stack::connect(address);
+    }
     let stream = TcpStream::connect_timeout(&address, WATCHDOG).expect("the listener takes connections");
     bounded(&stream);
     stream
@@ -53,11 +60,18 @@ pub fn bounded(socket: &impl AsFd) {
 
 /// Both ends of a TCP connection: for the channel, and for the test.
 pub fn tcp_pair() -> (OwnedFd, TcpStream) {
+    if stack::is_on() {
+        return stack::pair(false, false);
+    }
     pair_of(&listener())
 }
 
 /// Both ends of a TCP connection through `listener`.
 pub fn pair_of(listener: &TcpListener) -> (OwnedFd, TcpStream) {
+    if stack::is_on() {
+        let v6 = listener.local_addr().is_ok_and(|address| address.is_ipv6());
+        return stack::pair(v6, false);
+    }
     let peer = connect(listener);
     let (socket, _) = listener.accept().expect("the connection is there");
     (socket.into(), peer)
@@ -73,6 +87,9 @@ pub fn unix_pair(kind: Type) -> (OwnedFd, Socket) {
 /// A connection whose kernel buffers are as small as they get, so that writes go out in
 /// many parts. The sizes are set before the handshake, which fixes the window.
 pub fn tight_tcp_pair() -> (OwnedFd, TcpStream) {
+    if stack::is_on() {
+        return stack::pair(false, true);
+    }
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("TCP sockets are there");
     tighten(&socket);
     socket.bind(&v4().into()).expect("loopback has free ports");

@@ -12,8 +12,12 @@ use crate::conformance::Fixture;
 use crate::driver::{Driver, Form};
 use crate::net::{self, End, Scratch};
 use crate::skip::Verdict;
+use crate::stack;
 
-const KINDS: [AcceptAs; 2] = [AcceptAs::Fd, AcceptAs::LwSocket];
+/// A stack has lightweight sockets alone.
+fn kinds() -> &'static [AcceptAs] {
+    if stack::is_on() { &[AcceptAs::LwSocket] } else { &[AcceptAs::Fd, AcceptAs::LwSocket] }
+}
 
 /// The next completion is an accepted connection of this accept, and whether it goes on.
 fn accepted(driver: &mut Driver, op: OpId) -> (Accepted, bool) {
@@ -25,7 +29,8 @@ fn accepted(driver: &mut Driver, op: OpId) -> (Accepted, bool) {
 
 /// The connection carries bytes, and is of the kind that was asked for.
 fn works(driver: &mut Driver, accepted: Accepted, kind: AcceptAs, peer: &mut TcpStream) {
-    assert_eq!(matches!(accepted.socket, Source::Fd(_)), kind == AcceptAs::Fd);
+    let descriptor = kind == AcceptAs::Fd && !stack::is_on();
+    assert_eq!(matches!(accepted.socket, Source::Fd(_)), descriptor);
     let handle = driver.register(accepted.socket, 0).unwrap();
     peer.write_all(b"ping").unwrap();
     assert_eq!(driver.read_exactly(handle, 4), b"ping");
@@ -42,7 +47,7 @@ fn listening(driver: &mut Driver) -> (TcpListener, megapipe::Handle) {
 }
 
 pub fn connections_come_with_their_peers(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         for count in [AcceptCount::Exactly(8), AcceptCount::Unlimited] {
             let mut driver = fixture.driver();
             let (listener, handle) = listening(&mut driver);
@@ -76,7 +81,7 @@ pub fn connections_come_with_their_peers(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn one_connection(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         for early in [false, true] {
             let mut driver = fixture.driver();
             let (listener, handle) = listening(&mut driver);
@@ -99,7 +104,7 @@ pub fn one_connection(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn so_many_connections(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         let mut driver = fixture.driver();
         let (listener, handle) = listening(&mut driver);
         let op = driver.accept(handle, AcceptCount::Exactly(5), kind).unwrap();
@@ -125,7 +130,7 @@ pub fn so_many_connections(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn connections_without_end(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         let mut driver = fixture.driver();
         let (listener, handle) = listening(&mut driver);
         let op = driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
@@ -147,7 +152,7 @@ pub fn connections_without_end(fixture: &mut Fixture) -> Verdict {
 
 pub fn unix_connections(fixture: &mut Fixture) -> Verdict {
     let scratch = Scratch::new();
-    for (number, kind) in KINDS.into_iter().enumerate() {
+    for (number, &kind) in kinds().iter().enumerate() {
         let mut driver = fixture.driver();
         let path = scratch.path(&number.to_string());
         let handle = driver.register(UnixListener::bind(&path).unwrap(), 0).unwrap();
@@ -165,8 +170,9 @@ pub fn unix_connections(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn pending_says_whether_more_wait(fixture: &mut Fixture) -> Verdict {
-    let known = fixture.engine() == EngineKind::Epoll || Capabilities::get().accept_reports_more;
-    for kind in KINDS {
+    let known =
+        stack::is_on() || fixture.engine() == EngineKind::Epoll || Capabilities::get().accept_reports_more;
+    for &kind in kinds() {
         for count in [AcceptCount::Unlimited, AcceptCount::Exactly(4)] {
             let mut driver = fixture.driver();
             let (listener, handle) = listening(&mut driver);
@@ -182,7 +188,7 @@ pub fn pending_says_whether_more_wait(fixture: &mut Fixture) -> Verdict {
 pub fn accepts_take_connections_in_their_order(fixture: &mut Fixture) -> Verdict {
     for early in [false, true] {
         for flushed in [false, true] {
-            for (first, second) in [(KINDS[0], KINDS[1]), (KINDS[1], KINDS[0])] {
+            for (first, second) in [(AcceptAs::Fd, AcceptAs::LwSocket), (AcceptAs::LwSocket, AcceptAs::Fd)] {
                 let mut driver = fixture.driver();
                 let (listener, handle) = listening(&mut driver);
                 let waiting = if early { 3 } else { 0 };
@@ -237,7 +243,7 @@ pub fn a_cancelled_accept_lets_the_next_go_on(fixture: &mut Fixture) -> Verdict 
 }
 
 pub fn a_closed_listener_closes_what_it_took(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         for detach in [false, true] {
             let mut driver = fixture.driver();
             let (listener, handle) = listening(&mut driver);
@@ -264,7 +270,7 @@ pub fn a_closed_listener_closes_what_it_took(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn a_socket_that_does_not_listen_says_so(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         let mut driver = fixture.driver();
         let (socket, _peer) = net::tcp_pair();
         let handle = driver.register(socket, 0).unwrap();
@@ -321,7 +327,7 @@ pub fn wrong_calls_are_refused(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn a_cancelled_accept_takes_nothing(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         for count in [AcceptCount::Unlimited, AcceptCount::Exactly(1), AcceptCount::Exactly(9)] {
             let mut driver = fixture.driver();
             let (listener, handle) = listening(&mut driver);
@@ -344,7 +350,7 @@ pub fn a_cancelled_accept_takes_nothing(fixture: &mut Fixture) -> Verdict {
 }
 
 pub fn a_closed_listener_takes_nothing(fixture: &mut Fixture) -> Verdict {
-    for kind in KINDS {
+    for &kind in kinds() {
         for started in [false, true] {
             let mut driver = fixture.driver();
             let listener = net::listener();

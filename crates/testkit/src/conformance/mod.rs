@@ -5,11 +5,14 @@
 #![allow(missing_docs)] // the name of a case says what it checks
 
 use std::thread;
+use std::time::Duration;
 
 use megapipe::{Channel, Config, CreateError, EngineKind, Spin};
 
 use crate::driver::{Driver, Form};
+use crate::netns;
 use crate::skip::{self, Skipped, Verdict};
+use crate::stack;
 
 pub mod accepting;
 pub mod batching;
@@ -76,7 +79,9 @@ impl Fixture {
 
     /// Runs `body` once for each form of socket, each time in a channel of its own.
     pub fn for_each_form(&self, mut body: impl FnMut(Driver, Form)) {
-        for form in Form::ALL {
+        // A stack's sockets are lightweight sockets.
+        let forms = if stack::is_on() { &[Form::Lightweight] } else { &Form::ALL[..] };
+        for &form in forms {
             body(self.driver(), form);
         }
     }
@@ -90,14 +95,32 @@ pub struct Case {
     pub run: fn(&mut Fixture) -> Verdict,
 }
 
+/// Whose sockets a case is run with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The kernel's.
+    Kernel,
+    /// A stack's, beside the engine, in a network namespace of the case's own.
+    Stack,
+}
+
+/// How long a case may take over a stack.
+const BOUND: Duration = Duration::from_secs(120);
+
 /// Runs a case on an engine; `path` is the test's `module_path!()`, from which its name
 /// follows.
-pub fn run(engine: EngineKind, path: &str, case: &Case) {
+pub fn run(engine: EngineKind, over: Over, path: &str, case: &Case) {
     let module = path.split_once("::").map_or("", |(_, module)| module);
     let (_, function) = case.name.split_once("::").unwrap_or(("", case.name));
     let name = format!("{module}::{function}");
-    let applies = exempt::reason(engine, case.name).map_or(Ok(()), |why| Err(Skipped::because(why)));
+    let applies = exempt::reason(engine, over, case.name).map_or(Ok(()), |why| Err(Skipped::because(why)));
     let verdict = applies.and_then(|()| available(engine)).and_then(|()| {
+        if over == Over::Stack {
+            if !netns::enter(&name, BOUND) {
+                return Ok(());
+            }
+            stack::turn_on();
+        }
         let mut fixture = Fixture { engine, name: name.clone() };
         (case.run)(&mut fixture)
     });
@@ -343,7 +366,7 @@ for_each_case!(list);
 #[doc(hidden)]
 #[macro_export]
 macro_rules! one_test_per_case {
-    (($engine:expr) $($module:ident { $($case:ident)* })*) => {
+    (($engine:expr, $over:ident) $($module:ident { $($case:ident)* })*) => {
         $(mod $module {
             $(#[test]
             fn $case() {
@@ -351,7 +374,8 @@ macro_rules! one_test_per_case {
                     name: concat!(stringify!($module), "::", stringify!($case)),
                     run: $crate::conformance::$module::$case,
                 };
-                $crate::conformance::run($engine, module_path!(), &case);
+                let over = $crate::conformance::Over::$over;
+                $crate::conformance::run($engine, over, module_path!(), &case);
             })*
         })*
     };
@@ -369,18 +393,19 @@ macro_rules! one_test_per_engine {
             $(#[test]
             fn $case() {
                 let case = $crate::conformance::Case { name: stringify!($case), run: super::$case };
-                $crate::conformance::run(::megapipe::EngineKind::$engine, module_path!(), &case);
+                let over = $crate::conformance::Over::Kernel;
+                $crate::conformance::run(::megapipe::EngineKind::$engine, over, module_path!(), &case);
             })*
         }
     };
 }
 
 /// Makes one `#[test]` of every case, in modules as the suite has them, for one engine
-/// (`Uring` or `Epoll`).
+/// (`Uring` or `Epoll`), with the sockets of the `Kernel` or of a `Stack`.
 #[macro_export]
 macro_rules! conformance_suite {
-    ($engine:ident) => {
+    ($engine:ident, $over:ident) => {
         use $crate::{for_each_case, one_test_per_case};
-        for_each_case!(one_test_per_case::megapipe::EngineKind::$engine);
+        for_each_case!(one_test_per_case::megapipe::EngineKind::$engine, $over);
     };
 }
