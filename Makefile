@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels test-systemd soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
+# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels test-systemd soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
+.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -22,6 +22,9 @@ test-kernels: ## Run the tests of the channel and of mmsg on Linux 6.1 and 6.12,
 
 test-systemd: product ## Run megapipe setup, the units and a service's drop-in under systemd, in a container
 	scripts/systemd-test.sh
+
+test-fresh: ## Run make demo and make test in a new minimal Debian or Ubuntu, as root and as a user
+	scripts/test-fresh.sh
 
 soak: ## Run COUNT (10000) random sequences against the model, and 20,000 connections for SCALE_SECONDS (60), on each engine
 	scripts/soak.sh
