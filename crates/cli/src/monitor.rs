@@ -87,7 +87,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         .map_err(|error| format!("the service manager's socket cannot be used: {error}"))?;
     let is_chosen = arguments.socket.is_some();
     let named = arguments.socket.or_else(|| Options::from_environment("monitor").socket);
-    // Clients that are told of another place do not search the system's.
+    // Its clients are configured for that place and do not search the system's.
     let gives_way_to = named.is_none().then(Place::system);
     let (listener, place) = match inherited {
         Some(socket) => {
