@@ -21,7 +21,7 @@ pub enum Mode {
     Eager,
 }
 
-/// Who writes the summary of a process that had connections.
+/// Which process prints the summary of one that had connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stats {
     /// Nobody.

@@ -352,7 +352,7 @@ impl Meeting {
     fn hold_up(&mut self, [mirror, own]: [Offer; 2], client: ClientId) -> Result<(), Reason> {
         let expires = mirror.expires.max(own.expires);
         let end = own.verified.end;
-        // Both have met: there is nothing to tell of their peers.
+        // Both have met: neither is reported to be alone.
         self.wait(Offer { expires, due: expires, ..mirror });
         self.wait_if_allowed(Offer { expires, due: expires, ..own })?;
         self.offers.hold_up(&end, client);

@@ -27,12 +27,12 @@ pub(crate) struct Offer {
     pub(crate) verified: Verified,
     /// When it is refused.
     pub(crate) expires: Instant,
-    /// When it is looked at next: before that, once, to tell of its peer.
+    /// When it is due next: once to report the user of its peer, then to be refused.
     pub(crate) due: Instant,
 }
 
 /// Programs that mean to share offer both ends within some milliseconds of each other. After this long
-/// an offer is told what is known of its peer.
+/// the user of an offer's peer is reported to its client.
 const ALONE_AFTER: Duration = Duration::from_millis(100);
 
 impl Offer {

@@ -211,7 +211,7 @@ pub struct Client {
     withdrawn: u64,
 }
 
-/// An offer's peer is told of once when it has waited for a while, and once before a refusal.
+/// An offer's peer is reported once when it has waited for a while, and once before a refusal.
 const PEERS_EACH: u64 = 2;
 /// Unanswered offers beyond which no more are made: more than a monitor lets wait.
 const MOST_UNANSWERED: usize = 1 << 16;

@@ -23,8 +23,9 @@ const BACKLOG: i32 = 4096;
 /// How long a process that ends waits for its line to be printed.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Where a recorder listens, and what proves that a process was told so: MEGAPIPE_STATS. Every
-/// user sees the names of abstract sockets, but not the environment of others' processes.
+/// Where a recorder listens, and a secret that processes prove their origin with: the value of
+/// MEGAPIPE_STATS. Every user sees the names of abstract sockets, but not the environment of
+/// others' processes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Address {
     id: [u8; ID],

@@ -39,7 +39,7 @@ fn descriptors_that_are_no_local_connection() {
     running.end();
 }
 
-/// Of an offer that stays alone its client is told whose the other endpoint is, while it waits and when it is refused.
+/// The monitor reports the user of the other endpoint while an offer waits, and before it refuses the offer.
 #[test]
 fn whose_the_other_end_is() {
     let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));

@@ -150,7 +150,7 @@ pub(crate) fn try_receive(client: &mut Client) -> Result<Answer, ReceiveError> {
     }
 }
 
-/// What is told of an offer's peer, waited for.
+/// The next report of an offer's peer, waited for.
 pub(crate) fn peer(client: &mut Client) -> (Token, Option<u32>) {
     let start = Instant::now();
     loop {
