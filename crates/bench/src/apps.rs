@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,14 +41,14 @@ pub use summary::without_promotion;
 
 use process::{Ending, Folder, Process};
 use record::{Absent, Header, Measurement, Overhead, Record};
-use server::{Database, Part, Preload, Server, Site};
+use server::{Database, Part, Product, Server, Site};
 
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// This program, which is run again as a client.
     pub program: PathBuf,
-    /// `megapipe`, which is the monitor.
+    /// `megapipe`, which runs the programs and is the monitor.
     pub megapipe: PathBuf,
     /// The preload library.
     pub library: PathBuf,
@@ -156,8 +156,8 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
         for turn in 0..if plan.overhead { 2 } else { 0 } {
             tell(Progress::Measuring("overhead".to_owned()))?;
             let preloaded = (turn + round) % 2 == 0;
-            let preload = preloaded.then_some(&run.preload);
-            match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), preload, stop) {
+            let product = preloaded.then_some(&run.product);
+            match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), product, stop) {
                 Ok(costs) => {
                     for (cost, ns) in costs {
                         let overhead = Overhead { cost, preloaded, round, ns };
@@ -192,7 +192,7 @@ fn is_coprime(a: usize, b: usize) -> bool {
 struct Run<'plan> {
     plan: &'plan Plan,
     stop: &'plan AtomicBool,
-    preload: Preload,
+    product: Product,
     database: Option<Database>,
     // The monitor before its folder.
     _monitor: Process,
@@ -202,30 +202,35 @@ struct Run<'plan> {
 impl<'plan> Run<'plan> {
     fn start(plan: &'plan Plan, stop: &'plan AtomicBool) -> Result<Self, Failure> {
         let folder = Folder::new()?;
-        // A copy, since some programs run as another user, who may not go where it is.
-        let library = folder.path().join("libmegapipe_preload.so");
-        fs::copy(&plan.library, &library)
-            .and_then(|_| fs::set_permissions(&library, fs::Permissions::from_mode(0o755)))
-            .map_err(|error| format!("cannot copy {}: {error}", plan.library.display()))?;
+        // Copies beside each other, since some programs run as another user, who may not read the originals.
+        let copy = |file: &Path, name| -> Result<PathBuf, Failure> {
+            let copy = folder.path().join(name);
+            fs::copy(file, &copy)
+                .and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)))
+                .map_err(|error| format!("cannot copy {}: {error}", file.display()))?;
+            Ok(copy)
+        };
+        let megapipe = copy(&plan.megapipe, "megapipe")?;
+        let library = copy(&plan.library, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
-        let mut command = Command::new(&plan.megapipe);
+        let mut command = Command::new(&megapipe);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
         command.env("MEGAPIPE_LOG", "error");
         let mut monitor = Process::start(command, folder.path(), &plan.cpus, Ending::Terminate)?;
         monitor.wait_until(|| socket.exists(), stop)?;
-        let preload = Preload { library, monitor: socket };
-        Ok(Self { plan, stop, preload, database: None, _monitor: monitor, folder })
+        let product = Product { megapipe, library, monitor: socket };
+        Ok(Self { plan, stop, product, database: None, _monitor: monitor, folder })
     }
 
     fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Measurement, Failure> {
         let plan = self.plan;
         let [server_cpus, client_cpus] = case.placement.of(&plan.cpus);
         let stop = self.stop;
-        let site = |folder, preload, database| Site {
+        let site = |folder, product, database| Site {
             folder,
-            preload,
+            product,
             database,
             transport,
             server_cpus: server_cpus.clone(),
@@ -233,10 +238,10 @@ impl<'plan> Run<'plan> {
             stop,
         };
         if case.app == App::Postgres && self.database.is_none() {
-            self.database = Some(Database::new(&site(self.folder.path(), &self.preload, None))?);
+            self.database = Some(Database::new(&site(self.folder.path(), &self.product, None))?);
         }
         let database = self.database.as_ref().filter(|_| case.app == App::Postgres);
-        let site = site(self.folder.path(), &self.preload, database);
+        let site = site(self.folder.path(), &self.product, database);
         for part in [Part::Server, Part::Client] {
             let _ = fs::remove_file(site.log(part)); // of the measurement before
         }

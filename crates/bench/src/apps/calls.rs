@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Ending, Process};
 use super::record::Cost;
-use super::server::{Preload, dress, plain, undress};
+use super::server::{Product, plain, undress};
 use crate::child::Failure;
 use crate::cpu::CpuSet;
 use crate::summary::Spread;
@@ -57,13 +57,14 @@ pub(super) fn measure(
     program: &Path,
     folder: &Path,
     cpus: &CpuSet,
-    preload: Option<&Preload>,
+    preloaded: Option<&Product>,
     stop: &AtomicBool,
 ) -> Result<Vec<(Cost, f64)>, Failure> {
     let prepare = |mut command: Command| {
         undress(&mut command);
-        if let Some(preload) = preload {
-            dress(&mut command, preload, None);
+        // Without `megapipe run`, whose own time is not the library's.
+        if let Some(product) = preloaded {
+            command.env("LD_PRELOAD", &product.library).env("MEGAPIPE_MONITOR", &product.monitor);
         }
         command
     };

@@ -10,7 +10,7 @@ use super::app::{App, Case, Operation, Transport};
 use super::load::{LOAD_VERB, Report, Request, Target};
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
-use super::server::{Part, Server, Site, UNIX_PORT, dress, undress};
+use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
 
 /// What a client and its server did.
@@ -147,11 +147,7 @@ impl Client<'_> {
             Operation::Idle => IDLE_ACTIVE,
             _ => self.case.connections,
         };
-        let mut command = Command::new(program);
-        undress(&mut command);
-        if self.site.transport.has_library(Part::Client) {
-            dress(&mut command, self.site.preload, Some(&self.site.log(Part::Client)));
-        }
+        let mut command = self.site.command(program, Part::Client);
         command.args([LOAD_VERB, "--request", request.name()]);
         match &self.server.target {
             Target::Port(port) => command.args(["--port", &port.to_string()]),

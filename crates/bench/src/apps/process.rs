@@ -64,9 +64,10 @@ impl Process {
     ) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let program = Path::new(command.get_program());
+        // `megapipe run ... -- PROGRAM` becomes the program.
+        let run = command.get_args().skip_while(|argument| *argument != "--").nth(1);
+        let program = Path::new(run.unwrap_or(command.get_program()));
         let name = program.file_name().unwrap_or(OsStr::new("program")).to_string_lossy().into_owned();
-        let name = if name == "exe" { "megapipe".to_owned() } else { name }; // of /proc/self
         let [output, errors] = ["out", "err"].map(|kind| folder.join(format!("{name}-{number}.{kind}")));
         let cpus = cpus.as_slice().to_vec();
         command

@@ -17,10 +17,13 @@ use super::process::{Ending, Process, User, find};
 use crate::child::Failure;
 use crate::cpu::CpuSet;
 
-/// The library and the monitor that programs find when they have it.
+/// What is measured, and the monitor of this run.
 #[derive(Debug, Clone)]
-pub(super) struct Preload {
+pub(super) struct Product {
+    /// The program `megapipe`, whose `run` finds the library beside it.
+    pub(super) megapipe: PathBuf,
     pub(super) library: PathBuf,
+    /// The socket of a private monitor: that of the machine has its own policy and other clients.
     pub(super) monitor: PathBuf,
 }
 
@@ -28,7 +31,7 @@ pub(super) struct Preload {
 pub(super) struct Site<'run> {
     /// For their files.
     pub(super) folder: &'run Path,
-    pub(super) preload: &'run Preload,
+    pub(super) product: &'run Product,
     pub(super) database: Option<&'run Database>,
     pub(super) transport: Transport,
     pub(super) server_cpus: CpuSet,
@@ -57,21 +60,31 @@ impl Site<'_> {
         self.database.map_or(self.folder, |database| &database.folder)
     }
 
-    /// A program, with the library if this is what is measured.
+    /// A program of the distribution, under `megapipe run` if this is what is measured.
     pub(super) fn program(&self, name: &str, part: Part) -> Result<Command, Failure> {
-        let mut command = plain(name)?;
-        if self.transport.has_library(part) {
-            dress(&mut command, self.preload, Some(&self.log(part)));
-        }
+        let program = find(name).ok_or_else(|| Failure::Because(format!("{name} is not installed")))?;
+        let mut command = self.command(&program, part);
         if let Some(user) = self.database.and_then(|database| database.user) {
             command.uid(user.uid).gid(user.gid);
         }
         command.current_dir(self.home());
         Ok(command)
     }
+
+    /// The same for a program by its path.
+    pub(super) fn command(&self, program: &Path, part: Part) -> Command {
+        let mut command = Command::new(program);
+        if self.transport.has_library(part) {
+            command = Command::new(&self.product.megapipe);
+            command.args(["run", "--stats", "--log"]).arg(self.log(part)).arg("--").arg(program);
+        }
+        undress(&mut command);
+        command.env("MEGAPIPE_MONITOR", &self.product.monitor);
+        command
+    }
 }
 
-/// A program of the distribution as if nobody had Megapipe.
+/// A program of the distribution as if Megapipe were not installed.
 pub(super) fn plain(name: &str) -> Result<Command, Failure> {
     let program = find(name).ok_or_else(|| Failure::Because(format!("{name} is not installed")))?;
     let mut command = Command::new(program);
@@ -79,22 +92,14 @@ pub(super) fn plain(name: &str) -> Result<Command, Failure> {
     Ok(command)
 }
 
-/// Takes the library, if we have it ourselves, and other habits of this user from a program.
+/// Removes the library, if this process has it, and other settings of this user from a program.
 pub(super) fn undress(command: &mut Command) {
-    for name in ["LD_PRELOAD", "MEGAPIPE_MONITOR", "MEGAPIPE_STATS", "MEGAPIPE_LOG"] {
+    for name in ["LD_PRELOAD", "MEGAPIPE_PRELOAD", "MEGAPIPE_MONITOR", "MEGAPIPE_STATS", "MEGAPIPE_LOG"] {
         command.env_remove(name);
     }
     let names = std::env::vars_os().map(|(name, _)| name);
     for name in names.filter(|name| name.to_string_lossy().starts_with("PG")) {
         command.env_remove(name); // PGHOST and others
-    }
-}
-
-/// Gives the library to a program, as `megapipe run` does.
-pub(super) fn dress(command: &mut Command, preload: &Preload, log: Option<&Path>) {
-    command.env("LD_PRELOAD", &preload.library).env("MEGAPIPE_MONITOR", &preload.monitor);
-    if let Some(log) = log {
-        command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", log);
     }
 }
 

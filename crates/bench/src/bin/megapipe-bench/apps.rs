@@ -114,7 +114,7 @@ impl Apps {
             Subject::Overhead => None,
         });
         let plan = Plan {
-            program: PROGRAM.into(),
+            program: std::env::current_exe().unwrap_or_else(|_| PROGRAM.into()),
             megapipe: product::megapipe()?,
             library: product::library()?,
             command: command_line(),
