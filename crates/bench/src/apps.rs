@@ -1,12 +1,12 @@
-//! Servers that people run, with the clients that people measure them with: plain, over their UNIX
-//! sockets, and with the preload library in both.
+//! Programs that people run, plain, over UNIX sockets, and under `megapipe run`: servers with the load
+//! generators that people measure them with, and with the client libraries that programs use.
 //!
 //! Every transport is measured in every case, once per round, with servers of its own; within a
 //! round the transports take turns, and each round has another order, so that a slow minute of the
 //! machine, and what it remembers of the measurement before, fall on all of them alike. Programs that
 //! are not installed are named and left out.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -28,15 +28,17 @@ mod load;
 mod output;
 pub mod plot;
 mod process;
+mod programs;
 pub mod record;
+mod scripts;
 mod server;
 mod summary;
 pub mod table;
 
-pub use app::{App, Case, Operation, Transport};
+pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::{CALLS_VERB, CallTimes, time_calls};
 pub use load::{LOAD_VERB, LoadError, Report, Request, Target, Task, run as run_load};
-pub use process::find;
+pub use programs::{find, missing};
 pub use summary::without_promotion;
 
 use process::{Ending, Folder, Process};
@@ -60,8 +62,12 @@ pub struct Plan {
     pub overhead: bool,
     /// What clients do; each server takes part in those that it has.
     pub operations: Vec<Operation>,
-    /// Concurrent connections; some operations have a number of their own.
+    /// Concurrent connections, where an operation has no number of its own; each server's usual ones if empty.
     pub connections: Vec<u32>,
+    /// What is measured beside plain TCP, of what a case has.
+    pub transports: Vec<Transport>,
+    /// Whether requests are also sent at half of the rate that plain TCP bore.
+    pub open_loop: bool,
     /// Where the programs run.
     pub placements: Vec<Placement>,
     /// The CPUs of both: two, or one if both are to share it.
@@ -94,9 +100,17 @@ impl Plan {
             for &app in &self.apps {
                 let has = |operation: &&Operation| self.operations.contains(operation);
                 for &operation in app.operations().iter().filter(has) {
-                    let own = operation.connections().map(|count| vec![count]);
-                    for connections in own.unwrap_or_else(|| self.connections.clone()) {
-                        cases.push(Case { app, operation, connections, placement });
+                    let connections = match operation.connections() {
+                        Some(own) => vec![own],
+                        None if self.connections.is_empty() => app.connections().to_vec(),
+                        None => self.connections.clone(),
+                    };
+                    for connections in connections {
+                        let case = Case { app, operation, connections, placement, pacing: Pacing::Closed };
+                        cases.push(case);
+                        if self.open_loop && operation.is_worth_it() {
+                            cases.push(Case { pacing: Pacing::Open, ..case });
+                        }
                     }
                 }
             }
@@ -104,9 +118,15 @@ impl Plan {
         cases
     }
 
+    /// What is measured of a case.
+    fn transports(&self, case: Case) -> Vec<Transport> {
+        let is_asked = |one: &Transport| *one == Transport::Tcp || self.transports.contains(one);
+        case.transports().into_iter().filter(is_asked).collect()
+    }
+
     /// How many measurements a complete run makes.
     pub fn measurements(&self) -> usize {
-        let each = self.cases().into_iter().map(|case| case.transports().len()).sum::<usize>();
+        let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
         (each + if self.overhead { 2 } else { 0 }) * self.rounds as usize
     }
 }
@@ -117,7 +137,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
     let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
     let mut absent = Vec::new();
     for &app in &plan.apps {
-        let missing = app.programs().iter().filter(|name| find(name).is_none()).copied().collect::<Vec<_>>();
+        let missing = missing(app.programs());
         if !missing.is_empty() {
             absent.push(Absent { app, case: None, reason: format!("not installed: {}", missing.join(", ")) });
         }
@@ -134,7 +154,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
     let mut lost = Vec::new();
     for round in 1..=plan.rounds {
         for case in plan.cases() {
-            let transports = case.transports();
+            let transports = plan.transports(case);
             let installed = absent.iter().all(|absent| absent.app != case.app);
             for transport in order(transports.len(), round as usize).map(|place| transports[place]) {
                 if installed && !lost.contains(&(case, transport)) {
@@ -194,6 +214,8 @@ struct Run<'plan> {
     stop: &'plan AtomicBool,
     product: Product,
     database: Option<Database>,
+    /// Requests per second of plain TCP in the first round, of each closed loop.
+    plain: HashMap<Case, f64>,
     // The monitor before its folder.
     _monitor: Process,
     folder: Folder,
@@ -214,6 +236,7 @@ impl<'plan> Run<'plan> {
         let library = copy(&plan.library, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
+        scripts::write(folder.path())?;
         let mut command = Command::new(&megapipe);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
@@ -221,11 +244,18 @@ impl<'plan> Run<'plan> {
         let mut monitor = Process::start(command, folder.path(), &plan.cpus, Ending::Terminate)?;
         monitor.wait_until(|| socket.exists(), stop)?;
         let product = Product { megapipe, library, monitor: socket };
-        Ok(Self { plan, stop, product, database: None, _monitor: monitor, folder })
+        Ok(Self { plan, stop, product, database: None, plain: HashMap::new(), _monitor: monitor, folder })
     }
 
     fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Measurement, Failure> {
         let plan = self.plan;
+        let rate = match case.pacing {
+            Pacing::Closed => None,
+            Pacing::Open => {
+                let plain = self.plain.get(&case.closed());
+                Some(plain.ok_or_else(|| Failure::Because("plain TCP gave no rate".to_owned()))? / 2.0)
+            }
+        };
         let [server_cpus, client_cpus] = case.placement.of(&plan.cpus);
         let stop = self.stop;
         let site = |folder, product, database| Site {
@@ -237,27 +267,26 @@ impl<'plan> Run<'plan> {
             client_cpus: client_cpus.clone(),
             stop,
         };
-        if case.app == App::Postgres && self.database.is_none() {
+        if case.app.has_database() && self.database.is_none() {
             self.database = Some(Database::new(&site(self.folder.path(), &self.product, None))?);
         }
-        let database = self.database.as_ref().filter(|_| case.app == App::Postgres);
+        let database = self.database.as_ref().filter(|_| case.app.has_database());
         let site = site(self.folder.path(), &self.product, database);
         for part in [Part::Server, Part::Client] {
             let _ = fs::remove_file(site.log(part)); // of the measurement before
         }
         let _crowd = crowd(plan, case.placement)?;
         let server = Server::start(case.app, case.operation, &site)?;
-        let measured = client::measure(case, &server, &site, &plan.program, plan.window)?;
-        drop(server); // tells what was promoted
+        let measured = client::measure(case, rate, &server, &site, &plan.program, plan.window)?;
+        drop(server); // its library writes what was promoted
         let promoted = |part| {
             let log = fs::read_to_string(site.log(part)).unwrap_or_default();
             output::promoted(&log)
         };
         let (promoted, server_promoted) = (promoted(Part::Client), promoted(Part::Server));
-        for (part, name, summary) in [
-            (Part::Client, case.app.client(case.operation), promoted),
-            (Part::Server, case.app.name(), server_promoted),
-        ] {
+        for (part, name, summary) in
+            [(Part::Client, case.client().name(), promoted), (Part::Server, case.app.name(), server_promoted)]
+        {
             if transport.has_library(part) && summary.is_none() {
                 let library = plan.library.display();
                 return Err(Failure::Because(format!(
@@ -266,21 +295,27 @@ impl<'plan> Run<'plan> {
             }
         }
         if measured.load.requests_per_s == 0.0 || measured.load.requests == 0.0 {
-            let client = case.app.client(case.operation);
+            let client = case.client().name();
             return Err(Failure::Because(format!("{client} had no answer in its time")));
+        }
+        if (transport, case.pacing) == (Transport::Tcp, Pacing::Closed) {
+            self.plain.entry(*case).or_insert(measured.load.requests_per_s);
         }
         let per_request = |time: Duration| time.as_nanos() as f64 / measured.load.requests;
         Ok(Measurement {
             app: case.app,
-            client: case.app.client(case.operation).to_owned(),
+            client: case.client().name().to_owned(),
             transport,
             connections: case.connections,
             placement: case.placement,
             operation: case.operation,
+            pacing: case.pacing,
+            rate,
             round,
             requests_per_s: measured.load.requests_per_s,
             p50_us: measured.load.p50_us,
             p99_us: measured.load.p99_us,
+            p999_us: measured.load.p999_us,
             server_cpu_ns_per_request: per_request(measured.server_cpu),
             client_cpu_ns_per_request: per_request(measured.client_cpu),
             promoted,
@@ -301,12 +336,8 @@ fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
 fn header(plan: &Plan, stop: &AtomicBool) -> Header {
     let mut versions = BTreeMap::new();
     for name in plan.apps.iter().flat_map(|app| app.programs()) {
-        let flag = match *name {
-            "nginx" | "haproxy" | "wrk" => "-v",
-            _ => "--version",
-        };
         if !stop.load(Ordering::Relaxed)
-            && let Some(words) = version(name, flag)
+            && let Some(words) = programs::version(name)
         {
             versions.insert((*name).to_owned(), words);
         }
@@ -318,13 +349,6 @@ fn header(plan: &Plan, stop: &AtomicBool) -> Header {
         rounds: plan.rounds,
         versions,
     }
-}
-
-/// The first line in which a program tells its version, on whichever stream.
-fn version(name: &str, flag: &str) -> Option<String> {
-    let output = server::plain(name).ok()?.arg(flag).output().ok()?;
-    let words = if output.stdout.is_empty() { output.stderr } else { output.stdout };
-    String::from_utf8_lossy(&words).lines().next().map(|line| line.trim().to_owned())
 }
 
 #[cfg(test)]

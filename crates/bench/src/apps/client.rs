@@ -1,4 +1,5 @@
-//! The clients: each as its documentation says one should run it, once for a measurement.
+//! The clients: each as its documentation says one should run it, once for a measurement. At a rate,
+//! latency counts from when a request was due.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,10 +7,11 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use super::app::{App, Case, Operation, Transport};
+use super::app::{App, Case, Client, Operation, Transport};
 use super::load::{LOAD_VERB, Report, Request, Target};
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
+use super::scripts;
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
 
@@ -20,31 +22,34 @@ pub(super) struct Measured {
     pub(super) client_cpu: Duration,
 }
 
-/// Lets the client of a case run for a time.
+/// Lets the client of a case run for a time, at so many requests per second if it is an open loop.
 pub(super) fn measure(
     case: &Case,
+    rate: Option<f64>,
     server: &Server,
     site: &Site<'_>,
     program: &Path,
     window: Duration,
 ) -> Result<Measured, Failure> {
-    let client = Client { case, server, site, window };
-    match (case.app, case.operation) {
-        (App::Memcached, _) | (_, Operation::Idle) => client.load(program),
-        (App::Redis, _) => client.redis_benchmark(),
-        (App::Nginx | App::Haproxy, _) => client.wrk(),
-        (App::Postgres, _) => client.pgbench(),
+    let run = Run { case, rate, server, site, window };
+    match case.client() {
+        Client::Own => run.load(program),
+        Client::RedisBenchmark => run.redis_benchmark(),
+        Client::Wrk => run.wrk(),
+        Client::Pgbench => run.pgbench(),
+        Client::Python => run.python(),
     }
 }
 
-struct Client<'run> {
+struct Run<'run> {
     case: &'run Case,
+    rate: Option<f64>,
     server: &'run Server,
     site: &'run Site<'run>,
     window: Duration,
 }
 
-impl Client<'_> {
+impl Run<'_> {
     /// Knows no time, but a number of requests, which short runs find.
     fn redis_benchmark(&self) -> Result<Measured, Failure> {
         let run = |operation: &str, requests: u64| {
@@ -75,7 +80,7 @@ impl Client<'_> {
     }
 
     fn wrk(&self) -> Result<Measured, Failure> {
-        let port = self.port()?;
+        let port = self.server.port()?;
         let mut command = self.site.program("wrk", Part::Client)?;
         command.args(["-t", "1", "-c", &self.case.connections.to_string()]);
         command.args(["-d", &format!("{}s", self.whole_seconds()), "--latency"]);
@@ -88,17 +93,7 @@ impl Client<'_> {
 
     fn pgbench(&self) -> Result<Measured, Failure> {
         let home = self.site.home();
-        // Fills the server's own memory.
-        let plain = Site {
-            transport: Transport::Unix,
-            server_cpus: self.site.server_cpus.clone(),
-            client_cpus: self.site.client_cpus.clone(),
-            ..*self.site
-        };
-        let mut warm_up = plain.program("pgbench", Part::Client)?;
-        warm_up.arg("-h").arg(home).args(["-p", &self.database_port(), "-U", "postgres"]);
-        warm_up.args(["-n", "-S", "-c", "4", "-t", "4000", "postgres"]);
-        self.run(warm_up, |text| output::pgbench(text, "".lines()))?;
+        self.fill_memory()?;
         let log = home.join("transactions");
         let mut command = self.site.program("pgbench", Part::Client)?;
         match &self.server.target {
@@ -117,6 +112,9 @@ impl Client<'_> {
         if self.case.operation == Operation::Short {
             command.arg("-C");
         }
+        if let Some(rate) = self.rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
         command.arg("postgres");
         let measured = self.run(command, |text| {
             let times =
@@ -127,6 +125,37 @@ impl Client<'_> {
             let _ = fs::remove_file(log); // the folder is removed in the end
         }
         measured
+    }
+
+    /// Has PostgreSQL read the table into memory of its own.
+    fn fill_memory(&self) -> Result<(), Failure> {
+        let plain = Site {
+            transport: Transport::Unix,
+            server_cpus: self.site.server_cpus.clone(),
+            client_cpus: self.site.client_cpus.clone(),
+            ..*self.site
+        };
+        let mut command = plain.program("pgbench", Part::Client)?;
+        command.arg("-h").arg(self.site.home()).args(["-p", &self.database_port(), "-U", "postgres"]);
+        command.args(["-n", "-S", "-c", "4", "-t", "4000", "postgres"]);
+        self.run(command, |text| output::pgbench(text, "".lines())).map(drop)
+    }
+
+    fn python(&self) -> Result<Measured, Failure> {
+        if self.case.app.has_database() {
+            self.fill_memory()?;
+        }
+        let mut command = self.site.program("python3", Part::Client)?;
+        command.arg(self.site.folder.join(scripts::CLIENT));
+        command.arg(format!("{}-{}", self.case.app.name(), self.case.operation.name()));
+        command.args(["--port", &self.server.port()?.to_string()]);
+        command.args(["--threads", &self.case.connections.to_string()]);
+        command.args(["--warm-up", &(self.window / 4).as_secs_f64().to_string()]);
+        command.args(["--window", &self.window.as_secs_f64().to_string()]);
+        if let Some(rate) = self.rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        self.run(command, report)
     }
 
     fn database_port(&self) -> String {
@@ -140,8 +169,9 @@ impl Client<'_> {
         let request = match (self.case.app, self.case.operation) {
             (App::Memcached, Operation::Set) => Request::MemcachedSet,
             (App::Memcached, _) => Request::MemcachedGet,
+            (App::Redis, Operation::Set) => Request::RedisSet,
             (App::Redis, _) => Request::RedisGet,
-            (App::Nginx | App::Haproxy | App::Postgres, _) => Request::Http,
+            _ => Request::Http,
         };
         let active = match self.case.operation {
             Operation::Idle => IDLE_ACTIVE,
@@ -157,15 +187,10 @@ impl Client<'_> {
             .args(["--connections", &self.case.connections.to_string(), "--active", &active.to_string()])
             .args(["--warm-up-ns", &(self.window / 4).as_nanos().to_string()])
             .args(["--window-ns", &self.window.as_nanos().to_string()]);
-        self.run(command, |text| {
-            let report = serde_json::from_str::<Report>(text).map_err(|error| error.to_string())?;
-            Ok(Load {
-                requests_per_s: report.requests_per_s,
-                requests: report.requests as f64,
-                p50_us: Some(report.p50_us),
-                p99_us: Some(report.p99_us),
-            })
-        })
+        if let Some(rate) = self.rate {
+            command.args(["--rate", &rate.to_string()]);
+        }
+        self.run(command, report)
     }
 
     /// Runs it to its end.
@@ -179,23 +204,29 @@ impl Client<'_> {
         let mut process = Process::start(command, site.folder, &site.client_cpus, Ending::Terminate)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
-        let client_cpu = cpu_of_ended_children().saturating_sub(client);
+        let client_cpu = load.cpu.unwrap_or(cpu_of_ended_children().saturating_sub(client));
         thread::sleep(SETTLING);
         let server_cpu = self.server.cpu_time()?.saturating_sub(server);
         Ok(Measured { load, server_cpu, client_cpu })
     }
 
-    fn port(&self) -> Result<u16, Failure> {
-        match &self.server.target {
-            Target::Port(port) => Ok(*port),
-            Target::Path(_) => Err("wrk knows TCP only".to_owned().into()),
-        }
-    }
-
-    /// wrk and pgbench know no others.
+    /// wrk and pgbench take no others.
     fn whole_seconds(&self) -> u64 {
         (self.window.as_secs_f64().round() as u64).max(1)
     }
+}
+
+/// What our own clients print.
+fn report(text: &str) -> Result<Load, String> {
+    let report = serde_json::from_str::<Report>(text).map_err(|error| error.to_string())?;
+    Ok(Load {
+        requests_per_s: report.requests_per_s,
+        requests: report.requests as f64,
+        p50_us: Some(report.p50_us),
+        p99_us: report.p99_us,
+        p999_us: report.p999_us,
+        cpu: report.cpu_s.and_then(|cpu| Duration::try_from_secs_f64(cpu).ok()),
+    })
 }
 
 /// What pgbench has logged.

@@ -1,10 +1,14 @@
-//! A load generator for servers that bring none: one thread, one epoll set, one request at a time
-//! on a connection, and the C library's own calls, which a preload library sees.
+//! A load generator for servers that have none, and for open loops: one thread, one epoll set, one request
+//! at a time on a connection, and the C library's own calls, which a preload library sees.
+//!
+//! In an open loop, request number n is due n/rate after the start, on the connection that has rested
+//! longest. It waits while there is none, and its latency counts from when it was due: a server that stalls
+//! cannot thereby postpone what would have shown the stall (coordinated omission).
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -26,6 +30,8 @@ pub enum Request {
     MemcachedSet,
     /// Redis: read 64 bytes.
     RedisGet,
+    /// Redis: write 64 bytes.
+    RedisSet,
     /// HTTP/1.1: fetch `/`.
     Http,
 }
@@ -54,6 +60,8 @@ pub struct Task {
     pub warm_up: Duration,
     /// Measured.
     pub window: Duration,
+    /// Requests per second in an open loop.
+    pub rate: Option<f64>,
 }
 
 /// What came of it, as printed in JSON.
@@ -65,8 +73,12 @@ pub struct Report {
     pub requests: u64,
     /// Median time of a request in the window, microseconds.
     pub p50_us: f64,
-    /// 99th percentile of the same.
-    pub p99_us: f64,
+    /// 99th percentile of the same, unless there are fewer than a hundred.
+    pub p99_us: Option<f64>,
+    /// 99.9th percentile of the same, unless there are fewer than a thousand.
+    pub p999_us: Option<f64>,
+    /// CPU time of the client, seconds, if its start is not to be counted.
+    pub cpu_s: Option<f64>,
 }
 
 /// Why no load was made.
@@ -84,10 +96,11 @@ pub enum LoadError {
 }
 
 impl Request {
-    const ALL: [(&'static str, Request); 4] = [
+    const ALL: [(&'static str, Request); 5] = [
         ("memcached-get", Request::MemcachedGet),
         ("memcached-set", Request::MemcachedSet),
         ("redis-get", Request::RedisGet),
+        ("redis-set", Request::RedisSet),
         ("http", Request::Http),
     ];
 
@@ -107,6 +120,7 @@ impl Request {
             Request::MemcachedGet => ("get key\r\n".to_owned(), "VALUE key 0 64\r\n"),
             Request::MemcachedSet => (format!("set key 0 0 64\r\n{VALUE}\r\n"), "STORED\r\n"),
             Request::RedisGet => ("*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(), "$64\r\n"),
+            Request::RedisSet => (format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"), "+OK\r\n"),
             Request::Http => ("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(), "HTTP/1.1 200 "),
         }
     }
@@ -115,10 +129,8 @@ impl Request {
     fn preparation(self) -> Option<(String, &'static str)> {
         match self {
             Request::MemcachedGet => Some(Request::MemcachedSet.words()),
-            Request::RedisGet => {
-                Some((format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"), "+OK\r\n"))
-            }
-            Request::MemcachedSet | Request::Http => None,
+            Request::RedisGet => Some(Request::RedisSet.words()),
+            Request::MemcachedSet | Request::RedisSet | Request::Http => None,
         }
     }
 
@@ -127,7 +139,7 @@ impl Request {
         let (_, start) = self.words();
         match self {
             Request::MemcachedGet => Some(start.len() + VALUE.len() + "\r\nEND\r\n".len()),
-            Request::MemcachedSet => Some(start.len()),
+            Request::MemcachedSet | Request::RedisSet => Some(start.len()),
             Request::RedisGet => Some(start.len() + VALUE.len() + "\r\n".len()),
             Request::Http => {
                 let text = str::from_utf8(response).ok()?;
@@ -190,7 +202,8 @@ impl Stream {
 struct Connection {
     stream: Stream,
     received: usize,
-    sent: Instant,
+    /// From when the latency of its request counts.
+    since: Instant,
 }
 
 /// Makes the load.
@@ -201,7 +214,7 @@ pub fn run(task: &Task) -> Result<Report, LoadError> {
     let mut connections = Vec::with_capacity(task.connections as usize);
     for place in 0..task.connections as usize {
         let stream = Stream::connect(&task.target).map_err(failed("connect"))?;
-        connections.push(Connection { stream, received: 0, sent: Instant::now() });
+        connections.push(Connection { stream, received: 0, since: Instant::now() });
         let descriptor = connections[place].stream.descriptor();
         let added = epoll.control(libc::EPOLL_CTL_ADD, descriptor, place as u64, libc::EPOLLIN);
         added.map_err(failed("watch a connection"))?;
@@ -217,22 +230,32 @@ pub fn run(task: &Task) -> Result<Report, LoadError> {
     for connection in &connections {
         connection.stream.set_nonblocking().map_err(failed("choose calls that do not block"))?;
     }
-    let mut resting = (0..connections.len()).collect::<VecDeque<_>>();
     let mut times = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid");
+    let mut record = |time: Duration| times.saturating_record(time.as_nanos() as u64);
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
     let mut buffer = vec![0; 16 << 10];
-    let (mut requests, began) = (1, Instant::now());
-    let (first, last) = (began + task.warm_up, began + task.warm_up + task.window);
-    let mut now = began;
-    for _ in 0..task.active {
-        let Some(place) = resting.pop_front() else { break };
-        connections[place].sent = now;
-        connections[place].stream.write(request.as_bytes()).map_err(failed("send"))?;
+    let (mut requests, mut in_window) = (1, 0);
+    let schedule = Schedule::of(task);
+    let (began, last) = (schedule.began, schedule.last);
+    let first = began + task.warm_up;
+    let timer = schedule.interval.map(Timer::every).transpose().map_err(failed("make a timer"))?;
+    if let Some(timer) = &timer {
+        let added = epoll.control(libc::EPOLL_CTL_ADD, timer.0.as_raw_fd(), TIMER, libc::EPOLLIN);
+        added.map_err(failed("watch a timer"))?;
     }
-    while now < last {
+    // What is due in the window of an open loop may be answered after it, but not for ever.
+    let end = if timer.is_some() { last + task.window } else { last };
+    let resting = (0..connections.len()).collect();
+    let mut sender = Sender { connections, resting, schedule, request };
+    let mut now = began;
+    while now < last || now < end && sender.is_waiting() {
+        sender.send(now)?;
         for event in epoll.wait(&mut events, 50).map_err(failed("wait"))? {
             let place = event.u64 as usize;
-            let Some(connection) = connections.get_mut(place) else { continue };
+            let Some(connection) = sender.connections.get_mut(place) else {
+                timer.iter().for_each(Timer::rearm);
+                continue;
+            };
             match connection.stream.read(&mut buffer) {
                 Ok(0) => return Err(LoadError::Closed(place)),
                 Ok(count) => {
@@ -252,24 +275,143 @@ pub fn run(task: &Task) -> Result<Report, LoadError> {
                 connection.received = 0;
                 now = Instant::now();
                 requests += 1;
-                if now >= first && now < last {
-                    times.saturating_record((now - connection.sent).as_nanos() as u64);
+                in_window += u64::from(first <= now && now < last);
+                // A closed loop has no time at which a request is due, only one of its answer.
+                let counted = if timer.is_some() { connection.since } else { now };
+                if first <= counted && counted < last {
+                    record(now - connection.since);
                 }
-                resting.push_back(place);
-                if let Some(next) = resting.pop_front() {
-                    connections[next].sent = now;
-                    connections[next].stream.write(request.as_bytes()).map_err(failed("send"))?;
-                }
+                sender.answered(place);
+                sender.send(now)?;
             }
         }
         now = Instant::now();
     }
+    // In an open loop, what was due and has no answer takes this long at least.
+    if timer.is_some() {
+        sender.unanswered(now).filter(|since| *since >= first).for_each(|since| record(now - since));
+    }
+    let quantile = |quantile: f64| times.value_at_quantile(quantile) as f64 / 1e3;
+    let of_enough = |count: u64, share: f64| (times.len() >= count).then(|| quantile(share));
     Ok(Report {
-        requests_per_s: times.len() as f64 / task.window.as_secs_f64(),
+        requests_per_s: in_window as f64 / task.window.as_secs_f64(),
         requests,
-        p50_us: times.value_at_quantile(0.5) as f64 / 1e3,
-        p99_us: times.value_at_quantile(0.99) as f64 / 1e3,
+        p50_us: quantile(0.5),
+        p99_us: of_enough(100, 0.99),
+        p999_us: of_enough(1000, 0.999),
+        cpu_s: None,
     })
+}
+
+/// When requests are to be sent.
+struct Schedule {
+    began: Instant,
+    /// Nothing is due from then on.
+    last: Instant,
+    /// From one request to the next in an open loop.
+    interval: Option<Duration>,
+    /// Requests begun in an open loop.
+    begun: u32,
+    /// How many more may be under way in a closed loop.
+    free: u32,
+}
+
+impl Schedule {
+    fn of(task: &Task) -> Self {
+        let began = Instant::now();
+        let interval = task.rate.map(|rate| Duration::from_secs_f64(1.0 / rate.clamp(1.0, 1e6)));
+        Self { began, last: began + task.warm_up + task.window, interval, begun: 0, free: task.active }
+    }
+
+    /// Takes the next request if it is to be sent now: from when its latency counts.
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        let since = match self.interval {
+            Some(interval) => self.began + interval * self.begun,
+            None if self.free == 0 => return None,
+            None => now,
+        };
+        if since > now || since >= self.last {
+            return None;
+        }
+        self.begun += 1;
+        self.free = self.free.saturating_sub(1);
+        Some(since)
+    }
+}
+
+/// The connections, and what is sent on them when.
+struct Sender {
+    connections: Vec<Connection>,
+    /// Those without a request, the one that has rested longest first.
+    resting: VecDeque<usize>,
+    schedule: Schedule,
+    request: String,
+}
+
+impl Sender {
+    /// Sends all that is to be sent now and has a connection.
+    fn send(&mut self, now: Instant) -> Result<(), LoadError> {
+        while let Some(&place) = self.resting.front()
+            && let Some(since) = self.schedule.next(now)
+        {
+            self.resting.pop_front();
+            let connection = &mut self.connections[place];
+            connection.since = since;
+            let sent = connection.stream.write(self.request.as_bytes());
+            sent.map_err(|error| LoadError::Kernel("send", error))?;
+        }
+        Ok(())
+    }
+
+    fn answered(&mut self, place: usize) {
+        self.resting.push_back(place);
+        self.schedule.free += 1;
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.resting.len() < self.connections.len()
+    }
+
+    /// From when each request counts that was due by now and has no answer.
+    fn unanswered(mut self, now: Instant) -> impl Iterator<Item = Instant> {
+        let connections = self.connections.iter().enumerate();
+        let sent = connections.filter(|(place, _)| !self.resting.contains(place));
+        let sent = sent.map(|(_, connection)| connection.since).collect::<Vec<_>>();
+        sent.into_iter().chain(std::iter::from_fn(move || self.schedule.next(now)))
+    }
+}
+
+/// A timer that expires again and again (timerfd_create(2)): epoll_wait(2) alone counts whole milliseconds.
+struct Timer(OwnedFd);
+
+impl Timer {
+    fn every(interval: Duration) -> io::Result<Self> {
+        // SAFETY: plain system call; its result is checked before it is a descriptor of ours.
+        let descriptor =
+            unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK | libc::TFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it is open, and nobody else's.
+        let timer = Self(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        let interval = libc::timespec {
+            tv_sec: interval.as_secs() as libc::time_t,
+            tv_nsec: interval.subsec_nanos().into(),
+        };
+        let times = libc::itimerspec { it_interval: interval, it_value: interval };
+        // SAFETY: `times` is valid for the read.
+        match unsafe { libc::timerfd_settime(descriptor, 0, &times, std::ptr::null_mut()) } {
+            0 => Ok(timer),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Reads the number of its expirations, which is of no interest: it expires again only then.
+    fn rearm(&self) {
+        let mut count = [0; 8];
+        // SAFETY: the buffer is valid for its length. It fails if the timer has not expired, which is well.
+        unsafe { libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    }
 }
 
 /// Receives one response that begins so, and tells its length.
@@ -304,6 +446,9 @@ fn first_line(bytes: &[u8]) -> String {
     let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
     String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned()
 }
+
+/// The name of the timer's events; connections have their places.
+const TIMER: u64 = u64::MAX;
 
 /// What keys hold.
 const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -347,6 +492,7 @@ mod tests {
             active: 3,
             warm_up: Duration::from_millis(10),
             window: Duration::from_millis(100),
+            rate: None,
         }
     }
 
@@ -355,10 +501,64 @@ mod tests {
         let port = serve("GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nServer: here\r\n\r\nhello");
         let report = run(&task(port, Request::Http)).unwrap();
         assert!(report.requests > 1 && report.requests_per_s > 0.0, "{report:?}");
-        assert!(0.0 < report.p50_us && report.p50_us <= report.p99_us, "{report:?}");
+        assert!(0.0 < report.p50_us && report.p99_us.is_none_or(|p99| report.p50_us <= p99), "{report:?}");
         let value =
             "VALUE key 0 64\r\n0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\r\nEND\r\n";
         assert!(run(&task(serve("get", value), Request::MemcachedGet)).is_ok());
+    }
+
+    #[test]
+    fn an_open_loop_counts_from_when_requests_were_due() {
+        const STALL: Duration = Duration::from_millis(40);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let (stream, _) = listener.accept().unwrap();
+            let mut output = stream.try_clone().unwrap();
+            let lines = io::BufReader::new(stream).lines().map_while(Result::ok);
+            for (number, _) in lines.filter(|line| line.starts_with("set ")).enumerate() {
+                if number == 50 {
+                    thread::sleep(STALL);
+                }
+                if output.write_all(b"STORED\r\n").is_err() {
+                    break;
+                }
+            }
+        });
+        let window = Duration::from_millis(100);
+        let (connections, active, warm_up) = (1, 1, Duration::ZERO);
+        let (target, request) = (Target::Port(port), Request::MemcachedSet);
+        let task = Task { target, request, connections, active, warm_up, window, rate: Some(2000.0) };
+        let report = run(&task).unwrap();
+        // Some 80 of 200 were due in the stall, on the only connection: measured from when they were
+        // sent, one alone would be slow, which is no percentile.
+        assert!(report.requests <= 1 + 200, "{report:?}");
+        assert!(report.p99_us.unwrap() >= 0.9 * STALL.as_micros() as f64, "{report:?}");
+        let mut schedule = Schedule::of(&task);
+        let due = std::iter::from_fn(|| schedule.next(schedule.last)).collect::<Vec<_>>();
+        assert_eq!(due.len(), 200);
+        assert_eq!(due[1] - due[0], Duration::from_micros(500));
+    }
+
+    #[test]
+    fn requests_without_an_answer_count() {
+        let port = serve("get", ""); // takes what is set, and never answers what is read
+        let task = Task { rate: Some(1000.0), ..task(port, Request::MemcachedSet) };
+        let connections = vec![Connection {
+            stream: Stream::connect(&task.target).unwrap(),
+            received: 0,
+            since: Instant::now(),
+        }];
+        let mut sender = Sender {
+            connections,
+            resting: VecDeque::from([0]),
+            schedule: Schedule::of(&task),
+            request: "get key\r\n".to_owned(),
+        };
+        let end = sender.schedule.last;
+        sender.send(end).unwrap();
+        assert!(sender.is_waiting());
+        assert_eq!(sender.unanswered(end).count(), 110);
     }
 
     #[test]

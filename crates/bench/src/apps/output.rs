@@ -1,7 +1,9 @@
 //! What the clients print, made into figures.
 
+use std::time::Duration;
+
 /// What a client measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Load {
     /// Requests per second in the time that the client counts.
     pub(super) requests_per_s: f64,
@@ -9,6 +11,9 @@ pub(super) struct Load {
     pub(super) requests: f64,
     pub(super) p50_us: Option<f64>,
     pub(super) p99_us: Option<f64>,
+    pub(super) p999_us: Option<f64>,
+    /// Its own CPU time for these requests, where its start is no small part.
+    pub(super) cpu: Option<Duration>,
 }
 
 /// `redis-benchmark --csv` after one test of so many requests. Versions before 7 tell the rate only.
@@ -27,6 +32,7 @@ pub(super) fn redis_benchmark(text: &str, requests: u64) -> Result<Load, String>
         requests: requests as f64,
         p50_us: column("p50_latency_ms"),
         p99_us: column("p99_latency_ms"),
+        ..Load::default()
     })
 }
 
@@ -50,6 +56,7 @@ pub(super) fn wrk(text: &str) -> Result<Load, String> {
             requests,
             p50_us: line("50%").and_then(microseconds),
             p99_us: line("99%").and_then(microseconds),
+            ..Load::default()
         }),
         _ => Err(unknown("wrk", text)),
     }
@@ -70,7 +77,8 @@ pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) ->
     let at = |share: f64| times.get((times.len().saturating_sub(1) as f64 * share) as usize).copied();
     match (value("tps ="), value("number of transactions actually processed:")) {
         (Some(requests_per_s), Some(requests)) => {
-            Ok(Load { requests_per_s, requests, p50_us: at(0.5), p99_us: at(0.99) })
+            let p999_us = at(0.999).filter(|_| times.len() >= 1000); // else it would be their maximum
+            Ok(Load { requests_per_s, requests, p50_us: at(0.5), p99_us: at(0.99), p999_us, cpu: None })
         }
         _ => Err(unknown("pgbench", text)),
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use super::app::{Case, Transport};
+use super::app::{Case, Pacing, Transport};
 use super::record::Record;
 use super::summary::{self, Row};
 use crate::plot::PlotError;
@@ -13,7 +13,10 @@ use crate::sheet::{Area, Drawn, Sheet, colour, extent, line};
 
 /// Draws the plot into an SVG file.
 pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
-    let rows = summary::rows(records);
+    let rows = summary::rows(records)
+        .into_iter()
+        .filter(|row| row.case.pacing == Pacing::Closed)
+        .collect::<Vec<_>>();
     let panels = rows.chunk_by(|one, next| of_panel(&one.case) == of_panel(&next.case)).collect::<Vec<_>>();
     if panels.is_empty() {
         return Err(PlotError::Empty);

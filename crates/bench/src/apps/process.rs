@@ -246,19 +246,6 @@ impl Drop for Folder {
     }
 }
 
-/// The program of this name, where shells and administrators look for it; PostgreSQL's where
-/// distributions keep them.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders = std::env::split_paths(&path).collect::<Vec<_>>();
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut versions = versions.map(|entry| entry.path().join("bin")).collect::<Vec<_>>();
-    versions.sort();
-    folders.extend(versions.into_iter().rev());
-    folders.into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
-}
-
 /// How long a server may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -305,8 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_and_users_are_found_by_name() {
-        assert!(find("sh").is_some() && find("no-such-program-here").is_none());
+    fn users_are_found_by_name() {
         assert_eq!(User::named("root").map(|user| (user.uid, user.gid)), Some((0, 0)));
         assert!(User::named("no-such-user-here").is_none());
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::app::{App, Case, Operation, Transport};
+use super::app::{App, Case, Operation, Pacing, Transport};
 use crate::pair::Placement;
 use crate::record::Origin;
 
@@ -53,19 +53,28 @@ pub struct Measurement {
     pub placement: Placement,
     /// What the client did.
     pub operation: Operation,
+    /// When it sent.
+    #[serde(default)]
+    pub pacing: Pacing,
+    /// Requests per second that were due; null in a closed loop.
+    pub rate: Option<f64>,
     /// Counted from 1.
     pub round: u32,
     /// Requests or transactions per second, by the client.
     pub requests_per_s: f64,
-    /// Median time of a request, by the client, microseconds; null where it does not tell. Its
-    /// resolution is the client's: eight microseconds of redis-benchmark, one of wrk and pgbench.
+    /// Median time of a request, by the client, microseconds; null where the client has none. In an open
+    /// loop it counts from when the request was due. Of a pipeline it is the time of all its requests.
+    /// Its resolution is the client's: eight microseconds of redis-benchmark, one of wrk and pgbench.
     pub p50_us: Option<f64>,
     /// 99th percentile of the same.
     pub p99_us: Option<f64>,
+    /// 99.9th percentile of the same; null where there are fewer than a thousand times.
+    pub p999_us: Option<f64>,
     /// CPU time of the server's processes while the client ran, its connections' beginning and end
     /// included, over the requests, nanoseconds.
     pub server_cpu_ns_per_request: f64,
-    /// CPU time of the client from its start to its end over the requests, nanoseconds.
+    /// CPU time of the client from its start to its end over the requests, nanoseconds; of a client in
+    /// Python without its start, which imports modules.
     pub client_cpu_ns_per_request: f64,
     /// Connections that the client's library says were promoted; null without the library.
     pub promoted: Option<u64>,
@@ -140,6 +149,7 @@ impl Measurement {
             operation: self.operation,
             connections: self.connections,
             placement: self.placement,
+            pacing: self.pacing,
         }
     }
 }

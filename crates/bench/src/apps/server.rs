@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use super::app::{App, Operation, Transport};
 use super::load::Target;
-use super::process::{Ending, Process, User, find};
+use super::process::{Ending, Process, User};
+use super::programs::find;
+use super::scripts;
 use crate::child::Failure;
 use crate::cpu::CpuSet;
 
@@ -112,11 +114,33 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Failure> {
         match app {
-            App::Redis => redis(site),
+            App::Redis | App::RedisPy => redis(site),
             App::Memcached => memcached(site),
-            App::Nginx => nginx(operation, site),
-            App::Haproxy => haproxy(site),
-            App::Postgres => postgres(site),
+            App::Nginx if operation == Operation::File => {
+                nginx(&format!("root {};", site.folder.display()), site)
+            }
+            App::Nginx => nginx(RETURN_PAGE, site),
+            App::Haproxy => {
+                let behind = nginx(RETURN_PAGE, site)?;
+                Ok(haproxy(behind.port()?, site)?.before(behind))
+            }
+            App::Postgres | App::Psycopg2 => postgres(site),
+            App::Grpc => scripts::grpc(site),
+            App::Gunicorn => scripts::gunicorn(site),
+            App::HaproxyNode => scripts::haproxy_node(site),
+        }
+    }
+
+    /// Adds the server that this one passes requests to; it ends after this one.
+    pub(super) fn before(mut self, mut behind: Server) -> Self {
+        self.processes.append(&mut behind.processes);
+        self
+    }
+
+    pub(super) fn port(&self) -> Result<u16, Failure> {
+        match &self.target {
+            Target::Port(port) => Ok(*port),
+            Target::Path(_) => Err("it has a UNIX socket alone".to_owned().into()),
         }
     }
 
@@ -124,7 +148,7 @@ impl Server {
         self.processes.iter().map(Process::cpu_time).sum()
     }
 
-    fn ready(mut process: Process, target: Target, site: &Site<'_>) -> Result<Self, Failure> {
+    pub(super) fn ready(mut process: Process, target: Target, site: &Site<'_>) -> Result<Self, Failure> {
         process.wait_until(|| listens(&target), site.stop)?;
         Ok(Self { target, processes: vec![process] })
     }
@@ -156,14 +180,11 @@ fn memcached(site: &Site<'_>) -> Result<Server, Failure> {
     Server::ready(process, target(site, port, socket), site)
 }
 
-fn nginx(operation: Operation, site: &Site<'_>) -> Result<Server, Failure> {
+/// nginx that answers with what its configuration says of a location.
+pub(super) fn nginx(location: &str, site: &Site<'_>) -> Result<Server, Failure> {
     let port = free_port()?;
     let folder = site.folder.display();
     let user = if is_root() { "user root;" } else { "" };
-    let location = match operation {
-        Operation::File => format!("root {folder};"),
-        _ => format!("return 200 \"{}\";", PAGE.trim_end()),
-    };
     fs::write(site.folder.join("index.html"), PAGE.repeat(PAGE_REPEATS))?;
     let configuration = site.folder.join("nginx.conf");
     fs::write(
@@ -183,9 +204,7 @@ fn nginx(operation: Operation, site: &Site<'_>) -> Result<Server, Failure> {
     Server::ready(process, Target::Port(port), site)
 }
 
-fn haproxy(site: &Site<'_>) -> Result<Server, Failure> {
-    let Server { target: behind, mut processes } = nginx(Operation::KeepAlive, site)?;
-    let Target::Port(behind) = behind else { return Err("nginx has no port".to_owned().into()) };
+pub(super) fn haproxy(behind: u16, site: &Site<'_>) -> Result<Server, Failure> {
     let port = free_port()?;
     let configuration = site.folder.join("haproxy.cfg");
     // It reuses connections to a server while all its descriptors are below a quarter of those that follow from maxconn.
@@ -201,9 +220,7 @@ fn haproxy(site: &Site<'_>) -> Result<Server, Failure> {
     let mut command = site.program("haproxy", Part::Server)?;
     command.arg("-db").arg("-f").arg(&configuration);
     let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
-    let mut server = Server::ready(process, Target::Port(port), site)?;
-    server.processes.append(&mut processes);
-    Ok(server)
+    Server::ready(process, Target::Port(port), site)
 }
 
 /// A database of its own, made once for a run; dropping its folder's parent removes it.
@@ -289,7 +306,7 @@ fn listens(target: &Target) -> bool {
     }
 }
 
-fn free_port() -> io::Result<u16> {
+pub(super) fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
@@ -304,8 +321,11 @@ pub(super) const UNIX_PORT: &str = "5432";
 /// How long it may take to make a database.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// 64 bytes.
+/// nginx's answer from memory, of 63 bytes.
+const RETURN_PAGE: &str = "return 200 \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\";";
+
+/// A line of nginx's file.
 const PAGE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
 
-/// Of those in a file.
+/// Lines of it.
 const PAGE_REPEATS: usize = 10;

@@ -1,6 +1,6 @@
 //! Rounds made into figures: medians, and Megapipe beside TCP and beside UNIX sockets.
 
-use super::app::{App, Case, Operation, Transport};
+use super::app::{App, Case, Operation, Pacing, Transport};
 use super::record::{Absent, Cost, Measurement, Overhead, Record};
 use crate::pair::Placement;
 use crate::summary::Spread;
@@ -13,6 +13,7 @@ pub(super) struct Row {
     pub(super) requests_per_s: Spread,
     pub(super) p50_us: Option<Spread>,
     pub(super) p99_us: Option<Spread>,
+    pub(super) p999_us: Option<Spread>,
     pub(super) server_cpu_ns: Spread,
     pub(super) client_cpu_ns: Spread,
     pub(super) promoted: Option<Spread>,
@@ -39,8 +40,10 @@ pub(super) fn rows(records: &[Record]) -> Vec<Row> {
     for &placement in Placement::ALL {
         for &app in App::ALL {
             for &operation in Operation::ALL {
-                for &connections in &connections {
-                    let case = Case { app, operation, connections, placement };
+                for (&connections, &pacing) in
+                    connections.iter().flat_map(|one| Pacing::ALL.iter().map(move |pacing| (one, pacing)))
+                {
+                    let case = Case { app, operation, connections, placement, pacing };
                     rows.extend(of_case(case, &measured));
                 }
             }
@@ -76,6 +79,7 @@ fn row(case: Case, transport: Transport, rounds: &[&Measurement]) -> Option<Row>
         requests_per_s: spread(|one| Some(one.requests_per_s))?,
         p50_us: spread(|one| one.p50_us),
         p99_us: spread(|one| one.p99_us),
+        p999_us: spread(|one| one.p999_us),
         server_cpu_ns: spread(|one| Some(one.server_cpu_ns_per_request))?,
         client_cpu_ns: spread(|one| Some(one.client_cpu_ns_per_request))?,
         promoted: spread(|one| one.promoted.map(|count| count as f64)),
@@ -152,10 +156,13 @@ pub(super) mod tests {
             connections: 1,
             placement: Placement::TwoCores,
             operation,
+            pacing: Pacing::Closed,
+            rate: None,
             round,
             requests_per_s,
             p50_us: Some(23.0),
             p99_us: Some(31.0),
+            p999_us: None,
             server_cpu_ns_per_request: 2000.0,
             client_cpu_ns_per_request: 3000.0,
             promoted,

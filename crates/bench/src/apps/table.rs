@@ -44,11 +44,13 @@ fn cases(rows: &[&Row]) -> Table {
         "server",
         "operation",
         "conns",
+        "loop",
         "transport",
         "requests/s",
         "min..max",
         "p50 us",
         "p99 us",
+        "p99.9 us",
         "server ns",
         "client ns",
         "promoted",
@@ -60,11 +62,11 @@ fn cases(rows: &[&Row]) -> Table {
     for row in rows {
         table.add_row(cells(row));
     }
-    align(&mut table, &[0, 1, 3]);
+    align(&mut table, &[0, 1, 3, 4]);
     table
 }
 
-fn cells(row: &Row) -> [String; 15] {
+fn cells(row: &Row) -> [String; 17] {
     let optional = |spread: Option<Spread>, digits: usize| {
         spread.map_or("-".to_owned(), |spread| format!("{:.digits$}", spread.median))
     };
@@ -76,11 +78,13 @@ fn cells(row: &Row) -> [String; 15] {
         row.case.app.name().to_owned(),
         row.case.operation.name().to_owned(),
         row.case.connections.to_string(),
+        row.case.pacing.name().to_owned(),
         row.transport.name().to_owned(),
         format!("{:.0}", row.requests_per_s.median),
         format!("{:.0}..{:.0}", row.requests_per_s.minimum, row.requests_per_s.maximum),
         optional(row.p50_us, 0),
         optional(row.p99_us, 0),
+        optional(row.p999_us, 0),
         format!("{:.0}", row.server_cpu_ns.median),
         format!("{:.0}", row.client_cpu_ns.median),
         optional(row.promoted, 0),
@@ -133,10 +137,12 @@ fn described(placement: Placement) -> &'static str {
 }
 
 const LEGEND: &str = "\
-Medians over the rounds. p50 and p99: time of a request as the client tells it; server ns, client ns: CPU time of their
-processes over the requests; client-only, server-only: one of the two programs has the library, and the other is plain;
-promoted: connections, by the client's library; x tcp, x unix: requests per second over those of TCP, and of the server's
-UNIX socket, and what is asked (< marks less).
+Medians over the rounds. conns: connections, or threads of a client in Python; loop: closed, a request after the
+last answer, or open, at half of what plain TCP bore. p50 to p99.9: time of a request as the client reports it, in
+an open loop from when it was due; server ns, client ns: CPU time of their processes over the requests;
+client-only, server-only: one of the two programs has the library, and the other is plain; promoted: connections,
+by the client's library; x tcp, x unix: requests per second over those of TCP, and of the server's UNIX socket, and
+what is asked (< marks less).
 
 ";
 
@@ -149,7 +155,7 @@ mod tests {
 
     fn cells<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
         let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        lines.find(|cells| cells.get(3) == Some(&name)).unwrap()
+        lines.find(|cells| cells.get(4) == Some(&name)).unwrap()
     }
 
     #[test]
@@ -167,11 +173,13 @@ mod tests {
                 "redis",
                 "get",
                 "1",
+                "closed",
                 "megapipe",
                 "250000",
                 "250000..250000",
                 "23",
                 "31",
+                "-",
                 "2000",
                 "3000",
                 "1",
@@ -182,7 +190,7 @@ mod tests {
                 "5",
             ]
         );
-        assert_eq!(cells(&text, "unix")[11..], ["5.00", "-", "-", "-"]);
+        assert_eq!(cells(&text, "unix")[13..], ["5.00", "-", "-", "-"]);
         assert!(text.contains("nginx is absent: wrk is not installed"), "{text}");
     }
 

@@ -17,8 +17,7 @@ use crate::support::{
 /// What these tests take, or why there is none of it here.
 fn is_missing(app: App) -> Option<String> {
     product();
-    let missing =
-        app.programs().iter().filter(|name| apps::find(name).is_none()).copied().collect::<Vec<_>>();
+    let missing = apps::missing(app.programs());
     (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
 }
 
@@ -31,6 +30,15 @@ fn measures(app: App, operation: &str) {
 }
 
 fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) {
+    measures_with(app, operation, placement, transports, &[]);
+}
+
+/// A program with an ordinary client, and the same at half of its rate: two measurements each.
+fn measures_open_loop(app: App, operation: &str) {
+    measures_with(app, operation, "one-core", &["tcp", "megapipe", "tcp", "megapipe"], &["--open-loop"]);
+}
+
+fn measures_with(app: App, operation: &str, placement: &str, transports: &[&str], flags: &[&str]) {
     if let Some(reason) = is_missing(app) {
         println!("SKIPPED bench apps --apps {}: {reason}", app.name());
         return;
@@ -40,6 +48,7 @@ fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) 
         .bench_and_plot("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
         .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1"])
+        .args(flags)
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -59,7 +68,7 @@ fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) 
         let figure = |field: &str| record[field].as_f64().unwrap_or_default();
         assert!(figure("requests_per_s") > 0.0 && figure("client_cpu_ns_per_request") > 0.0, "{record}");
         assert!(figure("server_cpu_ns_per_request") > 0.0, "{record}");
-        assert!(figure("p50_us") <= figure("p99_us"), "{record}");
+        assert!(record["p99_us"].is_null() || figure("p50_us") <= figure("p99_us"), "{record}");
         assert_eq!(record["operation"], operation);
         // Both libraries have spoken, or there was none.
         let both = transport == "megapipe";
@@ -69,6 +78,12 @@ fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) 
         assert!(both || (nothing("promoted") && nothing("server_promoted")), "{record}");
     }
     assert_eq!(seen, transports);
+    let rate = |record: &&Value| record["rate"].as_f64();
+    let (closed, open): (Vec<&Value>, Vec<&Value>) =
+        of_kind(&records, "app").into_iter().partition(|record| record["pacing"] == "closed");
+    assert!(closed.iter().all(|record| record["rate"].is_null()), "{closed:?}");
+    let half = closed[0]["requests_per_s"].as_f64().unwrap() / 2.0;
+    assert!(open.iter().filter_map(rate).all(|rate| rate == half), "{closed:?} {open:?}");
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains(app.name()) && table.contains(placement), "{table}");
     assert!(files.svg().contains("requests per second"));
@@ -76,7 +91,35 @@ fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) 
 
 #[test]
 fn redis_is_measured() {
-    measures(App::Redis, "set");
+    let transports = ["tcp", "megapipe", "unix", "tcp", "megapipe"];
+    measures_with(App::Redis, "set", "one-core", &transports, &["--open-loop"]);
+}
+
+#[test]
+fn redis_py_is_measured() {
+    for operation in ["get", "large", "pipeline", "publish"] {
+        measures_open_loop(App::RedisPy, operation);
+    }
+}
+
+#[test]
+fn psycopg2_is_measured() {
+    measures_open_loop(App::Psycopg2, "select");
+}
+
+#[test]
+fn grpc_is_measured() {
+    measures_open_loop(App::Grpc, "unary");
+}
+
+#[test]
+fn gunicorn_behind_nginx_is_measured() {
+    measures_open_loop(App::Gunicorn, "keep-alive");
+}
+
+#[test]
+fn node_behind_haproxy_is_measured() {
+    measures_open_loop(App::HaproxyNode, "keep-alive");
 }
 
 #[test]
@@ -101,7 +144,7 @@ fn nginx_is_measured() {
 
 #[test]
 fn haproxy_is_measured() {
-    measures(App::Haproxy, "keep-alive");
+    measures_open_loop(App::Haproxy, "keep-alive");
 }
 
 #[test]
@@ -164,7 +207,10 @@ fn what_the_library_costs_is_measured_beside() {
 fn flags_of_apps_that_say_nothing_are_refused_with_a_remedy() {
     let cpu = CpuSet::allowed().unwrap().first().to_string();
     for (arguments, words) in [
-        (&["--apps", "sendmail"][..], "redis, memcached, nginx, haproxy, postgres, overhead"),
+        (
+            &["--apps", "sendmail"][..],
+            "redis, memcached, nginx, haproxy, postgres, redis-py, psycopg2, grpc, gunicorn, haproxy-node, overhead",
+        ),
         (&["--operations", "think"], "keep-alive"),
         (&["--placements", "asleep"], "two-cores, one-core, oversubscribed"),
         (&["--placements", "two-cores", "--cpus", &cpu], "two-cores takes two CPUs"),
@@ -219,7 +265,8 @@ fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
 #[test]
 fn records_have_names_that_stay() {
     let record = r#"{"record":"app","app":"redis","client":"redis-benchmark","transport":"megapipe","connections":50,
-        "placement":"two-cores","operation":"get","round":1,"requests_per_s":350000.0,"p50_us":103.0,"p99_us":null,
+        "placement":"two-cores","operation":"get","pacing":"open","rate":350000.5,"round":1,"requests_per_s":350000.0,
+        "p50_us":103.0,"p99_us":null,"p999_us":null,
         "server_cpu_ns_per_request":2000.0,"client_cpu_ns_per_request":2500.0,"promoted":50,"server_promoted":50}"#;
     let value = serde_json::from_str::<Value>(record).unwrap();
     let parsed = serde_json::from_str::<Record>(record).unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use bench::apps::record::Record;
 use bench::apps::{
-    self, App, Operation, Plan, Request, Target, Task, plot, run_load, table, time_calls, without_promotion,
+    self, App, Operation, Plan, Request, Target, Task, Transport, plot, run_load, table, time_calls,
+    without_promotion,
 };
 use bench::cpu::CpuSet;
 use bench::pair::Placement;
@@ -24,17 +25,21 @@ use crate::product;
 
 #[derive(Args)]
 pub(super) struct Apps {
-    /// What to measure: redis, memcached, nginx, haproxy, postgres, and overhead, which is what the
-    /// library costs programs that it does nothing for [default: all]
+    /// What to measure: redis, memcached, nginx, haproxy and postgres with their usual load generators;
+    /// redis-py, psycopg2 and grpc with clients in Python; gunicorn behind nginx; haproxy-node, HAProxy
+    /// before Node.js; and overhead, which is what the library costs programs that it does nothing for
+    /// [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(&subjects(), Subject::name))]
     apps: Vec<Subject>,
-    /// What the clients do: get and set (redis, memcached), keep-alive and file (nginx; haproxy has
-    /// the first), select (postgres), short (one request on each of 50 connections at a time), idle
+    /// What the clients do: get and set (redis, memcached; redis-py has the first), keep-alive and file
+    /// (nginx; haproxy, gunicorn and haproxy-node have the first), select (postgres, psycopg2), large
+    /// (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), short (one request on each of 50 connections at a time), idle
     /// (500 connections, on ten of which a request is under way) [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Operation::ALL, Operation::name))]
     operations: Vec<Operation>,
-    /// Concurrent connections, up to 500
-    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,50,500")]
+    /// Concurrent connections, or threads of a client in Python, up to 500 [default: 1,50,500; 1,8 for clients in Python,
+    /// gunicorn and haproxy-node]
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
     #[arg(value_parser = whole(1..=500))]
     connections: Vec<u32>,
     /// Where server and client run: two-cores (a CPU each; the first operation of each server also with
@@ -42,6 +47,14 @@ pub(super) struct Apps {
     /// them) [default: all, or one-core with one CPU]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(PLACEMENTS, Placement::name))]
     placements: Vec<Placement>,
+    /// What is measured beside plain TCP: megapipe; client-only and server-only, with the library in one of
+    /// both; unix, the server's UNIX socket [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Transport::ALL, Transport::name))]
+    transports: Vec<Transport>,
+    /// Measure what has long connections also at half of the requests per second that plain TCP bore in the
+    /// first round; latency counts from when a request was due
+    #[arg(long)]
+    open_loop: bool,
     /// The two CPUs, such as 0,1: the server takes the first, the client the last [default: the first
     /// and the last CPU]
     #[arg(long, value_name = "CPUS")]
@@ -78,6 +91,8 @@ pub(super) struct Load {
     warm_up_ns: u64,
     #[arg(long)]
     window_ns: u64,
+    #[arg(long)]
+    rate: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -122,6 +137,8 @@ impl Apps {
             overhead: subjects.contains(&Subject::Overhead),
             operations: or_all(&self.operations, Operation::ALL),
             connections: distinct(&self.connections),
+            transports: or_all(&self.transports, Transport::ALL),
+            open_loop: self.open_loop,
             placements,
             cpus,
             window: self.seconds,
@@ -147,6 +164,7 @@ impl Load {
             active: self.active,
             warm_up: Duration::from_nanos(self.warm_up_ns),
             window: Duration::from_nanos(self.window_ns),
+            rate: self.rate,
         };
         told(run_load(&task))
     }

@@ -51,13 +51,12 @@ enum Scenario {
     /// CPU time of a promotion, how much other traffic notices, what idle promoted connections cost a busy one, and
     /// memory, beside what is asked of each. Ctrl-C ends the run and keeps what was measured.
     Promotion(promotion::Promotion),
-    /// Programs that people run, plain and under `megapipe run`: Redis, memcached, nginx, HAProxy, PostgreSQL
+    /// Programs that people run, plain and under `megapipe run`: Redis, nginx, PostgreSQL, clients in Python, others
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
     /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
     /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked. Programs
-    /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the
-    /// run and keeps what was measured.
+    /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
     Apps(apps::Apps),
     /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
     ///
