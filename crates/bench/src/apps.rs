@@ -22,6 +22,7 @@ use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
 
 mod app;
+mod brief;
 mod calls;
 mod client;
 mod load;

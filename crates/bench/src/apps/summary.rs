@@ -20,6 +20,8 @@ pub(super) struct Row {
     /// How many times the requests per second of TCP, and of the UNIX socket.
     pub(super) times_tcp: Option<f64>,
     pub(super) times_unix: Option<f64>,
+    /// The first of both within each round, over the rounds.
+    pub(super) rounds_times_tcp: Option<Spread>,
 }
 
 /// One cost of the library.
@@ -67,8 +69,19 @@ fn of_case(case: Case, measured: &[&Measurement]) -> Vec<Row> {
         let rate = row.requests_per_s.median;
         row.times_tcp = tcp.map(|tcp| rate / tcp);
         row.times_unix = unix.map(|unix| rate / unix);
+        row.rounds_times_tcp = rounds_times_tcp(case, row.transport, measured);
     }
     rows
+}
+
+/// Requests per second over those of TCP in the same round.
+fn rounds_times_tcp(case: Case, transport: Transport, measured: &[&Measurement]) -> Option<Spread> {
+    let of = |transport| measured.iter().filter(move |one| one.case() == case && one.transport == transport);
+    let ratios = of(transport).filter_map(|ours| {
+        let plain = of(Transport::Tcp).find(|plain| plain.round == ours.round)?;
+        Some(ours.requests_per_s / plain.requests_per_s)
+    });
+    Spread::of(ratios)
 }
 
 fn row(case: Case, transport: Transport, rounds: &[&Measurement]) -> Option<Row> {
@@ -85,6 +98,7 @@ fn row(case: Case, transport: Transport, rounds: &[&Measurement]) -> Option<Row>
         promoted: spread(|one| one.promoted.map(|count| count as f64)),
         times_tcp: None,
         times_unix: None,
+        rounds_times_tcp: None,
     })
 }
 

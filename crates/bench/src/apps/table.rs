@@ -5,6 +5,7 @@ use std::fmt::Write;
 use comfy_table::Table;
 
 use super::app::Transport;
+use super::brief;
 use super::record::Record;
 use super::summary::{self, OverheadRow, Row};
 use crate::pair::Placement;
@@ -32,6 +33,7 @@ pub fn render(records: &[Record]) -> String {
             costs(&overheads)
         );
     }
+    text.push_str(&brief::render(records));
     for absent in summary::absent(records) {
         let what = absent.case.as_deref().unwrap_or(absent.app.name());
         let _ = writeln!(text, "{what} is absent: {}", absent.reason);

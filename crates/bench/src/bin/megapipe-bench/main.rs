@@ -55,8 +55,9 @@ enum Scenario {
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
     /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
-    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked. Programs
-    /// that are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
+    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked; then one
+    /// row a case in Markdown, in which what is worse than plain TCP is marked. Programs that are not installed are named
+    /// and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
     Apps(apps::Apps),
     /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
     ///
