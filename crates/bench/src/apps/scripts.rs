@@ -51,7 +51,7 @@ pub(super) fn haproxy_node(site: &Site<'_>) -> Result<Server, Failure> {
     Ok(haproxy(behind.port()?, site)?.before(behind))
 }
 
-/// Starts a server that is told its port.
+/// Starts a server that takes its port as an argument.
 fn start(
     mut command: Command,
     site: &Site<'_>,
