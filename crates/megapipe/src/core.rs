@@ -120,6 +120,12 @@ pub struct Stats {
     pub bells: u64,
     /// Times a full ring sent what followed through the kernel.
     pub spills: u64,
+    /// Packets that stacks took from their devices; one may hold many segments of a connection.
+    pub packets_received: u64,
+    /// Packets that stacks gave to their devices.
+    pub packets_sent: u64,
+    /// Segments that came to a stack and belonged to none of its connections or listeners.
+    pub segments_unowned: u64,
 }
 
 pub(crate) struct HandleEntry {

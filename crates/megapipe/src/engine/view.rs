@@ -435,6 +435,14 @@ impl View<'_> {
         !self.core.stack_requests.is_empty()
     }
 
+    /// Counts packets of stacks.
+    pub(crate) fn count_packets(&mut self, received: u64, sent: u64, unowned: u64) {
+        let stats = &mut self.core.stats;
+        stats.packets_received += received;
+        stats.packets_sent += sent;
+        stats.segments_unowned += unowned;
+    }
+
     /// A read found no free buffer, and waits.
     pub(crate) fn count_dry_pool(&mut self) {
         self.core.stats.pool_dry += 1;

@@ -20,12 +20,10 @@ impl Stacks {
     }
 
     /// Connections wait to be accepted.
-    pub(super) fn follow_listener(&mut self, view: &mut View<'_>, listener: Listener) {
-        let known = |socket: &Socket| matches!(socket.of, Of::Listener(known, _) if known == listener);
-        let index = self.sockets.indices().into_iter().find_map(|socket| {
-            self.sockets.at(socket).filter(|socket| known(socket)).and_then(|socket| socket.handle)
-        });
-        if let Some(index) = index {
+    pub(super) fn follow_listener(&mut self, view: &mut View<'_>, port: usize, listener: Listener) {
+        let socket = self.ports[port].listeners.iter().find(|(known, _)| *known == listener);
+        let socket = socket.and_then(|&(_, socket)| self.sockets.at(socket));
+        if let Some(index) = socket.and_then(|socket| socket.handle) {
             self.accept_on(view, index);
         }
     }

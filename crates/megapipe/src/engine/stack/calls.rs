@@ -88,6 +88,9 @@ impl SocketCalls for Stacks {
             Opening::Connection { .. } => (Of::Nothing, Shape::Stream { tcp: false }),
         };
         let (socket, _) = self.sockets.insert(Socket::new(port as u8, of)).map_err(|_| full())?;
+        if let Of::Listener(listener, _) = of {
+            self.ports[port].listeners.push((listener, socket));
+        }
         Ok((view.file_of_stack(socket, shape), shape))
     }
 

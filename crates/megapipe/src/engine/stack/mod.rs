@@ -31,8 +31,8 @@ use crate::id::{Handle, OpId};
 use crate::slab::Slab;
 
 pub use self::network::{TunNetwork, TunNetworkError};
-use self::port::Port;
 pub use self::port::Stack;
+use self::port::{Port, Received};
 
 /// Rounds of sending and receiving that may follow each other in a turn.
 const ROUNDS: usize = 4;
@@ -141,10 +141,8 @@ impl Stacks {
             self.run_requests(view);
             self.go_on(view);
             self.advance(view);
-            view.count_calls(self.send());
-            let (packets, calls) = self.receive();
-            view.count_calls(calls);
-            if packets == 0 {
+            self.send(view);
+            if self.receive(view) == 0 {
                 return;
             }
             self.take_events(view);
@@ -154,16 +152,23 @@ impl Stacks {
         }
     }
 
-    /// Sends what is due, on every device; returns how many calls that took.
-    fn send(&mut self) -> u64 {
-        self.ports.iter_mut().map(|port| port.send(self.now)).sum()
+    /// Sends what is due, on every device.
+    fn send(&mut self, view: &mut View<'_>) {
+        for port in &mut self.ports {
+            let sent = port.send(self.now);
+            view.count_calls(if port.is_polled() { 0 } else { sent });
+            view.count_packets(0, sent, 0);
+        }
     }
 
-    fn receive(&mut self) -> (usize, u64) {
-        let mut all = (0, 0);
+    /// Takes a batch of packets of each device; returns their number.
+    fn receive(&mut self, view: &mut View<'_>) -> u64 {
+        let mut all = 0;
         for port in &mut self.ports {
-            let (packets, calls) = port.receive(self.now);
-            all = (all.0 + packets, all.1 + calls);
+            let Received { packets, unowned, calls } = port.receive(self.now);
+            view.count_calls(calls);
+            view.count_packets(packets, 0, unowned);
+            all += packets;
         }
         all
     }
@@ -249,10 +254,13 @@ impl Stacks {
 
     fn close_socket(&mut self, socket: u32) {
         let Some(Socket { port, of, reset_on_close, .. }) = self.sockets.remove(socket) else { return };
-        let host = &mut self.ports[usize::from(port)].host;
+        let Port { host, listeners, .. } = &mut self.ports[usize::from(port)];
         match of {
             Of::Nothing => {}
-            Of::Listener(listener, _) => host.unlisten(self.now, listener),
+            Of::Listener(listener, _) => {
+                listeners.retain(|(known, _)| *known != listener);
+                host.unlisten(self.now, listener);
+            }
             Of::Flow(flow) if reset_on_close => host.abort(self.now, flow),
             Of::Flow(flow) => host.close(self.now, flow),
         }
@@ -279,7 +287,7 @@ impl Stacks {
             while let Some(event) = self.ports[port].host.event() {
                 match event {
                     Event::Flow { flow, owner, ready } => self.follow(view, flow, owner, ready),
-                    Event::Incoming(listener) => self.follow_listener(view, listener),
+                    Event::Incoming(listener) => self.follow_listener(view, port, listener),
                     // No listener of a channel asks.
                     Event::Ask { .. } => {}
                 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use packet::{Batch, Capabilities, Device};
-use tcp::{Config, Host, Prefix, Time};
+use tcp::{Config, Host, Listener, Prefix, Reason, Time};
 
 use crate::engine::Engine;
 use crate::engine::sockets::KeepAlive;
@@ -103,8 +103,19 @@ macro_rules! pass_on {
 }
 pass_on!(Watched Polled);
 
+/// What one batch came to.
+#[derive(Default)]
+pub(super) struct Received {
+    pub(super) packets: u64,
+    /// Segments that belong to no connection or listener.
+    pub(super) unowned: u64,
+    pub(super) calls: u64,
+}
+
 pub(super) struct Port {
     pub(super) host: Host,
+    /// Its listeners and their sockets; `tcp::Limits` has few.
+    pub(super) listeners: Vec<(Listener, u32)>,
     device: Box<dyn Carrier>,
     networks: Vec<Prefix>,
     keep_alive: KeepAlive,
@@ -134,6 +145,7 @@ impl Port {
         Ok(Port {
             keep_alive,
             host: Host::new(stack.config, seed),
+            listeners: Vec::new(),
             device: stack.device,
             networks: stack.networks,
             watch,
@@ -159,6 +171,11 @@ impl Port {
     /// Whether the address is reached through this stack's device.
     pub(super) fn reaches(&self, address: IpAddr) -> bool {
         !self.owns(address) && self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// Whether the device has no descriptor to wait for.
+    pub(super) fn is_polled(&self) -> bool {
+        self.device.descriptor().is_none()
     }
 
     pub(super) fn begin_watch(&mut self, kernel: &mut dyn Engine) -> io::Result<()> {
@@ -196,16 +213,16 @@ impl Port {
         self.busy || !self.watched && self.device.descriptor().is_some()
     }
 
-    /// Sends what the host has to send; returns how many calls that took.
+    /// Sends what the host has to send; returns how many packets that were.
     pub(super) fn send(&mut self, now: Time) -> u64 {
-        let mut calls = 0;
+        let mut packets = 0;
         if !self.busy && !self.host.has_output() {
             return 0;
         }
         for _ in 0..BATCHES_MAX {
             let more = self.host.output(now, &mut self.to_send);
             match self.device.send(&mut self.to_send) {
-                Ok(sent) => calls += sent as u64,
+                Ok(sent) => packets += sent as u64,
                 Err(error) => {
                     // Lost, as on a wire that was cut.
                     self.to_send.clear();
@@ -217,29 +234,27 @@ impl Port {
                 break;
             }
         }
-        calls
+        packets
     }
 
-    /// Takes one batch of packets; returns their number, and how many calls that took.
-    pub(super) fn receive(&mut self, now: Time) -> (usize, u64) {
-        let polled = self.device.descriptor().is_none();
-        if !self.readable && !polled {
-            return (0, 0);
+    /// Takes one batch of packets.
+    pub(super) fn receive(&mut self, now: Time) -> Received {
+        if !self.readable && !self.is_polled() {
+            return Received::default();
         }
         self.received.clear();
-        let count = match self.device.receive(&mut self.received) {
-            Ok(count) => count,
-            Err(error) => {
-                self.say(&error);
-                self.received.len()
-            }
-        };
+        if let Err(error) = self.device.receive(&mut self.received) {
+            self.say(&error);
+        }
         self.readable = self.received.room(FRAME_MAX).is_err();
-        if count > 0 {
+        let packets = self.received.len() as u64;
+        let before = self.host.refused(Reason::NoFlow);
+        if packets > 0 {
             self.host.input(now, self.received.frames());
         }
-        let calls = count as u64 + u64::from(!self.readable);
-        (count, if polled { 0 } else { calls })
+        // The last call found nothing, unless the batch is full.
+        let calls = if self.is_polled() { 0 } else { packets + u64::from(!self.readable) };
+        Received { packets, unowned: self.host.refused(Reason::NoFlow) - before, calls }
     }
 
     /// Closes all connections, and sends until all that was written is acknowledged; what is not
