@@ -15,6 +15,7 @@ mod listener;
 mod meeting;
 mod metrics;
 mod offers;
+mod partners;
 mod place;
 pub mod policy;
 mod policy_file;
@@ -27,5 +28,6 @@ mod verify;
 mod view;
 
 pub use listener::{Access, ListenError, Listener, ensure_deserted};
+pub use partners::Partners;
 pub use scrape::MetricsAddress;
 pub use server::{Monitor, OnDemand, Options, RunError};

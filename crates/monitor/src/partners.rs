@@ -1,0 +1,112 @@
+//! What a policy comes to for the programs of one user, as far as users alone decide: for
+//! people, who ask before there is a connection.
+
+use std::collections::BTreeSet;
+
+use crate::policy::{Policy, Rule, Who};
+
+/// With whom a user's programs share.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Partners {
+    /// These users, perhaps the user itself among them.
+    pub users: BTreeSet<u32>,
+    /// All others, too.
+    pub everybody: bool,
+    /// Rules about this user that depend on more: group, control group, port or address.
+    pub conditional: usize,
+}
+
+/// Whom a side of a rule names by user alone.
+enum Side<'a> {
+    Any,
+    Users(&'a [u32]),
+}
+
+impl Policy {
+    /// What it allows the programs of `user` under a monitor of the user `monitor`. Namespaces
+    /// (root's own monitor) are taken to be the same.
+    pub fn partners(&self, monitor: u32, user: u32) -> Partners {
+        let mut found = Partners::default();
+        if self.same_user.unwrap_or(user == monitor) {
+            found.users.insert(user);
+        }
+        for other in self.allow.iter().flat_map(|rule| rule.others(user)) {
+            match other {
+                Some(Side::Any) => found.everybody = true,
+                Some(Side::Users(users)) => found.users.extend(users),
+                None => found.conditional += 1,
+            }
+        }
+        for other in self.deny.iter().flat_map(|rule| rule.others(user)) {
+            match other {
+                Some(Side::Any) => (found.everybody, found.users) = (false, BTreeSet::new()),
+                Some(Side::Users(users)) => {
+                    // Everybody but these can be said by the rule alone.
+                    found.conditional += usize::from(found.everybody);
+                    found.users.retain(|user| !users.contains(user));
+                }
+                None => found.conditional += 1,
+            }
+        }
+        found
+    }
+}
+
+impl Rule {
+    /// The sides that this user may meet by the rule; `None` for one that depends on more.
+    fn others(&self, user: u32) -> impl Iterator<Item = Option<Side<'_>>> {
+        let is_plain = |who: &Who| who.gid.is_none() && who.cgroup.is_none();
+        let plain =
+            self.ports.is_none() && self.addresses.is_none() && is_plain(&self.one) && is_plain(&self.other);
+        let sides = [(&self.one, &self.other), (&self.other, &self.one)].into_iter();
+        let of_user = sides.filter(move |(own, _)| own.names(user)).map(|(_, other)| other);
+        of_user.map(move |other| plain.then(|| other.uid.as_deref().map_or(Side::Any, Side::Users)))
+    }
+}
+
+impl Who {
+    fn names(&self, user: u32) -> bool {
+        self.uid.as_ref().is_none_or(|users| users.contains(&user))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn partners(text: &str, monitor: u32, user: u32) -> Partners {
+        Policy::parse(text, Path::new("p.toml")).unwrap().partners(monitor, user)
+    }
+
+    fn users(users: &[u32]) -> Partners {
+        Partners { users: users.iter().copied().collect(), ..Partners::default() }
+    }
+
+    const PAIR: &str = "[[allow]]\none = { uid = [26] }\nother = { uid = [33, 34] }\n";
+
+    #[test]
+    fn users_are_those_of_the_rules() {
+        assert_eq!(partners("", 0, 1000), users(&[]));
+        assert_eq!(partners("", 1000, 1000), users(&[1000]));
+        assert_eq!(partners("same_user = true", 0, 1000), users(&[1000]));
+        assert_eq!(partners("same_user = false", 1000, 1000), users(&[]));
+        assert_eq!(partners(PAIR, 0, 26), users(&[33, 34]));
+        assert_eq!(partners(PAIR, 0, 34), users(&[26]));
+        assert_eq!(partners(&format!("{PAIR}ports = [80]\n"), 0, 26).conditional, 1);
+        let anybody = "[[allow]]\none = { uid = [26] }\nother = {}\n";
+        assert!(partners(anybody, 0, 26).everybody);
+        assert_eq!(partners(anybody, 0, 33), users(&[26]));
+    }
+
+    #[test]
+    fn a_denial_is_stronger() {
+        let denied = format!("{PAIR}[[deny]]\none = {{ uid = [33] }}\nother = {{}}\n");
+        assert_eq!(partners(&denied, 0, 26), users(&[34]));
+        assert_eq!(partners(&denied, 0, 33), users(&[]));
+        let not_root = "[[allow]]\none = {}\nother = {}\n[[deny]]\none = { uid = [0] }\nother = {}\n";
+        let found = partners(not_root, 0, 1000);
+        assert!(found.everybody && found.conditional > 0, "{found:?}");
+    }
+}
