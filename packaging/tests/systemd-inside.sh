@@ -63,6 +63,10 @@ as bob megapipe run --promote eager --stats -- redis-benchmark -t get -n 20000 -
 check 'redis: its connections are promoted' has_promoted benchmark.stats
 redis=$(systemctl show --value -p MainPID redis-server)
 
+megapipe doctor "$redis" >doctor.log
+check 'redis: doctor says what it is connected to' contains doctor.log "connected  to $socket"
+check 'redis: and what the policy allows' contains doctor.log 'share with those of bob'
+
 # What an installation replaces: program and library by rename, then the monitor starts anew.
 before=$(state service MainPID)
 programs=$(pids alice; pids bob)

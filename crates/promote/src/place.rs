@@ -101,6 +101,11 @@ impl Place {
         Place { path: SYSTEM_SOCKET.into(), chosen: false }
     }
 
+    /// That of root's own monitor.
+    pub fn own_of_root() -> Place {
+        Place { path: ROOT_SOCKET.into(), chosen: false }
+    }
+
     /// That of this user's own monitor. For root it never depends on the environment: sudo
     /// and su may have left another user's there.
     pub fn own() -> Place {

@@ -1,12 +1,15 @@
 //! `megapipe doctor`: what this kernel, container and network card offer, what Megapipe uses instead of what is
 //! missing, and the command that would mend it. It only reads.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use sys::capabilities::Capabilities;
 
 use finding::Finding;
+use monitor::Reach;
+use process::Process;
 use system::System;
 
 mod confinement;
@@ -14,44 +17,57 @@ mod cpu;
 mod engine;
 mod finding;
 mod limits;
+mod monitor;
 mod network;
+mod process;
+mod profile;
+mod program;
 mod report;
 mod ring;
 mod sysctl;
 mod system;
 mod tun;
 
-/// Show what this system offers, what Megapipe uses instead of what is missing, and what would mend it
+/// Show what this system offers, or what stands in the way of one program, and what would mend it
 ///
-/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), 1 if it cannot.
+/// Without an argument: what this system offers, what Megapipe uses instead of what is missing, and which monitor this
+/// user's programs reach. With one: that monitor, what its policy allows, whether the library can be loaded into the
+/// program, or is, and the next command to type.
+///
+/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), or if nothing stands in the program's way; else 1.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// A program, looked for in PATH, or the number of a process
+    #[arg(value_name = "PROGRAM|PID")]
+    subject: Option<OsString>,
+
     /// Print one JSON document instead of text
     ///
     /// Its fields: schema (1), megapipe, kernel, machine, runs, engine ("uring", "epoll" or null), engine_reason, and
     /// findings, each with area, name, found, verdict ("ok", "note" or "missing"), instead and remedy (null where there
-    /// is nothing to say).
+    /// is nothing to say). For a program: schema, megapipe, kernel, machine, findings, and next, the command to type.
     #[arg(long)]
     json: bool,
 }
 
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let system = System::this();
-    let capabilities = Capabilities::get();
-    let engine = engine::Choice::make(capabilities, &system);
-
-    let mut findings: Vec<Finding> = Vec::new();
-    findings.extend(engine::findings(&engine, &system));
-    findings.extend(ring::findings(capabilities, engine.engine, &system));
-    findings.extend(limits::findings(&system, engine.engine));
-    findings.extend(sysctl::findings(&system));
-    findings.extend(confinement::findings(capabilities, &system));
-    findings.extend(cpu::findings(&system));
-    findings.extend(network::findings(&system));
-    findings.extend(tun::findings(&system));
-
-    let report = report::Report::new(&system, &engine, findings);
-    let text = if arguments.json { report.json() } else { report.text() };
+    let (text, fine) = match &arguments.subject {
+        Some(subject) => {
+            let report = match of_subject(subject, &system) {
+                Ok(report) => report,
+                Err(message) => {
+                    eprintln!("megapipe doctor: {message}");
+                    return ExitCode::FAILURE;
+                }
+            };
+            (if arguments.json { report.json() } else { report.text() }, report.is_fine())
+        }
+        None => {
+            let (report, runs) = of_system(&system);
+            (if arguments.json { report.json() } else { report.text() }, runs)
+        }
+    };
     if let Err(error) = io::stdout().write_all(text.as_bytes()) {
         // A closed pipe (`megapipe doctor | head`) is the reader's wish, not a failure.
         if error.kind() != io::ErrorKind::BrokenPipe {
@@ -59,5 +75,48 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    if engine.runs() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if fine { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn of_system(system: &System) -> (report::Report, bool) {
+    let capabilities = Capabilities::get();
+    let engine = engine::Choice::make(capabilities, system);
+
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.extend(engine::findings(&engine, system));
+    findings.extend(ring::findings(capabilities, engine.engine, system));
+    findings.extend(limits::findings(system, engine.engine));
+    findings.extend(sysctl::findings(system));
+    findings.extend(confinement::findings(capabilities, system));
+    findings.extend(cpu::findings(system));
+    findings.extend(network::findings(system));
+    findings.extend(tun::findings(system));
+    findings.extend(own_reach().findings());
+    (report::Report::new(system, &engine, findings), engine.runs())
+}
+
+/// The monitor that this user's programs reach.
+fn own_reach() -> Reach {
+    Reach::find(rustix::process::geteuid().as_raw(), promote::viewer::places(None))
+}
+
+fn of_subject(subject: &OsStr, system: &System) -> Result<report::OfSubject, String> {
+    let pid = subject.to_str().and_then(|text| text.parse::<u32>().ok());
+    let (reach, (findings, next)) = match pid {
+        Some(pid) => {
+            let process = Process::find(pid).ok_or_else(|| {
+                format!("there is no process {pid}; `pgrep -l NAME` finds one, and a program of that name is ./{pid}")
+            })?;
+            let reach = Reach::find(process.user, process.places());
+            let found = process.findings(&reach, system);
+            (reach, found)
+        }
+        None => {
+            let reach = own_reach();
+            let found = program::findings(subject, &reach, system);
+            (reach, found)
+        }
+    };
+    let findings = reach.findings().into_iter().chain(findings).collect();
+    Ok(report::OfSubject::new(system, findings, next))
 }

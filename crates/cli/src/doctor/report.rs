@@ -29,7 +29,7 @@ impl Report {
         Self {
             schema: SCHEMA,
             megapipe: env!("CARGO_PKG_VERSION"),
-            kernel: system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
+            kernel: kernel(system),
             machine: std::env::consts::ARCH,
             runs: choice.runs(),
             engine: choice.engine,
@@ -39,32 +39,12 @@ impl Report {
     }
 
     pub(super) fn json(&self) -> String {
-        // Strings, numbers and lists of them: there is nothing in it that JSON cannot hold.
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
-        text.push('\n');
-        text
+        as_json(self)
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = format!("Megapipe {} on Linux {} ({})\n", self.megapipe, self.kernel, self.machine);
-        let groups = grouped(&self.findings);
-        let width = groups
-            .iter()
-            .map(|(names, _)| names.len())
-            .filter(|&width| width <= NAME_WIDTH)
-            .max()
-            .unwrap_or(0);
-        let mut area = "";
-        for (names, finding) in &groups {
-            if finding.area != area {
-                area = finding.area;
-                text.push_str(&format!("\n{area}\n"));
-            }
-            push_finding(&mut text, names, finding, width);
-        }
-        text.push('\n');
-        text.push_str(&self.verdict());
-        text
+        let heading = heading(self.megapipe, &self.kernel, self.machine);
+        format!("{heading}{}\n{}", as_text(&self.findings), self.verdict())
     }
 
     /// The last line: the answer for someone who reads nothing else.
@@ -83,6 +63,77 @@ impl Report {
             _ => format!("Megapipe cannot run here: {}. {counts}.\n", self.engine_reason),
         }
     }
+}
+
+/// What was found about a program or a process. The fields are the JSON schema.
+#[derive(Serialize)]
+pub(super) struct OfSubject {
+    schema: u32,
+    megapipe: &'static str,
+    kernel: String,
+    machine: &'static str,
+    findings: Vec<Finding>,
+    /// The command to type.
+    next: Option<String>,
+}
+
+impl OfSubject {
+    pub(super) fn new(system: &System, findings: Vec<Finding>, next: Option<String>) -> Self {
+        Self {
+            schema: SCHEMA,
+            megapipe: env!("CARGO_PKG_VERSION"),
+            kernel: kernel(system),
+            machine: std::env::consts::ARCH,
+            findings,
+            next,
+        }
+    }
+
+    /// Whether nothing is missing.
+    pub(super) fn is_fine(&self) -> bool {
+        self.findings.iter().all(|finding| finding.verdict != Verdict::Missing)
+    }
+
+    pub(super) fn json(&self) -> String {
+        as_json(self)
+    }
+
+    pub(super) fn text(&self) -> String {
+        let heading = heading(self.megapipe, &self.kernel, self.machine);
+        let next = self.next.as_ref().map_or(String::new(), |next| format!("\nnext: {next}\n"));
+        format!("{heading}{}{next}", as_text(&self.findings))
+    }
+}
+
+fn kernel(system: &System) -> String {
+    system.read("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned())
+}
+
+fn heading(megapipe: &str, kernel: &str, machine: &str) -> String {
+    format!("Megapipe {megapipe} on Linux {kernel} ({machine})\n")
+}
+
+fn as_json(report: &impl Serialize) -> String {
+    // Strings, numbers and lists of them: there is nothing in it that JSON cannot hold.
+    let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn as_text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    let groups = grouped(findings);
+    let width =
+        groups.iter().map(|(names, _)| names.len()).filter(|&width| width <= NAME_WIDTH).max().unwrap_or(0);
+    let mut area = "";
+    for (names, finding) in &groups {
+        if finding.area != area {
+            area = finding.area;
+            text.push_str(&format!("\n{area}\n"));
+        }
+        push_finding(&mut text, names, finding, width);
+    }
+    text
 }
 
 /// Names up to this length share a column; longer ones push their line out.
@@ -116,6 +167,8 @@ fn push_finding(text: &mut String, names: &str, finding: &Finding, width: usize)
     }
     for (label, line) in [("instead", &finding.instead), ("mend", &finding.remedy)] {
         if let Some(line) = line {
+            // Lines for a file.
+            let line = line.replace('\n', &format!("\n{:width$}", "", width = 12 + width));
             text.push_str(&format!("{:10}{label:>width$}  {line}\n", ""));
         }
     }

@@ -121,6 +121,29 @@ impl Failure {
     }
 }
 
+/// What `megapipe run` would find out about a program before it becomes it.
+pub(crate) struct Inspected {
+    pub(crate) path: PathBuf,
+    /// The library, or why there is none.
+    pub(crate) library: Result<PathBuf, String>,
+    /// What keeps the library out of the program, and what would help.
+    pub(crate) obstacle: Option<(String, &'static str)>,
+}
+
+/// # Errors
+///
+/// There is no such program.
+pub(crate) fn inspect(name: &OsStr) -> Result<Inspected, String> {
+    let program = Program::find(name).map_err(|failure| failure.message)?;
+    let library = library::find().map_err(|failure| failure.message);
+    let obstacle = library.as_ref().ok().and_then(|library| program.obstacle(library));
+    Ok(Inspected {
+        obstacle: obstacle.map(|obstacle| (obstacle.to_string(), obstacle.remedy())),
+        library: library.map(|library| library.path),
+        path: program.path,
+    })
+}
+
 /// Becomes the program; returns only if that fails.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let failure = start(arguments);

@@ -205,6 +205,21 @@ impl Obstacle {
     pub(super) fn bears_library(&self) -> bool {
         matches!(self.cause, Cause::Static | Cause::Privileged(_))
     }
+
+    /// What would bring the library into the program.
+    pub(super) fn remedy(&self) -> &'static str {
+        match &self.cause {
+            Cause::Static => "link it dynamically, with glibc",
+            Cause::Go => "none; a program in between that uses glibc, such as a proxy, can have it",
+            Cause::Kind => "take its build for this machine's 64-bit processor",
+            Cause::Libc(_) => "take its build for glibc",
+            Cause::Privileged(_) => {
+                "start it as the user that it becomes, without the bit or the capabilities"
+            }
+            Cause::Refused(Refused::OldGlibc(_)) => "run it on a system with a newer glibc",
+            Cause::Refused(Refused::Loader(_)) => "see what ldd says of the program and of the library",
+        }
+    }
 }
 
 impl fmt::Display for Obstacle {

@@ -17,6 +17,8 @@ mod policy;
 mod service;
 mod users;
 
+pub(crate) use users::described;
+
 /// Let programs share memory on this host: write the monitor's policy, and enable its service
 ///
 /// Without --allow, programs of one user share, root's included. With it, those of the users that it names. What an
@@ -155,7 +157,7 @@ fn running() -> Vec<String> {
             found.entry(client.pid).or_insert((client.name.to_string(), client.uid));
         }
     }
-    let line = |(pid, (name, user))| format!("{name} (pid {pid}, user {})", users::described(user));
+    let line = |(pid, (name, user))| format!("{name} (pid {pid}, user {})", described(user));
     found.into_iter().map(line).collect()
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use testkit::confine;
 
+mod subject;
 mod tun;
 
 const NOBODY: u32 = 65_534;

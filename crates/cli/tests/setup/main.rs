@@ -204,6 +204,31 @@ while True:
 }
 
 #[test]
+fn doctor_says_what_setup_allowed() {
+    let Some(host) = Host::new("doctor_says_what_setup_allowed") else { return };
+    let copy = host.0.join("megapipe");
+    copy_program(PROGRAM.as_ref(), &copy);
+    host.setup(&["--allow", "postgres:www-data", "--allow", "postgres:root"]);
+    let mut monitor = host.command(PROGRAM);
+    let _monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
+    until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+    let doctor = |user: &str| {
+        let mut command = host.command("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(&copy);
+        said(command.args(["doctor", "/bin/sh"]).output().unwrap()).1
+    };
+    let text = doctor("26");
+    assert!(text.contains("reached  /run/megapipe/monitor.sock, of user root (0)"), "{text}");
+    assert!(
+        text.contains("programs of postgres (26) share with those of root (0), those of www-data (33)"),
+        "{text}"
+    );
+    let text = doctor("1042");
+    assert!(text.contains("share with nobody's"), "{text}");
+    assert!(text.contains("sudo megapipe setup --allow 42"), "{text}");
+}
+
+#[test]
 fn others_are_told_what_to_type() {
     let directory = std::env::temp_dir().join(format!("megapipe-setup-{}-others", std::process::id()));
     fs::create_dir(&directory).unwrap();

@@ -1,0 +1,209 @@
+//! A program that runs: whether it is under Megapipe, and what keeps it from being.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use promote::Place;
+
+use super::finding::Finding;
+use super::monitor::Reach;
+use super::profile;
+use super::program;
+use super::system::System;
+use crate::programs;
+
+const AREA: &str = "process";
+
+/// What /proc says of a process.
+pub(super) struct Process {
+    pid: u32,
+    name: String,
+    pub(super) user: u32,
+    /// `NAME=value` of those that concern Megapipe; `None`: another user's.
+    environment: Option<Vec<(String, OsString)>>,
+}
+
+impl Process {
+    /// `None`: there is no such process.
+    pub(super) fn find(pid: u32) -> Option<Process> {
+        let (name, user) = programs::name_and_user(pid)?;
+        Some(Process { pid, name, user, environment: environment(pid) })
+    }
+
+    fn variable(&self, name: &str) -> Option<PathBuf> {
+        let variables = self.environment.as_ref()?;
+        let value = &variables.iter().find(|(known, _)| known == name)?.1;
+        (!value.is_empty()).then(|| value.into())
+    }
+
+    /// Where its library looks for a monitor. The asker may be another user, root mostly, so what it trusts is no matter.
+    pub(super) fn places(&self) -> Vec<Place> {
+        if self.user == rustix::process::geteuid().as_raw() {
+            return promote::viewer::places(self.variable("MEGAPIPE_MONITOR"));
+        }
+        if let Some(named) = self.variable("MEGAPIPE_MONITOR") {
+            return vec![Place::chosen(named)];
+        }
+        let own = match self.variable("XDG_RUNTIME_DIR") {
+            _ if self.user == 0 => return vec![Place::system(), Place::own_of_root()],
+            Some(runtime) => runtime.join("megapipe/monitor.sock"),
+            None => format!("/tmp/megapipe-{}/monitor.sock", self.user).into(),
+        };
+        vec![Place::system(), Place::chosen(own)]
+    }
+
+    /// The findings, and what to type next.
+    pub(super) fn findings(&self, reach: &Reach, system: &System) -> (Vec<Finding>, Option<String>) {
+        let Process { pid, name, .. } = self;
+        let user = crate::setup::described(self.user);
+        let mut findings = vec![Finding::ok(AREA, "program", format!("{name}, pid {pid}, user {user}"))];
+        let library = match programs::library_of(*pid) {
+            Ok(library) => library,
+            Err(error) => {
+                let unreadable = Finding::note(AREA, "library", format!("unknown: {error}"))
+                    .instead("only its user and root may look")
+                    .remedy(format!("sudo megapipe doctor {pid}"));
+                findings.push(unreadable);
+                return (findings, Some(format!("sudo megapipe doctor {pid}")));
+            }
+        };
+        findings.extend(self.variables());
+        let next = match &library {
+            Some(path) => {
+                findings.push(Finding::ok(AREA, "library", path));
+                let (connected, next) = self.connected(reach);
+                findings.push(connected);
+                findings.extend(uring(*pid));
+                next
+            }
+            None => {
+                findings.push(
+                    Finding::missing(AREA, "library", "not loaded").instead("its connections stay on TCP"),
+                );
+                let (obstacles, start) = self.obstacles(reach, system);
+                findings.extend(obstacles);
+                start.map(|start| self.start(&start))
+            }
+        };
+        findings.extend(network(*pid));
+        findings.extend(profile::of_process(*pid, system));
+        (findings, next)
+    }
+
+    fn variables(&self) -> Option<Finding> {
+        let variables = self.environment.as_ref()?;
+        let ours = variables.iter().filter(|(name, _)| name != "XDG_RUNTIME_DIR");
+        let list: Vec<String> = ours.map(|(name, value)| format!("{name}={}", value.display())).collect();
+        let text = if list.is_empty() { "none of Megapipe's".into() } else { list.join(" ") };
+        Some(Finding::ok(AREA, "variables", text))
+    }
+
+    /// Whether a monitor has it among its clients.
+    fn connected(&self, reach: &Reach) -> (Finding, Option<String>) {
+        const NAME: &str = "connected";
+        let clients = reach.view.iter().flat_map(|view| &view.loops).filter(|client| client.pid == self.pid);
+        let (channels, promoted) =
+            clients.fold((0, 0), |(count, promoted), client| (count + 1, promoted + client.promoted));
+        let top = |path: &std::path::Path| Some(format!("megapipe top --once --socket {}", path.display()));
+        match reach.socket() {
+            Some(path) if channels > 0 => {
+                let found = format!("to {}, {promoted} ends promoted", path.display());
+                (Finding::ok(AREA, NAME, found), top(path))
+            }
+            Some(path) => {
+                let finding = Finding::note(AREA, NAME, "to no monitor")
+                    .instead("it has had no connection with this host that was worth an offer, or it uses another monitor");
+                (finding, top(path))
+            }
+            None => {
+                let finding =
+                    Finding::missing(AREA, NAME, "to no monitor").instead("its connections stay on TCP");
+                (finding, Some("megapipe monitor, or for several users: sudo megapipe setup".into()))
+            }
+        }
+    }
+
+    /// Why it has no library, as far as its file and its rights tell; and how it would get it.
+    fn obstacles(&self, reach: &Reach, system: &System) -> (Vec<Finding>, Option<String>) {
+        let executable = PathBuf::from(format!("/proc/{}/exe", self.pid));
+        // Where the file has been replaced, or lies in another mount namespace, the link still leads to it.
+        let path = fs::read_link(&executable).ok().filter(|path| path.exists()).unwrap_or(executable);
+        let (mut findings, start) = program::findings(path.as_os_str(), reach, system);
+        if is_secure(self.pid) {
+            let secure = Finding::note(
+                AREA,
+                "rights",
+                "it was started with more rights than its caller had (AT_SECURE)",
+            )
+            .instead("the loader ignores LD_PRELOAD")
+            .remedy("start it as its own user, or see the security module's profile");
+            findings.push(secure);
+        }
+        (findings, start)
+    }
+
+    /// How it is started again: by its unit, if it has one.
+    fn start(&self, otherwise: &str) -> String {
+        match unit(self.pid) {
+            Some(unit) => format!(
+                "systemctl edit {unit}, with `megapipe run --` before the command of ExecStart= (docs/run.md, Services)"
+            ),
+            None => otherwise.to_owned(),
+        }
+    }
+}
+
+/// The variables that concern Megapipe (proc_pid_environ(5)): those that it was started with.
+fn environment(pid: u32) -> Option<Vec<(String, OsString)>> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let lines = bytes.split(|byte| *byte == 0);
+    let variables = lines.filter_map(|line| {
+        let at = line.iter().position(|byte| *byte == b'=')?;
+        let name = std::str::from_utf8(&line[..at]).ok()?.to_owned();
+        let ours = name.starts_with("MEGAPIPE_") || name == "LD_PRELOAD" || name == "XDG_RUNTIME_DIR";
+        ours.then(|| (name, OsString::from_vec(line[at + 1..].to_vec())))
+    });
+    Some(variables.collect())
+}
+
+/// A ring of its own keeps a program's connections on TCP.
+fn uring(pid: u32) -> Option<Finding> {
+    let descriptors = fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten();
+    let has_ring = descriptors
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .any(|target| target.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
+    has_ring.then(|| {
+        Finding::note(AREA, "io_uring", "it has a ring of its own")
+            .instead("nothing of it is promoted (io_uring)")
+            .remedy("turn that off in the program, for libuv with UV_USE_IO_URING=0")
+    })
+}
+
+/// Both ends of a promoted connection are in one network namespace.
+fn network(pid: u32) -> Option<Finding> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let differs = namespace(&pid.to_string())? != namespace("self")?;
+    differs.then(|| {
+        Finding::note(AREA, "network", "another network namespace than this shell's")
+            .instead("only its connections with programs in the same one are promoted")
+    })
+}
+
+/// AT_SECURE of its auxiliary vector (getauxval(3)).
+fn is_secure(pid: u32) -> bool {
+    const AT_SECURE: u64 = 23;
+    let bytes = fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
+    let words: Vec<u64> =
+        bytes.chunks_exact(8).filter_map(|word| word.try_into().ok().map(u64::from_ne_bytes)).collect();
+    words.chunks_exact(2).any(|pair| pair[0] == AT_SECURE && pair[1] != 0)
+}
+
+/// `redis-server.service`, by its control group.
+fn unit(pid: u32) -> Option<String> {
+    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let names = groups.lines().filter_map(|line| line.split(':').nth(2));
+    let services = names.filter(|path| path.starts_with("/system.slice/"));
+    services.flat_map(|path| path.split('/')).find(|part| part.ends_with(".service")).map(str::to_owned)
+}
