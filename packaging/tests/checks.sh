@@ -1,5 +1,5 @@
 # What the tests in a booted system have in common. Sourced, in a directory of the test's.
-# shellcheck shell=bash disable=SC2034 # whoever sources it reads `failed`
+# shellcheck shell=bash disable=SC2034 # the sourcing script reads `failed`
 failed=0
 
 check() {

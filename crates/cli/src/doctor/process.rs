@@ -125,7 +125,7 @@ impl Process {
         }
     }
 
-    /// Why it has no library, as far as its file and its rights tell; and how it would get it.
+    /// What in its file or its rights keeps the library out, and the command that starts it with the library.
     fn obstacles(&self, reach: &Reach, system: &System) -> (Vec<Finding>, Option<String>) {
         let executable = PathBuf::from(format!("/proc/{}/exe", self.pid));
         // Where the file has been replaced, or lies in another mount namespace, the link still leads to it.

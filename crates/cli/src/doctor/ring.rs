@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn the_oldest_linux_is_the_one_that_is_tested() {
-        let readme = include_str!("../../../../README.md");
-        assert!(readme.contains(&format!("Linux {OLDEST_LINUX} is the oldest")));
+        let page = include_str!("../../../../docs/channel.md");
+        assert!(page.contains(&format!("Linux {OLDEST_LINUX} is the oldest")));
         let script = include_str!("../../../../scripts/test-kernels.sh");
         assert!(script.contains(&format!("VERSIONS=({OLDEST_LINUX} ")));
     }

@@ -69,7 +69,7 @@ fn what_stands_in_the_way_of_a_program_is_named() {
         assert_eq!(status, Some(i32::from(verdict != "ok")));
         assert_eq!(report["next"].is_string(), verdict == "ok", "{report}");
         assert!(verdict == "ok" || library["remedy"].is_string(), "{report}");
-        // The monitor's place is told even where nobody is there.
+        // The report names the monitor's place although no monitor listens there.
         assert!(finding(&report, "reached")["found"].as_str().unwrap().contains("socket"), "{report}");
     }
     let (status, report) = place.doctor("no-such-program");
