@@ -2,57 +2,21 @@
 # The life of the packages on a system with systemd; scripts/deb-test.sh runs it as a unit there.
 # The packages lie in /test/first and, as a later version, in /test/second.
 set -uo pipefail
-failed=0
+cd /test || exit
+# shellcheck source=packaging/tests/checks.sh
+. ./checks.sh
 
-check() {
-    local what=$1
-    shift
-    if "$@"; then
-        printf 'ok      %s\n' "$what"
-    else
-        printf 'FAILED  %s: %s\n' "$what" "$*"
-        failed=1
-    fi
-}
-
-is() { [ "$(eval "$1")" = "$2" ]; }
-contains() { grep -qF -- "$2" "$1"; }
-moves() {
-    local before
-    before=$(cat "$1" 2>/dev/null)
-    for _ in $(seq 50); do
-        sleep 0.1
-        [ "$(cat "$1" 2>/dev/null)" != "$before" ] && return 0
-    done
-    return 1
-}
-promoted() {
-    for _ in $(seq 50); do
-        [ "$(megapipe top --once --json | grep -o '"lane": *"ring"' | wc -l)" -ge "$1" ] && return 0
-        sleep 0.2
-    done
-    megapipe top --once
-    return 1
-}
 pair() {
     megapipe run --promote eager python3 /test/pair.py server "$1" &
     servers+=($!)
-    for _ in $(seq 50); do
-        ss -Hltn "sport = $1" | grep -q . && break
-        sleep 0.1
-    done
+    until_true listens "$1"
     megapipe run --promote eager python3 /test/pair.py client "$1" "/test/count.$1" &
     clients+=($!)
-    for _ in $(seq 50); do
-        [ -s "/test/count.$1" ] && break
-        sleep 0.1
-    done
+    until_true test -s "/test/count.$1"
 }
 answers() { megapipe top --once >/dev/null; }
-gone() { ! [ -e "$1" ] && ! [ -L "$1" ]; }
 
 servers=() clients=()
-cd /test || exit
 unit=megapipe-monitor
 
 dpkg --install first/*.deb >install.log 2>&1 || { cat install.log; exit 1; }
@@ -85,13 +49,7 @@ check 'the policy has gone: and again' answers
 check 'the policy has gone: the unit runs' is "systemctl is-active $unit.service" active
 systemctl stop $unit.socket $unit.service
 
-if megapipe setup --help >/dev/null 2>&1; then
-    megapipe setup
-else
-    mkdir -p /etc/megapipe
-    printf '# Written by megapipe setup\nsame_user = true\n' >/etc/megapipe/monitor.toml
-    systemctl enable --now $unit.socket
-fi
+check 'setup' megapipe setup
 check 'setup: enabled' is "systemctl is-enabled $unit.socket" enabled
 check 'setup: the policy is there' test -f /etc/megapipe/monitor.toml
 

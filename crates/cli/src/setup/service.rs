@@ -62,7 +62,7 @@ impl Service {
                     );
                 }
                 None => println!(
-                    "systemd does not run here; start the monitor, now and at each boot, with: megapipe monitor &"
+                    "systemd does not run here; start the monitor as root, now and at each boot, with: megapipe monitor &"
                 ),
             },
         }
