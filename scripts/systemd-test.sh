@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tries `megapipe setup`, the units and the drop-in of docs/run.md in a Debian 12 with systemd, with what `make product` has
+# Tries `megapipe setup`, the units and the drop-in of docs/services.md in a Debian 12 with systemd, with what `make product` has
 # built. What the system is unpacked from stays in target/systemd-test.
 # Usage: scripts/systemd-test.sh
 set -euo pipefail
@@ -15,5 +15,5 @@ cp packaging/tests/{checks.sh,pair.py} "$SYSTEM/root/test"
 cp packaging/tests/systemd-inside.sh "$SYSTEM/root/test/inside.sh"
 # The drop-in as people read it.
 # shellcheck disable=SC2016 # backquotes end a block of code in Markdown
-sed -n '/^# systemctl edit redis-server/,/^```/{/^```/d;p}' docs/run.md >"$SYSTEM/root/test/drop-in.conf"
+sed -n '/^# systemctl edit redis-server/,/^```/{/^```/d;p}' docs/services.md >"$SYSTEM/root/test/drop-in.conf"
 run_in_system

@@ -52,7 +52,7 @@ as bob megapipe run --promote eager python3 /test/pair.py client 7001 /test/coun
 check 'two users: their connection moves' moves count.7001
 check 'two users: it is promoted' promoted 2
 
-# The drop-in of docs/run.md, for the unit as Debian ships it.
+# The drop-in of docs/services.md, for the unit as Debian ships it.
 systemctl start redis-server
 check 'redis: its unit is confined' is 'systemctl show --value -p PrivateTmp,User,Type redis-server | sort | xargs' 'notify redis yes'
 mkdir -p /etc/systemd/system/redis-server.service.d

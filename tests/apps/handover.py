@@ -108,7 +108,7 @@ def talk(port, way, seeded):
     end = seeded.choice(("sent", "sent", "unsent", "handed"))
     size = seeded.choice((0, 1, 10, 3000, 30_000, 200_000, 300_000, 1_000_000))
     size = min(size, 30_000) if end == "handed" else size
-    # What goes through memory and the kernel needs the end that sent it (docs/run.md).
+    # What goes through memory and the kernel needs the end that sent it (docs/compatibility.md).
     before = seeded.choice((0, 0, size // 2, size)) if size <= 200_000 or end == "unsent" else 0
     head = HEAD.pack(WAYS.index(way), seeded.choice((0, 0, 1, 3, 20)), before)
     data = seeded.randbytes(size)

@@ -124,7 +124,7 @@ impl Bench {
         attempts += if promotes.is_some() { 5 } else { 0 };
         let is_met = |log: &str| match promotes {
             Some(promotes) => told(log).0 >= promotes,
-            None => !log.contains(" 0 rings given up"),
+            None => !log.contains(" 0 rings backed off"),
         };
         for (mode, spins) in modes.chain(more) {
             let mut run = self.run(&program, Some(mode), spins)?;

@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_documented_words_are_these() {
         let run = include_str!("../../../docs/run.md");
-        assert_eq!(words(run, "### Why a connection stays on TCP"), Reason::ALL.map(|reason| reason.word()));
+        assert_eq!(words(run, "## Why a connection stays on TCP"), Reason::ALL.map(|reason| reason.word()));
         for row in run.lines().filter(|line| line.starts_with("| `")) {
             assert!(row.split('|').all(|cell| cell.len() < 400), "{row}");
         }

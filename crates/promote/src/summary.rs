@@ -142,10 +142,10 @@ impl Summary {
             write!(to, ", {times} {reason}")?;
         }
         if connections == 0 {
-            write!(to, ", its parent's apart")?;
+            write!(to, ", without those of its parent")?;
         }
         if self.corrupt > 0 {
-            write!(to, "; {} broken by the other end's memory", self.corrupt)?;
+            write!(to, "; {} reset over invalid ring state of the peer", self.corrupt)?;
         }
         writeln!(to)?;
         if let Some([own, other]) = users {
@@ -171,9 +171,9 @@ impl Summary {
         )?;
         writeln!(
             to,
-            "megapipe: {name} ({pid}): {} bells, {} waits without a sleep, {} looked in vain, {} gave way to others, \
-             {} rings given up, {} sleeps cut short by other threads, \
-             {} connections awaited by several",
+            "megapipe: {name} ({pid}): {} wake-ups sent, {} waits without sleeping, {} spins without a message, \
+             {} yields to other work, {} rings backed off, {} sleeps cut short by other threads, \
+             {} connections with several waiters",
             self.bells, self.spun, self.vain, self.crowded, self.retired, self.rechecks, self.contended,
         )
     }
