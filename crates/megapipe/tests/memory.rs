@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
+use std::time::Duration;
 
 use megapipe::{AcceptAs, AcceptCount, Channel, Completion, Event, ReadData};
 use testkit::allocations::{self, CountingAllocator};
@@ -10,7 +11,7 @@ use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form};
 use testkit::process::{self, Fosterling};
 use testkit::skip::Verdict;
-use testkit::{net, one_test_per_engine};
+use testkit::{net, netns, one_test_per_engine, stack};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -21,6 +22,8 @@ one_test_per_engine! {
     transactions_of_filled_buffers_take_nothing_from_the_heap
     transactions_of_datagrams_take_nothing_from_the_heap
     ten_thousand_idle_connections_take_little
+    transactions_over_a_stack_take_nothing_from_the_heap
+    ten_thousand_idle_connections_of_a_stack_take_little
 }
 
 const CONNECTIONS: usize = 16;
@@ -159,6 +162,25 @@ fn transactions_of_datagrams_take_nothing_from_the_heap(fixture: &mut Fixture) -
         assert_eq!(calls, 0, "{calls} allocations in {TRANSACTIONS} transactions");
     }
     Ok(())
+}
+
+/// Runs a test with sockets of a stack.
+fn over_stack(fixture: &mut Fixture, test: fn(&mut Fixture) -> Verdict) -> Verdict {
+    const BOUND: Duration = Duration::from_secs(120);
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    stack::turn_on();
+    test(fixture)
+}
+
+fn transactions_over_a_stack_take_nothing_from_the_heap(fixture: &mut Fixture) -> Verdict {
+    over_stack(fixture, transactions_on_streams_take_nothing_from_the_heap)
+}
+
+/// What the stack itself has for a connection was reserved when it was made.
+fn ten_thousand_idle_connections_of_a_stack_take_little(fixture: &mut Fixture) -> Verdict {
+    over_stack(fixture, ten_thousand_idle_connections_take_little)
 }
 
 /// Connections of the memory test.

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use megapipe::{Channel, Stack, TunNetwork};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -23,7 +23,9 @@ const PAIRS: u16 = 1;
 /// many parts.
 const BUFFER: u32 = 32 << 10;
 
-/// The network of the last stack that was made; 0: cases are for the kernel's sockets.
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Stacks that were made, each on a network of its own.
 static NETWORK: AtomicU16 = AtomicU16::new(0);
 
 thread_local! {
@@ -33,17 +35,18 @@ thread_local! {
 
 /// Whether cases are run over a stack.
 pub fn is_on() -> bool {
-    NETWORK.load(Ordering::Relaxed) > 0
+    ON.load(Ordering::Relaxed)
 }
 
 /// Has this process, which is in a network namespace of its own, run its case over a stack.
 pub fn turn_on() {
     bring_loopback_up().expect("a namespace of our own");
-    NETWORK.store(1, Ordering::Relaxed);
+    ON.store(true, Ordering::Relaxed);
 }
 
 fn address(last: u8, v6: bool) -> IpAddr {
-    let network = NETWORK.load(Ordering::Relaxed);
+    // Of a process without one: another's only one.
+    let network = NETWORK.load(Ordering::Relaxed).max(1);
     match v6 {
         true => IpAddr::V6(Ipv6Addr::new(0xfd78, network, 0, 0, 0, 0, 0, last.into())),
         false => IpAddr::V4(Ipv4Addr::new(10, 78, network as u8, last)),

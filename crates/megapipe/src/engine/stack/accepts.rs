@@ -14,15 +14,15 @@ const ACCEPTS_PER_TURN: usize = 64;
 impl Stacks {
     pub(super) fn start_accept(&mut self, view: &mut View<'_>, op: OpId, index: u32) {
         match self.socket_mut(view, index) {
-            Some(Socket { of: Of::Listener(..), .. }) => self.accept_on(view, index),
+            Some(Socket { of: Of::Listener(_), .. }) => self.accept_on(view, index),
             _ => view.push_done(Done::plain(op, -libc::EINVAL)),
         }
     }
 
     /// Connections wait to be accepted.
     pub(super) fn follow_listener(&mut self, view: &mut View<'_>, port: usize, listener: Listener) {
-        let socket = self.ports[port].listeners.iter().find(|(known, _)| *known == listener);
-        let socket = socket.and_then(|&(_, socket)| self.sockets.at(socket));
+        let known = self.ports[port].listeners.iter().find(|known| known.listener == listener);
+        let socket = known.and_then(|known| self.sockets.at(known.socket));
         if let Some(index) = socket.and_then(|socket| socket.handle) {
             self.accept_on(view, index);
         }
@@ -30,7 +30,7 @@ impl Stacks {
 
     /// Accepts for the handle's started accept, while connections wait.
     pub(super) fn accept_on(&mut self, view: &mut View<'_>, index: u32) {
-        let Some(&mut Socket { port, of: Of::Listener(listener, _), no_delay, .. }) =
+        let Some(&mut Socket { port, of: Of::Listener(listener), no_delay, .. }) =
             self.socket_mut(view, index)
         else {
             return;

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use socket2::SockAddr;
-use tcp::{ListenError, Pattern};
+use tcp::{ListenError, Listener, Pattern};
 
+use super::port::Listening;
 use super::{Of, Socket, Stacks};
 use crate::core::File;
 use crate::engine::sockets::{KeepAlive, Opening, SocketCalls, SocketInfo};
@@ -28,7 +29,12 @@ impl Stacks {
         })
     }
 
-    fn listen(&mut self, port: usize, address: SocketAddr, backlog: u32) -> io::Result<Of> {
+    fn listen(
+        &mut self,
+        port: usize,
+        address: SocketAddr,
+        backlog: u32,
+    ) -> io::Result<(Listener, SocketAddr)> {
         let host = &mut self.ports[port].host;
         let mut listen = |number| {
             let pattern = Pattern { address: Some(address.ip()), port: Some(number) };
@@ -41,7 +47,7 @@ impl Stacks {
         let mut refused = ListenError::InUse;
         for number in candidates {
             match listen(number) {
-                Ok(listener) => return Ok(Of::Listener(listener, SocketAddr::new(address.ip(), number))),
+                Ok(listener) => return Ok((listener, SocketAddr::new(address.ip(), number))),
                 Err(error) => refused = error,
             }
         }
@@ -57,7 +63,11 @@ impl Stacks {
         let socket = self.socket(view, index)?;
         Ok(match socket.of {
             Of::Nothing => (unspecified, None),
-            Of::Listener(_, address) => (address, None),
+            Of::Listener(listener) => {
+                let mut listeners = self.ports[usize::from(socket.port)].listeners.iter();
+                let known = listeners.find(|known| known.listener == listener);
+                (known.map_or(unspecified, |known| known.address), None)
+            }
             Of::Flow(flow) => match self.ports[usize::from(socket.port)].host.addresses(flow) {
                 Some((local, remote)) => (local, Some(remote)),
                 None => (unspecified, None),
@@ -81,16 +91,19 @@ impl SocketCalls for Stacks {
             return Err(full());
         }
         // Not of the kernel's TCP: such a connection is never promoted.
-        let (of, shape) = match opening {
+        let (socket, _) = self.sockets.insert(Socket::new(port as u8, Of::Nothing)).map_err(|_| full())?;
+        let shape = match opening {
+            Opening::Connection { .. } => Shape::Stream { tcp: false },
             Opening::Listener { address, backlog } => {
-                (self.listen(port, address, backlog)?, Shape::Listener { packets: false, tcp: false })
+                let listening = self.listen(port, address, backlog);
+                let (listener, address) = listening.inspect_err(|_| drop(self.sockets.remove(socket)))?;
+                self.ports[port].listeners.push(Listening { listener, socket, address });
+                if let Some(entry) = self.sockets.at_mut(socket) {
+                    entry.of = Of::Listener(listener);
+                }
+                Shape::Listener { packets: false, tcp: false }
             }
-            Opening::Connection { .. } => (Of::Nothing, Shape::Stream { tcp: false }),
         };
-        let (socket, _) = self.sockets.insert(Socket::new(port as u8, of)).map_err(|_| full())?;
-        if let Of::Listener(listener, _) = of {
-            self.ports[port].listeners.push((listener, socket));
-        }
         Ok((view.file_of_stack(socket, shape), shape))
     }
 

@@ -13,7 +13,6 @@ mod transfers;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -81,7 +80,7 @@ struct Socket {
 enum Of {
     /// To be connected.
     Nothing,
-    Listener(Listener, SocketAddr),
+    Listener(Listener),
     Flow(Flow),
 }
 
@@ -257,8 +256,8 @@ impl Stacks {
         let Port { host, listeners, .. } = &mut self.ports[usize::from(port)];
         match of {
             Of::Nothing => {}
-            Of::Listener(listener, _) => {
-                listeners.retain(|(known, _)| *known != listener);
+            Of::Listener(listener) => {
+                listeners.retain(|known| known.listener != listener);
                 host.unlisten(self.now, listener);
             }
             Of::Flow(flow) if reset_on_close => host.abort(self.now, flow),

@@ -1,7 +1,7 @@
 //! One stack: a host, the device that carries its packets, and what is known of the device.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -103,6 +103,13 @@ macro_rules! pass_on {
 }
 pass_on!(Watched Polled);
 
+/// A listener of a stack.
+pub(super) struct Listening {
+    pub(super) listener: Listener,
+    pub(super) socket: u32,
+    pub(super) address: SocketAddr,
+}
+
 /// What one batch came to.
 #[derive(Default)]
 pub(super) struct Received {
@@ -115,7 +122,7 @@ pub(super) struct Received {
 pub(super) struct Port {
     pub(super) host: Host,
     /// Its listeners and their sockets; `tcp::Limits` has few.
-    pub(super) listeners: Vec<(Listener, u32)>,
+    pub(super) listeners: Vec<Listening>,
     device: Box<dyn Carrier>,
     networks: Vec<Prefix>,
     keep_alive: KeepAlive,
