@@ -136,6 +136,13 @@ pub enum AttachError {
     },
 }
 
+#[cfg(feature = "tcp")]
+impl From<io::Error> for AttachError {
+    fn from(cause: io::Error) -> AttachError {
+        AttachError::Resources { cause }
+    }
+}
+
 /// Why an accept did not give a connection. After `TableFull` and `Exhausted` an
 /// unlimited accept pauses, and goes on by itself when there is room again.
 #[derive(Debug, Error)]

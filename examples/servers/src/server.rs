@@ -7,13 +7,13 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use megapipe::packet::tun::{OpenError as TunError, Tun};
-use megapipe::{Config, CpuSet, CreateError, EngineKind, Promotion, Stack, TunNetwork, Waker};
+use megapipe::{AttachError, Config, CpuSet, CreateError, EngineKind, Promotion, Stack, TunNetwork, Waker};
 use rustix::thread::CpuSet as Affinity;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
@@ -148,8 +148,9 @@ pub struct Server {
 enum Place {
     /// At the address of this socket of the kernel's.
     Kernel(Socket),
-    /// On stacks of its own, each on a queue of this device that its thread takes.
-    Stack(TunNetwork, Mutex<Vec<Tun>>),
+    /// On stacks of its own, each on a queue of this device. The queues stay as long as the server:
+    /// when one is closed, the kernel moves flows of the others.
+    Stack(TunNetwork, Vec<Tun>),
 }
 
 /// What the threads of a server share.
@@ -325,8 +326,7 @@ impl Server {
         let place = match &self.place {
             Place::Kernel(socket) => worker::Place::Kernel(socket.as_fd(), &mask),
             Place::Stack(network, queues) => {
-                let queue = queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
-                let tun = queue.expect("as many queues as threads");
+                let tun = queues[number].try_clone().map_err(AttachError::from)?;
                 worker::Place::Stack(Box::new(self.stack(tun, network)), self.address)
             }
         };
@@ -381,7 +381,7 @@ fn place(arguments: &ServerArguments, threads: usize) -> Result<(Place, SocketAd
         return Err(Cause::NotOfStack { address, stack: network.clone() });
     }
     let queues = network.open_queues(threads)?;
-    Ok((Place::Stack(network.clone(), Mutex::new(queues)), address))
+    Ok((Place::Stack(network.clone(), queues), address))
 }
 
 /// Ends the wait for signals when no thread is left.

@@ -12,7 +12,12 @@ use crate::client::{Client, transcript};
 use crate::on_both_engines;
 use crate::server::{Server, Verdict, serve};
 
-on_both_engines!(linux_clients_are_served, a_drain_brings_every_answer, wrong_places_are_refused);
+on_both_engines!(
+    linux_clients_are_served,
+    a_drain_brings_every_answer,
+    threads_end_without_harm_to_others,
+    wrong_places_are_refused,
+);
 
 const BOUND: Duration = Duration::from_secs(120);
 const PLACE: [&str; 4] = ["--stack", "tun:mp%d,10.78.0.2/24,fd78::2/64", "--listen", "10.78.0.2:7"];
@@ -69,6 +74,52 @@ fn a_drain_brings_every_answer(engine: &'static str) -> Verdict {
     drop(stream);
     let answers = [&first[..], &rest].concat();
     assert_eq!(answers.iter().filter(|&&byte| byte == b'\n').count(), 1_000);
+    let (status, _) = server.wait();
+    assert!(status.success(), "{status}");
+    Ok(())
+}
+
+/// Clients that take their time get everything, while threads without such clients end.
+fn threads_end_without_harm_to_others(engine: &'static str) -> Verdict {
+    const SIZE: usize = 1_000_000;
+    const SLOW: usize = 3;
+    if !inside(engine, "threads_end_without_harm_to_others") {
+        return Ok(());
+    }
+    let arguments = [PLACE[0], PLACE[1], PLACE[2], PLACE[3], "--threads", "6", "--drain-timeout", "60"];
+    let server = Server::start(engine, "kv", &arguments)?;
+    let mut client = Client::connect(server.address);
+    client.send(format!("set big 0 0 {SIZE}\r\n"));
+    client.send(vec![b'x'; SIZE]);
+    client.ask("\r\n", "STORED\r\n");
+    let clients: Vec<_> = (0..SLOW)
+        .map(|_| {
+            let mut client = Client::connect(server.address);
+            client.send("get big\r\nget big\r\n");
+            let mut first = [0];
+            client.stream.read_exact(&mut first).expect("an answer");
+            client
+        })
+        .collect();
+    server.signal(Signal::TERM);
+    drop(client);
+    let readers: Vec<_> = clients
+        .into_iter()
+        .map(|mut client| {
+            thread::spawn(move || {
+                let (mut all, mut piece) = (1, vec![0; 64 << 10]);
+                while let Ok(len @ 1..) = client.stream.read(&mut piece) {
+                    all += len;
+                    thread::sleep(Duration::from_millis(20));
+                }
+                all
+            })
+        })
+        .collect();
+    let whole = 2 * (format!("VALUE big 0 {SIZE}\r\n").len() + SIZE + "\r\nEND\r\n".len());
+    for reader in readers {
+        assert_eq!(reader.join().expect("a reader"), whole);
+    }
     let (status, _) = server.wait();
     assert!(status.success(), "{status}");
     Ok(())

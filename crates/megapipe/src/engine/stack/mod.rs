@@ -107,7 +107,7 @@ impl Engines {
         let beside = match &mut self.beside {
             Some(beside) => beside,
             None => {
-                let pool = view.make_stack_pool().map_err(|cause| AttachError::Resources { cause })?;
+                let pool = view.make_stack_pool()?;
                 self.beside.insert(Box::new(Stacks::new(pool)))
             }
         };
@@ -417,8 +417,8 @@ impl Beside for Stacks {
 
     fn attach(&mut self, kernel: &mut dyn Engine, stack: Stack) -> Result<(), AttachError> {
         let watch = Watch::of_stack(self.ports.len()).ok_or(AttachError::TooMany)?;
-        let mut port = Port::new(stack, watch).map_err(|cause| AttachError::Resources { cause })?;
-        port.begin_watch(kernel).map_err(|cause| AttachError::Resources { cause })?;
+        let mut port = Port::new(stack, watch)?;
+        port.begin_watch(kernel)?;
         self.ports.push(port);
         Ok(())
     }
