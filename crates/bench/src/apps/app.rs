@@ -309,6 +309,7 @@ impl Operation {
     /// The number of connections that is part of the operation, if one is.
     pub(super) fn connections(self) -> Option<u32> {
         match self {
+            Operation::Large | Operation::Pipeline | Operation::Publish => Some(1),
             Operation::Short => Some(50),
             Operation::Idle => Some(500),
             _ => None,
