@@ -72,7 +72,10 @@ mmsg mmsg-others --traffic tcp,udp-send
 
 # Servers of the distribution, unmodified, as far as they are installed. A figure that is missed, or a server that fails,
 # does not end the suite: the table says so.
-record apps apps --seconds "$SECONDS_EACH" || true
+record apps apps --apps redis,memcached,nginx,haproxy,postgres,overhead --seconds "$SECONDS_EACH" || true
+# Clients in Python and servers behind proxies, also at half of what plain TCP bears.
+record ordinary apps --apps redis-py,psycopg2,grpc,gunicorn,haproxy-node --placements two-cores --transports megapipe \
+    --open-loop --seconds "$PAIR_SECONDS" || true
 
 # What promotion costs; it has no plot.
 printf '\n== promotion\n'
