@@ -250,9 +250,9 @@ summary() {
                 printf "%s gains: %.2f times the requests of plain TCP, but not in every pair.\n", best, ratio[best]
             else
                 print "No program gained. `megapipe doctor` says what may stand in the way."
-            if (ratio[worst] < 1.1)
-                printf "%s does not gain: %.2f times, %.2f to %.2f.\n", worst, ratio[worst], least[worst], most[worst]
-            if (worst ~ /each/)
+            printf "%s %s: %.2f times, %.2f to %.2f.\n", worst, ratio[worst] < 1.1 ? "does not gain" : "gains least",
+                ratio[worst], least[worst], most[worst]
+            if (ratio[worst] < 1.1 && worst ~ /each/)
                 print "A connection of one request is over before memory of its own pays: it stays on TCP."
         }' "$RUNS"
 }
@@ -300,7 +300,7 @@ channel() {
     awk '
         / per connection,/ { printf "\n%-32s %12s %14s %10s\n", "requests a connection: " $1, "CPU ns each", "requests/s", "p99, ms" }
         /^ (megapipe|epoll)-/ { printf "  %-30s %12s %14s %10.1f\n", $1, $2, $6, $9 / 1000 }
-        /^Disturbed/, /^$/' "$OUT/rpc.txt"
+        /^Disturbed/ { print "\n" $0 }' "$OUT/rpc.txt"
     printf '\nall figures: %s/rpc.txt, runs.csv\n' "$OUT"
 }
 

@@ -76,7 +76,11 @@ provide_build() {
         read -ra rust <<<"$(rust_packages)"
         [ "${#rust[@]}" -gt 0 ] || note "missing: Rust $RUST_NEEDED"
     fi
-    install "${missing[@]}" "${rust[@]}" || return
+    install "${missing[@]}" "${rust[@]}" || {
+        # Apt may refuse because of a Rust that is there, and too old.
+        [ $? -ne 2 ] || [ "${#rust[@]}" -eq 0 ] || say_rust
+        return 1
+    }
     rust_is "$RUST_NEEDED" || finish_rust
 }
 
@@ -148,9 +152,13 @@ finish_rust() {
         ln -sf "$(command -v "${version/cargo/rustc}")" "$TOOLS/bin/rustc"
     fi
     rust_is "$RUST_NEEDED" && return
-    note "no Rust $RUST_NEEDED"
-    say_command "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
+    say_rust
     return 1
+}
+
+say_rust() {
+    note "these packages bring no Rust $RUST_NEEDED; https://rustup.rs does"
+    say_command "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh"
 }
 
 is_installed() { dpkg-query -W -f '${Status}' "$1" 2>/dev/null | grep -q 'ok installed'; }
@@ -197,6 +205,7 @@ read_lists() {
 }
 
 # Installs packages; none is a success. Removes nothing, except what the caller names as PACKAGE-.
+# Fails with 2 if apt did.
 install() {
     local command=(install -y --no-install-recommends) status=0
     [ $# -gt 0 ] || return 0
@@ -211,7 +220,7 @@ install() {
     # Once more with new lists: old ones name files that mirrors no longer have.
     if [ "$status" -ne 0 ] && ! { apt_as_root update && apt_as_root "${command[@]}" "$@"; }; then
         tail -n 20 "$TOOLS/apt.log" >&2
-        return 1
+        return 2
     fi
     note "installed: $*"
 }
