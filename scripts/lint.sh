@@ -25,6 +25,13 @@ fuzz_lock() {
         --filter-platform x86_64-unknown-linux-gnu >/dev/null
 }
 
+decisions() {
+    local record
+    for record in docs/adr/0*.md; do
+        grep -qF "($(basename "$record"))" docs/adr/README.md || { printf 'not listed: %s\n' "$record" && return 1; }
+    done
+}
+
 # Compilers of distributions come without these.
 if "$CARGO" fmt --version >/dev/null 2>&1; then
     check format "$CARGO" fmt --all --check
@@ -38,6 +45,7 @@ else
 fi
 check documentation documentation
 check "lock file of fuzz/" fuzz_lock
+check "list of decisions" decisions
 
 if "$CARGO" deny --version >/dev/null 2>&1; then
     # Advisories need a database from the network and are looked at apart: `cargo deny check advisories`.

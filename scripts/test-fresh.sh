@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# In a new minimal Debian or Ubuntu with git and make, as root and as a user: clone, `make demo`, `make test`. What the
-# user is told to have installed is then run as root, as it is printed. Nothing of the system is kept, and nothing of this
-# machine is used but its network, and the mirror and registry that its apt and cargo have.
+# In a new minimal Debian or Ubuntu with git and make, as root and as a user: clone, `make demo`, `make test`. A
+# command that a run as a user prints, for root, is run as root, and the user goes on. Nothing of the system is kept. Of
+# this machine it uses the network, apt's mirrors and cargo's registry.
 # Logs are in target/fresh. The whole of it builds twice from nothing.
 # Usage: [SUITE=bookworm] [PACKAGES=megapipe-ring] [CACHE=1] scripts/test-fresh.sh [root] [user]
 #   PACKAGES   whose tests `make test` runs; empty for all
