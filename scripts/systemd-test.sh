@@ -11,7 +11,7 @@ SYSTEM=$TARGET/systemd-test
 
 unpack_system iproute2,procps,python3-minimal,redis-server
 PREFIX=/usr/local LIBDIR=/usr/local/lib DESTDIR=$SYSTEM/root scripts/install.sh install >"$SYSTEM/install.log"
-cp packaging/tests/{checks.sh,pair.py} "$SYSTEM/root/test"
+cp packaging/tests/{calls.py,checks.sh,pair.py} "$SYSTEM/root/test"
 cp packaging/tests/systemd-inside.sh "$SYSTEM/root/test/inside.sh"
 # The drop-in as people read it.
 # shellcheck disable=SC2016 # backquotes end a block of code in Markdown

@@ -21,9 +21,9 @@ contains() { grep -qF -- "$2" "$1"; }
 gone() { ! [ -e "$1" ] && ! [ -L "$1" ]; }
 listens() { ss -Hltn "sport = $1" | grep -q .; }
 
-# For 10 seconds.
+# For 10 seconds, or as many as SECONDS_MOST says.
 until_true() {
-    for _ in $(seq 100); do
+    for _ in $(seq $((${SECONDS_MOST:-10} * 10))); do
         "$@" && return 0
         sleep 0.1
     done

@@ -15,6 +15,10 @@ as() {
 state() { systemctl show --value -p "$2" "$unit.$1"; }
 # The line of --stats: at least one connection of this program was promoted.
 has_promoted() { grep -Eq 'connections, [1-9][0-9]* promoted' "$1"; }
+# A user's own monitor ends within 10 s, its programs look for another every 5 s.
+found_by_both() { SECONDS_MOST=30 until_true is_client alice && SECONDS_MOST=30 until_true is_client bob; }
+is_client() { megapipe top --once --interval 0 --socket $socket | grep -Eq "^ *[0-9]+ +$(id -u "$1") +python3"; }
+has_granted() { megapipe top --once --interval 0 --json --socket $socket | grep -q '"granted": *[1-9]'; }
 pids() { pgrep -u "$1" python3; }
 
 useradd --system alice
@@ -26,6 +30,12 @@ check 'no policy: the socket unit is skipped' systemctl start $unit.socket
 check 'no policy: and is not active' is "state socket ActiveState" inactive
 as alice megapipe run true 2>alone.log
 check "no policy: users have a monitor of their own" is 'cat alone.log' ''
+
+# Two programs that run from now on, before there is anything that lets them share.
+as alice megapipe run --promote eager python3 /test/calls.py server 7000 &
+until_true listens 7000
+as bob megapipe run --promote eager python3 /test/calls.py client 7000 /test/count.7000 &
+check 'before setup: their connections move' moves count.7000
 
 # A monitor that somebody started by hand.
 megapipe monitor 2>by-hand.log &
@@ -44,6 +54,11 @@ check 'setup: once more' megapipe setup --allow alice:bob
 check 'setup: the unit is enabled' is "systemctl is-enabled $unit.socket" enabled
 check 'setup: the unit listens' is "state socket SubState" listening
 check 'setup: two rules' is 'grep -c "one =" /etc/megapipe/monitor.toml' 2
+
+check 'setup: programs that ran before go over to the monitor' found_by_both
+check 'setup: their new connections are promoted' until_true has_granted
+check 'setup: all of them move' moves count.7000
+pids alice | xargs kill
 
 # Two programs of two users.
 as alice megapipe run --promote eager python3 /test/pair.py server 7001 &

@@ -148,7 +148,7 @@ impl Process {
     fn start(&self, otherwise: &str) -> String {
         match unit(self.pid) {
             Some(unit) => format!(
-                "systemctl edit {unit}, with `megapipe run --` before the command of ExecStart= (docs/run.md, Services)"
+                "systemctl edit {unit}, with `megapipe run --` before the command of ExecStart= (docs/services.md)"
             ),
             None => otherwise.to_owned(),
         }
