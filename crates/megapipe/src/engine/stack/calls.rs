@@ -96,7 +96,9 @@ impl SocketCalls for Stacks {
             Opening::Connection { .. } => Shape::Stream { tcp: false },
             Opening::Listener { address, backlog } => {
                 let listening = self.listen(port, address, backlog);
-                let (listener, address) = listening.inspect_err(|_| drop(self.sockets.remove(socket)))?;
+                let (listener, address) = listening.inspect_err(|_| {
+                    self.sockets.remove(socket);
+                })?;
                 self.ports[port].listeners.push(Listening { listener, socket, address });
                 if let Some(entry) = self.sockets.at_mut(socket) {
                     entry.of = Of::Listener(listener);
