@@ -97,7 +97,8 @@ fn of_system(system: &System) -> (report::Report, bool) {
 
 /// The monitor that this user's programs reach.
 fn own_reach() -> Reach {
-    Reach::find(rustix::process::geteuid().as_raw(), promote::viewer::places(None))
+    let named = promote::Options::from_environment("doctor").socket.is_some();
+    Reach::find(rustix::process::geteuid().as_raw(), promote::viewer::places(None), named)
 }
 
 fn of_subject(subject: &OsStr, system: &System) -> Result<report::OfSubject, String> {
@@ -107,7 +108,7 @@ fn of_subject(subject: &OsStr, system: &System) -> Result<report::OfSubject, Str
             let process = Process::find(pid).ok_or_else(|| {
                 format!("there is no process {pid}; `pgrep -l NAME` finds one, and a program of that name is ./{pid}")
             })?;
-            let reach = Reach::find(process.user, process.places());
+            let reach = Reach::find(process.user, process.places(), process.names_monitor());
             let found = process.findings(&reach, system);
             (reach, found)
         }

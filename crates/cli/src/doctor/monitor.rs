@@ -18,6 +18,8 @@ const AREA: &str = "monitor";
 /// The places where programs of `user` look, and what answers at the first that does.
 pub(super) struct Reach {
     user: u32,
+    /// MEGAPIPE_MONITOR names the only place.
+    named: bool,
     place: Option<Place>,
     pub(super) view: Option<View>,
     refusals: Vec<String>,
@@ -25,8 +27,9 @@ pub(super) struct Reach {
 }
 
 impl Reach {
-    pub(super) fn find(user: u32, places: Vec<Place>) -> Reach {
-        let mut reach = Reach { user, place: None, view: None, refusals: Vec::new(), looked_at: Vec::new() };
+    pub(super) fn find(user: u32, places: Vec<Place>, named: bool) -> Reach {
+        let mut reach =
+            Reach { user, named, place: None, view: None, refusals: Vec::new(), looked_at: Vec::new() };
         for place in places {
             let path = place.path().display().to_string();
             match monitors::ask(&place) {
@@ -66,10 +69,15 @@ impl Reach {
                     false => told(Finding::note(AREA, NAME, found)),
                 }
             }
+            _ if self.refusals.is_empty() && self.named => {
+                let path = self.looked_at.concat();
+                Finding::missing(AREA, NAME, format!("none at {path}, which MEGAPIPE_MONITOR names"))
+                    .instead("connections stay on TCP")
+                    .remedy(format!("megapipe monitor --socket {path}   (or unset MEGAPIPE_MONITOR)"))
+            }
             _ if self.refusals.is_empty() => {
-                Finding::ok(AREA, NAME, format!("none yet at {}", self.looked_at.join(" or "))).instead(
-                    "`megapipe run` starts one of this user's own, unless MEGAPIPE_MONITOR names one",
-                )
+                Finding::ok(AREA, NAME, format!("none yet at {}", self.looked_at.join(" or ")))
+                    .instead("`megapipe run` starts one of this user's own")
             }
             _ => told(Finding::missing(AREA, NAME, "none")),
         }

@@ -38,6 +38,10 @@ impl Process {
         (!value.is_empty()).then(|| value.into())
     }
 
+    pub(super) fn names_monitor(&self) -> bool {
+        self.variable("MEGAPIPE_MONITOR").is_some()
+    }
+
     /// Where its library looks for a monitor. The asker may be another user, root mostly, so what it trusts is no matter.
     pub(super) fn places(&self) -> Vec<Place> {
         if self.user == rustix::process::geteuid().as_raw() {

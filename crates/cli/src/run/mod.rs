@@ -74,7 +74,7 @@ handed to another program (exec, system(3), descriptors in messages); what lies 
 is reset where that cannot be. A program that makes system calls of its own on a promoted socket reads wrong bytes: \
 `--promote observe` finds such programs, and `--not` leaves their ports out.
 
-See also: megapipe-monitor(1), megapipe-top(1); docs/run.md in the sources.";
+See also: megapipe-doctor(1), megapipe-setup(1), megapipe-top(1), megapipe-monitor(1); docs/run.md in the sources.";
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum When {

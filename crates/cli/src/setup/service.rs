@@ -25,7 +25,7 @@ impl Service {
         if !Path::new("/run/systemd/system").is_dir() {
             return Service::NoSystemd;
         }
-        let asked = Command::new("systemctl").args(["is-enabled", UNIT]).stderr(Stdio::null()).output();
+        let asked = command(&["is-enabled", UNIT]).stderr(Stdio::null()).output();
         let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
         match said.unwrap_or_default().as_str() {
             "enabled" => Service::Enabled,
@@ -84,7 +84,13 @@ impl Service {
 ///
 /// What it printed.
 fn systemctl(arguments: &[&str]) -> Result<(), String> {
-    let output = Command::new("systemctl").args(arguments).output().map_err(|error| error.to_string())?;
+    let output = command(arguments).output().map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', " ");
     if output.status.success() { Ok(()) } else { Err(said) }
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new("systemctl");
+    command.args(arguments).env("LC_ALL", "C");
+    command
 }

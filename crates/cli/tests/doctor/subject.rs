@@ -52,6 +52,7 @@ fn of_area<'a>(report: &'a Value, area: &str, name: &str) -> &'a Value {
 #[test]
 fn what_stands_in_the_way_of_a_program_is_named() {
     let place = Place::new("program");
+    let monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
     let source = place.0.join("hello.c");
     fs::write(&source, "int main(void) { return 0; }\n").unwrap();
     for (name, flags, verdict) in [("dynamic", &[][..], "ok"), ("static", &["-static"], "missing")] {
@@ -69,10 +70,13 @@ fn what_stands_in_the_way_of_a_program_is_named() {
         assert_eq!(status, Some(i32::from(verdict != "ok")));
         assert_eq!(report["next"].is_string(), verdict == "ok", "{report}");
         assert!(verdict == "ok" || library["remedy"].is_string(), "{report}");
-        // The report names the monitor's place although no monitor listens there.
-        assert!(finding(&report, "reached")["found"].as_str().unwrap().contains("socket"), "{report}");
+        assert_eq!(finding(&report, "reached")["verdict"], "ok", "{report}");
     }
+    drop(monitor);
     let (status, report) = place.doctor("no-such-program");
+    let reached = finding(&report, "reached");
+    let names = |key: &str| reached[key].as_str().unwrap().contains(place.socket().to_str().unwrap());
+    assert!(reached["verdict"] == "missing" && names("found") && names("remedy"), "{report}");
     assert_eq!((status, finding(&report, "file")["verdict"].as_str()), (Some(1), Some("missing")));
 }
 
