@@ -38,10 +38,11 @@ prepare() {
     provide demo || note 'the demonstration leaves out what needs them'
     "$CARGO" --version
     say "building"
-    "$CARGO" build --release --locked -p megapipe-cli -p megapipe-preload
+    local packages=(-p megapipe-cli -p megapipe-preload)
     if rust_is "$RUST_NEEDED_BENCH"; then
-        "$CARGO" build --release --locked -p megapipe-bench
+        packages+=(-p megapipe-bench)
     fi
+    "$CARGO" build --release --locked "${packages[@]}"
     rm -rf "$OUT"
     mkdir -p "$OUT"
     # The first and the last CPU that may be used: one for servers, one for clients.

@@ -39,14 +39,14 @@ make_system() {
 
 # What follows runs with mounts and processes of its own, which end with it.
 
-# Runs a command in the system, as root or as the user, in the clone where there is one.
+# Runs a command in the system, as root or as the user, in the clone.
 enter() {
     local as=()
     [ "$who" = root ] || as=(setpriv --reuid=tester --regid=tester --init-groups)
     # shellcheck disable=SC2016 # the inner shell expands it
     timeout -k 10 "$LIMIT" chroot "$system" "${as[@]}" env -i "${proxies[@]}" HOME="$home" LANG=C.UTF-8 \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-        sh -c 'cd "$HOME"; cd megapipe 2>/dev/null; exec "$@"' sh "$@" </dev/null 2>&1
+        sh -c 'cd "$0" && exec "$@"' "$clone" "$@" </dev/null 2>&1
 }
 
 prepare() {
@@ -59,18 +59,24 @@ prepare() {
         cp /usr/local/share/ca-certificates/*.crt "$system/usr/local/share/ca-certificates/"
         chroot "$system" update-ca-certificates >/dev/null 2>&1
     fi
-    chroot "$system" useradd --create-home tester &&
-        git bundle create --quiet "$system/megapipe.bundle" HEAD &&
-        enter git -c advice.detachedHead=false clone --quiet /megapipe.bundle megapipe && enter mkdir ../.cargo target || return
+    # The system may lack useradd.
+    printf 'tester:x:1000:1000::/home/tester:/bin/sh\n' >>"$system/etc/passwd"
+    printf 'tester:x:1000:\n' >>"$system/etc/group"
+    install -d -o "$uid" -g "$uid" "$system$home" "$system$home/.cargo" "$system$clone" || return
+    git bundle create --quiet "$system/megapipe.bundle" HEAD &&
+        enter git -c advice.detachedHead=false clone --quiet /megapipe.bundle . && enter mkdir target || return
     if [ -n "${CACHE:-}" ]; then
         mkdir -p "$FRESH/cache/cargo" "$FRESH/cache/target"
         rm -rf "$FRESH/cache/target/tools" # servers and clients are unpacked anew
+        chown -R "$uid:$uid" "$FRESH/cache"
         mount --bind "$FRESH/cache/cargo" "$system$home/.cargo"
-        mount --bind "$FRESH/cache/target" "$system$home/megapipe/target"
-        chroot "$system" chown -R --reference "$home/megapipe" "$home/.cargo" "$home/megapipe/target"
+        mount --bind "$FRESH/cache/target" "$system$clone/target"
+        # Cargo builds again what is younger than its build.
+        # shellcheck disable=SC2016 # the inner shell expands it
+        enter sh -c 'git ls-files -z | xargs -0 touch -d "@$(git log -1 --format=%ct)"'
     fi
     if [ -e "$config" ]; then
-        enter touch ../.cargo/config.toml
+        enter touch "$home/.cargo/config.toml"
         mount --bind "$config" "$system$home/.cargo/config.toml"
     fi
 }
@@ -93,8 +99,11 @@ obey() {
 }
 
 inside() {
-    local who=$1 system=$FRESH/system home=/home/tester output=$FRESH/output proxies line package
-    [ "$who" = user ] || home=/root
+    local who=$1 system=$FRESH/system output=$FRESH/output home=/root uid=0 proxies line package
+    local clone=/home/megapipe # for both, so that what is kept fits
+    if [ "$who" = user ]; then
+        home=/home/tester uid=1000
+    fi
     mapfile -t proxies < <(env | grep -iE '^(https?|no)_proxy=')
     prepare || return
     obey make demo || return
