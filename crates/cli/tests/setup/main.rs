@@ -166,7 +166,7 @@ fn what_somebody_else_wrote_stays() {
 
 #[test]
 fn undo_removes_what_setup_wrote_and_shows_what_runs() {
-    let Some(host) = Host::new("undo_removes_what_setup_wrote") else { return };
+    let Some(host) = Host::new("undo_removes_what_setup_wrote_and_shows_what_runs") else { return };
     let before = fs::read_dir(host.0.join("etc")).unwrap().count();
     let (status, text) = host.setup(&["--undo"]);
     assert!(status == Some(0) && text.contains("there is no"), "{text}");
