@@ -40,7 +40,7 @@ fn measures_open_loop(app: App, operation: &str) {
 
 fn measures_with(app: App, operation: &str, placement: &str, transports: &[&str], flags: &[&str]) {
     if let Some(reason) = is_missing(app) {
-        println!("SKIPPED bench apps --apps {}: {reason}", app.name());
+        println!("SKIPPED bench apps --apps {} --operations {operation}: {reason}", app.name());
         return;
     }
     let files = Files::new(&format!("apps-{}-{operation}", app.name()));
