@@ -13,7 +13,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
@@ -217,6 +218,8 @@ struct Run<'plan> {
     database: Option<Database>,
     /// Requests per second of plain TCP in the first round, of each closed loop.
     plain: HashMap<Case, f64>,
+    /// Measurements begun.
+    number: u32,
     // The monitor before its folder.
     _monitor: Process,
     folder: Folder,
@@ -245,7 +248,16 @@ impl<'plan> Run<'plan> {
         let mut monitor = Process::start(command, folder.path(), &plan.cpus, Ending::Terminate)?;
         monitor.wait_until(|| socket.exists(), stop)?;
         let product = Product { megapipe, library, monitor: socket };
-        Ok(Self { plan, stop, product, database: None, plain: HashMap::new(), _monitor: monitor, folder })
+        Ok(Self {
+            plan,
+            stop,
+            product,
+            database: None,
+            plain: HashMap::new(),
+            number: 0,
+            _monitor: monitor,
+            folder,
+        })
     }
 
     fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Measurement, Failure> {
@@ -259,9 +271,12 @@ impl<'plan> Run<'plan> {
         };
         let [server_cpus, client_cpus] = case.placement.of(&plan.cpus);
         let stop = self.stop;
+        self.number += 1;
+        let number = self.number;
         let site = |folder, product, database| Site {
             folder,
             product,
+            number,
             database,
             transport,
             server_cpus: server_cpus.clone(),
@@ -273,18 +288,16 @@ impl<'plan> Run<'plan> {
         }
         let database = self.database.as_ref().filter(|_| case.app.has_database());
         let site = site(self.folder.path(), &self.product, database);
-        for part in [Part::Server, Part::Client] {
-            let _ = fs::remove_file(site.log(part)); // of the measurement before
-        }
         let _crowd = crowd(plan, case.placement)?;
         let server = Server::start(case.app, case.operation, &site)?;
         let measured = client::measure(case, rate, &server, &site, &plan.program, plan.window)?;
-        drop(server); // its library writes what was promoted
-        let promoted = |part| {
-            let log = fs::read_to_string(site.log(part)).unwrap_or_default();
-            output::promoted(&log)
+        let programs = server.programs();
+        drop(server);
+        let promoted = |part, programs| match transport.has_library(part) {
+            true => promoted(&site.log(part), programs),
+            false => None,
         };
-        let (promoted, server_promoted) = (promoted(Part::Client), promoted(Part::Server));
+        let (promoted, server_promoted) = (promoted(Part::Client, 1), promoted(Part::Server, programs));
         for (part, name, summary) in
             [(Part::Client, case.client().name(), promoted), (Part::Server, case.app.name(), server_promoted)]
         {
@@ -324,6 +337,22 @@ impl<'plan> Run<'plan> {
         })
     }
 }
+
+/// The connections that the summaries of some programs say were promoted, once all are there: at
+/// least one process of each has connections and prints one. `None` if none comes in time.
+fn promoted(log: &Path, programs: usize) -> Option<u64> {
+    let deadline = Instant::now() + SUMMARY;
+    loop {
+        let counts = output::promoted(&fs::read_to_string(log).unwrap_or_default());
+        if counts.len() >= programs || Instant::now() > deadline {
+            return (!counts.is_empty()).then(|| counts.iter().sum());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// How long after a program's end its summary may come.
+const SUMMARY: Duration = Duration::from_secs(3);
 
 /// Those who want the CPUs, too, while a measurement is made.
 fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {

@@ -34,6 +34,8 @@ pub(super) struct Site<'run> {
     /// For their files.
     pub(super) folder: &'run Path,
     pub(super) product: &'run Product,
+    /// Of the measurement.
+    pub(super) number: u32,
     pub(super) database: Option<&'run Database>,
     pub(super) transport: Transport,
     pub(super) server_cpus: CpuSet,
@@ -49,12 +51,14 @@ pub(super) enum Part {
 }
 
 impl Site<'_> {
-    /// Where the library of a program writes its summary.
+    /// Where summaries of a program and its processes go: a file of the measurement's own, since that of a process
+    /// that a signal ended is written after its end.
     pub(super) fn log(&self, part: Part) -> PathBuf {
-        self.home().join(match part {
-            Part::Server => "server.log",
-            Part::Client => "client.log",
-        })
+        let name = match part {
+            Part::Server => "server",
+            Part::Client => "client",
+        };
+        self.home().join(format!("{name}-{}.log", self.number))
     }
 
     /// A folder in which the programs may write, whoever they run as.
@@ -135,6 +139,11 @@ impl Server {
     pub(super) fn before(mut self, mut behind: Server) -> Self {
         self.processes.append(&mut behind.processes);
         self
+    }
+
+    /// Programs that it consists of.
+    pub(super) fn programs(&self) -> usize {
+        self.processes.len()
     }
 
     pub(super) fn port(&self) -> Result<u16, Failure> {
