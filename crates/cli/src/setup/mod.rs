@@ -102,6 +102,10 @@ fn allow(named: &[(String, String)]) -> Result<(), String> {
     for pair in &pairs {
         println!("  {pair}");
     }
+    if !policy.same_user {
+        // This monitor takes the place of those that `megapipe run` starts, at which they share.
+        println!("  nobody else: for programs of one user, root's included: sudo megapipe setup");
+    }
     service.enable()?;
     println!("next: start both programs with `megapipe run`, or see `megapipe doctor PROGRAM`");
     Ok(())
