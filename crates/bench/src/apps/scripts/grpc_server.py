@@ -1,6 +1,5 @@
-"""A gRPC server with one unary call that returns its bytes; ends on SIGTERM."""
+"""A gRPC server with one unary call that returns its bytes."""
 
-import signal
 import sys
 from concurrent import futures
 
@@ -13,10 +12,8 @@ def main():
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Echo", {"Call": echo}),))
     server.add_insecure_port(f"127.0.0.1:{sys.argv[1]}")
     server.start()
-    signal.sigwait([signal.SIGTERM])
-    server.stop(None).wait()
+    server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     main()
