@@ -29,6 +29,69 @@ fn forged_resets() {
     trace.expect_nothing();
 }
 
+/// The same in every state that has received a SYN, a half-open connection's included.
+#[test]
+fn forged_resets_in_every_state() {
+    let close = |trace: &mut Trace, flow: Flow| {
+        let now = trace.now;
+        trace.host.shutdown(now, flow);
+        trace.take();
+    };
+    let established = || Trace::accepted(|_| {}, "");
+    let mut half = Trace::new(|_| {});
+    half.listen();
+    half.send("S 0:0(0) win 65535 <mss 1000>");
+    // State, the trace in it, the number that we and the peer send next.
+    let mut traces = vec![("half-open", half, 1, 1)];
+    let (trace, _) = established();
+    traces.push(("ESTABLISHED", trace, 1, 1));
+    let (mut trace, flow) = established();
+    close(&mut trace, flow);
+    traces.push(("FIN-WAIT-1", trace, 2, 1));
+    let (mut trace, flow) = established();
+    close(&mut trace, flow);
+    trace.send(". 1:1(0) ack 2");
+    traces.push(("FIN-WAIT-2", trace, 2, 1));
+    let (mut trace, flow) = established();
+    close(&mut trace, flow);
+    trace.send("F. 1:1(0) ack 1");
+    traces.push(("CLOSING", trace, 2, 2));
+    let (mut trace, _) = established();
+    trace.send("F. 1:1(0) ack 1");
+    traces.push(("CLOSE-WAIT", trace, 1, 2));
+    let (mut trace, flow) = established();
+    trace.send("F. 1:1(0) ack 1");
+    trace.take();
+    close(&mut trace, flow);
+    traces.push(("LAST-ACK", trace, 2, 2));
+    for (state, mut trace, ours, theirs) in traces {
+        trace.take();
+        let challenge = format!(". {ours}:{ours}(0) ack {theirs}");
+        for flags in ["R", "R."] {
+            let mut forge = |offset: i32| {
+                let seq = theirs + offset;
+                let ack = if flags == "R." { " ack 77" } else { "" };
+                trace.send(&format!("{flags} {seq}:{seq}(0){ack}"));
+                trace.take()
+            };
+            for offset in [-1, 60_000 + 1, 100_000] {
+                assert_eq!(forge(offset), Vec::<String>::new(), "{state} {flags} {offset}");
+            }
+            for offset in [1, 30_000] {
+                let sent = forge(offset);
+                let same = matches!(&sent[..], [sent] if sent.starts_with(&challenge));
+                assert!(same, "{state} {flags} {offset}: {sent:?}");
+            }
+        }
+        trace.send(&format!("R {theirs}:{theirs}(0)"));
+        trace.expect(&[]);
+        assert_eq!(trace.host.live_flows().count(), 0, "{state}");
+        // Nothing is left of a half-open connection either.
+        trace.send(&format!(". {theirs}:{theirs}(0) ack {ours}"));
+        trace.expect(&[&format!("R {ours}:{ours}(0)")]);
+    }
+}
+
 /// RFC 5961, 4.2 and 5.2: a SYN, and an acknowledgement of what was not sent or long ago, are
 /// challenged; section 7: not without limit.
 #[test]
@@ -276,6 +339,11 @@ fn ask_before_the_handshake() {
             Some(Event::Ask { ask, local, remote }) => {
                 assert_eq!((local.port(), remote.port()), (PORT, port));
                 assert_eq!(trace.host.event(), None, "a repeated SYN asks once");
+                // No answer to what refers to a SYN-ACK that was not sent.
+                for forged in ["S 5:5(0)", "R 5:5(0)", ". 1:1(0) ack 1"] {
+                    trace.send(forged);
+                    trace.expect(&[]);
+                }
                 ask
             }
             other => panic!("{other:?}"),

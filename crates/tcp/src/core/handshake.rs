@@ -85,7 +85,7 @@ impl<C: Control> Stack<C> {
         }
         let path_mss = self.path_mss(&hot.tuple);
         let scale = self.window_scale();
-        let window = self.limits.receive_buffer.min(65_535);
+        let window = self.first_window();
         let hot = &mut self.flows[slot];
         hot.rcv_nxt = head.seq + 1;
         hot.rcv_edge = hot.rcv_nxt + window;
@@ -159,18 +159,22 @@ impl<C: Control> Stack<C> {
         let Syn { tuple, listener, irs, iss, ts_recent, flags, asked, retries, .. } = self.syns[slot];
         let challenge = Head { seq: iss + 1, ack: irs + 1, flags: Flags::ACK, ..Head::default() };
         if head.flags.has(Flags::RST) {
-            // RFC 5961, 3.2: exactly the next sequence number.
-            if head.seq == irs + 1 {
+            // RFC 5961, 3.2: reset at exactly the next sequence number, challenged inside the window.
+            let offset = head.seq - (irs + 1);
+            if offset == 0 {
                 self.forget_syn(slot);
+            } else if offset < self.first_window() && !asked {
+                self.reply(tuple, challenge);
             }
             return self.refuse(Reason::Handshake);
         }
         if head.flags.has(Flags::SYN) {
-            match (head.seq == irs, asked) {
-                (true, true) => {}
-                (true, false) => self.send_syn_ack(now, slot),
+            match head.seq == irs {
+                // Nothing was sent that a challenge could refer to.
+                _ if asked => {}
+                true => self.send_syn_ack(now, slot),
                 // RFC 5961, 4.2.
-                (false, _) => self.reply(tuple, challenge),
+                false => self.reply(tuple, challenge),
             }
             return self.refuse(Reason::Handshake);
         }
@@ -183,7 +187,7 @@ impl<C: Control> Stack<C> {
         }
         let old_stamp = head.timestamps.is_some_and(|stamps| is_older(stamps, ts_recent));
         let offset = head.seq - (irs + 1);
-        if offset >= 65_535 || (flags & flag::TIMESTAMPS != 0 && old_stamp) {
+        if offset >= self.first_window() || (flags & flag::TIMESTAMPS != 0 && old_stamp) {
             self.reply(tuple, challenge);
             return self.refuse(Reason::Window);
         }
@@ -212,7 +216,7 @@ impl<C: Control> Stack<C> {
         let Syn { tuple, irs, iss, ts_recent, ts_offset, mss, scale, flags, retries, .. } = self.syns[slot];
         let flow = self.new_flow(tuple, State::SynReceived, iss, mss)?;
         let ours = self.window_scale();
-        let window = self.limits.receive_buffer.min(65_535);
+        let window = self.first_window();
         let hot = &mut self.flows[flow];
         hot.flags = flags;
         if retries > 0 {

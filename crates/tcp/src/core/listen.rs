@@ -161,7 +161,7 @@ impl<C: Control> Stack<C> {
             seq: syn.iss,
             ack: syn.irs + 1,
             flags: Flags::SYN.with(Flags::ACK),
-            window: self.limits.receive_buffer.min(65_535) as u16,
+            window: self.first_window() as u16,
             mss: Some(self.path_mss(&syn.tuple)),
             // RFC 7323, 2.2 and 3.2, RFC 2018, 2: only what the SYN offered.
             scale: syn.scale.map(|_| self.window_scale()),

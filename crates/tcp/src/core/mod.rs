@@ -209,6 +209,11 @@ impl<C: Control> Stack<C> {
         (0..14).find(|&scale| 65_535u32 << scale >= self.limits.receive_buffer).unwrap_or(14)
     }
 
+    /// The window of our SYN, which is never scaled (RFC 7323, 2.2).
+    fn first_window(&self) -> u32 {
+        self.limits.receive_buffer.min(65_535)
+    }
+
     fn refuse(&mut self, reason: Reason) -> Verdict {
         self.refused[reason as usize] += 1;
         Verdict::Refused(reason)

@@ -85,7 +85,7 @@ impl<C: Control> Stack<C> {
         let first = hot.state == State::SynSent;
         head.seq = hot.snd_una;
         head.flags = if first { Flags::SYN } else { Flags::SYN.with(Flags::ACK) };
-        head.window = self.limits.receive_buffer.min(65_535) as u16;
+        head.window = self.first_window() as u16;
         head.mss = Some(self.path_mss(&hot.tuple));
         // After a SYN of the peer only what it offered.
         head.scale = (first || hot.scales != 0).then(|| self.window_scale());
