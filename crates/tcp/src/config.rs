@@ -115,6 +115,9 @@ pub struct Profile {
     pub rto_max: Duration,
     /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s).
     pub delayed_ack: Duration,
+    /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
+    /// start, and a delay costs it a round trip. At most 7; 0 delays from the first one on.
+    pub quick_acks: u8,
     /// How long unacknowledged data is sent again before the connection is given up: R2 of
     /// RFC 9293, 3.8.3, at least 100 s.
     pub give_up: Duration,
@@ -143,6 +146,7 @@ impl Profile {
             rto_min: Duration::from_millis(200),
             rto_max: Duration::from_secs(60),
             delayed_ack: Duration::from_millis(40),
+            quick_acks: 7,
             give_up: Duration::from_secs(600),
             time_wait: Duration::from_secs(60),
             fin_wait: Duration::from_secs(60),

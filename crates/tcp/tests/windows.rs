@@ -129,6 +129,18 @@ fn delayed_acknowledgement() {
     trace.send(". 1001:1011(10) ack 1");
     trace.expect(&[". 1:1(0) ack 1011"]);
 
+    // As many as the profile says, from the first one on.
+    for quick in [0, 2] {
+        let (mut trace, _) = Trace::accepted(|config| config.profile.quick_acks = quick, "");
+        for n in 0..u32::from(quick) {
+            trace.send(&format!(". {}:{}(10) ack 1", 1 + 10 * n, 11 + 10 * n));
+            trace.expect(&[&format!(". 1:1(0) ack {}", 11 + 10 * n)]);
+        }
+        let next = 1 + 10 * u32::from(quick);
+        trace.send(&format!(". {next}:{}(1000) ack 1", next + 1000));
+        trace.expect_after(ms(40), &[&format!(". 1:1(0) ack {}", next + 1000)]);
+    }
+
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     let next = past_quick_acks(&mut trace, flow);
     trace.send(&format!(". {next}:{}(1000) ack 1", next + 1000));

@@ -12,10 +12,6 @@ use crate::control::Control;
 use crate::event::{Failure, Ready, Reason};
 use crate::time::{Deadline, Time};
 
-/// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
-/// start, and a delay costs it a round trip.
-const QUICK_ACKS: u8 = 7;
-
 /// A SYN is repeated so often: with a first timeout of 1 s that is more than three minutes
 /// (RFC 9293, MUST-23).
 pub(crate) const SYN_RETRIES: u8 = 7;
@@ -51,7 +47,7 @@ impl<C: Control> Stack<C> {
             scales: 0,
             backoff: 0,
             ready: Ready::default(),
-            quick_and_largest: QUICK_ACKS,
+            quick_and_largest: self.profile.quick_acks.min(7),
             challenges: 0,
             probes: 0,
         };
