@@ -1,7 +1,10 @@
 //! Windows, acknowledgements, Nagle; reassembly and SACK as a receiver. Traces.
 mod common;
 
+use std::ops::Range;
+
 use common::trace::{Trace, ms};
+use packet::Random;
 use tcp::{Flow, Read};
 
 fn write(trace: &mut Trace, flow: Flow, len: usize) {
@@ -191,6 +194,53 @@ fn duplicates_are_reported() {
     trace.expect(&[". 1:1(0) ack 20001 <sack 23001:23501 22001:24001>"]);
     trace.send(". 19001:21001(2000) ack 1");
     trace.expect(&[". 1:1(0) ack 21001 <sack 19001:20001 22001:24001>"]);
+}
+
+/// Reassembly against a set of bytes, with segments that overlap at random: RFC 5681, 4.2, has an
+/// acknowledgement at once for what is out of order and for what fills a gap; RFC 2883, 4, has the
+/// first part that is there already reported first.
+#[test]
+fn overlapping_segments() {
+    for seed in 1..=100 {
+        let mut random = Random::new(seed);
+        let (mut trace, _) = Trace::accepted(|config| config.profile.quick_acks = 0, ",sackOK");
+        let mut there = [false; 4_000];
+        let mut next = 1;
+        for _ in 0..60 {
+            let start = (next + random.below(120) as usize).saturating_sub(40).max(1);
+            let end = start + 1 + random.below(60) as usize;
+            let holds = there[next..].contains(&true);
+            let duplicate = runs(&there, start..end).next();
+            there[start..end].fill(true);
+            let before = next;
+            next += there[next..].iter().take_while(|&&there| there).count();
+            trace.send(&format!(". {start}:{end}({}) ack 1", end - start));
+            let at_once = duplicate.is_some() || start > before || holds;
+            let sent = trace.take();
+            assert!(!at_once || sent.len() == 1, "{seed}: {start}:{end} {sent:?}");
+            trace.now = trace.now.after(ms(50));
+            let Some(answer) = sent.into_iter().chain(trace.take()).next() else { panic!("{seed}") };
+            assert!(answer.contains(&format!(" ack {next} ")), "{seed}: {start}:{end} {answer}");
+            let blocks = answer.split_once("sack ").map_or("", |(_, blocks)| blocks.trim_end_matches('>'));
+            let mut blocks = blocks.split_whitespace();
+            if let Some(duplicate) = duplicate {
+                assert_eq!(blocks.next(), Some(&duplicate[..]), "{seed}: {start}:{end} {answer}");
+            }
+            let held: Vec<String> = runs(&there, next..4_000).collect();
+            assert!(blocks.all(|block| held.iter().any(|held| held == block)), "{answer} {held:?}");
+        }
+    }
+}
+
+/// Consecutive bytes that are there, within a range.
+fn runs(there: &[bool], range: Range<usize>) -> impl Iterator<Item = String> {
+    let mut at = range.start;
+    std::iter::from_fn(move || {
+        at += there[at..range.end].iter().position(|&there| there)?;
+        let start = at;
+        at += there[at..range.end].iter().take_while(|&&there| there).count();
+        Some(format!("{start}:{at}"))
+    })
 }
 
 /// When pages run out, out-of-order bytes give way to bytes in order, highest first (RFC 2018, 8).

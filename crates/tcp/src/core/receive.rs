@@ -31,10 +31,13 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Over);
         }
         let fresh = Span::new(arrived.start.max(hot.rcv_nxt), arrived.end.min(hot.rcv_edge));
-        if arrived.start.before(hot.rcv_nxt) {
-            self.note_duplicate(slot, Span::new(arrived.start, arrived.end.min(self.flows[slot].rcv_nxt)));
-        }
+        let duplicate = self.first_duplicate(slot, arrived);
+        self.note_duplicate(slot, duplicate);
         let hot = &mut self.flows[slot];
+        if !duplicate.is_empty() {
+            // The peer sends without need: the sooner it sees that, the better.
+            hot.set(flag::ACK_NOW);
+        }
         if fresh.is_empty() {
             // Old, or for a closed window.
             hot.set(flag::ACK_NOW);
@@ -54,9 +57,9 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Memory);
         }
         if in_order {
+            let fills = self.is_holding(slot);
             self.advance_received(slot, fresh.end);
-            let filled = self.flows[slot].rcv_nxt != fresh.end || self.is_holding(slot);
-            if filled {
+            if fills {
                 // RFC 5681, 4.2: at once when a gap is filled, in part or whole.
                 self.flows[slot].set(flag::ACK_NOW);
             } else {
@@ -125,10 +128,6 @@ impl<C: Control> Stack<C> {
             cold.held.iter().position(|held| fresh.start.upto(held.span.end)).unwrap_or(cold.held.len());
         let touching = cold.held[first..].iter().take_while(|held| held.span.start.upto(fresh.end)).count();
         for held in &cold.held[first..first + touching] {
-            if held.span.contains(fresh) {
-                // RFC 2883, 4: a duplicate above the cumulative acknowledgement.
-                cold.duplicate = Some(fresh);
-            }
             merged.span.start = merged.span.start.min(held.span.start);
             merged.span.end = merged.span.end.max(held.span.end);
         }
@@ -142,6 +141,21 @@ impl<C: Control> Stack<C> {
         }
         cold.held.insert(first, merged);
         true
+    }
+
+    /// The first contiguous part of a segment that is there already, below the cumulative
+    /// acknowledgement or in a held range: only one is reported (RFC 2883, 4).
+    fn first_duplicate(&self, slot: u32, arrived: Span) -> Span {
+        let hot = &self.flows[slot];
+        if arrived.start.before(hot.rcv_nxt) {
+            return Span::new(arrived.start, arrived.end.min(hot.rcv_nxt));
+        }
+        let held = if hot.cold == NO_COLD { &[] } else { &self.colds[hot.cold].held[..] };
+        let parts = held.iter().map(|held| {
+            let start = arrived.start.max(held.span.start);
+            Span::new(start, arrived.end.min(held.span.end).max(start))
+        });
+        parts.into_iter().find(|part| !part.is_empty()).unwrap_or(Span::new(arrived.start, arrived.start))
     }
 
     /// Remembers what arrived twice, to report it once.
