@@ -94,7 +94,7 @@ impl std::fmt::Debug for Ready {
 /// Why a connection ended before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The peer answered the SYN with RST.
+    /// The peer answered the SYN with RST, or its host with an ICMP error: nobody listens there.
     #[error("the peer refused the connection")]
     Refused,
     /// The peer reset the connection.

@@ -174,23 +174,38 @@ fn error(kind: u8, code: u8, mtu: u16, about: &[u8]) -> Vec<u8> {
 /// quotes what is outstanding; a soft one, or any on an open connection, does not.
 #[test]
 fn unreachable() {
-    let mut trace = Trace::new(|_| {});
-    let now = trace.now;
-    let remote = SocketAddr::new(address(1, false), 5_000);
-    let flow = trace.host.connect(now, None, Some(PORT), remote).expect("a flow");
-    let syn = trace.packets().remove(0);
-    let send = |trace: &mut Trace, bytes: &[u8]| {
+    let connect = || {
+        let mut trace = Trace::new(|_| {});
+        let now = trace.now;
+        let remote = SocketAddr::new(address(1, false), 5_000);
+        let flow = trace.host.connect(now, None, Some(PORT), remote).expect("a flow");
+        let syn = trace.packets().remove(0);
+        (trace, flow, syn)
+    };
+    let send = |trace: &mut Trace, flow, bytes: &[u8]| {
         let now = trace.now;
         trace.host.input(now, [Frame { bytes, offload: Offload::default() }]);
         trace.host.read(now, flow, &mut [0])
     };
-    assert!(send(&mut trace, &error(3, 1, 0, &syn)).is_ok(), "host unreachable is soft (MUST-56)");
-    assert!(send(&mut trace, &error(4, 0, 0, &syn)).is_ok(), "source quench is ignored (MUST-55)");
+    let (mut trace, flow, syn) = connect();
+    // Soft ones (MUST-56), and source quench, which is ignored (MUST-55).
+    for (kind, code) in [(3, 0), (3, 1), (3, 5), (3, 11), (11, 0), (11, 1), (12, 0), (4, 0)] {
+        assert!(send(&mut trace, flow, &error(kind, code, 0, &syn)).is_ok(), "{kind} {code}");
+    }
     let mut other = syn.clone();
     other[24] ^= 0x40;
-    assert!(send(&mut trace, &error(3, 3, 0, &other)).is_ok(), "not what we sent");
-    let failed = send(&mut trace, &error(3, 3, 0, &syn));
-    assert_eq!(failed, Err(ReadError::Failed(Failure::Unreachable)));
+    assert!(send(&mut trace, flow, &error(3, 3, 0, &other)).is_ok(), "not what we sent");
+    for (code, failure) in [
+        (2, Failure::Refused),
+        (3, Failure::Refused),
+        (9, Failure::Unreachable),
+        (10, Failure::Unreachable),
+        (13, Failure::Unreachable),
+    ] {
+        let (mut trace, flow, syn) = connect();
+        let failed = send(&mut trace, flow, &error(3, code, 0, &syn));
+        assert_eq!(failed, Err(ReadError::Failed(failure)), "{code}");
+    }
 
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     let now = trace.now;

@@ -14,7 +14,9 @@ use crate::time::Time;
 /// An ICMP error about a segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// Protocol or port unreachable, administratively prohibited.
+    /// Protocol or port unreachable: the peer's host says that nobody is there.
+    Refused,
+    /// Administratively prohibited.
     Hard,
     /// Net or host unreachable, time exceeded, parameter problem.
     Soft,
@@ -35,10 +37,11 @@ impl<C: Control> Stack<C> {
         match trouble {
             // RFC 5927, 5: hard errors end a connection only before it is open, since anybody can
             // forge them (MUST-56 of RFC 9293: soft ones never do).
-            Trouble::Hard if matches!(hot.state, State::SynSent | State::SynReceived) => {
-                self.end(slot, Some(Failure::Unreachable));
+            Trouble::Refused | Trouble::Hard if matches!(hot.state, State::SynSent | State::SynReceived) => {
+                let refused = trouble == Trouble::Refused;
+                self.end(slot, Some(if refused { Failure::Refused } else { Failure::Unreachable }));
             }
-            Trouble::Hard | Trouble::Soft => {}
+            Trouble::Refused | Trouble::Hard | Trouble::Soft => {}
             Trouble::TooBig(mtu) => self.shrink(now, slot, mtu),
         }
     }

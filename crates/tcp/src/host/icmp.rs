@@ -131,7 +131,9 @@ impl Answers {
 fn trouble_v4(kind: u8, code: u8, rest: &[u8]) -> Option<Trouble> {
     match (kind, code) {
         // RFC 1122, 4.2.3.9.
-        (3, 2 | 3) => Some(Trouble::Hard),
+        (3, 2 | 3) => Some(Trouble::Refused),
+        // RFC 1812, 5.2.7.1: a router will not have it.
+        (3, 9 | 10 | 13) => Some(Trouble::Hard),
         (3, 4) => Some(Trouble::TooBig(u16::from_be_bytes([rest[2], rest[3]]))),
         (3 | 11 | 12, _) => Some(Trouble::Soft),
         // Source quench is ignored (RFC 9293, MUST-55), and so is the rest.
@@ -141,7 +143,9 @@ fn trouble_v4(kind: u8, code: u8, rest: &[u8]) -> Option<Trouble> {
 
 fn trouble_v6(kind: u8, code: u8, rest: &[u8]) -> Option<Trouble> {
     match (kind, code) {
-        (1, 1 | 4) => Some(Trouble::Hard),
+        // The second is an unknown next header: IPv4's "protocol unreachable".
+        (1, 4) | (4, 1) => Some(Trouble::Refused),
+        (1, 1) => Some(Trouble::Hard),
         (2, _) => {
             let mtu = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]);
             Some(Trouble::TooBig(mtu.min(65_535) as u16))
