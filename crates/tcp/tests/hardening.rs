@@ -1,11 +1,12 @@
 //! Forged segments, TIME_WAIT, keep-alive, ways to close, half-open connections. Traces.
 mod common;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use common::PORT;
-use common::trace::{Trace, ms};
-use tcp::{Answer, Event, Failure, Flow, Pattern, Read, ReadError, Ready, State, WriteError};
+use common::trace::{PEER_PORT, Trace, ms};
+use common::{PORT, address};
+use tcp::{Answer, Config, Event, Failure, Flow, Pattern, Read, ReadError, Ready, State, WriteError};
 
 fn state(trace: &Trace, flow: Flow) -> State {
     trace.host.info(flow).expect("a flow").state
@@ -29,7 +30,17 @@ fn forged_resets() {
     trace.expect_nothing();
 }
 
-/// The same in every state that has received a SYN, a half-open connection's included.
+/// We connect; the SYN is sent.
+fn connecting(change: impl FnOnce(&mut Config)) -> (Trace, Flow) {
+    let mut trace = Trace::new(change);
+    let (now, remote) = (trace.now, SocketAddr::new(address(1, false), PEER_PORT));
+    let flow = trace.host.connect(now, None, Some(PORT), remote).expect("a flow");
+    trace.take();
+    (trace, flow)
+}
+
+/// The same in every state that has received a SYN, a half-open connection's included. A challenge
+/// has the window that every segment has: one of 0 would stop the peer.
 #[test]
 fn forged_resets_in_every_state() {
     let close = |trace: &mut Trace, flow: Flow| {
@@ -43,6 +54,10 @@ fn forged_resets_in_every_state() {
     half.send("S 0:0(0) win 65535 <mss 1000>");
     // State, the trace in it, the number that we and the peer send next.
     let mut traces = vec![("half-open", half, 1, 1)];
+    let (mut trace, _) = connecting(|_| {});
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.expect(&["S. 0:0(0) ack 1 <mss 1000>"]);
+    traces.push(("SYN-RECEIVED", trace, 1, 1));
     let (trace, _) = established();
     traces.push(("ESTABLISHED", trace, 1, 1));
     let (mut trace, flow) = established();
@@ -66,7 +81,8 @@ fn forged_resets_in_every_state() {
     traces.push(("LAST-ACK", trace, 2, 2));
     for (state, mut trace, ours, theirs) in traces {
         trace.take();
-        let challenge = format!(". {ours}:{ours}(0) ack {theirs}");
+        // The peer's FIN has used up one byte of it.
+        let challenge = format!(". {ours}:{ours}(0) ack {theirs} win {}", 60_001 - theirs);
         for flags in ["R", "R."] {
             let mut forge = |offset: i32| {
                 let seq = theirs + offset;
@@ -74,13 +90,12 @@ fn forged_resets_in_every_state() {
                 trace.send(&format!("{flags} {seq}:{seq}(0){ack}"));
                 trace.take()
             };
-            for offset in [-1, 60_000 + 1, 100_000] {
+            let window = 60_001 - theirs;
+            for offset in [-1, window, 100_000] {
                 assert_eq!(forge(offset), Vec::<String>::new(), "{state} {flags} {offset}");
             }
-            for offset in [1, 30_000] {
-                let sent = forge(offset);
-                let same = matches!(&sent[..], [sent] if sent.starts_with(&challenge));
-                assert!(same, "{state} {flags} {offset}: {sent:?}");
+            for offset in [1, window - 1] {
+                assert_eq!(forge(offset), [challenge.as_str()], "{state} {flags} {offset}");
             }
         }
         trace.send(&format!("R {theirs}:{theirs}(0)"));
@@ -90,6 +105,62 @@ fn forged_resets_in_every_state() {
         trace.send(&format!(". {theirs}:{theirs}(0) ack {ours}"));
         trace.expect(&[&format!("R {ours}:{ours}(0)")]);
     }
+}
+
+/// What a half-open connection answers has the options and the scaled window that the connection
+/// will have.
+#[test]
+fn half_open_connections_answer_like_open_ones() {
+    let mut trace = Trace::new(|config| config.limits.receive_buffer = 200_000);
+    trace.listen();
+    trace.send("S 0:0(0) win 65535 <mss 1000,wscale 3,TS 1000 0>");
+    trace.expect(&["S. 0:0(0) ack 1 win 65535 <mss 1000,wscale 2,TS>"]);
+    for forged in ["S 5:5(0) win 65535 <mss 1000,TS 1001 0>", "R 5:5(0)", ". 5:5(0) ack 1 <TS 9 0>"] {
+        trace.send(forged);
+        trace.expect(&[". 1:1(0) ack 1 win 16384 <TS>"]);
+    }
+}
+
+/// RFC 9293, 3.10.7.1 and 3.10.7.2: a listener resets what acknowledges, and drops what neither
+/// acknowledges nor opens; without a listener all is reset but an RST.
+#[test]
+fn what_opens_nothing() {
+    let mut trace = Trace::new(|_| {});
+    let none: &[&str] = &[];
+    let segments = [
+        (". 5:5(0) ack 3", &["R 3:3(0)"][..], &["R 3:3(0)"][..]),
+        ("S. 5:5(0) ack 3", &["R 3:3(0)"], &["R 3:3(0)"]),
+        ("F 5:8(3)", none, &["R. 7296:7296(0) ack 9"]),
+        ("P 5:8(3)", none, &["R. 7296:7296(0) ack 8"]),
+        ("R 5:5(0)", none, none),
+        ("R. 5:5(0) ack 3", none, none),
+    ];
+    for (segment, _, closed) in segments {
+        trace.send(segment);
+        trace.expect(closed);
+    }
+    trace.listen();
+    for (segment, listening, _) in segments {
+        trace.send(segment);
+        trace.expect(listening);
+    }
+}
+
+/// RFC 9293, 3.10.7.3: bytes and a FIN that come with a SYN-ACK count.
+#[test]
+fn what_comes_with_a_syn_ack() {
+    let (mut trace, flow) = connecting(|_| {});
+    trace.send("S. 0:5(5) ack 1 win 65535 <mss 1000>");
+    trace.expect(&[". 1:1(0) ack 6"]);
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0; 9]), Ok(Read::Bytes(5)));
+    let (mut trace, flow) = connecting(|_| {});
+    trace.send("SF. 0:5(5) ack 1 win 65535 <mss 1000>");
+    trace.expect(&[". 1:1(0) ack 7"]);
+    assert_eq!(state(&trace, flow), State::CloseWait);
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0; 9]), Ok(Read::Bytes(5)));
+    assert_eq!(trace.host.read(now, flow, &mut [0; 9]), Ok(Read::End));
 }
 
 /// RFC 5961, 4.2 and 5.2: a SYN, and an acknowledgement of what was not sent or long ago, are
@@ -136,46 +207,65 @@ fn old_timestamps() {
     trace.expect(&[". 1:1(0) ack 21 <TS>"]);
 }
 
-/// We close first, and reach TIME_WAIT.
-fn time_wait() -> Trace {
-    let (mut trace, flow) = Trace::accepted(|_| {}, "");
-    let now = trace.now;
-    trace.host.close(now, flow);
-    trace.expect(&["FP. 1:1(0) ack 1"]);
-    trace.send("F. 1:1(0) ack 2");
-    trace.expect(&[". 2:2(0) ack 2"]);
-    assert_eq!(trace.host.live_flows().count(), 0);
-    trace
+/// We close first, and reach TIME_WAIT: once with the handle given back, once with it.
+fn time_wait() -> [(Trace, Flow); 2] {
+    [true, false].map(|closed| {
+        let (mut trace, flow) = Trace::accepted(|_| {}, "");
+        let now = trace.now;
+        if closed {
+            trace.host.close(now, flow);
+        } else {
+            trace.host.shutdown(now, flow);
+        }
+        trace.expect(&["FP. 1:1(0) ack 1"]);
+        trace.send("F. 1:1(0) ack 2");
+        trace.expect(&[". 2:2(0) ack 2"]);
+        assert_eq!(trace.host.live_flows().count(), usize::from(!closed));
+        (trace, flow)
+    })
 }
 
 /// RFC 9293, 3.6 and 3.10.7.4: TIME_WAIT answers a repeated FIN, for twice the segment lifetime
-/// after the last one; RFC 1337: an RST does not end it.
+/// after the last one, and whatever else is not exactly the next ACK; RFC 1337: an RST does not end
+/// it.
 #[test]
 fn time_wait_lasts() {
-    let mut trace = time_wait();
-    trace.pass(Duration::from_secs(50));
-    trace.send("R 2:2(0)");
-    trace.expect(&[]);
-    trace.send("F. 1:1(0) ack 2");
-    trace.expect(&[". 2:2(0) ack 2"]);
-    trace.pass(Duration::from_secs(50));
-    trace.send("F. 1:1(0) ack 2");
-    trace.expect(&[". 2:2(0) ack 2"]);
-    trace.pass(Duration::from_secs(61));
-    trace.send("F. 1:1(0) ack 2");
-    trace.expect(&["R 2:2(0)"]);
-    trace.expect_nothing();
+    for (mut trace, _) in time_wait() {
+        trace.pass(Duration::from_secs(50));
+        for silent in ["R 2:2(0)", "R 3:3(0)", "R 90000:90000(0)", ". 2:2(0) ack 2", "F 2:2(0)"] {
+            trace.send(silent);
+            trace.expect(&[]);
+        }
+        for answered in [". 3:3(0) ack 2", ". 1:1(0) ack 2", "S 1:1(0)", "S. 2:2(0) ack 2", ". 2:9(7) ack 2"]
+        {
+            trace.send(answered);
+            trace.expect(&[". 2:2(0) ack 2"]);
+        }
+        trace.send("F. 1:1(0) ack 2");
+        trace.expect(&[". 2:2(0) ack 2"]);
+        trace.pass(Duration::from_secs(50));
+        trace.send("F. 1:1(0) ack 2");
+        trace.expect(&[". 2:2(0) ack 2"]);
+        trace.pass(Duration::from_secs(61));
+        trace.send("F. 1:1(0) ack 2");
+        trace.expect(&["R 2:2(0)"]);
+        trace.expect_nothing();
+    }
 }
 
 /// RFC 6191, 2, RFC 9293, 3.6.1 (MAY-2): a SYN above the last sequence number begins a new
 /// connection, with numbers above the old ones; an old one does not.
 #[test]
 fn time_wait_is_reused() {
-    let mut trace = time_wait();
-    trace.send("S -10:-10(0) win 65535 <mss 1000>");
-    trace.expect(&[". 2:2(0) ack 2"]);
-    trace.send("S 10:10(0) win 65535 <mss 1000>");
-    trace.expect(&["S. 128002:128002(0) ack 11 <mss 1000>"]);
+    for (mut trace, flow) in time_wait() {
+        trace.send("S -10:-10(0) win 65535 <mss 1000>");
+        trace.expect(&[". 2:2(0) ack 2"]);
+        trace.send("S 10:10(0) win 65535 <mss 1000>");
+        trace.expect(&["S. 128002:128002(0) ack 11 <mss 1000>"]);
+        assert!(trace.host.info(flow).is_none_or(|info| info.state == State::Closed));
+        trace.send(". 11:16(5) ack 128003");
+        trace.expect(&[". 128003:128003(0) ack 16"]);
+    }
 }
 
 /// RFC 9293, 3.8.4 (MUST-24 to MUST-28): probes after two hours, only if asked for; the peer's

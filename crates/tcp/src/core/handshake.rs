@@ -152,8 +152,19 @@ impl<C: Control> Stack<C> {
         head: &Head,
         keep: &mut impl Keep,
     ) -> Verdict {
-        let Syn { tuple, listener, irs, iss, ts_recent, flags, asked, retries, .. } = self.syns[slot];
-        let challenge = Head { seq: iss + 1, ack: irs + 1, flags: Flags::ACK, ..Head::default() };
+        let Syn { tuple, listener, irs, iss, ts_recent, ts_offset, scale, flags, asked, retries, .. } =
+            self.syns[slot];
+        let ours = if scale.is_some() { self.window_scale() } else { 0 };
+        let with_timestamps = flags & flag::TIMESTAMPS != 0;
+        let challenge = Head {
+            seq: iss + 1,
+            ack: irs + 1,
+            flags: Flags::ACK,
+            window: self.first_window().div_ceil(1 << ours) as u16,
+            timestamps: with_timestamps
+                .then(|| Timestamps { value: timestamp(now, ts_offset), echo: ts_recent }),
+            ..Head::default()
+        };
         if head.flags.has(Flags::RST) {
             // RFC 5961, 3.2: reset at exactly the next sequence number, challenged inside the window.
             let offset = head.seq - (irs + 1);
@@ -183,7 +194,7 @@ impl<C: Control> Stack<C> {
         }
         let old_stamp = head.timestamps.is_some_and(|stamps| is_older(stamps, ts_recent));
         let offset = head.seq - (irs + 1);
-        if offset >= self.first_window() || (flags & flag::TIMESTAMPS != 0 && old_stamp) {
+        if offset >= self.first_window() || with_timestamps && old_stamp {
             self.reply(tuple, challenge);
             return self.refuse(Reason::Window);
         }

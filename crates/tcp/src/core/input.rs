@@ -76,8 +76,14 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::NoFlow);
         }
         let opens = head.flags.has(Flags::SYN) && !head.flags.has(Flags::ACK);
-        if opens && let Some(listener) = self.listener_for(&segment.tuple) {
-            return self.on_syn(now, segment.tuple, head, listener, None);
+        if !head.flags.has(Flags::ACK)
+            && let Some(listener) = self.listener_for(&segment.tuple)
+        {
+            if opens {
+                return self.on_syn(now, segment.tuple, head, listener, None);
+            }
+            // RFC 9293, 3.10.7.2, fourth: neither a SYN nor an ACK.
+            return self.refuse(Reason::NoAck);
         }
         self.reply(segment.tuple, reset_for(head, segment.len));
         self.refuse(Reason::NoFlow)
@@ -92,13 +98,21 @@ impl<C: Control> Stack<C> {
         head: Head,
         keep: &mut impl Keep,
     ) -> Verdict {
-        let verdict = if self.flows[slot].state == State::SynSent {
-            let verdict = self.on_syn_sent(now, slot, &head);
-            let hot = &self.flows[slot];
-            keep.acknowledged(slot, hot.snd_una);
-            verdict
-        } else {
-            self.checks(now, slot, segment, head, keep)
+        let verdict = match self.flows[slot].state {
+            State::SynSent => {
+                let verdict = self.on_syn_sent(now, slot, &head);
+                let hot = &self.flows[slot];
+                keep.acknowledged(slot, hot.snd_una);
+                if hot.state.is_synchronized() {
+                    // RFC 9293, 3.10.7.3, fourth: what came with the SYN counts.
+                    let behind = Head { seq: head.seq + 1, ..head };
+                    self.on_text(now, slot, segment, &behind, keep)
+                } else {
+                    verdict
+                }
+            }
+            State::TimeWait => self.on_flow_wait(now, slot, &head, segment.len),
+            _ => self.checks(now, slot, segment, head, keep),
         };
         self.settle(now, slot);
         verdict
@@ -131,15 +145,13 @@ impl<C: Control> Stack<C> {
                 Some(_) => {}
             }
         }
-        if !self.is_acceptable(slot, &head, segment.len) {
-            if !reset {
-                self.note_duplicate(slot, Span::new(head.seq, head.seq + segment.len));
-                self.challenge(now, slot, segment.len > 0);
-            }
-            return self.refuse(Reason::Window);
-        }
         if reset {
             return self.on_reset(now, slot, &head);
+        }
+        if !self.is_acceptable(slot, &head, segment.len) {
+            self.note_duplicate(slot, Span::new(head.seq, head.seq + segment.len));
+            self.challenge(now, slot, segment.len > 0);
+            return self.refuse(Reason::Window);
         }
         if head.flags.has(Flags::SYN) {
             // RFC 5961, 4.2.
@@ -165,12 +177,23 @@ impl<C: Control> Stack<C> {
         if self.flows[slot].state == State::Closed {
             return Verdict::Nothing;
         }
+        self.on_text(now, slot, segment, &head, keep)
+    }
+
+    /// Payload and FIN (RFC 9293, 3.10.7.4, seventh and eighth).
+    fn on_text(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        head: &Head,
+        keep: &mut impl Keep,
+    ) -> Verdict {
         let verdict =
-            if segment.len > 0 { self.on_data(now, slot, segment, &head, keep) } else { Verdict::Nothing };
-        if self.flows[slot].state == State::Closed {
-            return verdict;
+            if segment.len > 0 { self.on_data(now, slot, segment, head, keep) } else { Verdict::Nothing };
+        if self.flows[slot].state != State::Closed {
+            self.on_fin(now, slot, segment.len, head);
         }
-        self.on_fin(now, slot, segment.len, &head);
         verdict
     }
 
@@ -190,19 +213,20 @@ impl<C: Control> Stack<C> {
         end.after(hot.rcv_nxt) && head.seq.upto(edge)
     }
 
-    /// RFC 5961, 3.2: only an RST at exactly the next sequence number resets.
+    /// RFC 5961, 3.2: only an RST at exactly the next sequence number resets; another one inside the
+    /// window is challenged.
     fn on_reset(&mut self, now: Time, slot: u32, head: &Head) -> Verdict {
         let hot = &self.flows[slot];
-        if head.seq != hot.rcv_nxt {
-            self.challenge(now, slot, false);
-            return self.refuse(Reason::Challenged);
-        }
-        // RFC 1337: TIME_WAIT is not cut short.
-        if hot.state != State::TimeWait {
+        if head.seq == hot.rcv_nxt {
             let refused = hot.state == State::SynReceived;
             self.end(slot, Some(if refused { Failure::Refused } else { Failure::Reset }));
+            return self.refuse(Reason::Over);
         }
-        self.refuse(Reason::Over)
+        if head.seq.before(hot.rcv_nxt) || !head.seq.before(hot.rcv_edge) {
+            return self.refuse(Reason::Window);
+        }
+        self.challenge(now, slot, false);
+        self.refuse(Reason::Challenged)
     }
 
     /// Has an ACK sent that says where this endpoint is. Limited, unless the segment carries data:
@@ -244,9 +268,6 @@ impl<C: Control> Stack<C> {
         } else if head.flags.has(Flags::FIN) {
             // One that came before, or came too early: the peer waits for an answer.
             self.flows[slot].set(flag::ACK_NOW);
-            if self.flows[slot].state == State::TimeWait {
-                self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
-            }
         }
     }
 

@@ -3,6 +3,7 @@
 use super::Stack;
 use super::flow::{Cold, Hot, NO_COLD, flag};
 use super::seq::{Seq, Span};
+use super::state::State;
 use crate::control::Control;
 
 /// The next segment of a flow.
@@ -29,7 +30,9 @@ impl<C: Control> Stack<C> {
             return Plan::Syn;
         }
         if !hot.state.is_synchronized() {
-            return Plan::Nothing;
+            // Only a challenge is owed before the handshake is over.
+            let answers = hot.state == State::SynReceived && hot.has(flag::ACK_NOW);
+            return if answers { Plan::Ack } else { Plan::Nothing };
         }
         let data = self.plan_data(slot, hot);
         if !matches!(data, Plan::Nothing | Plan::Starved) {

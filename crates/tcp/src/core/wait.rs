@@ -10,9 +10,10 @@ use super::wire::{Flags, Head, Timestamps};
 use super::{Stack, Verdict};
 use crate::control::Control;
 use crate::event::Reason;
-use crate::time::Time;
+use crate::time::{Deadline, Time};
 
 /// A connection in TIME_WAIT.
+#[derive(Clone, Copy)]
 pub(crate) struct Wait {
     tuple: Tuple,
     snd_nxt: Seq,
@@ -21,6 +22,30 @@ pub(crate) struct Wait {
     ts_offset: u32,
     window: u16,
     timestamps: bool,
+}
+
+/// What a segment does to a connection in TIME_WAIT.
+enum Outcome {
+    Nothing,
+    /// A FIN came again: the time begins anew.
+    Restart,
+    /// A SYN begins another connection, which this listener gets.
+    Reopen(u32),
+}
+
+impl Wait {
+    fn of(hot: &Hot) -> Wait {
+        Wait {
+            tuple: hot.tuple,
+            snd_nxt: hot.snd_nxt,
+            rcv_nxt: hot.rcv_nxt,
+            ts_recent: hot.ts_recent,
+            ts_offset: hot.ts_offset,
+            // Rounded up, as in every other segment: the right edge must not move left.
+            window: hot.rcv_edge.past(hot.rcv_nxt).div_ceil(1 << hot.rcv_scale()).min(65_535) as u16,
+            timestamps: hot.has(flag::TIMESTAMPS),
+        }
+    }
 }
 
 impl<C: Control> Stack<C> {
@@ -33,16 +58,7 @@ impl<C: Control> Stack<C> {
                 self.end_wait(slot);
             }
         }
-        let wait = Wait {
-            tuple: hot.tuple,
-            snd_nxt: hot.snd_nxt,
-            rcv_nxt: hot.rcv_nxt,
-            ts_recent: hot.ts_recent,
-            ts_offset: hot.ts_offset,
-            window: (hot.rcv_edge.past(hot.rcv_nxt) >> hot.rcv_scale()).min(65_535) as u16,
-            timestamps: hot.has(flag::TIMESTAMPS),
-        };
-        if let Some(slot) = self.waits.insert(wait) {
+        if let Some(slot) = self.waits.insert(Wait::of(hot)) {
             self.index.insert(self.secret.hash(&hot.tuple), Kind::Wait, slot);
             self.restart_wait(now, slot);
         }
@@ -65,14 +81,44 @@ impl<C: Control> Stack<C> {
         self.waits.remove(slot);
     }
 
-    /// A segment for a connection in TIME_WAIT (RFC 9293, 3.10.7.4).
+    /// A segment for a connection in TIME_WAIT.
     pub(crate) fn on_wait(&mut self, now: Time, slot: u32, head: &Head, len: u32) -> Verdict {
-        // RFC 1337, 3 (F1): an RST must not end it, or old segments meet a new connection.
-        if head.flags.has(Flags::RST) {
-            return self.refuse(Reason::Over);
+        let wait = self.waits[slot];
+        match self.in_wait(now, &wait, head, len) {
+            Outcome::Nothing => {}
+            Outcome::Restart => self.restart_wait(now, slot),
+            Outcome::Reopen(listener) => {
+                self.end_wait(slot);
+                return self.on_syn(now, wait.tuple, head, listener, Some(wait.snd_nxt));
+            }
         }
-        let wait = &self.waits[slot];
-        let (tuple, last) = (wait.tuple, wait.snd_nxt);
+        self.refuse(Reason::Over)
+    }
+
+    /// The same, where the program still has the handle.
+    pub(crate) fn on_flow_wait(&mut self, now: Time, slot: u32, head: &Head, len: u32) -> Verdict {
+        let wait = Wait::of(&self.flows[slot]);
+        match self.in_wait(now, &wait, head, len) {
+            Outcome::Nothing => {}
+            Outcome::Restart => {
+                self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
+            }
+            Outcome::Reopen(listener) => {
+                self.end(slot, None);
+                return self.on_syn(now, wait.tuple, head, listener, Some(wait.snd_nxt));
+            }
+        }
+        self.refuse(Reason::Over)
+    }
+
+    /// RFC 9293, 3.10.7.4, for TIME-WAIT.
+    fn in_wait(&mut self, now: Time, wait: &Wait, head: &Head, len: u32) -> Outcome {
+        // RFC 1337, 3 (F1): an RST must not end it, or old segments meet a new connection. And no
+        // honest peer sends a segment with neither SYN nor ACK.
+        let known = head.flags.has(Flags::SYN) || head.flags.has(Flags::ACK);
+        if head.flags.has(Flags::RST) || !known {
+            return Outcome::Nothing;
+        }
         if head.flags.has(Flags::SYN) && !head.flags.has(Flags::ACK) {
             // RFC 6191, 2: a newer timestamp, else a sequence number above the last (RFC 9293,
             // 3.6.1), begin a new connection.
@@ -82,33 +128,27 @@ impl<C: Control> Stack<C> {
                 }
                 _ => head.seq.after(wait.rcv_nxt),
             };
-            if newer && let Some(listener) = self.listener_for(&tuple) {
-                self.end_wait(slot);
-                return self.on_syn(now, tuple, head, listener, Some(last));
+            if newer && let Some(listener) = self.listener_for(&wait.tuple) {
+                return Outcome::Reopen(listener);
             }
         }
+        let fin = head.flags.has(Flags::FIN);
         // A pure ACK of exactly what is expected needs no answer: two of these would go on.
-        let expected = len == 0
-            && !head.flags.has(Flags::FIN)
-            && !head.flags.has(Flags::SYN)
-            && head.seq == wait.rcv_nxt;
-        if !expected {
-            let timestamps = wait
-                .timestamps
-                .then(|| Timestamps { value: timestamp(now, wait.ts_offset), echo: wait.ts_recent });
-            let answer = Head {
-                seq: wait.snd_nxt,
-                ack: wait.rcv_nxt,
-                flags: Flags::ACK,
-                window: wait.window,
-                timestamps,
-                ..Head::default()
-            };
-            self.reply(tuple, answer);
-            if head.flags.has(Flags::FIN) {
-                self.restart_wait(now, slot);
-            }
+        if len == 0 && !fin && !head.flags.has(Flags::SYN) && head.seq == wait.rcv_nxt {
+            return Outcome::Nothing;
         }
-        self.refuse(Reason::Over)
+        let timestamps = wait
+            .timestamps
+            .then(|| Timestamps { value: timestamp(now, wait.ts_offset), echo: wait.ts_recent });
+        let answer = Head {
+            seq: wait.snd_nxt,
+            ack: wait.rcv_nxt,
+            flags: Flags::ACK,
+            window: wait.window,
+            timestamps,
+            ..Head::default()
+        };
+        self.reply(wait.tuple, answer);
+        if fin { Outcome::Restart } else { Outcome::Nothing }
     }
 }
