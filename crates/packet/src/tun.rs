@@ -81,7 +81,7 @@ impl From<io::Error> for OpenError {
     }
 }
 
-/// Opens `/dev/net/tun`, which makes no device yet: tells whether this user may.
+/// Opens `/dev/net/tun`, which makes no device yet: succeeds if this user may.
 pub fn open_node() -> Result<File, OpenError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).custom_flags(libc::O_NONBLOCK);

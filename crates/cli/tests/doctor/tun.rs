@@ -1,4 +1,4 @@
-//! `megapipe doctor` tells what keeps a user from a TCP in user space: the device, or namespaces.
+//! `megapipe doctor` reports whether the device or namespaces keep a user from a TCP in user space.
 
 use std::process::Command;
 

@@ -102,7 +102,7 @@ impl Stacks {
         let Some(op) = self.socket_mut(view, index).and_then(|socket| socket.connecting.take()) else {
             return;
         };
-        // Writing nothing tells why.
+        // An empty write returns the reason.
         let result = match self.ports[port].host.write(self.now, flow, &[]) {
             Err(WriteError::Failed(failure)) => {
                 self.report_failure(view, index);

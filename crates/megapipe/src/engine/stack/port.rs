@@ -209,7 +209,7 @@ impl Port {
         self.may_receive()
     }
 
-    /// Whether receiving may give something. A device without a descriptor tells nothing, and is
+    /// Whether receiving may give something. A device without a descriptor reports nothing, and is
     /// asked in any case.
     pub(super) fn may_receive(&self) -> bool {
         self.readable
