@@ -44,7 +44,7 @@ enter() {
     local as=()
     [ "$who" = root ] || as=(setpriv --reuid=tester --regid=tester --init-groups)
     # shellcheck disable=SC2016 # the inner shell expands it
-    timeout -k 10 "$LIMIT" chroot "$system" "${as[@]}" env -i "${proxies[@]}" HOME="$home" LANG=C.UTF-8 \
+    timeout -k 10 "$LIMIT" chroot "$system" "${as[@]}" env -i "${variables[@]}" HOME="$home" LANG=C.UTF-8 \
         PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
         sh -c 'cd "$0" && exec "$@"' "$clone" "$@" </dev/null 2>&1
 }
@@ -62,22 +62,22 @@ prepare() {
     # The system may lack useradd.
     printf 'tester:x:1000:1000::/home/tester:/bin/sh\n' >>"$system/etc/passwd"
     printf 'tester:x:1000:\n' >>"$system/etc/group"
-    install -d -o "$uid" -g "$uid" "$system$home" "$system$home/.cargo" "$system$clone" || return
+    install -d -o "$uid" -g "$uid" "$system$home" "$system$cargo" "$system$clone" || return
     git bundle create --quiet "$system/megapipe.bundle" HEAD &&
         enter git -c advice.detachedHead=false clone --quiet /megapipe.bundle . && enter mkdir target || return
     if [ -n "${CACHE:-}" ]; then
         mkdir -p "$FRESH/cache/cargo" "$FRESH/cache/target"
         rm -rf "$FRESH/cache/target/tools" # servers and clients are unpacked anew
         chown -R "$uid:$uid" "$FRESH/cache"
-        mount --bind "$FRESH/cache/cargo" "$system$home/.cargo"
+        mount --bind "$FRESH/cache/cargo" "$system$cargo"
         mount --bind "$FRESH/cache/target" "$system$clone/target"
         # Cargo builds again what is younger than its build.
         # shellcheck disable=SC2016 # the inner shell expands it
         enter sh -c 'git ls-files -z | xargs -0 touch -d "@$(git log -1 --format=%ct)"'
     fi
     if [ -e "$config" ]; then
-        enter touch "$home/.cargo/config.toml"
-        mount --bind "$config" "$system$home/.cargo/config.toml"
+        enter touch "$cargo/config.toml"
+        mount --bind "$config" "$system$cargo/config.toml"
     fi
 }
 
@@ -99,12 +99,17 @@ obey() {
 }
 
 inside() {
-    local who=$1 system=$FRESH/system output=$FRESH/output home=/root uid=0 proxies line package
-    local clone=/home/megapipe # for both, so that what is kept fits
+    local who=$1 system=$FRESH/system output=$FRESH/output home=/root uid=0 line package
+    local clone=/home/megapipe cargo variables
     if [ "$who" = user ]; then
         home=/home/tester uid=1000
     fi
-    mapfile -t proxies < <(env | grep -iE '^(https?|no)_proxy=')
+    cargo=$home/.cargo
+    mapfile -t variables < <(env | grep -iE '^(https?|no)_proxy=')
+    if [ -n "${CACHE:-}" ]; then
+        cargo=/home/cargo # what cargo keeps fits one place
+        variables+=("CARGO_HOME=$cargo")
+    fi
     prepare || return
     obey make demo || return
     for line in 'Redis: 50 connections' 'nginx: 50 connections' 'requests a connection: 128'; do
