@@ -25,6 +25,7 @@ pub fn alterations(script: &Script) -> Vec<(String, Script)> {
 fn without(script: &Script, at: usize) -> Option<Script> {
     let mut script = script.clone();
     let removed = script.events.remove(at).at;
+    script.compared -= 1;
     if let Some(next) = script.events.get_mut(at)
         && let At::After(wait) = next.at
     {

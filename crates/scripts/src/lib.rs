@@ -6,8 +6,11 @@
 //!
 //! # The part of the language that is there
 //! - times `0.1`, `+0.1` and `*`; `--ip_version`, `--mtu`, `--tolerance_usecs`; comments;
-//! - TCP packets: flags of `SFRP.EW`, sequence numbers, `ack`, `win`, and the options `mss`,
-//!   `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`; `<...>` stands for any options;
+//!   `#ifdef`, `#else`, `#endif`;
+//! - TCP packets: flags of `SFRP.EW`, sequence numbers (`...` for a SYN's), `ack`, also without the
+//!   flag, `win`, and the options `mss`, `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`;
+//!   `<...>` stands for any options;
+//! - ICMP errors that arrive: `< icmp unreachable port_unreachable [0:0(0)]`;
 //! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
 //!   `write`, `send`, `shutdown`, `close`, `fcntl`, and `getsockopt` and `setsockopt` of SO_ERROR,
 //!   SO_KEEPALIVE, SO_REUSEADDR, SO_LINGER, TCP_NODELAY;
@@ -23,21 +26,34 @@
 //! - Where an RST numbered 0 on the wire counts from: it is 0 in the script, too.
 //! - A window that the script does not give, and the payload: only its length counts.
 //! - Our timestamps count from the first that was sent, within the tolerance.
-//! - In scripts [written for FreeBSD](Script::for_freebsd) also the window scale of our SYN, the
-//!   size of a buffer, windows that differ by less than a segment, and what the last `close` sends.
 //!
 //! Packets that no line expects are errors, also at the end: packetdrill does not check them there.
+//!
+//! # What is compared less in scripts for FreeBSD ([`Dialect`])
+//! - The size of a buffer, which it rounds, and the scale that it takes for it, unless the script
+//!   sets `maxsockbuf`.
+//! - Windows that differ by less than a segment.
+//! - What is sent behind the last packet that the script names: packetdrill does not check it.
+//! - A repeated SYN may come 200 ms earlier: FreeBSD adds `rexmit_slop` to its timeout.
+//! - Its right edge is further to the right than what it offered: a number there is moved to the same
+//!   place at our edge.
+//! - Where it sends its FIN again in CLOSING, an ACK behind the FIN will do.
+//! - ECONNREFUSED for a prohibited packet is EHOSTUNREACH here.
+//!
+//! They also run with a profile that delays acknowledgements from the first one on.
 #![forbid(unsafe_code)]
 
 mod alter;
 mod call;
+mod freebsd;
+mod icmp;
 mod parse;
 mod run;
 mod segment;
 mod settings;
 
 pub use alter::alterations;
-pub use parse::{Script, parse};
+pub use parse::{Dialect, Script, parse};
 pub use run::run;
 
 /// What a script failed on.

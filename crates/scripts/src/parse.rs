@@ -1,5 +1,6 @@
 //! From text to events.
 
+use crate::icmp::{Icmp, parse_icmp};
 use crate::segment::{Segment, parse_segment};
 use crate::settings::Settings;
 use crate::{Cause, Error};
@@ -16,6 +17,20 @@ pub struct Script {
     pub(crate) settings: Settings,
     /// It was written for another stack.
     pub(crate) foreign: bool,
+    /// Events up to the last packet that has to be sent. packetdrill does not compare what is sent
+    /// behind it, and so scripts for other stacks may be wrong there.
+    pub(crate) compared: usize,
+}
+
+/// The stack that a script was written for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// This one.
+    Megapipe,
+    /// FreeBSD's, which the interpreter makes allowance for: see [`crate`].
+    FreeBsd,
+    /// The same, with `#ifdef STANDARD` instead of `#ifdef FreeBSD` where a script has both.
+    Standard,
 }
 
 #[derive(Clone, Debug)]
@@ -35,9 +50,22 @@ pub(crate) enum At {
     Any,
 }
 
+impl Event {
+    /// When it is due, if the event before was at `clock`.
+    pub(crate) fn time(&self, clock: u64) -> u64 {
+        match self.at {
+            At::Absolute(time) => time,
+            At::After(wait) => clock + wait,
+            At::Any => clock,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum What {
     Inject(Segment),
+    /// An ICMP error about a segment of ours.
+    Error(Icmp),
     Expect(Segment),
     Call(Call),
     /// The state that the connection used last has to be in.
@@ -54,7 +82,12 @@ pub(crate) struct Call {
 }
 
 /// Reads a script. `file` is its name in errors.
-pub fn parse(file: &str, text: &str) -> Result<Script, Error> {
+pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> {
+    let (foreign, defined) = match dialect {
+        Dialect::Megapipe => (false, None),
+        Dialect::FreeBsd => (true, Some("FreeBSD")),
+        Dialect::Standard => (true, Some("STANDARD")),
+    };
     let mut script = Script {
         file: file.into(),
         v6: false,
@@ -62,29 +95,44 @@ pub fn parse(file: &str, text: &str) -> Result<Script, Error> {
         tolerance: 4_000,
         events: Vec::new(),
         settings: Settings::default(),
-        foreign: false,
+        foreign,
+        compared: 0,
     };
+    // Which of the conditions around a line hold.
+    let mut conditions = Vec::new();
     for (number, line) in without_comments(text).lines().enumerate() {
-        let line = line.trim();
+        let mut line = line.trim();
+        if let Some(directive) = line.strip_prefix('#') {
+            match (directive.strip_prefix("ifdef "), conditions.last_mut()) {
+                (Some(name), _) => conditions.push(Some(name.trim()) == defined),
+                (None, Some(holds)) if directive == "else" => *holds = !*holds,
+                _ if directive == "endif" => conditions.truncate(conditions.len().saturating_sub(1)),
+                // A comment.
+                _ => {}
+            }
+            line = "";
+        }
+        if conditions.contains(&false) {
+            continue;
+        }
         let read = match line.strip_prefix("--") {
             _ if line.is_empty() => Ok(()),
             Some(option) => script.option(option),
             None if line.contains('`') => script.settings.command(line),
-            None => event(line).map(|(at, what)| script.events.push(Event { line: number + 1, at, what })),
+            None => event(line, script.v6)
+                .map(|(at, what)| script.events.push(Event { line: number + 1, at, what })),
         };
         read.map_err(|cause| Error { file: file.into(), line: number + 1, cause })?;
     }
+    let expects = |event: &Event| matches!(event.what, What::Expect(_));
+    script.compared = match script.events.iter().rposition(expects) {
+        Some(last) if foreign => last + 1,
+        _ => script.events.len(),
+    };
     Ok(script)
 }
 
 impl Script {
-    /// Compares less, as scripts need that were written for FreeBSD: not the size of a buffer, which
-    /// it rounds, nor the scale that it takes for it, nor what the last `close` sends.
-    pub fn for_freebsd(mut self) -> Script {
-        self.foreign = true;
-        self
-    }
-
     fn option(&mut self, option: &str) -> Result<(), Cause> {
         let unsupported = || Cause::Unsupported(format!("--{option}"));
         let (name, value) = option.split_once('=').ok_or_else(unsupported)?;
@@ -112,7 +160,10 @@ fn without_comments(text: &str) -> String {
             }
             let Some((before, after)) = rest.split_once("/*") else {
                 let end = rest.find("//").unwrap_or(rest.len());
-                kept.push_str(rest[..end].split('#').next().unwrap_or_default());
+                let rest = &rest[..end];
+                // At the start of a line it may be a condition.
+                let comment = rest.find('#').filter(|&at| !rest[..at].trim().is_empty());
+                kept.push_str(&rest[..comment.unwrap_or(rest.len())]);
                 break;
             };
             kept.push_str(before);
@@ -123,7 +174,7 @@ fn without_comments(text: &str) -> String {
     kept
 }
 
-fn event(line: &str) -> Result<(At, What), Cause> {
+fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     let syntax = || Cause::Syntax(line.to_string());
     let (time, rest) = line.split_once(char::is_whitespace).ok_or_else(syntax)?;
     let rest = rest.trim();
@@ -135,7 +186,10 @@ fn event(line: &str) -> Result<(At, What), Cause> {
         Some(after) => At::After(micros(after).ok_or_else(syntax)?),
         None => At::Absolute(micros(time).ok_or_else(syntax)?),
     };
-    let what = if let Some(segment) = rest.strip_prefix('<') {
+    let what = if let Some(error) = rest.strip_prefix('<').and_then(|rest| rest.trim().strip_prefix("icmp "))
+    {
+        What::Error(parse_icmp(error, v6).ok_or_else(|| Cause::Unsupported(rest.to_string()))?)
+    } else if let Some(segment) = rest.strip_prefix('<') {
         let segment = parse_segment(segment)?;
         if segment.window.is_none() || segment.options.is_none() {
             return Err(syntax());

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TransportSlice};
 
 use crate::Cause;
 
@@ -55,7 +55,7 @@ fn letters(bits: u8) -> String {
 
 pub(crate) fn parse_segment(text: &str) -> Result<Segment, Cause> {
     let text = text.trim();
-    if text.starts_with("icmp") || text.starts_with('(') || text.starts_with('[') {
+    if text.starts_with('(') || text.starts_with('[') {
         return Err(Cause::Unsupported(text.to_string()));
     }
     read_segment(text).ok_or_else(|| Cause::Syntax(text.to_string()))
@@ -72,7 +72,12 @@ fn read_segment(text: &str) -> Option<Segment> {
         bits |= FLAGS.iter().find(|(known, _)| *known == letter)?.1;
     }
     let (range, len) = words.next()?.strip_suffix(')')?.split_once('(')?;
-    let (seq, len) = (range.split(':').next()?.parse().ok()?, len.parse::<u32>().ok()?);
+    let len = len.parse::<u32>().ok()?;
+    let seq = match range.split(':').next()? {
+        // The number of a SYN is where counting begins.
+        "..." if bits & 2 != 0 => 0,
+        seq => seq.parse().ok()?,
+    };
     if let Some((start, end)) = range.split_once(':')
         && start.parse::<u32>().ok()?.wrapping_add(len) != end.parse().ok()?
     {
@@ -86,7 +91,8 @@ fn read_segment(text: &str) -> Option<Segment> {
             _ => return None,
         }
     }
-    if ack.is_some() != (bits & 16 != 0) {
+    // Without the flag the number is in the header, and means nothing.
+    if ack.is_none() && bits & 16 != 0 {
         return None;
     }
     let options = if options == "..." {
@@ -129,23 +135,16 @@ impl Segment {
             _ => return None,
         };
         let seq = self.seq.wrapping_add(origins.theirs);
-        let mut tcp = builder.tcp(from.port(), to.port(), seq, self.window?);
-        for flag in self.flags.chars() {
-            tcp = match flag {
-                'S' => tcp.syn(),
-                'F' => tcp.fin(),
-                'R' => tcp.rst(),
-                'P' => tcp.psh(),
-                'E' => tcp.ece(),
-                'W' => tcp.cwr(),
-                _ => tcp.ack(self.ack?.wrapping_add(origins.ours)),
-            };
-        }
+        let mut header = TcpHeader::new(from.port(), to.port(), seq, self.window?);
+        header.acknowledgment_number = self.ack.map_or(0, |ack| ack.wrapping_add(origins.ours));
+        let has = |flag| self.flags.contains(flag);
+        (header.syn, header.fin, header.rst, header.psh) = (has('S'), has('F'), has('R'), has('P'));
+        (header.ack, header.ece, header.cwr) = (has('.'), has('E'), has('W'));
         let mut raw = Vec::new();
         for option in self.options.iter().flatten() {
             write_option(option, origins, &mut raw);
         }
-        let tcp = tcp.options_raw(&raw).ok()?;
+        let tcp = builder.tcp_header(header).options_raw(&raw).ok()?;
         let payload: Vec<u8> = (0..self.len).map(|at| (seq.wrapping_add(at) % 251) as u8).collect();
         let mut bytes = Vec::new();
         tcp.write(&mut bytes, &payload).ok()?;

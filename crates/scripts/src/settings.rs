@@ -10,12 +10,14 @@ use crate::Cause;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Settings {
     receive_buffer: Option<u32>,
+    /// The scale of our SYN is what the script asks for, and not compared loosely.
+    pub(crate) scales: bool,
     rto_initial: Option<Duration>,
     delayed_ack: Option<Duration>,
 }
 
 /// Settings of FreeBSD that our stack always has, or that nothing here can see.
-const SAME: [&str; 15] = [
+const SAME: [&str; 18] = [
     "net.inet.tcp.hostcache.purgenow=1",
     "net.inet.tcp.sack.enable=1",
     "net.inet.tcp.ecn.enable=2",
@@ -31,6 +33,9 @@ const SAME: [&str; 15] = [
     "net.inet.tcp.icmp_may_rst=1",
     "net.inet.tcp.keepidle=7200000",
     "net.inet.tcp.keepintvl=75000",
+    "net.inet.tcp.keepinit=75000",
+    "net.inet.tcp.syncookies=1",
+    "net.inet.tcp.syncookies_only=0",
 ];
 
 impl Settings {
@@ -47,6 +52,12 @@ impl Settings {
         let millis = || number().map(|millis| Some(Duration::from_millis(millis.into())));
         match name {
             // FreeBSD rounds it to whole segments when a connection opens.
+            // FreeBSD's scale is the least that can offer this. A connection that gets further than
+            // its SYN would see other windows.
+            "kern.ipc.maxsockbuf" if !SAME.contains(&setting) => {
+                self.receive_buffer = Some(number()?.min(1 << 30));
+                self.scales = true;
+            }
             "net.inet.tcp.recvspace" => self.receive_buffer = Some(number()?.next_multiple_of(1460)),
             "net.inet.tcp.rexmit_initial" => self.rto_initial = millis()?,
             "net.inet.tcp.delacktime" => self.delayed_ack = millis()?,
@@ -56,8 +67,12 @@ impl Settings {
         Ok(())
     }
 
-    pub(crate) fn apply(&self, config: &mut Config) {
+    pub(crate) fn apply(&self, config: &mut Config, foreign: bool) {
         let (limits, profile) = (&mut config.limits, &mut config.profile);
+        if foreign {
+            // FreeBSD delays from the first acknowledgement on.
+            profile.quick_acks = 0;
+        }
         limits.receive_buffer = self.receive_buffer.unwrap_or(65_535);
         profile.rto_initial = self.rto_initial.unwrap_or(profile.rto_initial);
         profile.delayed_ack = self.delayed_ack.unwrap_or(profile.delayed_ack);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use scripts::{Cause, Script, alterations, parse, run};
+use scripts::{Cause, Dialect, Script, alterations, parse, run};
 
 fn scripts() -> Vec<(PathBuf, Script)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tcp/tests/scripts");
@@ -14,7 +14,7 @@ fn scripts() -> Vec<(PathBuf, Script)> {
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).expect("a script");
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
-        let script = parse(&name, &text).unwrap_or_else(|error| panic!("{error}"));
+        let script = parse(&name, &text, Dialect::Megapipe).unwrap_or_else(|error| panic!("{error}"));
         (path, script)
     };
     paths.into_iter().map(read).collect()
@@ -44,10 +44,39 @@ fn altered_scripts_fail() {
 #[test]
 fn errors_name_file_line_expected_and_seen() {
     let text = "0 socket(..., SOCK_STREAM, IPPROTO_TCP) = 3\n// a comment\n+0 listen(3, 1) = 0\n";
-    let error = run(&parse("x.pkt", text).expect("a script")).expect_err("it is not bound");
+    let error =
+        run(&parse("x.pkt", text, Dialect::Megapipe).expect("a script")).expect_err("it is not bound");
     assert_eq!(error.to_string(), "x.pkt:3: expected listen() = 0, seen listen() = -1 EINVAL");
-    let error = parse("x.pkt", "\n+0 < S 0:1(0) win 5\n").expect_err("numbers that do not fit");
+    let error =
+        parse("x.pkt", "\n+0 < S 0:1(0) win 5\n", Dialect::Megapipe).expect_err("numbers that do not fit");
     assert_eq!((error.line, matches!(error.cause, Cause::Syntax(_))), (2, true));
-    let error = parse("x.pkt", "+0 `reboot`\n").expect_err("a command");
+    let error = parse("x.pkt", "+0 `reboot`\n", Dialect::Megapipe).expect_err("a command");
     assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
+}
+
+/// Conditions, an acknowledgement number without its flag, any number of a SYN, and ICMP errors.
+#[test]
+fn the_rest_of_the_language() {
+    let text = "\
+#ifdef FreeBSD
+0   reboot
+#else
+0   socket(..., SOCK_STREAM, IPPROTO_TCP) = 3
+#endif
++0  fcntl(3, F_SETFL, O_RDWR | O_NONBLOCK) = 0 # a comment
++0  connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
++0  > S ...(0) <...>
++0  < F 5:5(0) ack 1 win 0
++0  < icmp unreachable host_unreachable [0:0(0)]
++0  < icmp unreachable frag_needed mtu 1234 [0:0(0)]
++0  getsockopt(3, SOL_SOCKET, SO_ERROR, [0], [4]) = 0
++0  < icmp unreachable port_unreachable [0:0(0)]
++0  getsockopt(3, SOL_SOCKET, SO_ERROR, [ECONNREFUSED], [4]) = 0
+";
+    let script = parse("x.pkt", text, Dialect::Megapipe).unwrap_or_else(|error| panic!("{error}"));
+    run(&script).unwrap_or_else(|error| panic!("{error}"));
+    let error = parse("x.pkt", text, Dialect::FreeBsd).expect_err("its part");
+    assert_eq!(error.line, 2);
+    let error = parse("x.pkt", "+0 < icmp unreachable nobody [0:0(0)]\n", Dialect::Megapipe);
+    assert!(matches!(error.expect_err("no such name").cause, Cause::Unsupported(_)));
 }
