@@ -32,7 +32,7 @@ fn without(script: &Script, at: usize) -> Option<Script> {
         next.at = match removed {
             At::Absolute(time) => At::Absolute(time + wait),
             At::After(time) => At::After(time + wait),
-            At::Any => return None,
+            At::Any | At::Within(..) => return None,
         };
     }
     Some(script)

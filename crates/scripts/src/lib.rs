@@ -5,7 +5,7 @@
 //! `tcp`, and nothing stands on this one. So all dependencies point one way.
 //!
 //! # The part of the language that is there
-//! - times `0.1`, `+0.1` and `*`; `--ip_version`, `--mtu`, `--tolerance_usecs`; comments;
+//! - times `0.1`, `+0.1`, `+0.1~+0.3` and `*`; `--ip_version`, `--mtu`, `--tolerance_usecs`; comments;
 //!   `#ifdef`, `#else`, `#endif`;
 //! - TCP packets: flags of `SFRP.EW`, sequence numbers (`...` for a SYN's), `ack`, also without the
 //!   flag, `win`, and the options `mss`, `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`;

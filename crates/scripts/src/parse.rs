@@ -47,6 +47,8 @@ pub(crate) enum At {
     Absolute(u64),
     /// Since the event before.
     After(u64),
+    /// Between two times since the event before.
+    Within(u64, u64),
     Any,
 }
 
@@ -55,8 +57,17 @@ impl Event {
     pub(crate) fn time(&self, clock: u64) -> u64 {
         match self.at {
             At::Absolute(time) => time,
-            At::After(wait) => clock + wait,
+            At::After(wait) | At::Within(wait, _) => clock + wait,
             At::Any => clock,
+        }
+    }
+
+    /// When it is due at the latest. `None` if that is open.
+    pub(crate) fn latest(&self, clock: u64) -> Option<u64> {
+        match self.at {
+            At::Any => None,
+            At::Within(_, wait) => Some(clock + wait),
+            At::Absolute(_) | At::After(_) => Some(self.time(clock)),
         }
     }
 }
@@ -180,8 +191,11 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     let rest = rest.trim();
     let at = match time.strip_prefix('+') {
         _ if time == "*" => At::Any,
-        _ if time.contains('~') || time.contains("...") => {
-            return Err(Cause::Unsupported(format!("time {time}")));
+        // A call that blocks.
+        _ if time.contains("...") => return Err(Cause::Unsupported(format!("time {time}"))),
+        Some(after) if after.contains('~') => {
+            let (from, to) = after.split_once("~+").ok_or_else(syntax)?;
+            At::Within(micros(from).ok_or_else(syntax)?, micros(to).ok_or_else(syntax)?)
         }
         Some(after) => At::After(micros(after).ok_or_else(syntax)?),
         None => At::Absolute(micros(time).ok_or_else(syntax)?),
@@ -206,7 +220,7 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     } else {
         What::Call(call(rest).ok_or_else(syntax)?)
     };
-    if at == At::Any && !matches!(what, What::Expect(_)) {
+    if matches!(at, At::Any | At::Within(..)) && !matches!(what, What::Expect(_)) {
         return Err(syntax());
     }
     Ok((at, what))

@@ -8,7 +8,7 @@ use packet::{Batch, Capabilities, Frame, Offload};
 use tcp::sockets::{Socket, Sockets};
 use tcp::{Config, Host, Initial, Prefix, Time};
 
-use crate::parse::{At, Event, Script, What};
+use crate::parse::{Event, Script, What};
 use crate::segment::{Origins, Segment, TcpOption, read_packet};
 use crate::{Cause, Error, freebsd};
 
@@ -121,7 +121,7 @@ impl Run {
     fn event(&mut self, event: &Event, clock: u64) -> Result<u64, Cause> {
         let time = event.time(clock);
         if let What::Expect(expected) = &event.what {
-            return self.expect(expected, time, event.at == At::Any);
+            return self.expect(expected, time, event.latest(clock));
         }
         self.pass(at(time), false);
         self.now = self.now.max(at(time));
@@ -180,11 +180,15 @@ impl Run {
         }
     }
 
-    fn expect(&mut self, expected: &Segment, time: u64, any: bool) -> Result<u64, Cause> {
+    /// Compares the next packet. Returns the time from which the next event counts.
+    fn expect(&mut self, expected: &Segment, time: u64, latest: Option<u64>) -> Result<u64, Cause> {
         let tolerance = Duration::from_micros(self.tolerance);
         let repeats = self.foreign && expected.flags.contains('S');
         let early = if repeats { tolerance + freebsd::SLOP } else { tolerance };
-        let limit = if any { at(time).after(Duration::from_secs(3600)) } else { at(time).after(tolerance) };
+        let limit = match latest {
+            Some(latest) => at(latest).after(tolerance),
+            None => at(time).after(Duration::from_secs(3600)),
+        };
         self.pass(limit, true);
         let (when, bytes) = self.sent.pop_front().ok_or_else(|| differs(expected, "nothing"))?;
         let (from, to, raw) = read_packet(&bytes).map_err(|seen| differs(expected, seen))?;
@@ -207,13 +211,13 @@ impl Run {
             self.fin = Some(seen.seq.wrapping_add(seen.len));
         }
         self.latest = Some(seen);
-        if !any && (when > limit || when.after(early) < at(time)) {
+        if latest.is_some() && (when > limit || when.after(early) < at(time)) {
             let seen = when.since(at(0)).as_micros();
             return Err(differs(format!("{expected} at {time} us"), format!("the same at {seen} us")));
         }
-        let time = if any { when.micros() - START } else { time };
-        self.now = self.now.max(at(time));
-        Ok(time)
+        let clock = if latest == Some(time) { time } else { when.micros() - START };
+        self.now = self.now.max(at(clock));
+        Ok(clock)
     }
 
     /// A segment of ours with the script's numbers.

@@ -54,7 +54,7 @@ fn errors_name_file_line_expected_and_seen() {
     assert!(matches!(error.cause, Cause::Unsupported(_)), "{error}");
 }
 
-/// Conditions, an acknowledgement number without its flag, any number of a SYN, and ICMP errors.
+/// Conditions, times between two others, an acknowledgement number without its flag, any number of a SYN, and ICMP errors.
 #[test]
 fn the_rest_of_the_language() {
     let text = "\
@@ -66,6 +66,7 @@ fn the_rest_of_the_language() {
 +0  fcntl(3, F_SETFL, O_RDWR | O_NONBLOCK) = 0 # a comment
 +0  connect(3, ..., ...) = -1 EINPROGRESS (Operation now in progress)
 +0  > S ...(0) <...>
++0.9~+1.1 > S ...(0) <...>
 +0  < F 5:5(0) ack 1 win 0
 +0  < icmp unreachable host_unreachable [0:0(0)]
 +0  < icmp unreachable frag_needed mtu 1234 [0:0(0)]
