@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
+# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model fuzz nightly lint demo bench product install uninstall deb tarball clean help
+.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench product install uninstall deb tarball clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -43,6 +43,9 @@ miri: ## Check the memory accesses of the rings, with miri of the nightly toolch
 
 model: ## Check every interleaving of two promoted ends, their kernel connection and their monitor
 	$(CARGO) test --release --locked -p megapipe-promote --test model -- --include-ignored --nocapture
+
+planted: ## Plant each of twenty bugs in the TCP, and see that its test finds it
+	scripts/planted.sh
 
 fuzz: ## Run each fuzz target for FUZZ_SECONDS (600)
 	scripts/fuzz.sh

@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/provision.sh
 
-PARTS=${PARTS:-loom miri model fuzz soak test-kernels deb tarball test-systemd test-fresh advisories msrv}
+PARTS=${PARTS:-loom miri model planted fuzz soak test-kernels deb tarball test-systemd test-fresh advisories msrv}
 LOGS=target/nightly-logs
 
 skip() {

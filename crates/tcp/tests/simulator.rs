@@ -461,7 +461,7 @@ fn every_flow_ends_with_the_right_bytes() {
         match outcome {
             Ok(count) => done += count,
             Err(_) => {
-                eprintln!("seed {seed}");
+                eprintln!("seed {seed}, after {done} flows");
                 failed.push(seed);
             }
         }

@@ -1,6 +1,7 @@
 //! What an acknowledgement changes (RFC 9293, 3.10.7.4, fifth; RFC 5681; RFC 6298).
 
 use super::flow::{NO_COLD, flag};
+use super::planted::{Bug, planted};
 use super::rack::DUPLICATES;
 use super::state::{State, Step};
 use super::wire::{Flags, Head};
@@ -47,7 +48,8 @@ impl<C: Control> Stack<C> {
         let window = u32::from(head.window) << hot.snd_scale();
         let same_window = window == hot.snd_wnd;
         let acked = ack - hot.snd_una;
-        if hot.snd_wl1.upto(head.seq) {
+        let lost = planted(Bug::LostWindowUpdate) && acked == 0;
+        if hot.snd_wl1.upto(head.seq) && !lost {
             hot.offered(window);
             hot.snd_wl1 = head.seq;
         } else {
@@ -111,7 +113,8 @@ impl<C: Control> Stack<C> {
             }
         } else if duplicate && !cold.sent.is_empty() {
             cold.duplicates += 1;
-            if cold.duplicates == DUPLICATES && cold.recovery.is_none() {
+            let enough = cold.duplicates == DUPLICATES && !planted(Bug::NoFastRetransmit);
+            if enough && cold.recovery.is_none() {
                 lost = cold.lose_first(mss);
             }
         }
@@ -150,7 +153,7 @@ impl<C: Control> Stack<C> {
         match hot.state {
             State::Closed => self.end(slot, None),
             State::TimeWait => hot.life_at = Deadline::at(now.after(self.profile.time_wait)),
-            State::FinWait2 if hot.has(flag::ORPHAN) => {
+            State::FinWait2 if hot.has(flag::ORPHAN) && !planted(Bug::EndlessFinWait2) => {
                 hot.life_at = Deadline::at(now.after(self.profile.fin_wait));
             }
             _ => {}
@@ -170,7 +173,9 @@ impl<C: Control> Stack<C> {
             hot.srtt = (hot.srtt - hot.srtt / 8 + rtt / 8).max(1);
         }
         // RFC 6298, 5: a measurement ends the backing off.
-        hot.backoff = 0;
+        if !planted(Bug::BackoffKept) {
+            hot.backoff = 0;
+        }
     }
 
     /// The retransmission timeout in microseconds, backed off (RFC 6298, 2 and 5.5).

@@ -3,6 +3,7 @@
 use super::flow::{NO_COLD, flag};
 use super::handshake::is_older;
 use super::index::Kind;
+use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::{State, Step};
 use super::tuple::Tuple;
@@ -138,7 +139,7 @@ impl<C: Control> Stack<C> {
         if hot.has(flag::TIMESTAMPS) && !reset {
             match head.timestamps {
                 None => return self.refuse(Reason::NoTimestamp),
-                Some(stamps) if is_older(stamps, hot.ts_recent) => {
+                Some(stamps) if is_older(stamps, hot.ts_recent) && !planted(Bug::OldTimestampsTaken) => {
                     self.challenge(now, slot, segment.len > 0);
                     return self.refuse(Reason::Timestamp);
                 }
@@ -217,7 +218,7 @@ impl<C: Control> Stack<C> {
     /// window is challenged.
     fn on_reset(&mut self, now: Time, slot: u32, head: &Head) -> Verdict {
         let hot = &self.flows[slot];
-        if head.seq == hot.rcv_nxt {
+        if head.seq == hot.rcv_nxt || planted(Bug::ResetAnywhere) {
             let refused = hot.state == State::SynReceived;
             self.end(slot, Some(if refused { Failure::Refused } else { Failure::Reset }));
             return self.refuse(Reason::Over);
@@ -238,7 +239,7 @@ impl<C: Control> Stack<C> {
         if hot.challenges & 0xf0 != second {
             hot.challenges = second;
         }
-        if !has_data {
+        if !has_data && !planted(Bug::ChallengeStorm) {
             if u64::from(hot.challenges & 15) >= CHALLENGES + spread {
                 return;
             }
@@ -254,6 +255,7 @@ impl<C: Control> Stack<C> {
             let at = head.seq + len;
             if at.after(hot.rcv_nxt) {
                 if at.upto(hot.rcv_edge)
+                    && !planted(Bug::FinForgotten)
                     && let Some(cold) = self.warm(slot)
                 {
                     self.colds[cold].fin_at = Some(at);

@@ -11,6 +11,7 @@
 //! | what may be sent? | `transmit`, `output` |
 //! | when next? | `timers`, `wheel` |
 //! | what does the program want? | `calls` |
+//! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
 pub(crate) mod calls;
@@ -22,6 +23,7 @@ pub(crate) mod index;
 pub(crate) mod input;
 pub(crate) mod listen;
 pub(crate) mod output;
+pub(crate) mod planted;
 pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod receive;

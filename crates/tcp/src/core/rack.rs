@@ -1,6 +1,7 @@
 //! RACK-TLP (RFC 8985): losses are found by time, not by counting duplicates.
 
 use super::flow::{Cold, Hot, Rack, Sent, TailProbe, flag};
+use super::planted::{Bug, planted};
 use super::sent::Delivered;
 use super::seq::Seq;
 use crate::time::Time;
@@ -67,7 +68,7 @@ impl Rack {
 impl Cold {
     /// How long a segment may be overtaken before it counts as lost.
     fn reordering_window(&self, hot: &Hot) -> u64 {
-        if !self.rack.reordering_seen {
+        if !self.rack.reordering_seen || planted(Bug::ReorderingIsLoss) {
             let sacked = self.sacked_bytes() / u32::from(hot.mss).max(1);
             if self.recovery.is_some() || sacked >= DUPLICATES {
                 return 0;

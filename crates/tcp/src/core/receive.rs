@@ -2,6 +2,7 @@
 
 use super::few::Few;
 use super::flow::{HELD_RANGES, Held, NO_COLD, flag};
+use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::State;
 use super::wire::{Head, SACK_BLOCKS};
@@ -44,15 +45,15 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Window);
         }
         let in_order = fresh.start == hot.rcv_nxt;
-        let verdict =
-            Verdict::Take { slot, at: fresh.start, skip: fresh.start - arrived.start, len: fresh.len() };
+        let skip = if planted(Bug::OverlapTrimmedAtTheEnd) { 0 } else { fresh.start - arrived.start };
+        let verdict = Verdict::Take { slot, at: fresh.start, skip, len: fresh.len() };
         if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh) {
             hot.rcv_nxt = fresh.end;
             self.schedule_ack(slot, segment);
             self.happen(slot, Ready::READABLE);
             return verdict;
         }
-        if !self.make_room(slot, fresh, keep) {
+        if !self.make_room(slot, fresh, keep) && !planted(Bug::AcknowledgesWhatIsDropped) {
             self.flows[slot].set(flag::ACK_NOW);
             return self.refuse(Reason::Memory);
         }
@@ -111,7 +112,8 @@ impl<C: Control> Stack<C> {
         }
         let cold = &mut self.colds[hot.cold];
         while let Some(first) = cold.held.first().copied()
-            && first.span.start.upto(hot.rcv_nxt)
+            && (first.span.start.upto(hot.rcv_nxt)
+                || planted(Bug::WrappedComparison) && first.span.start.0 < hot.rcv_nxt.0)
         {
             hot.rcv_nxt = hot.rcv_nxt.max(first.span.end);
             cold.held.drain(0, 1);
@@ -221,7 +223,9 @@ impl<C: Control> Stack<C> {
         let step = (most / 2).min(u32::from(hot.mss));
         let grows = wanted > promised && wanted >= promised + step;
         let window = if grows { wanted >> scale } else { 0 };
-        let field = window.max(promised.div_ceil(1 << scale)).min(65_535);
+        let kept =
+            if planted(Bug::EdgeRoundedDown) { promised >> scale } else { promised.div_ceil(1 << scale) };
+        let field = window.max(kept).min(65_535);
         (field as u16, hot.rcv_nxt + (field << scale))
     }
 

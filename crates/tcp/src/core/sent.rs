@@ -1,6 +1,7 @@
 //! Records of what was sent: when, how often, and what became of it.
 
 use super::flow::{Cold, SENT_RECORDS, Sent};
+use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use crate::time::Time;
 
@@ -146,7 +147,7 @@ impl Cold {
 
     fn deliver(&mut self, record: Sent, now: Time, delivered: &mut Delivered) {
         delivered.bytes += record.span.len();
-        delivered.repeated |= record.repeated;
+        delivered.repeated |= record.repeated && !planted(Bug::RttFromRetransmission);
         let rtt = now.micros().saturating_sub(record.at.micros());
         if !record.repeated && delivered.rtt.is_none() {
             delivered.rtt = Some(rtt.max(1));

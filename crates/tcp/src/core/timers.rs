@@ -3,6 +3,7 @@
 use super::Stack;
 use super::flow::{NO_COLD, flag};
 use super::handshake::SYN_RETRIES;
+use super::planted::{Bug, planted};
 use super::state::{State, Step};
 use super::transmit::Plan;
 use super::wire::{Flags, Head};
@@ -227,7 +228,11 @@ impl<C: Control> Stack<C> {
         }
         if !hot.owes_ack() {
             hot.ack_at = Deadline::NONE;
-        } else if !hot.has(flag::ACK_NOW) && !hot.ack_at.is_set() && hot.state.is_synchronized() {
+        } else if !hot.has(flag::ACK_NOW)
+            && !hot.ack_at.is_set()
+            && hot.state.is_synchronized()
+            && !planted(Bug::AckTimerUnset)
+        {
             hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
         }
         let plan = self.plan(slot);
@@ -261,7 +266,7 @@ impl<C: Control> Stack<C> {
             hot.backoff = 0;
         } else if plan == Plan::Starved {
             hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
-        } else if plan == Plan::Nothing && !hot.send_at.is_set() {
+        } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
             hot.send_at = Deadline::at(now.plus(rto.min(micros(self.profile.rto_max))));
         }
     }

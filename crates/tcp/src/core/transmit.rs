@@ -2,6 +2,7 @@
 
 use super::Stack;
 use super::flow::{Cold, Hot, NO_COLD, flag};
+use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::State;
 use crate::control::Control;
@@ -79,8 +80,10 @@ impl<C: Control> Stack<C> {
     /// and Nagle's algorithm allow.
     fn plan_new(&self, hot: &Hot, cold: Option<&Cold>, size: u32) -> Plan {
         let queued = hot.snd_end.past(hot.snd_nxt);
-        let usable = hot.snd_edge().past(hot.snd_nxt);
-        let flying = cold.map_or(0, |cold| emulated_flight(hot, cold));
+        let beyond = if planted(Bug::BeyondTheWindow) { 1 << 20 } else { 0 };
+        let usable = (hot.snd_edge() + beyond).past(hot.snd_nxt);
+        let ignored = planted(Bug::CongestionIgnored);
+        let flying = cold.filter(|_| !ignored).map_or(0, |cold| emulated_flight(hot, cold));
         let mut room = hot.window.congestion.saturating_sub(flying);
         if flying == 0 || hot.has(flag::TAIL_PROBE) {
             // One segment always, or nothing would ever be acknowledged.
