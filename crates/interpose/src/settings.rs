@@ -77,14 +77,16 @@ impl Settings {
             ("MEGAPIPE_PROMOTE", "off, observe, auto or eager", &|text| Mode::parse(text).is_some()),
             ("MEGAPIPE_SPIN", "auto, or microseconds", &is_spin),
             ("MEGAPIPE_STATS", "1, or 0 for none", &|text| Stats::parse(text).is_some()),
-            ("MEGAPIPE_ONLY", "ports, as in 6379,8080", &is_ports),
-            ("MEGAPIPE_NOT", "ports, as in 6379,8080", &is_ports),
+            ("MEGAPIPE_ONLY", "port numbers, as in 6379,8080", &is_ports),
+            ("MEGAPIPE_NOT", "port numbers, as in 6379,8080", &is_ports),
         ];
         let wrong = |(name, remedy, means): Known<'_>| {
             let text = variable(name).filter(|text| !text.is_empty())?;
             let fits = text.to_str().is_some_and(means);
             let text = text.display();
-            (!fits).then(|| format!("{name}={text} means nothing and is left out; give {remedy}"))
+            (!fits).then(|| {
+                format!("{name}={text} is not valid and is ignored; set it to {remedy}, or unset it")
+            })
         };
         known.into_iter().filter_map(wrong).collect()
     }

@@ -134,7 +134,7 @@ impl Closer {
                 if state.threads == MOST_THREADS {
                     tracing::warn!(
                         uid = self.uid,
-                        "closes of what this user's programs sent linger; its offers have to wait"
+                        "closing the descriptors that this user's programs sent takes long; their other connections stay on TCP until that is done"
                     );
                 }
             }
@@ -147,7 +147,9 @@ impl Closer {
         let builder = std::thread::Builder::new().name("megapipe-close".into()).stack_size(STACK);
         match builder.spawn(move || closer.run()) {
             Ok(_) => state.threads += 1,
-            Err(error) => tracing::warn!(%error, "no thread to close descriptors; they wait"),
+            Err(error) => {
+                tracing::warn!(%error, "no thread can be started to close descriptors; they stay open for now")
+            }
         }
     }
 

@@ -93,7 +93,7 @@ impl Meeting {
             tracing::warn!(
                 uid = client.subject.uid,
                 pid = client.pid,
-                "too many clients; one is turned away"
+                "rejected a client beyond clients_per_user or clients of the policy's [limits]"
             );
             client.say(MonitorMessage::Refuse { token: None, reason: Reason::Quota });
             return false;
@@ -217,7 +217,7 @@ impl Meeting {
     fn greet(&mut self, id: ClientId, name: Name) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let refuse = |client: &mut Client, error: &io::Error| {
-            tracing::error!(%error, "no loop page can be made; a client is turned away");
+            tracing::error!(%error, "rejected a client, as there is no shared memory for it");
             client.say(MonitorMessage::Refuse { token: None, reason: Reason::NoMemory });
         };
         let page = match grant::loop_page() {
@@ -453,7 +453,7 @@ impl Meeting {
         size: u32,
     ) -> Result<[Option<SegmentWatch>; 2], Reason> {
         let no_memory = |error: io::Error| {
-            tracing::error!(%error, "no segments can be made");
+            tracing::error!(%error, "there is no shared memory for a connection, which stays on TCP");
             Reason::NoMemory
         };
         let segments = [grant::segment(size).map_err(no_memory)?, grant::segment(size).map_err(no_memory)?];

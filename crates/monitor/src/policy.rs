@@ -15,7 +15,7 @@ use serde::de::{Deserializer, Error as _, Unexpected, Visitor};
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("the policy {path} cannot be read: {cause}")]
+    #[error("the policy {path} cannot be read: {cause}; correct the path or its permissions")]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -72,7 +72,7 @@ pub enum RunError {
     #[error(transparent)]
     Policy(#[from] PolicyError),
     /// The metrics cannot be offered.
-    #[error("metrics cannot be offered at {address}: {cause}; choose another place with --metrics")]
+    #[error("metrics cannot be served at {address}: {cause}; choose another place with --metrics")]
     Metrics {
         /// Where.
         address: MetricsAddress,
@@ -81,7 +81,7 @@ pub enum RunError {
         cause: io::Error,
     },
     /// The system lacks what every monitor needs.
-    #[error("the system does not let a monitor run ({what}): {cause}")]
+    #[error("the monitor cannot run: {what} failed: {cause}")]
     System {
         /// Which call.
         what: &'static str,
@@ -221,7 +221,7 @@ impl Monitor {
             }
             self.ungreeted.pop_front();
             if waits {
-                tracing::info!(client = id.0, "a client that says no hello is cut off");
+                tracing::info!(client = id.0, "disconnected a client that sent no greeting in time");
                 self.remove(id);
             }
         }
@@ -232,7 +232,7 @@ impl Monitor {
                 outcome = outcome.and(self.set.modify(scrape.fd(), epoll::IN, SCRAPE));
             }
             if let Err(error) = outcome {
-                tracing::error!(%error, "nobody further can be accepted");
+                tracing::error!(%error, "clients can no longer be accepted; restart the monitor");
             }
         }
         self.look_after();
@@ -268,7 +268,7 @@ impl Monitor {
                     Some(libc::EAGAIN) => return Ok(()),
                     Some(libc::ECONNABORTED | libc::EINTR) => continue,
                     Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
-                        tracing::warn!(%error, "no client can be accepted for now");
+                        tracing::warn!(%error, "no client can be accepted for now; raise the limit of open files (LimitNOFILE=, ulimit -n) or free memory");
                         self.paused_until = Some(now + PAUSE);
                         return self.set.modify(self.listener.fd(), 0, LISTENER).map_err(system("epoll_ctl"));
                     }
@@ -284,7 +284,7 @@ impl Monitor {
             let client = match Client::new(socket, &self.strangers, &mut self.closers, limits, now) {
                 Ok(client) => client,
                 Err(error) => {
-                    tracing::warn!(%error, "a client is not let in");
+                    tracing::warn!(%error, "rejected a client");
                     continue;
                 }
             };
@@ -295,7 +295,7 @@ impl Monitor {
             self.alone_since = now;
             let Some(client) = self.meeting.clients.get(&id) else { continue };
             if let Err(error) = self.set.add(client.socket.as_fd(), epoll::IN, id.0) {
-                tracing::warn!(%error, "a client cannot be watched");
+                tracing::warn!(%error, "disconnected a client that epoll cannot watch");
                 self.meeting.leave(id);
             }
         }
@@ -371,7 +371,7 @@ impl Monitor {
                 pid = client.pid,
                 name = client.name(),
                 ?sender,
-                "a client that is not the process and user that connected is cut off"
+                "disconnected a client whose process or user changed; it connects anew by itself"
             );
         }
         self.remove(id);
@@ -387,7 +387,7 @@ impl Monitor {
                 pid = client.pid,
                 name = client.name(),
                 breach,
-                "a client that breaks the protocol is cut off"
+                "disconnected a client that broke the protocol"
             );
             client.say(MonitorMessage::Refuse { token: None, reason: Reason::Version });
         }
@@ -399,7 +399,7 @@ impl Monitor {
         if let Some(client) = self.meeting.clients.get(&id)
             && let Err(error) = self.set.remove(client.socket.as_fd())
         {
-            tracing::error!(%error, client = id.0, "a client that is gone is still watched");
+            tracing::error!(%error, client = id.0, "a client that is gone cannot be removed from the epoll set");
         }
         self.meeting.leave(id);
     }
@@ -437,7 +437,7 @@ impl Monitor {
             false => epoll::IN,
         };
         if let Err(error) = self.set.modify(client.socket.as_fd(), interest, id.0) {
-            tracing::warn!(%error, client = id.0, "a client cannot be watched");
+            tracing::warn!(%error, client = id.0, "disconnected a client that epoll cannot watch");
             self.remove(id);
         }
     }
@@ -484,7 +484,7 @@ impl Monitor {
             Err(error) => Err(error),
         };
         let Err(error) = watched else { return };
-        tracing::warn!(%error, "metrics cannot be handed out for now");
+        tracing::warn!(%error, "metrics cannot be served for now");
         let paused = self.set.modify(scrape.fd(), 0, SCRAPE);
         if paused.is_ok() {
             self.paused_until = Some(now + PAUSE);
@@ -497,7 +497,7 @@ impl Monitor {
         if let Some(asker) = scrape.go_on(number, || meeting.metrics_text())
             && let Err(error) = self.set.modify(asker, epoll::OUT, ASKER | number)
         {
-            tracing::warn!(%error, "an asker for metrics cannot be watched");
+            tracing::warn!(%error, "disconnected a reader of metrics that epoll cannot watch");
         }
     }
 }

@@ -43,7 +43,7 @@ fn check(system: Option<&Place>, due: &Weak<OwnedFd>) {
         let reason = if executable.as_ref().is_some_and(Executable::is_replaced) {
             "its executable was replaced"
         } else if system.is_some_and(|place| Viewer::connect(place, "succession").is_ok()) {
-            "a monitor of the system answers"
+            "a system monitor answers"
         } else {
             continue;
         };

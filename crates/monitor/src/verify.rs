@@ -69,7 +69,7 @@ impl Verifier {
 
     /// A broken conversation is begun anew for the next question.
     fn begin_anew(&mut self, error: &io::Error) {
-        tracing::warn!(%error, "sock_diag does not answer");
+        tracing::warn!(%error, "the kernel does not answer questions about sockets (sock_diag); connections stay on TCP meanwhile");
         if let Ok(diag) = SocketDiag::new() {
             self.diag = diag;
         }
@@ -88,7 +88,7 @@ fn look(descriptor: BorrowedFd<'_>) -> Result<End, Reason> {
         Ok(end) if end.state == ESTABLISHED => Ok(end),
         Ok(_) | Err(NotAnEnd::NotConnected | NotAnEnd::NotTcp) => Err(Reason::ClosedEarly),
         Err(NotAnEnd::Untold(error)) => {
-            tracing::warn!(%error, "the kernel does not tell of a socket");
+            tracing::warn!(%error, "the state of a socket cannot be read; its connection stays on TCP");
             Err(Reason::ClosedEarly)
         }
     }

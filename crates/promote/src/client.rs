@@ -96,10 +96,10 @@ pub enum LossCause {
     #[error("nothing can be received: {0}")]
     System(#[source] io::Error),
     /// The monitor wants nothing to do with this client.
-    #[error("the monitor refuses this client: {0}")]
+    #[error("the monitor rejects this client: {0}")]
     Refused(Reason),
     /// It sent what is no message.
-    #[error("the monitor sent nonsense: {0}")]
+    #[error("the monitor sent an invalid message: {0}")]
     Nonsense(#[source] DecodeError),
     /// It answered what was not offered, once more, or before its welcome.
     #[error("the monitor sent a message out of turn")]

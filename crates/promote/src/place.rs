@@ -22,7 +22,7 @@ pub enum ConnectError {
     /// The monitor there could pass on memory that a third user reads, too.
     #[error(
         "the monitor at {path} runs as user {uid}, neither root nor this user, and is not trusted; \
-         end it, or set MEGAPIPE_MONITOR={path} to use it all the same"
+         stop it, or set MEGAPIPE_MONITOR={path} to use it all the same"
     )]
     Stranger {
         /// The socket.
@@ -51,8 +51,8 @@ pub enum ConnectError {
     },
     /// The directory cannot be made or read.
     #[error(
-        "the directory {path} cannot be used: {cause}; make it writable, or start a monitor elsewhere and set \
-         MEGAPIPE_MONITOR to its socket"
+        "the directory {path} cannot be used: {cause}; make it writable, or start a monitor elsewhere \
+         (megapipe monitor --socket PATH) and set MEGAPIPE_MONITOR=PATH"
     )]
     Directories {
         /// The directory.

@@ -35,22 +35,24 @@ pub enum ViewError {
     #[error("the monitor has ended")]
     Ended,
     /// It does not want to talk to this client.
-    #[error("the monitor refuses to talk: {0}")]
+    #[error("the monitor rejects this program: {0}")]
     Refused(Reason),
     /// It cut this client off when it asked.
-    #[error("the monitor does not know the question: it is older than this program; restart it")]
+    #[error(
+        "the monitor is older than this program and cannot be asked; restart it (systemctl restart megapipe-monitor)"
+    )]
     Unknown,
     /// It sent what is no answer.
-    #[error("the monitor sent nonsense: {0}")]
+    #[error("the monitor sent an invalid message: {0}")]
     Nonsense(#[from] DecodeError),
     /// It sent what does not answer the question.
-    #[error("the monitor answered something else than was asked")]
+    #[error("the monitor sent an answer to another question")]
     Strange,
     /// It goes on telling: more than an honest one has to tell, or the same again.
     #[error("the monitor's answer has no end")]
     Endless,
     /// No answer came.
-    #[error("the monitor has said nothing for {} seconds", PATIENCE.as_secs())]
+    #[error("the monitor has not answered for {} seconds", PATIENCE.as_secs())]
     Silent,
 }
 
