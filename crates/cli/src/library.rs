@@ -9,10 +9,10 @@ const LIBDIR: Option<&str> = option_env!("MEGAPIPE_LIBDIR");
 /// Why there is no library.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotFound {
-    #[error("MEGAPIPE_PRELOAD names {}, which is no file; set it to {FILE_NAME}, or unset it", .0.display())]
+    #[error("MEGAPIPE_PRELOAD names {}, which is not a file; set it to the path of {FILE_NAME}, or unset it", .0.display())]
     NoFile(PathBuf),
     #[error(
-        "{FILE_NAME} is in none of {}; run `make install`, or set MEGAPIPE_PRELOAD to its path",
+        "the library {FILE_NAME} is in none of {}; run `make install`, or set MEGAPIPE_PRELOAD to its path",
         .0.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ")
     )]
     Nowhere(Vec<PathBuf>),

@@ -14,8 +14,16 @@ mod run;
 mod setup;
 mod top;
 
+const ABOUT: &str = "Carry TCP connections between programs on one host through shared memory";
+
+const FIRST_STEP: &str = "\
+Start here, with both programs of a connection:
+  megapipe run -- SERVER            and, in another shell:
+  megapipe run --stats -- CLIENT
+Then `megapipe top` shows what goes through shared memory. If nothing does: megapipe doctor PROGRAM";
+
 #[derive(Parser)]
-#[command(name = "megapipe", version, about = "Scalable network I/O for Linux servers")]
+#[command(name = "megapipe", version, about = ABOUT, after_help = FIRST_STEP)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,

@@ -14,7 +14,9 @@ use promote::{Options, Place};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 
-/// Bring programs on this host together, so that their connections use shared memory
+/// Run the daemon that gives connections between programs on this host their shared memory
+///
+/// `megapipe run` starts one for its user where none answers; `sudo megapipe setup` enables one for all users.
 ///
 /// Runs in the foreground until SIGTERM or SIGINT. Reads the policy again on SIGHUP, and when a client connects after the file
 /// has changed. Takes over the socket of a systemd
@@ -30,17 +32,17 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Offer metrics at a loopback address such as 127.0.0.1:9464, or at the path of a UNIX socket
+    /// Serve metrics (OpenMetrics over HTTP) at a loopback address such as 127.0.0.1:9464, or at the path of a UNIX socket
     #[arg(long, value_name = "ADDR|PATH")]
     metrics: Option<MetricsAddress>,
 
-    /// Serve this user only, as `megapipe run` starts it: end when the last client has been gone for the time of
-    /// --linger, a monitor of the system answers (without --socket), or this program was replaced; succeed at once if another monitor
-    /// listens
+    /// Serve this user only, as `megapipe run` starts it. Exit once there has been no client for the time of --linger, a
+    /// system monitor answers (without --socket), or this executable was replaced; exit at once, successfully, if another
+    /// monitor listens
     #[arg(long)]
     on_demand: bool,
 
-    /// Seconds without a client after which --on-demand ends
+    /// Seconds without a client after which a monitor with --on-demand exits
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "on_demand")]
     linger: u32,
 
@@ -49,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true, requires = "socket", conflicts_with = "on_demand")]
     check_deserted: bool,
 
-    /// How log lines on stderr look
+    /// Format of the log lines on stderr
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     log_format: LogFormat,
 }
@@ -84,7 +86,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
         return ::monitor::ensure_deserted(path).map_err(|error| error.to_string());
     }
     let inherited = sys::process::activated_listener()
-        .map_err(|error| format!("the service manager's socket cannot be used: {error}"))?;
+        .map_err(|error| format!("the socket from the service manager cannot be used: {error}; check ListenSequentialPacket= in the .socket unit"))?;
     let is_chosen = arguments.socket.is_some();
     let named = arguments.socket.or_else(|| Options::from_environment("monitor").socket);
     // Its clients are configured for that place and do not search the system's.
@@ -124,7 +126,7 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     let is_there = policy.exists();
     if !is_there && policy_optional && !arguments.on_demand && rustix::process::geteuid().is_root() {
         tracing::warn!(
-            "without a policy only root's programs share; write one to {POLICY_FILE}, or name it with --config"
+            "there is no policy at {POLICY_FILE}, so only root's programs share memory; to let users share: sudo megapipe setup"
         );
     }
     let described = if is_there { policy.display().to_string() } else { "built in".to_owned() };

@@ -37,3 +37,30 @@ fn an_unwritable_directory_is_an_error() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/proc/nowhere"));
 }
+
+#[test]
+fn messages_are_the_same_in_every_language() {
+    let typed: [&[&str]; 8] = [
+        &[],
+        &["run", "--help"],
+        &["run", "no-such-program"],
+        &["run", "/etc/passwd"],
+        &["run", "--log", "/nowhere/log", "true"],
+        &["top", "--once", "--socket", "/nowhere/socket"],
+        &["setup", "--allow", "no-such-user"],
+        &["monitor", "--socket", "/proc/nowhere/socket"],
+    ];
+    for arguments in typed {
+        let said = |language: &str| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe"));
+            let variables = ["LANG", "LC_ALL", "LANGUAGE"].map(|name| (name, language));
+            let output = command.args(arguments).envs(variables).output().unwrap();
+            (output.status.code(), output.stdout, output.stderr)
+        };
+        let plain = said("C");
+        assert!(plain.0 != Some(0) || !plain.1.is_empty(), "{arguments:?}");
+        for language in ["POSIX", "de_DE.UTF-8", "C.UTF-8", ""] {
+            assert_eq!(said(language), plain, "{arguments:?} in {language:?}");
+        }
+    }
+}

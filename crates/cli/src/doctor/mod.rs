@@ -28,16 +28,16 @@ mod sysctl;
 mod system;
 mod tun;
 
-/// Show what this system offers, or what stands in the way of one program, and what would mend it
+/// Check this system, or one program, for what keeps connections on TCP, and show how to change that
 ///
-/// Without an argument: what this system offers, what Megapipe uses instead of what is missing, and which monitor this
-/// user's programs reach. With one: that monitor, what its policy allows, whether the library can be loaded into the
-/// program, or is, and the next command to type.
+/// Without an argument: what this system offers, the effect of what is missing, and the monitor that this user's programs
+/// reach. With a program or process: that monitor, what its policy allows, whether the library is or can be loaded into the
+/// program, and the next command to type.
 ///
-/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), or if nothing stands in the program's way; else 1.
+/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), or if nothing keeps the program on TCP; else 1.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A program, looked for in PATH, or the number of a process
+    /// A program, searched for in PATH, or the number of a process
     #[arg(value_name = "PROGRAM|PID")]
     subject: Option<OsString>,
 
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     if let Err(error) = io::stdout().write_all(text.as_bytes()) {
         // A closed pipe (`megapipe doctor | head`) is the reader's wish, not a failure.
         if error.kind() != io::ErrorKind::BrokenPipe {
-            eprintln!("megapipe: cannot write the report: {error}");
+            eprintln!("megapipe doctor: the report cannot be written: {error}");
             return ExitCode::FAILURE;
         }
     }
@@ -106,7 +106,7 @@ fn of_subject(subject: &OsStr, system: &System) -> Result<report::OfSubject, Str
     let (reach, (findings, next)) = match pid {
         Some(pid) => {
             let process = Process::find(pid).ok_or_else(|| {
-                format!("there is no process {pid}; `pgrep -l NAME` finds one, and a program of that name is ./{pid}")
+                format!("there is no process {pid}; `pgrep -l NAME` finds one by its name; for a program file of that name type ./{pid}")
             })?;
             let reach = Reach::find(process.user, process.places(), process.names_monitor());
             let found = process.findings(&reach, system);

@@ -91,14 +91,13 @@ impl Reach {
                 let found = format!("{source}: {}", shares(&who, self.user, &partners));
                 match partners.users.is_empty() && !partners.everybody {
                     true => Finding::note(AREA, NAME, found)
-                        .instead("connections stay on TCP (policy)")
+                        .instead("connections stay on TCP, with the reason `policy`")
                         .remedy(self.setup()),
                     false => Finding::ok(AREA, NAME, found),
                 }
             }
-            Err(error) => {
-                Finding::note(AREA, NAME, error.to_string()).instead("a monitor that runs keeps its old one")
-            }
+            Err(error) => Finding::note(AREA, NAME, error.to_string())
+                .instead("a running monitor keeps the policy that it read before; a new one does not start"),
         }
     }
 

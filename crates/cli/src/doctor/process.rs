@@ -66,10 +66,14 @@ impl Process {
         let library = match programs::library_of(*pid) {
             Ok(library) => library,
             Err(error) => {
-                let unreadable = Finding::note(AREA, "library", format!("unknown: {error}"))
-                    .instead("only its user and root may look")
-                    .remedy(format!("sudo megapipe doctor {pid}"));
-                findings.push(unreadable);
+                let unreadable = Finding::note(AREA, "library", format!("unknown: {error}"));
+                if rustix::process::geteuid().is_root() {
+                    findings.push(
+                        unreadable.instead("the kernel lets not even this root inspect it (ptrace(2))"),
+                    );
+                    return (findings, None);
+                }
+                findings.push(unreadable.instead("only its user and root may inspect it"));
                 return (findings, Some(format!("sudo megapipe doctor {pid}")));
             }
         };
@@ -113,12 +117,12 @@ impl Process {
         let top = |path: &std::path::Path| Some(format!("megapipe top --once --socket {}", path.display()));
         match reach.socket() {
             Some(path) if channels > 0 => {
-                let found = format!("to {}, {promoted} ends promoted", path.display());
+                let found = format!("to {}, {promoted} promoted endpoints", path.display());
                 (Finding::ok(AREA, NAME, found), top(path))
             }
             Some(path) => {
                 let finding = Finding::note(AREA, NAME, "to no monitor")
-                    .instead("it has had no connection with this host that was worth an offer, or it uses another monitor");
+                    .instead("none of its connections within this host had enough traffic yet, or it uses another monitor");
                 (finding, top(path))
             }
             None => {
@@ -142,7 +146,7 @@ impl Process {
                 "it was started with more rights than its caller had (AT_SECURE)",
             )
             .instead("the loader ignores LD_PRELOAD")
-            .remedy("start it as its own user, or see the security module's profile");
+            .remedy("start it directly as its own user, or check the profile of AppArmor or SELinux");
             findings.push(secure);
         }
         (findings, start)
@@ -180,8 +184,8 @@ fn uring(pid: u32) -> Option<Finding> {
         .any(|target| target.as_os_str().as_encoded_bytes() == b"anon_inode:[io_uring]");
     has_ring.then(|| {
         Finding::note(AREA, "io_uring", "it has a ring of its own")
-            .instead("nothing of it is promoted (io_uring)")
-            .remedy("turn that off in the program, for libuv with UV_USE_IO_URING=0")
+            .instead("its connections stay on TCP, with the reason `io_uring`")
+            .remedy("turn io_uring off in the program; for libuv (Node.js): UV_USE_IO_URING=0")
     })
 }
 

@@ -15,7 +15,7 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
     let Inspected { path, library, obstacle } = match inspect(name) {
         Ok(inspected) => inspected,
         Err(message) => {
-            let finding = Finding::missing(AREA, "file", message).instead("nothing can be run");
+            let finding = Finding::missing(AREA, "file", message).instead("there is no program to check");
             return (vec![finding], None);
         }
     };
@@ -37,7 +37,7 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
     let next = match () {
         () if library.is_err() || obstacle.is_some() => None,
         () if !reach.shares() => Some(reach.setup()),
-        () => Some(format!("megapipe run --stats -- {name}   (and the same for the other end)")),
+        () => Some(format!("megapipe run --stats -- {name}   (and the program at the other side likewise)")),
     };
     (findings, next)
 }

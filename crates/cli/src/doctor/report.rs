@@ -160,16 +160,17 @@ fn same_but_name(a: &Finding, b: &Finding) -> bool {
 
 fn push_finding(text: &mut String, names: &str, finding: &Finding, width: usize) {
     let verdict = finding.verdict.name();
+    let indented =
+        |lines: &str| lines.trim_end().replace('\n', &format!("\n{:width$}", "", width = 12 + width));
+    let found = indented(&finding.found);
     if names.len() <= NAME_WIDTH {
-        text.push_str(&format!("  {verdict:<8}{names:<width$}  {}\n", finding.found));
+        text.push_str(&format!("  {verdict:<8}{names:<width$}  {found}\n"));
     } else {
-        text.push_str(&format!("  {verdict:<8}{names}\n{:10}{:<width$}  {}\n", "", "", finding.found));
+        text.push_str(&format!("  {verdict:<8}{names}\n{:10}{:<width$}  {found}\n", "", ""));
     }
-    for (label, line) in [("instead", &finding.instead), ("mend", &finding.remedy)] {
+    for (label, line) in [("effect", &finding.instead), ("remedy", &finding.remedy)] {
         if let Some(line) = line {
-            // Lines for a file.
-            let line = line.replace('\n', &format!("\n{:width$}", "", width = 12 + width));
-            text.push_str(&format!("{:10}{label:>width$}  {line}\n", ""));
+            text.push_str(&format!("{:10}{label:>width$}  {}\n", "", indented(line)));
         }
     }
 }

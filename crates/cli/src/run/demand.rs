@@ -46,8 +46,8 @@ pub(super) fn provide() -> Result<(), String> {
     match outcome {
         Ok(Presence::Found) => Ok(()),
         Ok(Presence::OtherVersion) => {
-            Err("the monitor speaks another version than this program, so connections stay on TCP; restart it: \
-                 systemctl restart megapipe-monitor (one on demand ends by itself 10 s after an upgrade)"
+            Err("the running monitor is of another version than this program, so connections stay on TCP; restart it: \
+                 systemctl restart megapipe-monitor (one that `megapipe run` started exits within 10 s of an upgrade)"
                 .into())
         }
         Ok(Presence::Absent) => {

@@ -44,9 +44,9 @@ impl Environment {
         }
         let when =
             self.check(PROMOTE, "off, observe, auto or eager", |text| When::from_str(text, false).ok())?;
-        self.check(SPIN, "auto, or microseconds", |text| super::spin(text).ok())?;
-        self.check(ONLY, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
-        self.check(NOT, "ports, as in 6379,8080", |text| super::ports(text).ok())?;
+        self.check(SPIN, "auto, or microseconds from 0 to 1000000", |text| super::spin(text).ok())?;
+        self.check(ONLY, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
+        self.check(NOT, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         let stats = self.check(STATS, "1, or 0 for none", stats)?;
         self.check_ports()?;
         let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|_| stats == Some(true));
@@ -56,7 +56,7 @@ impl Environment {
             Some(path) if path.as_os_str().as_bytes().iter().any(|byte| b"./".contains(byte)) => {
                 let path = path.display();
                 return Err(Failure::own(format!(
-                    "MEGAPIPE_LOG={path} is no absolute path; name the file from the root on, or with --log"
+                    "MEGAPIPE_LOG={path} is a relative path, and programs change their directory; set it to an absolute one, or use --log"
                 )));
             }
             _ => {}
@@ -75,7 +75,7 @@ impl Environment {
         match super::recorder::start(log) {
             Ok(address) => self.put(STATS, Some(address)),
             Err(cause) => super::warn(&format!(
-                "no process can be started that prints summaries ({cause}), so programs that a signal ends print none"
+                "the process that prints summaries cannot be started ({cause}), so programs killed by a signal print none"
             )),
         }
     }
@@ -89,7 +89,7 @@ impl Environment {
         let (only, not) = (ports(ONLY), ports(NOT));
         if !only.is_empty() && only.iter().all(|port| not.contains(port)) {
             let message =
-                "each port of --only is one of --not, so that nothing can be promoted; leave one of both out";
+                "--not excludes each port of --only, so nothing can be promoted; drop one of the two options";
             return Err(Failure { status: 2, message: message.into() });
         }
         Ok(())
@@ -114,7 +114,7 @@ impl Environment {
             Some(value) => Ok(Some(value)),
             None => {
                 let value = value.to_string_lossy();
-                Err(Failure::own(format!("{name}={value} means nothing; set it to {expected}, or unset it")))
+                Err(Failure::own(format!("{name}={value} is not valid; set it to {expected}, or unset it")))
             }
         }
     }

@@ -22,14 +22,14 @@ mod signals;
 
 /// Run a program so that its TCP connections with programs on this host use shared memory
 ///
-/// Both ends of a connection have to run this way. What cannot be accelerated stays on TCP. The program takes this
-/// process's place: pid, signals, descriptors and exit status are its own. Each option can be given as a variable of the
-/// environment too, for unit files and containers: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_STATS=1, MEGAPIPE_LOG,
-/// MEGAPIPE_ONLY and MEGAPIPE_NOT; MEGAPIPE_MONITOR is the monitor's socket, MEGAPIPE_PRELOAD the library. Options are
-/// stronger.
+/// Start both programs of a connection this way. A connection that cannot use shared memory stays on TCP. The program
+/// replaces this process: pid, signals, descriptors and exit status are its own. For unit files and containers each option
+/// has a variable of the environment, too: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_STATS=1, MEGAPIPE_LOG,
+/// MEGAPIPE_ONLY and MEGAPIPE_NOT; MEGAPIPE_MONITOR is the monitor's socket, MEGAPIPE_PRELOAD the library. An option
+/// overrides its variable.
 ///
 /// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found, 2 if an
-/// option means nothing.
+/// option is not valid.
 #[derive(clap::Args)]
 #[command(override_usage = "megapipe run [OPTIONS] [--] PROGRAM [ARGUMENTS]...", after_long_help = NOTES)]
 pub(crate) struct Arguments {
@@ -37,11 +37,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WHEN")]
     promote: Option<When>,
 
-    /// Microseconds to look for messages before a sleep; auto learns what pays [default: auto]
+    /// Microseconds to poll for messages before sleeping; auto measures how long that pays [default: auto]
     #[arg(long, value_name = "US|auto", value_parser = spin)]
     spin: Option<String>,
 
-    /// Print a summary when the program ends, and each process that it starts: connections, why some stayed on TCP, messages, bytes, system calls avoided
+    /// Print a summary when the program, and each process that it starts, exits: connections, why some stayed on TCP, messages, bytes, system calls avoided
     #[arg(long)]
     stats: bool,
 
@@ -49,15 +49,15 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
 
-    /// Promote only connections with one of these ports at either end
+    /// Promote only connections with one of these ports on either side
     #[arg(long, value_name = "PORT,..", value_parser = ports)]
     only: Option<String>,
 
-    /// Promote no connections with one of these ports at either end
+    /// Promote no connections with one of these ports on either side
     #[arg(long, value_name = "PORT,..", value_parser = ports)]
     not: Option<String>,
 
-    /// The program, looked for in PATH, and its arguments
+    /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -69,10 +69,10 @@ Examples:
   megapipe run --stats -- redis-benchmark -t get
   megapipe run --only 6379 --log /var/log/mp.log -- server --option
 
-Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so does what was \
-handed to another program (exec, system(3), descriptors in messages); what lies unread then is sent again, or the connection \
-is reset where that cannot be. A program that makes system calls of its own on a promoted socket reads wrong bytes: \
-`--promote observe` finds such programs, and `--not` leaves their ports out.
+Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so do connections \
+that are handed to another program (exec, system(3), descriptors in messages); their unread bytes are sent again, or the \
+connection is reset where that is not possible. A program that bypasses libc with system calls on a promoted socket reads \
+wrong bytes: `--promote observe` finds such programs, and `--not` excludes their ports.
 
 See also: megapipe-doctor(1), megapipe-setup(1), megapipe-top(1), megapipe-monitor(1); docs/run.md in the sources.";
 
@@ -80,9 +80,9 @@ See also: megapipe-doctor(1), megapipe-setup(1), megapipe-top(1), megapipe-monit
 enum When {
     /// Never: the program runs without the library
     Off,
-    /// Never, but count them, and what the library would not have seen
+    /// Never, but count them, and the bytes that bypass the library
     Observe,
-    /// Once they have enough to carry: some messages each way, at more than a hundred a second
+    /// Once there is enough traffic: some messages each way, at more than a hundred a second
     Auto,
     /// At once
     Eager,
@@ -92,7 +92,7 @@ fn spin(text: &str) -> Result<String, String> {
     match text.parse::<u32>() {
         Ok(0..=LONGEST_SPIN) => Ok(text.into()),
         _ if text == "auto" => Ok(text.into()),
-        _ => Err(format!("it has to be auto, or a number of microseconds from 0 to {LONGEST_SPIN}")),
+        _ => Err(format!("expected auto, or a number of microseconds from 0 to {LONGEST_SPIN}")),
     }
 }
 
@@ -101,7 +101,7 @@ fn ports(text: &str) -> Result<String, String> {
     if text.split(',').all(is_port) {
         Ok(text.into())
     } else {
-        Err("it has to be a list of port numbers from 1 to 65535, as in 6379,8080".into())
+        Err("expected a list of port numbers from 1 to 65535, as in 6379,8080".into())
     }
 }
 
@@ -171,7 +171,7 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
     if promote == When::Off {
         if arguments.stats {
             warn(
-                "the program runs without the library (--promote off), which would print the summary of --stats; --promote observe counts and promotes nothing",
+                "no summary is printed, as the program runs without the library (--promote off); to count connections without promoting any: --promote observe",
             );
         }
         environment.leave_out_library();
@@ -179,7 +179,7 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
     }
     let library = library::find()?;
     if let Some(obstacle) = program.obstacle(&library) {
-        warn(&format!("{obstacle}: its connections stay on TCP"));
+        warn(&format!("{obstacle}: its connections stay on TCP; remedy: {}", obstacle.remedy()));
         if !obstacle.bears_library() {
             environment.leave_out_library();
             return Ok((program, environment));

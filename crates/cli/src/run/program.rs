@@ -86,7 +86,7 @@ impl Program {
     pub(super) fn not_found(&self) -> Failure {
         let name = self.name.display();
         let remedy = if self.name.as_bytes().contains(&b'/') {
-            "there is no such file".into()
+            "there is no such file; check the path".into()
         } else {
             let path = std::env::var_os("PATH").unwrap_or(USUAL_PATH.into());
             format!("it is in no directory of PATH ({}); give its path, or set PATH", path.display())
@@ -102,10 +102,11 @@ impl Program {
                 format!("make it executable with chmod +x {path}, unless its file system forbids that")
             }
             io::ErrorKind::NotFound => {
-                "its interpreter or loader is not there; install that, or mend its first line".into()
+                "its interpreter or loader is missing; install that, or correct the first line of the script"
+                    .into()
             }
             io::ErrorKind::ArgumentListTooLong => "give it fewer arguments, or a smaller environment".into(),
-            _ => "see execve(2)".into(),
+            _ => "see man 2 execve".into(),
         };
         Failure { status: 126, message: format!("{path} cannot be executed: {error}; {remedy}") }
     }
@@ -209,15 +210,17 @@ impl Obstacle {
     /// What would bring the library into the program.
     pub(super) fn remedy(&self) -> &'static str {
         match &self.cause {
-            Cause::Static => "link it dynamically, with glibc",
-            Cause::Go => "none; a program in between that uses glibc, such as a proxy, can have it",
-            Cause::Kind => "take its build for this machine's 64-bit processor",
-            Cause::Libc(_) => "take its build for glibc",
+            Cause::Static => "link it dynamically with glibc",
+            Cause::Go => "none for Go; a proxy in front of it that uses glibc can use shared memory",
+            Cause::Kind => "use its build for this machine's 64-bit processor",
+            Cause::Libc(_) => "use its build for glibc",
             Cause::Privileged(_) => {
-                "start it as the user that it becomes, without the bit or the capabilities"
+                "start it directly as the user that it runs as, without that bit or those capabilities"
             }
             Cause::Refused(Refused::OldGlibc(_)) => "run it on a system with a newer glibc",
-            Cause::Refused(Refused::Loader(_)) => "see what ldd says of the program and of the library",
+            Cause::Refused(Refused::Loader(_)) => {
+                "run ldd on the program and on the library, and install what is missing"
+            }
         }
     }
 }
@@ -229,7 +232,7 @@ impl fmt::Display for Obstacle {
             Cause::Static => {
                 write!(formatter, "{path} is linked statically, so no library can be loaded into it")
             }
-            Cause::Go => write!(formatter, "{path} is a Go program, whose system calls no library can see"),
+            Cause::Go => write!(formatter, "{path} is a Go program, which makes system calls without libc"),
             Cause::Kind => write!(formatter, "{path} is for another kind of processor than the library"),
             Cause::Libc(loader) => {
                 write!(
@@ -239,7 +242,7 @@ impl fmt::Display for Obstacle {
                 )
             }
             Cause::Privileged(how) => {
-                write!(formatter, "{path} is {how}, and the loader loads no library of its caller's into it")
+                write!(formatter, "{path} is {how}, so the dynamic loader ignores LD_PRELOAD")
             }
             Cause::Refused(Refused::OldGlibc(found)) => {
                 write!(

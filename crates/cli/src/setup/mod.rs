@@ -21,20 +21,20 @@ pub(crate) use users::described;
 
 /// Let programs share memory on this host: write the monitor's policy, and enable its service
 ///
-/// Without --allow, programs of one user share, root's included. With it, those of the users that it names. What an
-/// earlier setup allowed stays allowed. A policy that somebody else wrote, or edited, is left alone: what to add to it is
-/// printed.
+/// Without --allow, programs of the same user share, root's included. With it, programs of the users that it names do. Users
+/// that an earlier setup allowed stay allowed. A policy file that was not written by setup, or was edited since, is not
+/// changed: setup prints the lines to add.
 ///
-/// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option means nothing.
+/// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option is not valid.
 #[derive(Args)]
 #[command(after_long_help = NOTES)]
 pub(crate) struct Arguments {
-    /// Let programs of user A share with those of user B, whichever connects, at any port; A alone: with each other
+    /// Let programs of user A share with those of user B, whichever connects, at any port; A alone: A's with each other
     #[arg(long, value_name = "A[:B]", value_parser = users::pair)]
     allow: Vec<(String, String)>,
 
-    /// Remove the policy and disable the service, as far as setup made them, and show which programs still run under
-    /// Megapipe
+    /// Remove the policy and disable the service if setup wrote and enabled them, and list the programs that still run
+    /// under Megapipe
     #[arg(long, conflicts_with = "allow")]
     undo: bool,
 }
@@ -50,7 +50,7 @@ See also: megapipe-monitor(1), megapipe-doctor(1); docs/monitor.md in the source
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let outcome = match () {
         () if !rustix::process::geteuid().is_root() => Err(format!(
-            "{POLICY_FILE} and the monitor of this host are root's; type: sudo megapipe setup{}",
+            "only root may write {POLICY_FILE} and enable the monitor's service; type: sudo megapipe setup{}",
             as_typed(&arguments)
         )),
         () if arguments.undo => undo(),
@@ -80,7 +80,7 @@ fn allow(named: &[(String, String)]) -> Result<(), String> {
         Found::Nothing => Written::default(),
         Found::Ours(written) => written,
         Found::Other(why) => {
-            return Err(format!("{POLICY_FILE} {why}, so it stays as it is; {}", by_hand(&pairs)));
+            return Err(format!("{POLICY_FILE} {why}, so setup does not change it; {}", by_hand(&pairs)));
         }
     };
     let service = Service::find();
@@ -91,33 +91,37 @@ fn allow(named: &[(String, String)]) -> Result<(), String> {
     policy.add(&pairs);
     policy.enabled |= matches!(service, Service::Disabled);
     if policy == before {
-        println!("{POLICY_FILE} says so already");
+        println!("{POLICY_FILE} allows this already; it is unchanged");
     } else {
         policy::write(&policy)?;
         println!("wrote {POLICY_FILE}");
     }
     if pairs.is_empty() {
-        println!("  programs of one user share memory, and that includes root's");
+        println!("  programs of the same user share memory; this includes root's");
     }
     for pair in &pairs {
         println!("  {pair}");
     }
     if !policy.same_user {
         // This monitor takes the place of those that `megapipe run` starts, at which they share.
-        println!("  nobody else: for programs of one user, root's included: sudo megapipe setup");
+        println!(
+            "  all others stay on TCP; to let programs of the same user share too, root's included: sudo megapipe setup"
+        );
     }
     service.enable()?;
-    println!("next: start both programs with `megapipe run`, or see `megapipe doctor PROGRAM`");
+    println!(
+        "next: start both programs with `megapipe run -- PROGRAM`; to check one first: megapipe doctor PROGRAM"
+    );
     Ok(())
 }
 
 /// What a policy of somebody else's needs.
 fn by_hand(pairs: &[Pair]) -> String {
     if pairs.is_empty() {
-        return "put this line at its beginning:\nsame_user = true".into();
+        return "add this line at its beginning:\nsame_user = true".into();
     }
     let rules: String = pairs.iter().map(Pair::as_table).collect();
-    format!("put this at its end (a list `allow = [...]` in it takes the rules as its entries):\n{rules}")
+    format!("add this at its end (if it has a list `allow = [...]`, add the rules to that list):\n{rules}")
 }
 
 fn undo() -> Result<(), String> {
@@ -133,17 +137,23 @@ fn undo() -> Result<(), String> {
             }
         }
         Found::Other(why) => {
+            let stop = match Service::find() {
+                Service::Enabled | Service::Disabled => {
+                    format!(", and stop the monitor with: systemctl disable --now {}", service::UNIT)
+                }
+                Service::NotInstalled | Service::NoSystemd => String::new(),
+            };
             return Err(format!(
-                "{POLICY_FILE} {why}, so it stays as it is; remove it with: rm {POLICY_FILE}, and stop its monitor \
-                 with: systemctl disable --now {}",
-                service::UNIT
+                "{POLICY_FILE} {why}, so setup does not remove it; to do so: rm {POLICY_FILE}{stop}"
             ));
         }
     }
     if running.is_empty() {
         println!("no program runs under Megapipe");
     } else {
-        println!("still under Megapipe until they are started anew (what is promoted stays so):");
+        println!(
+            "these programs run under Megapipe until they are started anew; their promoted connections stay in shared memory:"
+        );
         running.iter().for_each(|line| println!("  {line}"));
     }
     Ok(())

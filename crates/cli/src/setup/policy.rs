@@ -101,7 +101,7 @@ pub(super) fn read() -> Result<Found, String> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Found::Nothing),
         Err(error) => return Err(failed(error)),
-        Ok(found) if !found.is_file() => return Ok(Found::Other("is no ordinary file")),
+        Ok(found) if !found.is_file() => return Ok(Found::Other("is not a regular file")),
         Ok(_) => {}
     }
     // Bytes: what is no text was not written here.

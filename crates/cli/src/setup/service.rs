@@ -40,8 +40,8 @@ impl Service {
             Service::Enabled | Service::Disabled => {
                 systemctl(&["enable", "--now", UNIT]).map_err(|said| match super::system_monitor() {
                     Some(pid) => format!(
-                        "{UNIT} is enabled, but not started beside the monitor that listens at {SYSTEM_SOCKET} (pid {pid}), \
-                         which has the policy now; to let systemd's take over: kill {pid}; systemctl start {UNIT}"
+                        "{UNIT} is enabled, but not started, as another monitor listens at {SYSTEM_SOCKET} (pid {pid}); \
+                         that one uses the policy from now on; to replace it by systemd's: kill {pid}; systemctl start {UNIT}"
                     ),
                     None => format!("{UNIT} cannot be started ({said}); see: systemctl status {UNIT}"),
                 })?;
@@ -51,14 +51,14 @@ impl Service {
             }
             Service::NotInstalled => {
                 return Err(format!(
-                    "systemd has no unit {UNIT}, which `make install` and the package bring; until then start the \
+                    "systemd has no unit {UNIT}, which `make install` and the package install; until then start the \
                      monitor with: megapipe monitor"
                 ));
             }
             Service::NoSystemd => match super::system_monitor() {
                 Some(pid) => {
                     println!(
-                        "the monitor at {SYSTEM_SOCKET} (pid {pid}) reads the policy when the next program comes"
+                        "the monitor at {SYSTEM_SOCKET} (pid {pid}) reads the policy when the next program connects"
                     );
                 }
                 None => println!(

@@ -15,7 +15,7 @@ pub(super) struct Pair {
 pub(super) fn pair(text: &str) -> Result<(String, String), String> {
     let (one, other) = text.split_once(':').unwrap_or((text, text));
     if one.is_empty() || other.is_empty() || other.contains(':') {
-        return Err("it has to be one user, or two with a colon between them, as in postgres:www-data".into());
+        return Err("expected one user, or two separated by a colon, as in postgres:www-data".into());
     }
     Ok((one.into(), other.into()))
 }
@@ -82,7 +82,7 @@ fn number(name: &str) -> Result<u32, String> {
         Ok(Some(number)) => Ok(number),
         // The last number stands for no user in system calls.
         Ok(None) => name.parse().ok().filter(|number| *number != u32::MAX).ok_or_else(|| {
-            format!("there is no user '{name}' on this host; `getent passwd` lists them, and a number will do, too")
+            format!("there is no user '{name}' on this host; `getent passwd` lists the users; a number (uid) works, too")
         }),
         Err(error) => Err(format!("the users of this host cannot be read: {error}; name '{name}' by its number")),
     }

@@ -168,7 +168,7 @@ fn what_cannot_run_is_told_with_its_remedy() {
         ("MEGAPIPE_SPIN", "-1", "microseconds"),
         ("MEGAPIPE_ONLY", "http", "6379"),
         ("MEGAPIPE_STATS", "yes", "0 for none"),
-        ("MEGAPIPE_PRELOAD", "/nowhere.so", "no file"),
+        ("MEGAPIPE_PRELOAD", "/nowhere.so", "not a file"),
         ("MEGAPIPE_PRELOAD", "/etc/passwd", "not Megapipe's library"),
         ("MEGAPIPE_PRELOAD", PROGRAM, "not Megapipe's library"),
     ] {
