@@ -13,33 +13,49 @@ mod source;
 mod table;
 mod watch;
 
-/// Show monitors, processes and promoted connections with what goes through them
+/// Show the connections in shared memory, their programs and monitors, and the traffic of each
 ///
-/// Asks the monitors over their sockets, which read the connections' memory without writing to it. A user sees what is
-/// his own; root and the user who runs a monitor see all. Keys: q or Ctrl-C ends, the arrow keys and Page Up and Down
-/// move through the connections. SIGHUP, SIGINT, SIGTERM and the end of its terminal end it, too.
+/// A monitor runs once a program was started with `megapipe run -- PROGRAM`. Users see their own programs; root and the
+/// user who runs a monitor see all. Keys: q or Ctrl-C quits, the arrow keys, Page Up and Page Down scroll through the
+/// connections.
 #[derive(clap::Args)]
+#[command(after_long_help = COLUMNS)]
 pub(crate) struct Arguments {
     /// The monitor's socket [default: $MEGAPIPE_MONITOR; else both /run/megapipe/monitor.sock and
     /// $XDG_RUNTIME_DIR/megapipe/monitor.sock or /tmp/megapipe-UID/monitor.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
 
     /// Print one JSON document instead of the table
     ///
     /// Its fields: schema (1), interval_s, and monitors, each with its totals, refusals by reason, processes, and
-    /// connections with one or two ends. Numbers that nobody can see, and rates without an interval, are null.
+    /// connections with one or two endpoints. Numbers that cannot be read, and rates without an interval, are null.
     #[arg(long, requires = "once")]
     json: bool,
 
-    /// Seconds between two looks, from which rates follow: at least 0.1; with --once less, and 0 looks only once
+    /// Seconds between two readings, over which rates are computed: at least 0.1; with --once any, and 0 for one reading
+    /// without rates
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
+
+/// What the titles of the columns stand for.
+const COLUMNS: &str = "\
+Programs, one a line:
+  CLIENTS      its connections to the monitor
+  AWAKE        how many of them are not asleep in epoll_wait or the like
+  PROMOTED     its endpoints of promoted connections
+  SENT, RECV   messages and bytes a second, all its promoted connections together
+Connections, a line for each endpoint:
+  RECEIVES BY  polling: reads the ring by itself; wake-up: the peer wakes it through the kernel
+  VIA          what carries the next byte it sends: ring (shared memory) or tcp
+  SENT         messages and bytes a second; MESSAGES, BYTES: all that it sent
+  WAKE-UPS     bytes sent through the kernel to wake the peer
+  FULL         how full its ring is";
 
 /// The shortest --interval of a live view: more often nobody can read.
 const LEAST_INTERVAL: Duration = Duration::from_millis(100);
@@ -47,7 +63,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(100);
 fn interval(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(seconds) if (0.0..=3600.0).contains(&seconds) => Ok(seconds),
-        _ => Err("it has to be a number from 0 to 3600".into()),
+        _ => Err("expected a number of seconds from 0 to 3600".into()),
     }
 }
 
@@ -66,12 +82,12 @@ fn show(arguments: Arguments) -> Result<(), String> {
     let interval = Duration::from_secs_f64(arguments.interval);
     let terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !arguments.once && !terminal {
-        return Err("a live view needs a terminal; use --once, or --once --json in scripts".into());
+        return Err("the live view needs a terminal; use --once, or --once --json in scripts".into());
     }
     if !arguments.once && interval < LEAST_INTERVAL {
         let least = LEAST_INTERVAL.as_secs_f64();
         return Err(format!(
-            "a live view looks no more often: give an --interval of at least {least} s, or --once"
+            "the live view needs an --interval of at least {least} s; with --once it may be shorter"
         ));
     }
     let mut sources = Sources::new(arguments.socket);

@@ -17,9 +17,9 @@ use super::watch::{self, Watch};
 
 /// How soon a signal is noticed.
 const SLICE: Duration = Duration::from_millis(100);
-/// Columns, in characters, of processes and of ends; names take what is left.
-const PROCESS_WIDTHS: [u16; 10] = [7, 6, 0, 8, 5, 7, 9, 8, 9, 8];
-const END_WIDTHS: [u16; 12] = [21, 21, 7, 0, 11, 4, 9, 8, 8, 8, 7, 4];
+/// Columns, in characters, of processes and of endpoints; names take what is left.
+const PROCESS_WIDTHS: [u16; 10] = [7, 6, 0, 7, 5, 8, 10, 8, 10, 8];
+const ENDPOINT_WIDTHS: [u16; 12] = [21, 21, 7, 0, 11, 4, 10, 8, 8, 8, 8, 4];
 
 /// What is on the screen.
 struct View {
@@ -125,7 +125,10 @@ impl View {
             heading.push(Line::from(table::refusals(monitor)));
         }
         if let Some(trouble) = &self.trouble {
-            heading.push(Line::styled(format!("these are old: {trouble}"), Modifier::REVERSED));
+            heading.push(Line::styled(
+                format!("the monitor does not answer, so these numbers are old: {trouble}"),
+                Modifier::REVERSED,
+            ));
         }
         let processes = monitors.iter().map(|monitor| monitor.processes.len()).sum::<usize>();
         let third = usize::from(frame.area().height) / 3;
@@ -141,23 +144,22 @@ impl View {
         let lines = monitors.iter().flat_map(|monitor| &monitor.processes).map(table::process);
         grid(frame, middle, &table::PROCESS_TITLES, &PROCESS_WIDTHS, lines);
 
-        let ends =
-            monitors.iter().flat_map(|monitor| &monitor.connections).map(|connection| connection.ends.len());
-        let ends: usize = ends.sum();
+        let connections = monitors.iter().flat_map(|monitor| &monitor.connections);
+        let endpoints: usize = connections.map(|connection| connection.endpoints.len()).sum();
         self.page = usize::from(rest.height.saturating_sub(1)).max(1);
-        self.offset = self.offset.min(ends.saturating_sub(self.page));
-        let lines = monitors.iter().flat_map(|monitor| &monitor.connections).flat_map(table::ends);
-        grid(frame, rest, &table::END_TITLES, &END_WIDTHS, lines.skip(self.offset));
+        self.offset = self.offset.min(endpoints.saturating_sub(self.page));
+        let lines = monitors.iter().flat_map(|monitor| &monitor.connections).flat_map(table::endpoints);
+        grid(frame, rest, &table::ENDPOINT_TITLES, &ENDPOINT_WIDTHS, lines.skip(self.offset));
 
-        let shown =
-            format!("{}-{} of {ends} ends", (self.offset + 1).min(ends), (self.offset + self.page).min(ends));
-        frame.render_widget(Line::from(format!("q quit   arrows, PgUp, PgDn, Home move   {shown}")), keys);
+        let (first, last) = ((self.offset + 1).min(endpoints), (self.offset + self.page).min(endpoints));
+        let shown = format!("{first}-{last} of {endpoints} endpoints");
+        frame.render_widget(Line::from(format!("q quit   arrows, PgUp, PgDn, Home scroll   {shown}")), keys);
     }
 }
 
 /// What goes through it, in bytes a second.
 fn traffic(connection: &Connection) -> u64 {
-    let states = connection.ends.iter().filter_map(|end| end.state.as_ref());
+    let states = connection.endpoints.iter().filter_map(|endpoint| endpoint.state.as_ref());
     states.filter_map(|state| state.sent.bytes_per_s).fold(0, u64::saturating_add)
 }
 

@@ -31,7 +31,7 @@ pub(super) struct MonitorReport {
     pub(super) age_s: f64,
     pub(super) clients: u64,
     pub(super) waiting_offers: u64,
-    pub(super) promoted_ends: u64,
+    pub(super) promoted_endpoints: u64,
     pub(super) segment_bytes: u64,
     pub(super) offers: u64,
     pub(super) granted: u64,
@@ -48,18 +48,18 @@ pub(super) struct Process {
     pub(super) uid: u32,
     pub(super) name: String,
     /// Its clients of the monitor, and how many of them do not sleep.
-    pub(super) channels: u64,
+    pub(super) clients: u64,
     pub(super) awake: u64,
     pub(super) waiting_offers: u64,
-    pub(super) promoted_ends: u64,
+    pub(super) promoted_endpoints: u64,
     pub(super) offers: u64,
     pub(super) granted: u64,
     pub(super) refusals: BTreeMap<&'static str, u64>,
     pub(super) sent: Flow,
-    pub(super) taken: Flow,
+    pub(super) received: Flow,
 }
 
-/// One direction, as one end counts it.
+/// One direction, as one endpoint counts it.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Flow {
     pub(super) messages: u64,
@@ -72,11 +72,11 @@ pub(super) struct Flow {
 pub(super) struct Connection {
     pub(super) age_s: f64,
     /// One if the other is gone, or somebody else's.
-    pub(super) ends: Vec<End>,
+    pub(super) endpoints: Vec<Endpoint>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct End {
+pub(super) struct Endpoint {
     pub(super) address: SocketAddr,
     pub(super) peer: SocketAddr,
     pub(super) cookie: u64,
@@ -86,24 +86,24 @@ pub(super) struct End {
     /// Whether its loop is awake.
     pub(super) awake: Option<bool>,
     /// What its memory says; null if the monitor has no room to look at it.
-    pub(super) state: Option<EndState>,
+    pub(super) state: Option<EndpointState>,
 }
 
 #[derive(Debug, Serialize)]
-pub(super) struct EndState {
-    /// It looks at the ring by itself while its loop is awake; otherwise it waits for bells.
-    pub(super) hot: bool,
+pub(super) struct EndpointState {
+    /// It polls the ring while its loop is awake; otherwise it waits for wake-ups.
+    pub(super) polling: bool,
     /// What carries the next byte it sends: `ring` or `tcp`.
-    pub(super) lane: &'static str,
+    pub(super) via: &'static str,
     pub(super) sent: Flow,
-    pub(super) taken: Flow,
+    pub(super) received: Flow,
     /// Of the bytes sent, those that went through the ring.
     pub(super) sent_ring_bytes: u64,
-    pub(super) bells: u32,
-    pub(super) bells_per_s: Option<u64>,
-    /// How often it went back to the kernel, since its ring was full or it rests from bells.
+    pub(super) wakeups: u32,
+    pub(super) wakeups_per_s: Option<u64>,
+    /// How often it went back to the kernel, since its ring was full or it backs off from wake-ups.
     pub(super) returns_to_tcp: u32,
-    /// Bytes of its ring, and those that the other end has not taken yet.
+    /// Bytes of its ring, and those that the peer has not received yet.
     pub(super) ring_bytes: u64,
     pub(super) ring_fill: Option<u64>,
 }
@@ -145,7 +145,7 @@ impl Flow {
         Flow { messages: words.sent_messages, bytes, ..Flow::default() }
     }
 
-    fn taken(words: &Words) -> Flow {
+    fn received(words: &Words) -> Flow {
         let bytes = words.head.wrapping_add(words.taken_tcp);
         Flow { messages: words.taken_messages, bytes, ..Flow::default() }
     }
@@ -170,19 +170,19 @@ impl Flow {
     }
 }
 
-impl EndState {
-    fn new(end: &Promoted, now: &Words, before: Option<&Words>, seconds: Option<f64>) -> EndState {
+impl EndpointState {
+    fn new(end: &Promoted, now: &Words, before: Option<&Words>, seconds: Option<f64>) -> EndpointState {
         let ring_bytes = u64::from(end.segment_size).saturating_sub(RING_OFFSET as u64);
         // Bells are counted modulo 2^32.
         let bells = before.map(|before| u64::from(now.bells.wrapping_sub(before.bells)));
-        EndState {
-            hot: now.aware && !now.armed && !now.ended,
-            lane: if now.parts.is_multiple_of(2) { "tcp" } else { "ring" },
+        EndpointState {
+            polling: now.aware && !now.armed && !now.ended,
+            via: if now.parts.is_multiple_of(2) { "tcp" } else { "ring" },
             sent: Flow::sent(now).since(before.map(Flow::sent), seconds),
-            taken: Flow::taken(now).since(before.map(Flow::taken), seconds),
+            received: Flow::received(now).since(before.map(Flow::received), seconds),
             sent_ring_bytes: now.tail,
-            bells: now.bells,
-            bells_per_s: bells.and_then(|bells| rate(bells, Some(0), seconds)),
+            wakeups: now.bells,
+            wakeups_per_s: bells.and_then(|bells| rate(bells, Some(0), seconds)),
             returns_to_tcp: now.parts / 2,
             ring_bytes,
             ring_fill: end.tail_taken.map(|taken| now.tail.wrapping_sub(taken).min(ring_bytes)),
@@ -200,18 +200,18 @@ impl MonitorReport {
         let mut connections: BTreeMap<u64, Connection> = BTreeMap::new();
         for end in &now.promoted {
             let words = earlier.get(&end.number).and_then(|end| end.words.as_ref());
-            let state = end.words.map(|now| EndState::new(end, &now, words, seconds_between));
+            let state = end.words.map(|now| EndpointState::new(end, &now, words, seconds_between));
             let client = loops.get(&end.client);
             if let (Some(state), Some(client)) = (&state, client)
                 && let Some(process) = processes.get_mut(&(client.pid, client.uid))
             {
                 process.sent.add(state.sent);
-                process.taken.add(state.taken);
+                process.received.add(state.received);
             }
             let connection = connections
                 .entry(end.number.min(end.other))
-                .or_insert_with(|| Connection { age_s: seconds(end.age_ms), ends: Vec::new() });
-            connection.ends.push(End {
+                .or_insert_with(|| Connection { age_s: seconds(end.age_ms), endpoints: Vec::new() });
+            connection.endpoints.push(Endpoint {
                 address: end.local,
                 peer: end.peer,
                 cookie: end.cookie,
@@ -231,7 +231,7 @@ impl MonitorReport {
             age_s: seconds(totals.age_ms),
             clients: totals.clients,
             waiting_offers: totals.waiting,
-            promoted_ends: totals.promoted,
+            promoted_endpoints: totals.promoted,
             segment_bytes: totals.bytes,
             offers: totals.offers,
             granted: totals.granted,
@@ -251,20 +251,20 @@ fn processes(loops: &[Loop]) -> BTreeMap<(u32, u32), Process> {
             pid: client.pid,
             uid: client.uid,
             name: client.name.to_string(),
-            channels: 0,
+            clients: 0,
             awake: 0,
             waiting_offers: 0,
-            promoted_ends: 0,
+            promoted_endpoints: 0,
             offers: 0,
             granted: 0,
             refusals: by_reason(&Refusals::default()),
             sent: Flow::default(),
-            taken: Flow::default(),
+            received: Flow::default(),
         });
-        process.channels += 1;
+        process.clients += 1;
         process.awake += u64::from(client.asleep == Some(false));
         process.waiting_offers += client.waiting;
-        process.promoted_ends += client.promoted;
+        process.promoted_endpoints += client.promoted;
         process.offers += client.offers;
         process.granted += client.granted;
         for (reason, count) in by_reason(&client.refused) {

@@ -19,13 +19,18 @@ struct Source {
 }
 
 /// All places where monitors are looked for.
-pub(super) struct Sources(Vec<Source>);
+pub(super) struct Sources {
+    /// --socket or MEGAPIPE_MONITOR names the only one.
+    named: Option<PathBuf>,
+    all: Vec<Source>,
+}
 
 impl Sources {
     /// The chosen place, or the usual ones.
     pub(super) fn new(chosen: Option<PathBuf>) -> Sources {
-        let sources = places(chosen).into_iter();
-        Sources(sources.map(|place| Source { place, viewer: None, before: None }).collect())
+        let named = chosen.or_else(|| promote::Options::from_environment("top").socket);
+        let sources = places(named.clone()).into_iter();
+        Sources { all: sources.map(|place| Source { place, viewer: None, before: None }).collect(), named }
     }
 
     /// Asks every monitor; one that has gone is looked for again the next time.
@@ -36,7 +41,7 @@ impl Sources {
     pub(super) fn look(&mut self) -> Result<Report, String> {
         let mut report = Report::new();
         let mut troubles = Vec::new();
-        for source in &mut self.0 {
+        for source in &mut self.all {
             match source.look() {
                 Ok(monitor) => report.add(monitor),
                 Err(error) => {
@@ -45,7 +50,7 @@ impl Sources {
                 }
             }
         }
-        if report.monitors.is_empty() { Err(explain(&troubles)) } else { Ok(report) }
+        if report.monitors.is_empty() { Err(explain(self.named.as_deref(), &troubles)) } else { Ok(report) }
     }
 }
 
@@ -69,7 +74,7 @@ fn is_absence(error: &ViewError) -> bool {
     matches!(error, ViewError::System(error) if matches!(error.kind(), ConnectionRefused | NotFound))
 }
 
-fn explain(troubles: &[(&Path, ViewError)]) -> String {
+fn explain(named: Option<&Path>, troubles: &[(&Path, ViewError)]) -> String {
     let absent: Vec<_> = troubles.iter().filter(|(_, error)| is_absence(error)).collect();
     let paths: Vec<_> = absent.iter().map(|(path, _)| path.display().to_string()).collect();
     let others = troubles.iter().filter(|(_, error)| !is_absence(error));
@@ -77,6 +82,16 @@ fn explain(troubles: &[(&Path, ViewError)]) -> String {
     if !paths.is_empty() {
         text.push(format!("no monitor listens at {}", paths.join(" or at ")));
     }
-    text.push("start one with `megapipe monitor`, or name its socket with --socket".into());
+    let is_forbidden = |error: &ViewError| matches!(error, ViewError::System(error) if error.kind() == io::ErrorKind::PermissionDenied);
+    text.push(match named {
+        _ if troubles.iter().any(|(_, error)| is_forbidden(error)) => {
+            "its user and root may: sudo megapipe top".into()
+        }
+        Some(path) => format!("`megapipe monitor --socket {}` starts one there", path.display()),
+        None => {
+            "`megapipe run -- PROGRAM` starts one; if it listens elsewhere, name its socket with --socket"
+                .into()
+        }
+    });
     text.join("; ")
 }

@@ -1,25 +1,41 @@
 //! The table: the same lines that the live view shows.
 
-use super::report::{Connection, End, Flow, MonitorReport, Process, Report};
+use super::report::{Connection, Endpoint, Flow, MonitorReport, Process, Report};
 
 /// Titles of the columns of processes.
-pub(super) const PROCESS_TITLES: [&str; 10] =
-    ["PID", "UID", "NAME", "CHANNELS", "AWAKE", "ENDS", "OUT MSG/S", "OUT B/S", "IN MSG/S", "IN B/S"];
-/// Titles of the columns of connections: a line for each end.
-pub(super) const END_TITLES: [&str; 12] = [
+pub(super) const PROCESS_TITLES: [&str; 10] = [
+    "PID",
+    "UID",
+    "NAME",
+    "CLIENTS",
+    "AWAKE",
+    "PROMOTED",
+    "SENT MSG/S",
+    "SENT B/S",
+    "RECV MSG/S",
+    "RECV B/S",
+];
+/// Titles of the columns of connections: a line for each endpoint.
+pub(super) const ENDPOINT_TITLES: [&str; 12] = [
     "ADDRESS",
     "PEER",
     "PID",
     "NAME",
-    "STATE",
-    "LANE",
-    "OUT MSG/S",
-    "OUT B/S",
+    "RECEIVES BY",
+    "VIA",
+    "SENT MSG/S",
+    "SENT B/S",
     "MESSAGES",
     "BYTES",
-    "BELLS",
-    "FILL",
+    "WAKE-UPS",
+    "FULL",
 ];
+
+/// What to do where the list of connections is empty.
+const NO_CONNECTION: &str = "\
+no promoted connections; start both programs of one with: megapipe run --stats -- PROGRAM
+(each prints at its exit why its connections stayed on TCP)
+";
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
@@ -30,7 +46,10 @@ pub(super) fn text(report: &Report) -> String {
         text.push_str("\n\n");
         grid(&mut text, &PROCESS_TITLES, monitor.processes.iter().map(process).collect());
         text.push('\n');
-        grid(&mut text, &END_TITLES, monitor.connections.iter().flat_map(ends).collect());
+        grid(&mut text, &ENDPOINT_TITLES, monitor.connections.iter().flat_map(endpoints).collect());
+        if monitor.connections.is_empty() {
+            text.push_str(NO_CONNECTION);
+        }
     }
     text
 }
@@ -38,17 +57,17 @@ pub(super) fn text(report: &Report) -> String {
 /// What the monitor is and has.
 pub(super) fn heading(monitor: &MonitorReport) -> String {
     format!(
-        "monitor {} (pid {}, uid {}, {}): {} clients, {} promoted ends, {}B of segments, {} offers, {} wait, {} granted",
+        "monitor {} (pid {}, uid {}, {}): {} clients, {} promoted endpoints, {}B of shared memory, {} offers: {} granted, {} waiting",
         monitor.socket,
         monitor.pid,
         monitor.uid,
-        if monitor.everybody { "everybody's" } else { "your own" },
+        if monitor.everybody { "shows all users" } else { "shows only your programs" },
         monitor.clients,
-        monitor.promoted_ends,
+        monitor.promoted_endpoints,
         short(monitor.segment_bytes),
         monitor.offers,
-        monitor.waiting_offers,
         monitor.granted,
+        monitor.waiting_offers,
     )
 }
 
@@ -64,37 +83,37 @@ pub(super) fn process(process: &Process) -> Vec<String> {
         process.pid.to_string(),
         process.uid.to_string(),
         process.name.clone(),
-        process.channels.to_string(),
+        process.clients.to_string(),
         process.awake.to_string(),
-        process.promoted_ends.to_string(),
+        process.promoted_endpoints.to_string(),
     ];
     line.extend(rates(&process.sent));
-    line.extend(rates(&process.taken));
+    line.extend(rates(&process.received));
     line
 }
 
-/// A line for each end of a connection.
-pub(super) fn ends(connection: &Connection) -> impl Iterator<Item = Vec<String>> {
-    connection.ends.iter().map(end)
+/// A line for each endpoint of a connection.
+pub(super) fn endpoints(connection: &Connection) -> impl Iterator<Item = Vec<String>> {
+    connection.endpoints.iter().map(endpoint)
 }
 
-fn end(end: &End) -> Vec<String> {
+fn endpoint(endpoint: &Endpoint) -> Vec<String> {
     let mut line = vec![
-        end.address.to_string(),
-        end.peer.to_string(),
-        end.pid.map_or("-".into(), |pid| pid.to_string()),
-        end.name.clone(),
+        endpoint.address.to_string(),
+        endpoint.peer.to_string(),
+        endpoint.pid.map_or("-".into(), |pid| pid.to_string()),
+        endpoint.name.clone(),
     ];
-    match &end.state {
+    match &endpoint.state {
         None => line.extend(std::iter::repeat_n("-".to_owned(), 8)),
         Some(state) => {
-            let awake = if end.awake == Some(false) { " asleep" } else { "" };
-            line.push(format!("{}{awake}", if state.hot { "hot" } else { "cold" }));
-            line.push(state.lane.into());
+            let asleep = endpoint.awake == Some(false);
+            line.push(if state.polling && !asleep { "polling" } else { "wake-up" }.into());
+            line.push(state.via.into());
             line.extend(rates(&state.sent));
             line.push(short(state.sent.messages));
             line.push(short(state.sent.bytes));
-            line.push(state.bells.to_string());
+            line.push(state.wakeups.to_string());
             line.push(state.ring_fill.map_or("-".into(), |fill| {
                 format!("{}%", fill.saturating_mul(100) / state.ring_bytes.max(1))
             }));
@@ -127,7 +146,7 @@ pub(super) fn short(number: u64) -> String {
 
 /// Whether a column begins at its left; numbers end at its right.
 pub(super) fn is_left(title: &str) -> bool {
-    matches!(title, "NAME" | "ADDRESS" | "PEER" | "STATE" | "LANE")
+    matches!(title, "NAME" | "ADDRESS" | "PEER" | "RECEIVES BY" | "VIA")
 }
 
 /// Columns as wide as what is in them; all but names and addresses to the right.
