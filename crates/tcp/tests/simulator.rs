@@ -353,6 +353,7 @@ impl World {
     fn invariants(&mut self) {
         for side in 0..2 {
             let host = &self.net.sides[side].host;
+            assert!(host.pages_match(), "store and engine are apart");
             let flows: Vec<Flow> = host.live_flows().collect();
             for flow in flows {
                 let Some(info) = host.info(flow) else { continue };

@@ -260,6 +260,22 @@ fn eviction() {
     assert_eq!(read(&mut trace, flow, 10_000), 5_000);
 }
 
+/// What is evicted gives its pages back, also if a range did not begin where its page does: else
+/// the bytes in order would be refused for ever.
+#[test]
+fn eviction_frees_whole_pages() {
+    for start in [3_248, 4_001, 7_300] {
+        let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_pages = 1, ",sackOK");
+        // The peer's number 3,248 begins a page.
+        trace.send(&format!(". {start}:{}(40) ack 1", start + 40));
+        trace.expect(&[&format!(". 1:1(0) ack 1 <sack {start}:{}>", start + 40)]);
+        trace.send(". 1:1001(1000) ack 1");
+        trace.expect(&[". 1:1(0) ack 1001"]);
+        assert_eq!(read(&mut trace, flow, 10_000), 1_000);
+        assert!(trace.host.pages_match());
+    }
+}
+
 /// A FIN out of order counts when all before it is there (RFC 9293, 3.10.7.4, eighth).
 #[test]
 fn early_fin() {

@@ -94,8 +94,9 @@ pub(crate) trait Keep {
     fn has_room(&mut self, slot: u32, span: Span) -> bool;
     /// What becomes of the payload of segment `index` of the burst.
     fn verdict(&mut self, index: usize, verdict: Verdict);
-    /// The engine forgets out-of-order bytes; the store must, too.
-    fn evict(&mut self, slot: u32, span: Span);
+    /// The engine forgets out-of-order bytes; the store must, too. Nothing is needed from `end` on,
+    /// where a page may lie that the forgotten range only began in.
+    fn evict(&mut self, slot: u32, end: Seq);
     /// Everything that the flow has sent before this is acknowledged.
     fn acknowledged(&mut self, slot: u32, upto: Seq);
 }

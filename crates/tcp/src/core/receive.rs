@@ -82,15 +82,15 @@ impl<C: Control> Stack<C> {
     /// acknowledged (RFC 2018, 8).
     fn make_room(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
         while !keep.has_room(slot, fresh) {
-            let cold = self.flows[slot].cold;
-            if cold == NO_COLD {
+            let hot = &self.flows[slot];
+            if hot.cold == NO_COLD {
                 return false;
             }
-            match self.colds[cold].held.last().copied() {
+            let held = &mut self.colds[hot.cold].held;
+            match held.last() {
                 Some(last) if last.span.start.after(fresh.start) => {
-                    let held = &mut self.colds[cold].held;
                     held.drain(held.len() - 1, 1);
-                    keep.evict(slot, last.span);
+                    keep.evict(slot, held.last().map_or(hot.rcv_nxt, |last| last.span.end));
                 }
                 _ => return false,
             }
@@ -138,8 +138,8 @@ impl<C: Control> Stack<C> {
             if first == HELD_RANGES {
                 return false;
             }
-            let last = cold.held.remove(HELD_RANGES - 1);
-            keep.evict(slot, last.span);
+            cold.held.remove(HELD_RANGES - 1);
+            keep.evict(slot, cold.held[HELD_RANGES - 2].span.end);
         }
         cold.held.insert(first, merged);
         true

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::Host;
 use crate::control::Control;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
-use crate::core::flow::flag;
+use crate::core::flow::{NO_COLD, flag};
 use crate::core::listen::Pattern;
+use crate::core::seq::{Seq, Span};
 use crate::core::state::State;
 use crate::event::{Answer, Ask, Failure, Flow, Listener};
 use crate::time::Time;
@@ -227,6 +228,30 @@ impl<C: Control> Host<C> {
     /// Whether [`output`](Host::output) has something to send now.
     pub fn has_output(&self) -> bool {
         self.stack.has_output() || !self.answers.pending.is_empty()
+    }
+
+    /// For tests: whether the pages of received bytes are those that connections need: with bytes
+    /// that are unread or out of order, or where the next byte goes.
+    pub fn pages_match(&self) -> bool {
+        self.live_flows().filter_map(|flow| self.stack.slot(flow)).all(|slot| {
+            let hot = &self.stack.flows[slot];
+            if hot.has(flag::FIN_RECEIVED) {
+                // Bytes beyond the FIN go with the connection.
+                return true;
+            }
+            let held = if hot.cold == NO_COLD { &[] } else { &self.stack.colds[hot.cold].held[..] };
+            let mut needed = Vec::new();
+            for span in held.iter().map(|held| held.span) {
+                needed.extend(super::store::pages_of(span));
+            }
+            let unread: Vec<Seq> = super::store::pages_of(Span::new(hot.rcv_read, hot.rcv_nxt)).collect();
+            needed.extend(&unread);
+            let next = super::store::pages_of(Span::new(hot.rcv_nxt, hot.rcv_nxt + 1)).next();
+            let stored: Vec<Seq> =
+                self.store.received.starts(&self.store.streams[slot as usize].received).collect();
+            needed.iter().all(|page| stored.contains(page))
+                && stored.iter().all(|page| needed.contains(page) || Some(*page) == next)
+        })
     }
 
     /// Pages of the pools for received and for sent bytes that nobody uses.

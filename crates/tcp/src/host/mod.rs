@@ -254,11 +254,11 @@ impl Keep for Keeper<'_> {
         }
     }
 
-    fn evict(&mut self, slot: u32, span: Span) {
+    fn evict(&mut self, slot: u32, end: Seq) {
         if planted(Bug::EvictionUntold) {
             return;
         }
-        self.store.received.truncate(&mut self.store.streams[slot as usize].received, span.start);
+        self.store.received.truncate(&mut self.store.streams[slot as usize].received, end);
     }
 
     fn acknowledged(&mut self, slot: u32, upto: Seq) {

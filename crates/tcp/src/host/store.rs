@@ -148,6 +148,12 @@ impl Pages {
         }
     }
 
+    /// First bytes of the stream's pages.
+    pub(crate) fn starts(&self, stream: &Stream) -> impl Iterator<Item = Seq> {
+        let node = |at: u32| (at != NIL).then(|| &self.nodes[at as usize]);
+        std::iter::successors(node(stream.first), move |last| node(last.next)).map(|node| node.start)
+    }
+
     /// Drops everything.
     pub(crate) fn clear(&mut self, stream: &mut Stream) {
         self.free_list(stream.first);
@@ -193,6 +199,13 @@ impl Pages {
         stream.cursor = page;
         Some(page)
     }
+}
+
+/// First bytes of the pages that a span lies in.
+pub(crate) fn pages_of(span: Span) -> impl Iterator<Item = Seq> {
+    let first = page_of(span.start);
+    let count = if span.is_empty() { 0 } else { (page_of(span.end - 1) - first) / PAGE + 1 };
+    (0..count).map(move |page| first + page * PAGE)
 }
 
 fn page_of(position: Seq) -> Seq {
