@@ -540,7 +540,7 @@ impl Meeting {
         // Everyday ones, and those that a flood would repeat, only where they are asked for.
         let quiet = matches!(reason, Reason::NoPeer | Reason::OtherUser | Reason::Rate | Reason::NoMonitor);
         if quiet || !self.logged.take(LOGGED_PER_SECOND, LOGGED_PER_SECOND, now) {
-            tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "refused");
+            tracing::debug!(client = party.client.0, token = party.token.get(), %reason, "an offered connection stays on TCP");
         } else {
             tracing::info!(
                 client = party.client.0,
@@ -549,7 +549,7 @@ impl Meeting {
                 name = client.name(),
                 token = party.token.get(),
                 %reason,
-                "refused"
+                "an offered connection stays on TCP"
             );
         }
     }

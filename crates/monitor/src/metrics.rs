@@ -63,16 +63,24 @@ impl Metrics {
         let registry = &mut metrics.registry;
         let levels = &metrics.levels;
         registry.register("offers", "Offers taken from clients", metrics.offers.clone());
-        registry.register("matches", "Connections whose two ends got their memory", metrics.matches.clone());
+        registry.register(
+            "matches",
+            "Connections whose two endpoints got their memory",
+            metrics.matches.clone(),
+        );
         registry.register("refusals", "Offers refused, by reason", metrics.refusals.clone());
-        let help = "Clients cut off because they broke the protocol";
+        let help = "Clients disconnected because they broke the protocol";
         registry.register("protocol_errors", help, metrics.protocol_errors.clone());
         registry.register("reloads", "Readings of the policy after the first", metrics.reloads.clone());
         registry.register("clients", "Clients connected", levels.clients.clone());
-        registry.register("waiting_offers", "Offers that wait for the other end", levels.waiting.clone());
-        let help = "Ends of promoted connections that live; two to a connection";
-        registry.register("promoted_ends", help, levels.promoted.clone());
-        registry.register("segment_bytes", "Bytes of the segments of all of them", levels.bytes.clone());
+        registry.register(
+            "waiting_offers",
+            "Offers that wait for the other endpoint's",
+            levels.waiting.clone(),
+        );
+        let help = "Endpoints of live promoted connections; two to a connection";
+        registry.register("promoted_endpoints", help, levels.promoted.clone());
+        registry.register("segment_bytes", "Bytes of shared memory of all of them", levels.bytes.clone());
         // A reason that has not occurred is a zero, not an absence.
         for reason in Reason::OF_MONITOR {
             drop(metrics.refusals.get_or_create(&Refusal { reason: Label(reason) }));

@@ -142,7 +142,7 @@ impl Summary {
             write!(to, ", {times} {reason}")?;
         }
         if connections == 0 {
-            write!(to, ", without those of its parent")?;
+            write!(to, ", not counting those inherited from its parent")?;
         }
         if self.corrupt > 0 {
             write!(to, "; {} reset over invalid ring state of the peer", self.corrupt)?;

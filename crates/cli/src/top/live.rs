@@ -150,6 +150,10 @@ impl View {
         self.offset = self.offset.min(endpoints.saturating_sub(self.page));
         let lines = monitors.iter().flat_map(|monitor| &monitor.connections).flat_map(table::endpoints);
         grid(frame, rest, &table::ENDPOINT_TITLES, &ENDPOINT_WIDTHS, lines.skip(self.offset));
+        if endpoints == 0 && rest.height > 1 {
+            let below = Rect { y: rest.y + 1, height: rest.height - 1, ..rest };
+            frame.render_widget(Paragraph::new(table::NO_CONNECTION), below);
+        }
 
         let (first, last) = ((self.offset + 1).min(endpoints), (self.offset + self.page).min(endpoints));
         let shown = format!("{first}-{last} of {endpoints} endpoints");

@@ -32,7 +32,7 @@ pub(super) const ENDPOINT_TITLES: [&str; 12] = [
 ];
 
 /// What to do where the list of connections is empty.
-const NO_CONNECTION: &str = "\
+pub(super) const NO_CONNECTION: &str = "\
 no promoted connections; start both programs of one with: megapipe run --stats -- PROGRAM
 (each prints at its exit why its connections stayed on TCP)
 ";
