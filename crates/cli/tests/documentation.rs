@@ -20,6 +20,9 @@ fn man_pages_and_completions_are_written() {
     assert!(page.contains("\\-\\-once") && page.contains("\\-\\-interval") && page.contains("Ctrl"));
     let page = read("man/megapipe-run.1");
     assert!(page.contains("\\-\\-promote") && page.contains("MEGAPIPE_STATS"), "{page}");
+    for reason in promote::Reason::ALL {
+        assert!(page.contains(&reason.word().replace('-', "\\-")), "{reason}: {page}");
+    }
     for path in ["completions/megapipe.bash", "completions/_megapipe", "completions/megapipe.fish"] {
         assert!(read(path).contains("doctor"), "{path}");
         assert!(read(path).contains("interval"), "{path}");

@@ -69,6 +69,26 @@ Examples:
   megapipe run --stats -- redis-benchmark -t get
   megapipe run --only 6379 --log /var/log/mp.log -- server --option
 
+Why a connection stays on TCP, one word in the summary of --stats:
+  no-peer         the other program is not under `megapipe run`, or under another monitor
+  other-user      it is another user's: sudo megapipe setup --allow A:B
+  policy          /etc/megapipe/monitor.toml does not let the two share
+  quota           a user has all the memory, offers or clients of the policy's [limits]
+  rate            too many offers a second; it is offered again
+  no-memory       memory, mappings or descriptors have run out
+  other-host      the peer is on another host
+  closed-early    it was closed before it could be promoted
+  no-monitor      no monitor answered: megapipe doctor
+  version         the monitor is of another version: systemctl restart megapipe-monitor
+  little-traffic  too few messages for shared memory to pay
+  observe, ports  excluded by --promote observe, --only or --not
+  option          it uses an option or urgent data that only the kernel has
+  io_uring        the program uses io_uring
+  bypass          bytes bypassed the library: exclude the port with --not
+  shared          several processes or epoll sets use it
+  busy            a call was in progress whenever it could have been promoted
+  confined        the process forbids itself system calls (seccomp)
+
 Limits: static programs, most Go programs, setuid programs and programs that use io_uring stay on TCP, and so do connections \
 that are handed to another program (exec, system(3), descriptors in messages); their unread bytes are sent again, or the \
 connection is reset where that is not possible. A program that bypasses libc with system calls on a promoted socket reads \
