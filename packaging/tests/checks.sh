@@ -40,4 +40,4 @@ promoted() {
     megapipe top --once
     return 1
 }
-in_rings() { [ "$(megapipe top --once --interval 0 --json | grep -o '"via": *"ring"' | wc -l)" -ge "$1" ]; }
+in_rings() { [ "$(megapipe top --once --interval 0 --json | grep -o '"lane": *"ring"' | wc -l)" -ge "$1" ]; }

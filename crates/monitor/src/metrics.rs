@@ -79,7 +79,7 @@ impl Metrics {
             levels.waiting.clone(),
         );
         let help = "Endpoints of live promoted connections; two to a connection";
-        registry.register("promoted_endpoints", help, levels.promoted.clone());
+        registry.register("promoted_ends", help, levels.promoted.clone());
         registry.register("segment_bytes", "Bytes of shared memory of all of them", levels.bytes.clone());
         // A reason that has not occurred is a zero, not an absence.
         for reason in Reason::OF_MONITOR {

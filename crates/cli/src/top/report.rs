@@ -31,6 +31,7 @@ pub(super) struct MonitorReport {
     pub(super) age_s: f64,
     pub(super) clients: u64,
     pub(super) waiting_offers: u64,
+    #[serde(rename = "promoted_ends")]
     pub(super) promoted_endpoints: u64,
     pub(super) segment_bytes: u64,
     pub(super) offers: u64,
@@ -48,14 +49,17 @@ pub(super) struct Process {
     pub(super) uid: u32,
     pub(super) name: String,
     /// Its clients of the monitor, and how many of them do not sleep.
+    #[serde(rename = "channels")]
     pub(super) clients: u64,
     pub(super) awake: u64,
     pub(super) waiting_offers: u64,
+    #[serde(rename = "promoted_ends")]
     pub(super) promoted_endpoints: u64,
     pub(super) offers: u64,
     pub(super) granted: u64,
     pub(super) refusals: BTreeMap<&'static str, u64>,
     pub(super) sent: Flow,
+    #[serde(rename = "taken")]
     pub(super) received: Flow,
 }
 
@@ -72,6 +76,7 @@ pub(super) struct Flow {
 pub(super) struct Connection {
     pub(super) age_s: f64,
     /// One if the other is gone, or somebody else's.
+    #[serde(rename = "ends")]
     pub(super) endpoints: Vec<Endpoint>,
 }
 
@@ -92,14 +97,19 @@ pub(super) struct Endpoint {
 #[derive(Debug, Serialize)]
 pub(super) struct EndpointState {
     /// It polls the ring while its loop is awake; otherwise it waits for wake-ups.
+    #[serde(rename = "hot")]
     pub(super) polling: bool,
     /// What carries the next byte it sends: `ring` or `tcp`.
+    #[serde(rename = "lane")]
     pub(super) via: &'static str,
     pub(super) sent: Flow,
+    #[serde(rename = "taken")]
     pub(super) received: Flow,
     /// Of the bytes sent, those that went through the ring.
     pub(super) sent_ring_bytes: u64,
+    #[serde(rename = "bells")]
     pub(super) wakeups: u32,
+    #[serde(rename = "bells_per_s")]
     pub(super) wakeups_per_s: Option<u64>,
     /// How often it went back to the kernel, since its ring was full or it backs off from wake-ups.
     pub(super) returns_to_tcp: u32,

@@ -319,7 +319,7 @@ fn threads_that_close_at_once_leave_nothing_with_the_monitor() {
     until("the monitor counts nothing any more", || {
         let told = monitor();
         let left = |what: &str| told[what].as_u64().unwrap();
-        (left("promoted_endpoints") + left("waiting_offers") + left("segment_bytes") == 0).then_some(())
+        (left("promoted_ends") + left("waiting_offers") + left("segment_bytes") == 0).then_some(())
     });
     child.child().stdin.take().unwrap().write_all(b"go on\n").unwrap();
     assert!(child.child().wait().unwrap().success());

@@ -204,10 +204,10 @@ fn numbers_are_those_of_what_was_sent() {
         let connections = seen["monitors"][0]["connections"].as_array().unwrap();
         connections.len() == 2
             && connections.iter().zip(TRAFFIC).all(|(connection, (messages, bytes))| {
-                let ends = connection["endpoints"].as_array().unwrap();
+                let ends = connection["ends"].as_array().unwrap();
                 ends.len() == 2
                     && ends.iter().all(|end| {
-                        ["sent", "received"].iter().all(|way| {
+                        ["sent", "taken"].iter().all(|way| {
                             end["state"][way]["messages"] == messages
                                 && end["state"][way]["bytes"] == messages * bytes
                         })
@@ -226,7 +226,7 @@ fn numbers_are_those_of_what_was_sent() {
     assert_eq!(told["pid"], monitor.child().id());
     assert_eq!(told["everybody"], true);
     for (field, value) in
-        [("clients", 2), ("promoted_endpoints", 4), ("offers", 4), ("granted", 4), ("waiting_offers", 0)]
+        [("clients", 2), ("promoted_ends", 4), ("offers", 4), ("granted", 4), ("waiting_offers", 0)]
     {
         assert_eq!(told[field], value, "{field}: {told:#}");
     }
@@ -237,19 +237,14 @@ fn numbers_are_those_of_what_was_sent() {
     for pid in [server.pid(), client.pid()] {
         let of_pid = |process: &&Value| process["pid"] == pid;
         let process = told["processes"].as_array().unwrap().iter().find(of_pid).unwrap();
-        assert_eq!(process["clients"], 1);
-        assert_eq!(process["promoted_endpoints"], 2);
-        assert_eq!(
-            (&process["sent"]["bytes"], &process["received"]["bytes"]),
-            (&total.into(), &total.into())
-        );
+        assert_eq!(process["channels"], 1);
+        assert_eq!(process["promoted_ends"], 2);
+        assert_eq!((&process["sent"]["bytes"], &process["taken"]["bytes"]), (&total.into(), &total.into()));
         // Long enough without traffic.
         assert_eq!(process["sent"]["messages_per_s"], 0);
     }
     for (connection, (messages, _)) in told["connections"].as_array().unwrap().iter().zip(TRAFFIC) {
-        let [one, other] = connection["endpoints"].as_array().unwrap().as_slice() else {
-            panic!("{connection}")
-        };
+        let [one, other] = connection["ends"].as_array().unwrap().as_slice() else { panic!("{connection}") };
         assert_eq!((&one["address"], &one["peer"]), (&other["peer"], &other["address"]));
         assert_ne!(one["pid"], other["pid"]);
         for end in [one, other] {
@@ -260,7 +255,7 @@ fn numbers_are_those_of_what_was_sent() {
             let (in_ring, all) = (&state["sent_ring_bytes"], &state["sent"]["bytes"]);
             assert!(in_ring.as_u64() > Some(0) && in_ring.as_u64() <= all.as_u64(), "{end:#}");
             let rested = state["returns_to_tcp"] != 0;
-            assert_eq!(state["via"] == "tcp", rested, "{end:#}");
+            assert_eq!(state["lane"] == "tcp", rested, "{end:#}");
             assert!(!rested || messages > 100, "{end:#}");
         }
     }
@@ -274,7 +269,7 @@ fn numbers_are_those_of_what_was_sent() {
     until("the client's end", || {
         let seen = place.json();
         let gone = seen["monitors"][0]["processes"].as_array().unwrap().len() == 1;
-        let ends = |connection: &Value| connection["endpoints"].as_array().unwrap().len();
+        let ends = |connection: &Value| connection["ends"].as_array().unwrap().len();
         let one = seen["monitors"][0]["connections"].as_array().unwrap().iter().all(|each| ends(each) == 1);
         if gone && one { Ok(()) } else { Err(seen) }
     });
@@ -288,7 +283,7 @@ fn a_monitor_without_promotions_is_shown() {
     let seen = place.json();
     let told = &seen["monitors"][0];
     assert_eq!(told["socket"], place.socket().to_str().unwrap());
-    assert_eq!((&told["clients"], &told["promoted_endpoints"]), (&0.into(), &0.into()));
+    assert_eq!((&told["clients"], &told["promoted_ends"]), (&0.into(), &0.into()));
     assert_eq!((&told["connections"], &told["processes"]), (&Value::Array(vec![]), &Value::Array(vec![])));
     let table = place.top(&["--once", "--interval", "0"]);
     let table = String::from_utf8(table.stdout).unwrap();
@@ -464,7 +459,7 @@ fn hostile_memory_is_shown_within_bounds() {
         });
         for _ in 0..5 {
             let seen = place.json();
-            for end in seen["monitors"][0]["connections"][0]["endpoints"].as_array().unwrap() {
+            for end in seen["monitors"][0]["connections"][0]["ends"].as_array().unwrap() {
                 let state = &end["state"];
                 assert!(state["ring_fill"].as_u64().unwrap() <= state["ring_bytes"].as_u64().unwrap());
                 // As much as 2^48 in the twentieth of a second.

@@ -229,7 +229,7 @@ fn clients_that_are_killed_anywhere_leave_nothing() {
         assert_eq!(metric(&running.place, "waiting_offers"), 0);
         assert_eq!(metric(&running.place, "segment_bytes"), 0);
         promote(&mut a, &mut b, 1 + kill);
-        await_metric(&running.place, "promoted_endpoints", 0);
+        await_metric(&running.place, "promoted_ends", 0);
         matches = metric(&running.place, "matches_total");
     }
     drop((a, b));

@@ -84,13 +84,13 @@ fn withdrawals_and_departures_leave_nothing() {
     offer(&mut b, 1, &far);
     granted(&mut a);
     granted(&mut b);
-    assert_eq!(metric(&running.place, "promoted_endpoints"), 2);
+    assert_eq!(metric(&running.place, "promoted_ends"), 2);
     assert_eq!(metric(&running.place, "segment_bytes"), 2 * 256 * 1024);
     assert_eq!(metric(&running.place, "matches_total"), 1);
     b.withdraw(token(1));
-    await_metric(&running.place, "promoted_endpoints", 1);
+    await_metric(&running.place, "promoted_ends", 1);
     drop(a);
-    await_metric(&running.place, "promoted_endpoints", 0);
+    await_metric(&running.place, "promoted_ends", 0);
     assert_eq!(metric(&running.place, "clients"), 1);
     drop(b);
     running.end();

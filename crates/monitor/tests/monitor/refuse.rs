@@ -203,7 +203,7 @@ fn without_descriptors_to_spare_connections_stay_on_tcp() {
         let (running, mut a) = Running::start(SHARE);
         let mut b = running.client("b");
         promote(&mut a, &mut b, 1);
-        await_metric(&running.place, "promoted_endpoints", 0);
+        await_metric(&running.place, "promoted_ends", 0);
         // Other threads of the monitor close what that took, and each would leave one more.
         process::await_closes();
         let (near, far) = connection("127.0.0.1", "127.0.0.1");

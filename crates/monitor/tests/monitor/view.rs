@@ -73,12 +73,12 @@ fn everything_is_told_page_by_page() {
 
     // What is over is told no more, and the other end's memory is no longer looked at.
     b.withdraw(token(1));
-    await_metric(&running.place, "promoted_endpoints", 199);
+    await_metric(&running.place, "promoted_ends", 199);
     let seen = view.look().unwrap();
     assert_eq!(seen.promoted.len(), 199);
     assert_eq!(end(&seen, told.number).tail_taken, None);
     drop(b);
-    await_metric(&running.place, "promoted_endpoints", 100);
+    await_metric(&running.place, "promoted_ends", 100);
     let seen = view.look().unwrap();
     assert_eq!((seen.promoted.len(), seen.loops.len()), (100, 2));
     drop((a, first, view));
@@ -102,10 +102,10 @@ fn what_is_over_is_unmapped() {
         drop(grants);
         assert_eq!(segments(), 20);
         (1..=5).for_each(|number| a.withdraw(token(number)));
-        await_metric(&running.place, "promoted_endpoints", 15);
+        await_metric(&running.place, "promoted_ends", 15);
         assert_eq!(segments(), 15);
         drop((a, b));
-        await_metric(&running.place, "promoted_endpoints", 0);
+        await_metric(&running.place, "promoted_ends", 0);
         assert_eq!(segments(), 0);
         drop(first);
         running.end();
