@@ -18,6 +18,9 @@ use tcp::{
 const SERVER: u16 = 7;
 /// Virtual time in which every world ends.
 const BOUND: Duration = Duration::from_secs(4 * 3600);
+/// How long programs may have nothing to do where nothing is lost and nobody pauses: a delayed
+/// acknowledgement, and 10 ms.
+const LATE: Duration = Duration::from_millis(50);
 
 /// One endpoint's program.
 struct End {
@@ -52,7 +55,11 @@ struct World {
     talks: Vec<Talk>,
     listener: Option<Listener>,
     v6: bool,
+    /// Without faults, pauses and want of memory.
+    calm: bool,
     started: Time,
+    /// When a program last had something to do.
+    busy_at: Time,
     writes: u64,
     /// Pages for received and for sent bytes of each host.
     pages: [(usize, usize); 2],
@@ -94,14 +101,14 @@ fn faults(random: &mut Random) -> Faults {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, calm: bool) -> World {
         let mut random = Random::new(seed);
         let v6 = random.chance(0.5);
         let mtu = [576, 1280, 1500, 9000][random.below(4) as usize].max(if v6 { 1280 } else { 0 });
         let offloads = random.chance(0.6);
         let capabilities =
             Capabilities { mtu, checksum: offloads, segment: if offloads { 65_535 } else { 0 } };
-        let profile = if random.chance(0.7) { Profile::wan() } else { Profile::lan() };
+        let profile = if random.chance(0.7) || calm { Profile::wan() } else { Profile::lan() };
         // Two hours of silence tell nothing new.
         let profile = Profile {
             keep_alive: Duration::from_secs(20),
@@ -109,7 +116,7 @@ impl World {
             ..profile
         };
         let wraps = random.chance(0.5);
-        let starved = random.chance(0.2);
+        let starved = random.chance(0.2) && !calm;
         let count = 1 + random.below(6) as usize;
         let configs = [0, 1].map(|side| {
             let mut config: Config = config(side, capabilities);
@@ -139,13 +146,23 @@ impl World {
         let pages = configs.each_ref().map(|config| (config.limits.receive_pages, config.limits.send_pages));
         let mut net = Net::new(configs, seed);
         for side in 0..2 {
-            let faults = if random.chance(0.8) { faults(&mut random) } else { Faults::default() };
+            let faults = if random.chance(0.8) && !calm { faults(&mut random) } else { Faults::default() };
             net.set_faults(side, faults);
         }
         let listener = net.listen();
         let started = net.now;
-        let mut world =
-            World { net, random, talks: Vec::new(), listener: Some(listener), v6, started, writes: 0, pages };
+        let mut world = World {
+            net,
+            random,
+            talks: Vec::new(),
+            listener: Some(listener),
+            v6,
+            calm,
+            started,
+            busy_at: started,
+            writes: 0,
+            pages,
+        };
         for number in 0..count {
             world.begin(number, starved);
         }
@@ -153,6 +170,7 @@ impl World {
     }
 
     fn begin(&mut self, number: usize, starved: bool) {
+        let calm = self.calm;
         let random = &mut self.random;
         let most = if starved { 17 } else { 21 };
         let mut size = || if random.chance(0.1) { 0 } else { log_uniform(random, most) };
@@ -167,7 +185,7 @@ impl World {
                 to_receive: sizes[1 - side],
                 received: 0,
                 chunk: (log_uniform(random, 16).max(longest)) as usize,
-                pauses: random.chance(0.3),
+                pauses: random.chance(0.3) && !calm,
                 write_at: Time::default(),
                 read_at: Time::default(),
                 abort_after: None,
@@ -365,6 +383,9 @@ impl World {
         }
         let time = self.net.now.since(self.started);
         assert!(time < BOUND, "no end after {time:?}: {:?}", self.stuck());
+        let idle = self.net.now.since(self.busy_at);
+        let late = self.calm && !self.is_over() && idle > LATE;
+        assert!(!late, "nothing for {idle:?}, without a loss: {:?}", self.stuck());
         let bytes: u64 = self.talks.iter().flat_map(|talk| &talk.ends).map(|end| u64::from(end.sent)).sum();
         let most = 20 * (self.writes + bytes / 216) + 2_000 * self.talks.len() as u64;
         assert!(self.net.wire.packets < most, "a storm: {} packets for {bytes} bytes", self.net.wire.packets);
@@ -399,6 +420,7 @@ impl World {
                 if !(self.events() | self.programs()) {
                     break;
                 }
+                self.busy_at = self.net.now;
             }
             self.invariants();
             if self.is_over() {
@@ -443,11 +465,22 @@ impl World {
 #[test]
 fn every_flow_ends_with_the_right_bytes() {
     if let Ok(seed) = env::var("MEGAPIPE_TCP_SEED") {
-        let mut world = World::new(seed.parse().expect("a number"));
+        let mut world = World::new(seed.parse().expect("a number"), false);
         world.net.wire.loud = true;
         return world.run();
     }
-    let flows: usize = env::var("MEGAPIPE_TCP_FLOWS").map_or(1_000, |flows| flows.parse().expect("a number"));
+    let flows = env::var("MEGAPIPE_TCP_FLOWS").map_or(1_000, |flows| flows.parse().expect("a number"));
+    worlds(flows, false);
+}
+
+/// Where nothing is lost, nobody waits for a timer but that of a delayed acknowledgement.
+#[test]
+fn nothing_is_late_without_loss() {
+    worlds(300, true);
+}
+
+/// Runs worlds until they have had so many flows.
+fn worlds(flows: usize, calm: bool) {
     let mut done = 0;
     let mut failed = Vec::new();
     for seed in 1.. {
@@ -455,7 +488,7 @@ fn every_flow_ends_with_the_right_bytes() {
             break;
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            let mut world = World::new(seed);
+            let mut world = World::new(seed, calm);
             world.run();
             world.talks.len()
         }));
