@@ -111,6 +111,29 @@ impl Pair {
 }
 
 #[test]
+fn peeked_bytes_are_read_again() {
+    let mut pair = Pair::new();
+    let (client, server, _) = pair.connected();
+    let mut buffer = [0; 8];
+    let (sockets, now) = pair.server();
+    assert_eq!(sockets.peek(now, server, &mut buffer), Err(Errno::WouldBlock));
+    let (sockets, now) = pair.client();
+    assert_eq!(sockets.write(now, client, b"twice"), Ok(5));
+    sockets.shutdown(now, client, How::Write).expect("connected");
+    pair.settle();
+    let (sockets, now) = pair.server();
+    for _ in 0..2 {
+        assert_eq!(sockets.peek(now, server, &mut buffer[..3]), Ok(3));
+        assert_eq!(&buffer[..3], b"twi");
+        assert_eq!(sockets.unread(server), Ok(5));
+    }
+    assert_eq!(sockets.read(now, server, &mut buffer), Ok(5));
+    assert_eq!(&buffer[..5], b"twice");
+    assert_eq!(sockets.peek(now, server, &mut buffer), Ok(0));
+    assert_eq!(sockets.read(now, server, &mut buffer), Ok(0));
+}
+
+#[test]
 fn connect_echo_half_close_close() {
     let mut pair = Pair::new();
     let (client, server, listener) = pair.connected();

@@ -154,6 +154,20 @@ impl<C: Control> Host<C> {
         Ok(Read::Bytes(len as usize))
     }
 
+    /// Copies bytes that have arrived, and leaves them to be read. Nothing: no byte is there, or there
+    /// will be none.
+    pub fn peek(&mut self, flow: Flow, out: &mut [u8]) -> usize {
+        let Some(slot) = self.stack.slot(flow) else { return 0 };
+        let hot = &self.stack.flows[slot];
+        let at = hot.rcv_read;
+        let len = (hot.readable_end() - at).min(out.len() as u32);
+        if len > 0 {
+            let stream = &mut self.store.streams[slot as usize].received;
+            self.store.received.read(stream, at, &mut out[..len as usize]);
+        }
+        len as usize
+    }
+
     /// Ends the stream to the peer, behind what was written. The peer may go on sending.
     pub fn shutdown(&mut self, now: Time, flow: Flow) {
         if let Some(slot) = self.stack.slot(flow) {

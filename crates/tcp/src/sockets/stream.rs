@@ -42,6 +42,16 @@ impl<C: Control> Sockets<C> {
         }
     }
 
+    /// As [`read`](Sockets::read), and leaves the bytes to be read again (MSG_PEEK).
+    pub fn peek(&mut self, now: Time, socket: Socket, out: &mut [u8]) -> Result<usize, Errno> {
+        let flow = self.stream(socket)?.flow;
+        match self.host.peek(flow, out) {
+            // The end of the stream, a failure and their absence are as for a read.
+            0 => self.read(now, socket, out),
+            len => Ok(len),
+        }
+    }
+
     /// Writes bytes, as many as there is room for and at least one.
     pub fn write(&mut self, now: Time, socket: Socket, bytes: &[u8]) -> Result<usize, Errno> {
         let flow = self.stream(socket)?.flow;
