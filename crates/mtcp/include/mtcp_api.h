@@ -1,0 +1,124 @@
+/* The calls of mTCP (NSDI 2014) over Megapipe's TCP in user space: for programs that were written
+ * for mTCP, and compile unchanged. Experimental. What differs is in docs/tcp.md.
+ *
+ * A context is used by one thread at a time; a call that meets another one inside fails with
+ * EBUSY. All calls return -1, or NULL, and set errno on errors. Packets move while a program waits
+ * in mtcp_epoll_wait or in a call that blocks, or is answered EAGAIN.
+ *
+ * Link with -lmegapipe_mtcp. */
+#ifndef MTCP_API_H
+#define MTCP_API_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#ifndef UNUSED
+#define UNUSED(x) (void)(x)
+#endif
+
+#ifndef INPORT_ANY
+#define INPORT_ANY ((uint16_t)0)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Kinds of sockets inside mTCP. Nothing here takes or returns one. */
+enum socket_type {
+	MTCP_SOCK_UNUSED,
+	MTCP_SOCK_STREAM,
+	MTCP_SOCK_PROXY,
+	MTCP_SOCK_LISTENER,
+	MTCP_SOCK_EPOLL,
+	MTCP_SOCK_PIPE,
+};
+
+struct mtcp_conf {
+	int num_cores;       /* contexts, each on a queue of the device */
+	int max_concurrency; /* connections of a context */
+	int max_num_buffers; /* connections of a context with unread or unacknowledged bytes */
+	int rcvbuf_size;     /* unread bytes of a connection */
+	int sndbuf_size;     /* unacknowledged bytes of a connection */
+	int tcp_timewait;    /* seconds of TIME_WAIT */
+	int tcp_timeout;     /* kept, without effect */
+};
+
+typedef struct mtcp_context *mctx_t;
+typedef void (*mtcp_sighandler_t)(int);
+
+/* Reads the configuration file. MEGAPIPE_STACK=tun:NAME,ADDRESS/PREFIX in the environment names
+ * the device, or the file's `io = tun` and `port = tun:NAME,ADDRESS/PREFIX`. */
+int mtcp_init(const char *config_file);
+void mtcp_destroy(void);
+
+int mtcp_getconf(struct mtcp_conf *conf);
+int mtcp_setconf(const struct mtcp_conf *conf);
+
+int mtcp_core_affinitize(int cpu);
+
+/* One context for each CPU. The device is made, with num_cores queues, by the first. */
+mctx_t mtcp_create_context(int cpu);
+
+/* Sends what was written for a second at most. */
+void mtcp_destroy_context(mctx_t mctx);
+
+/* The handler ends waits of the thread that it runs in: EINTR. */
+mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);
+
+/* pipeid[0] reads what pipeid[1] writes, in the same context. */
+int mtcp_pipe(mctx_t mctx, int pipeid[2]);
+
+/* SO_ERROR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY; ENOSYS for others. */
+int mtcp_getsockopt(mctx_t mctx, int sockid, int level, int optname, void *optval,
+		    socklen_t *optlen);
+
+/* SO_KEEPALIVE, SO_LINGER, TCP_NODELAY; others have no effect. */
+int mtcp_setsockopt(mctx_t mctx, int sockid, int level, int optname, const void *optval,
+		    socklen_t optlen);
+
+int mtcp_setsock_nonblock(mctx_t mctx, int sockid);
+
+/* FIONREAD and FIONBIO. */
+int mtcp_socket_ioctl(mctx_t mctx, int sockid, int request, void *argp);
+
+/* SOCK_STREAM of AF_INET, or of AF_INET6, which mTCP does not have. */
+int mtcp_socket(mctx_t mctx, int domain, int type, int protocol);
+
+int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
+int mtcp_listen(mctx_t mctx, int sockid, int backlog);
+int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
+
+/* Without effect; EINVAL unless num_addr is 1, as in mTCP. */
+int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr,
+		  in_addr_t dport);
+
+int mtcp_connect(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t addrlen);
+
+/* Of sockets, epoll sets and pipes. */
+int mtcp_close(mctx_t mctx, int sockid);
+
+/* Resets the connection. */
+int mtcp_abort(mctx_t mctx, int sockid);
+
+int mtcp_getsockname(mctx_t mctx, int sock, struct sockaddr *addr, socklen_t *addrlen);
+int mtcp_getpeername(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
+
+ssize_t mtcp_read(mctx_t mctx, int sockid, char *buf, size_t len);
+
+/* Flags: MSG_PEEK, MSG_DONTWAIT. */
+ssize_t mtcp_recv(mctx_t mctx, int sockid, char *buf, size_t len, int flags);
+int mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int numIOV);
+
+ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);
+int mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int numIOV);
+
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,184 @@
+//! What is below a context: a device, a clock, and a way to sleep until packets arrive.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use packet::tun::Tun;
+use packet::{Batch, Capabilities, Device, Offload};
+use tcp::Time;
+
+use crate::errno::{Errno, INVALID};
+
+/// A device with its clock.
+pub(crate) trait Carrier: Device + Send {
+    fn now(&self) -> Time;
+
+    /// Sleeps until packets may have arrived, this time has passed, or a signal's handler has run:
+    /// EINTR.
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno>;
+
+    /// Gives the queue back.
+    fn into_tun(self: Box<Self>) -> Option<Tun>;
+}
+
+/// A queue of a TUN device, under the machine's clock.
+pub(crate) struct Queue {
+    pub(crate) tun: Tun,
+    pub(crate) origin: Instant,
+    /// Raised by handlers of signals.
+    pub(crate) interrupt: OwnedFd,
+}
+
+impl Device for Queue {
+    fn capabilities(&self) -> Capabilities {
+        self.tun.capabilities()
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.tun.receive(batch)
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.tun.send(batch)
+    }
+}
+
+impl Carrier for Queue {
+    fn now(&self) -> Time {
+        Time::from_micros(self.origin.elapsed().as_micros() as u64)
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let interrupt = self.interrupt.as_fd();
+        if poll([self.tun.as_fd(), interrupt], timeout)?[1] {
+            sys::eventfd::drain(interrupt);
+            return Err(Errno(libc::EINTR));
+        }
+        Ok(())
+    }
+
+    fn into_tun(self: Box<Self>) -> Option<Tun> {
+        Some(self.tun)
+    }
+}
+
+/// Which of these are readable, after this time at the latest.
+fn poll(fds: [BorrowedFd<'_>; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+    let mut polled = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
+        tv_nsec: timeout.subsec_nanos().into(),
+    });
+    let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: two live pollfds, a live timespec or null, and no signal mask.
+    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    if ready < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(polled.map(|fd| fd.revents != 0))
+}
+
+/// `struct mtcp_device` of `mtcp_device.h`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct CallerDevice {
+    /// Bytes of this struct.
+    pub size: usize,
+    /// Passed to each function.
+    pub user: *mut c_void,
+    /// Longest packet.
+    pub mtu: usize,
+    /// Writes one received packet; returns its length, or 0.
+    pub receive: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> isize>,
+    /// Sends one packet; returns 0, or -1 while it takes none.
+    pub send: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> c_int>,
+    /// Microseconds that never go back; null for the machine's clock.
+    pub now: Option<unsafe extern "C" fn(*mut c_void) -> u64>,
+    /// Sleeps so many microseconds, -1 for ever, or until packets arrive; -1 for EINTR. Null never
+    /// sleeps.
+    pub wait: Option<unsafe extern "C" fn(*mut c_void, i64) -> c_int>,
+}
+
+/// A device of the caller's.
+pub(crate) struct Foreign {
+    device: CallerDevice,
+    origin: Instant,
+}
+
+// SAFETY: whoever gives the device away promises that its functions may be called by the thread
+// that uses the context, one at a time (mtcp_device.h).
+unsafe impl Send for Foreign {}
+
+impl Foreign {
+    /// # Safety
+    /// The functions of the device can be called with its `user` while the context lives.
+    pub(crate) unsafe fn new(device: CallerDevice) -> Result<Foreign, Errno> {
+        // 576: what each host of IPv4 takes.
+        let whole = device.size >= size_of::<CallerDevice>() && (576..=65_535).contains(&device.mtu);
+        if !whole || device.receive.is_none() || device.send.is_none() {
+            return Err(INVALID);
+        }
+        Ok(Foreign { device, origin: Instant::now() })
+    }
+}
+
+impl Device for Foreign {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { mtu: self.device.mtu, checksum: false, segment: 0 }
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        let CallerDevice { user, mtu, receive, .. } = self.device;
+        let Some(receive) = receive else { return Ok(0) };
+        let mut count = 0;
+        while let Ok(room) = batch.room(mtu) {
+            // SAFETY: as `new` was promised; the room is `mtu` bytes.
+            let len = unsafe { receive(user, room.as_mut_ptr().cast(), room.len()) };
+            match usize::try_from(len) {
+                Ok(len @ 1..) if len <= mtu => batch.commit(len, Offload::default()),
+                _ => break,
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        let CallerDevice { user, send, .. } = self.device;
+        let Some(send) = send else { return Ok(0) };
+        let mut count = 0;
+        while let Some(frame) = batch.first() {
+            // SAFETY: as `new` was promised; the frame lives for the call.
+            if unsafe { send(user, frame.bytes.as_ptr().cast(), frame.bytes.len()) } != 0 {
+                break;
+            }
+            batch.remove_first();
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl Carrier for Foreign {
+    fn now(&self) -> Time {
+        Time::from_micros(match self.device.now {
+            // SAFETY: as `new` was promised.
+            Some(now) => unsafe { now(self.device.user) },
+            None => self.origin.elapsed().as_micros() as u64,
+        })
+    }
+
+    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let Some(wait) = self.device.wait else { return Err(Errno(libc::EAGAIN)) };
+        let micros = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_micros()).unwrap_or(-1));
+        // SAFETY: as `new` was promised.
+        let status = unsafe { wait(self.device.user, micros) };
+        if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(()) }
+    }
+
+    fn into_tun(self: Box<Self>) -> Option<Tun> {
+        None
+    }
+}

@@ -1,0 +1,165 @@
+//! The configuration file, and what mtcp_getconf and mtcp_setconf exchange.
+
+use std::time::Duration;
+
+use libc::c_int;
+use megapipe::TunNetwork;
+use tcp::{Limits, Profile};
+
+/// Names the device in place of the file's `port`.
+pub(crate) const NETWORK_VARIABLE: &str = "MEGAPIPE_STACK";
+
+/// `struct mtcp_conf`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Conf {
+    /// Contexts, and queues of the device.
+    pub num_cores: c_int,
+    /// Connections of a context.
+    pub max_concurrency: c_int,
+    /// Connections with unread or unacknowledged bytes.
+    pub max_num_buffers: c_int,
+    /// Unread bytes of a connection.
+    pub rcvbuf_size: c_int,
+    /// Unacknowledged bytes of a connection.
+    pub sndbuf_size: c_int,
+    /// Seconds of TIME_WAIT.
+    pub tcp_timewait: c_int,
+    /// Kept, and without effect.
+    pub tcp_timeout: c_int,
+}
+
+/// What a process has configured.
+pub(crate) struct Settings {
+    pub(crate) conf: Conf,
+    pub(crate) network: Option<TunNetwork>,
+}
+
+impl Settings {
+    pub(crate) const fn new() -> Settings {
+        let conf = Conf {
+            num_cores: 0,
+            max_concurrency: 10_000,
+            max_num_buffers: 10_000,
+            rcvbuf_size: 256 << 10,
+            sndbuf_size: 256 << 10,
+            tcp_timewait: 60,
+            tcp_timeout: 30,
+        };
+        Settings { conf, network: None }
+    }
+
+    /// Takes the settings of a file, and the network that the environment names, if it does.
+    pub(crate) fn read(&mut self, text: &str, network: Option<&str>) -> Result<(), String> {
+        let (mut io, mut port) = (None, None);
+        let (mut receive, mut send) = (None, None);
+        for (number, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if line.is_empty() {
+                continue;
+            }
+            let wrong = || format!("line {}: `{line}` is not KEY = VALUE with a fitting value", number + 1);
+            let (key, value) = line.split_once('=').ok_or_else(wrong)?;
+            let value = value.trim();
+            let count = |least: c_int| value.parse().ok().filter(|&n| n >= least).ok_or_else(wrong);
+            match key.trim() {
+                "num_cores" => self.conf.num_cores = count(1)?,
+                "max_concurrency" => self.conf.max_concurrency = count(1)?,
+                "max_num_buffers" => self.conf.max_num_buffers = count(1)?,
+                "rcvbuf" => receive = Some(count(64)?),
+                "sndbuf" => send = Some(count(64)?),
+                "tcp_timewait" => self.conf.tcp_timewait = count(0)?,
+                "tcp_timeout" => self.conf.tcp_timeout = count(-1)?,
+                "io" => io = Some(value),
+                "port" => port = Some(value),
+                // Of devices, statistics and controllers that are not here.
+                _ => {}
+            }
+        }
+        // As in mTCP, one buffer's size stands for both.
+        if let Some(size) = receive.or(send) {
+            self.conf.rcvbuf_size = size;
+            self.conf.sndbuf_size = send.unwrap_or(size);
+        }
+        let named = network.or(port.filter(|_| io == Some("tun")));
+        let Some(named) = named else {
+            let needed = "`io = tun` with `port = tun:NAME,ADDRESS/PREFIX`";
+            return Err(format!("no device: set {NETWORK_VARIABLE}=tun:NAME,ADDRESS/PREFIX, or {needed}"));
+        };
+        self.network = Some(named.parse().map_err(|error| format!("{error}"))?);
+        Ok(())
+    }
+}
+
+impl Conf {
+    /// Cores that contexts can be made for.
+    pub(crate) fn cores(&self) -> usize {
+        usize::try_from(self.num_cores).ok().filter(|&cores| cores > 0).unwrap_or_else(online)
+    }
+
+    /// Descriptors of a context: each connection, and listeners, epolls and pipes.
+    pub(crate) fn descriptors(&self) -> usize {
+        positive(self.max_concurrency) + 1024
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        let flows = positive(self.max_concurrency);
+        let active = positive(self.max_num_buffers).min(flows);
+        let (receive, send) = (positive(self.rcvbuf_size), positive(self.sndbuf_size));
+        // All of them at once have a page, and one in eight its whole buffer.
+        let pages = |buffer: usize| active + (active * buffer.div_ceil(4096)).div_ceil(8).max(1024);
+        Limits {
+            flows,
+            active,
+            receive_pages: pages(receive).min(1 << 18),
+            send_pages: pages(send).min(1 << 18),
+            receive_buffer: receive as u32,
+            send_buffer: send as u32,
+            ..Limits::default()
+        }
+    }
+
+    pub(crate) fn profile(&self) -> Profile {
+        let time_wait = Duration::from_secs(u64::try_from(self.tcp_timewait).unwrap_or(0));
+        Profile { time_wait, ..Profile::wan() }
+    }
+}
+
+fn positive(number: c_int) -> usize {
+    usize::try_from(number).unwrap_or(1).clamp(1, 1 << 20)
+}
+
+/// CPUs that this process may use.
+pub(crate) fn online() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_mtcp_are_read() {
+        let mut settings = Settings::new();
+        let text = "# a comment\nio = dpdk\nnum_mem_ch = 4\nport = dpdk0 dpdk1\nrcvbuf = 8192 # bytes\n\
+                    tcp_timeout = -1\nnum_cores=2\n";
+        settings.read(text, Some("tun:m0,10.1.0.2/24")).expect("a network from the environment");
+        let Conf { num_cores, rcvbuf_size, sndbuf_size, tcp_timeout, .. } = settings.conf;
+        assert_eq!((num_cores, rcvbuf_size, sndbuf_size, tcp_timeout), (2, 8192, 8192, -1));
+        assert!(settings.network.is_some());
+        let own = Settings::new().read("io = tun\nport = tun:m0,10.1.0.2/24\n", None);
+        own.expect("a network from the file");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let network = Some("tun:m0,10.1.0.2/24");
+        for text in ["rcvbuf", "rcvbuf = much", "rcvbuf = 0", "num_cores = 0", "tcp_timeout = -2"] {
+            let error = Settings::new().read(text, network).expect_err(text);
+            assert!(error.starts_with("line 1:"), "{error}");
+        }
+        for (text, network) in [("io = dpdk\nport = dpdk0", None), ("", None), ("", Some("tun:m0"))] {
+            assert!(Settings::new().read(text, network).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! A context: one stack, its device and its sockets.
+
+use std::time::{Duration, Instant};
+
+use packet::Batch;
+use tcp::sockets::{Options, Sockets};
+use tcp::{Config, Host, Time};
+
+use crate::carrier::Carrier;
+use crate::errno::{AGAIN, Errno};
+use crate::files::Files;
+use crate::pipe::Pipe;
+
+/// Memory for packets on their way in, and as much for those on their way out.
+const BATCH_BYTES: usize = 256 << 10;
+
+/// Batches that are sent in a row; windows bound what there is.
+const BATCHES_MAX: usize = 64;
+
+/// A program that polls without waiting has packets moved at most this often.
+const TURN_MIN: Duration = Duration::from_micros(100);
+
+/// How long a device that takes no packets is left alone.
+const BUSY_WAIT: Duration = Duration::from_millis(1);
+
+/// How long a context that is destroyed sends what was written.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub(crate) struct Context {
+    pub(crate) sockets: Sockets,
+    pub(crate) files: Files,
+    pub(crate) pipes: Vec<Option<Pipe>>,
+    pub(crate) index: usize,
+    pub(crate) backlog_max: usize,
+    carrier: Box<dyn Carrier>,
+    received: Batch,
+    to_send: Batch,
+    last_turn: Time,
+}
+
+impl Context {
+    pub(crate) fn new(
+        index: usize,
+        carrier: Box<dyn Carrier>,
+        config: Config,
+        descriptors: usize,
+    ) -> Result<Context, Errno> {
+        let mut seed = [0; 32];
+        sys::random::fill(&mut seed)?;
+        let backlog_max = config.limits.flows;
+        Ok(Context {
+            sockets: Sockets::new(Host::new(config, seed), descriptors),
+            files: Files::new(descriptors),
+            pipes: Vec::new(),
+            index,
+            backlog_max,
+            last_turn: carrier.now(),
+            carrier,
+            received: Batch::new(BATCH_BYTES),
+            to_send: Batch::new(BATCH_BYTES),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.carrier.now()
+    }
+
+    /// Moves packets both ways, without sleeping.
+    pub(crate) fn turn(&mut self) -> Result<(), Errno> {
+        let now = self.now();
+        self.last_turn = now;
+        self.received.clear();
+        self.carrier.receive(&mut self.received)?;
+        if !self.received.is_empty() {
+            self.sockets.input(now, self.received.frames());
+        }
+        self.sockets.advance(now);
+        self.send(now);
+        Ok(())
+    }
+
+    fn send(&mut self, now: Time) {
+        for _ in 0..BATCHES_MAX {
+            let more = self.sockets.output(now, &mut self.to_send);
+            if self.carrier.send(&mut self.to_send).is_err() {
+                // Lost, as on a wire that was cut.
+                self.to_send.clear();
+            }
+            if !more || !self.to_send.is_empty() {
+                break;
+            }
+        }
+    }
+
+    /// Sleeps until packets arrive, the stack has something to do, or this time has passed.
+    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Errno> {
+        let now = self.now();
+        let due = self.sockets.deadline().map(|at| at.since(now));
+        let more = self.sockets.host().has_output() || !self.to_send.is_empty();
+        let retry = more.then_some(BUSY_WAIT);
+        self.carrier.wait([limit, due, retry].into_iter().flatten().min())
+    }
+
+    /// Makes a call on a socket. One that would block returns EAGAIN after packets have been moved
+    /// if it may not block; otherwise it is repeated until it does not.
+    pub(crate) fn call<T>(
+        &mut self,
+        nonblocking: bool,
+        mut call: impl FnMut(&mut Sockets, Time) -> Result<T, tcp::sockets::Errno>,
+    ) -> Result<T, Errno> {
+        loop {
+            let now = self.now();
+            match call(&mut self.sockets, now) {
+                Err(tcp::sockets::Errno::WouldBlock) => {}
+                result => return Ok(result?),
+            }
+            if nonblocking && now.since(self.last_turn) < TURN_MIN {
+                return Err(AGAIN);
+            }
+            self.turn()?;
+            let now = self.now();
+            match call(&mut self.sockets, now) {
+                Err(tcp::sockets::Errno::WouldBlock) if nonblocking => return Err(AGAIN),
+                Err(tcp::sockets::Errno::WouldBlock) => self.sleep(None)?,
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// Closes everything, sends what was written for a second at most, and gives the queue of the
+    /// TUN device back.
+    pub(crate) fn end(mut self) -> Option<packet::tun::Tun> {
+        let begin = Instant::now();
+        let now = self.now();
+        let open: Vec<_> = self.files.sockets().collect();
+        for socket in open {
+            let options = self.sockets.options(socket).unwrap_or_default();
+            let linger = Some(options.linger.unwrap_or(LINGER).min(LINGER));
+            let _ = self.sockets.set_options(now, socket, Options { linger, ..options });
+            let _ = self.sockets.close(now, socket);
+        }
+        while self.turn().is_ok() && self.owes() && begin.elapsed() < LINGER {
+            match self.sleep(Some(LINGER.saturating_sub(begin.elapsed()))) {
+                Ok(()) | Err(Errno(libc::EINTR)) => {}
+                Err(_) => break,
+            }
+        }
+        self.carrier.into_tun()
+    }
+
+    /// Whether a peer has not acknowledged all that was written, or the end of the stream.
+    fn owes(&self) -> bool {
+        self.sockets.host().has_output() || self.sockets.host().live_flows().next().is_some()
+    }
+}

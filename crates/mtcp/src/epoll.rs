@@ -1,0 +1,240 @@
+//! Epoll sets: several a context, by level, by edge or once.
+
+use std::ffi::{c_char, c_int};
+use std::slice;
+use std::time::Duration;
+
+use tcp::sockets::{Notice, Readiness, Trigger};
+
+use crate::context::Context;
+use crate::errno::{AGAIN, Errno, FAULT, INVALID, int};
+use crate::files::{Epoll, File};
+use crate::pipe::Interest;
+use crate::registry::{self, Handle};
+use crate::signal;
+
+const IN: u32 = 0x001;
+const OUT: u32 = 0x004;
+const ERR: u32 = 0x008;
+const HUP: u32 = 0x010;
+const RDHUP: u32 = 0x2000;
+const ONESHOT: u32 = 1 << 30;
+const ET: u32 = 1 << 31;
+
+const BITS: [(u32, Readiness); 5] = [
+    (IN, Readiness::READABLE),
+    (OUT, Readiness::WRITABLE),
+    (ERR, Readiness::ERROR),
+    (HUP, Readiness::HANGUP),
+    (RDHUP, Readiness::READ_HANGUP),
+];
+
+/// `struct mtcp_epoll_event`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Event {
+    /// Bits of `enum mtcp_event_type`.
+    pub events: u32,
+    /// The union, as a number.
+    pub data: u64,
+}
+
+/// A new epoll set. The size is a hint, and positive.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_epoll_create(mctx: Handle, size: c_int) -> c_int {
+    if size <= 0 { int(Err(INVALID)) } else { mtcp_epoll_create1(mctx, 0) }
+}
+
+/// A new epoll set; flags are 0 or O_CLOEXEC.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_epoll_create1(mctx: Handle, flags: c_int) -> c_int {
+    int(registry::with(mctx, |context| {
+        if flags & !libc::O_CLOEXEC != 0 {
+            return Err(INVALID);
+        }
+        if !context.files.has_room(1) {
+            return Err(Errno(libc::ENFILE));
+        }
+        let set = context.sockets.create_set();
+        context.files.insert(File::Epoll(Epoll { set, pipes: Vec::new(), notices: Vec::new() }))
+    }))
+}
+
+/// Adds, modifies or removes what a set reports of a socket or a pipe.
+///
+/// # Safety
+/// `event` is null or valid for reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_ctl(
+    mctx: Handle,
+    epid: c_int,
+    operation: c_int,
+    id: c_int,
+    event: *const Event,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        context.files.epoll(epid)?;
+        let operation = match operation {
+            libc::EPOLL_CTL_ADD => Operation::Add,
+            libc::EPOLL_CTL_MOD => Operation::Modify,
+            libc::EPOLL_CTL_DEL => return context.remove(epid, id).map(|()| 0),
+            _ => return Err(INVALID),
+        };
+        if event.is_null() {
+            return Err(FAULT);
+        }
+        // SAFETY: as the caller promises.
+        let event = unsafe { event.read_unaligned() };
+        context.change(epid, operation, id, event).map(|()| 0)
+    }))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Operation {
+    Add,
+    Modify,
+}
+
+impl Context {
+    fn change(&mut self, epid: c_int, operation: Operation, id: c_int, event: Event) -> Result<(), Errno> {
+        let wanted = BITS.iter().filter(|(bit, _)| event.events & bit != 0);
+        let wanted = wanted.fold(Readiness::NONE, |wanted, &(_, readiness)| wanted.with(readiness));
+        let trigger = match event.events {
+            events if events & ONESHOT != 0 => Trigger::Once,
+            events if events & ET != 0 => Trigger::Edge,
+            _ => Trigger::Level,
+        };
+        let data = event.data;
+        match *self.files.get(id)? {
+            File::Socket { socket, .. } => {
+                let set = self.files.epoll(epid)?.set;
+                match operation {
+                    Operation::Add => self.sockets.add(set, socket, wanted, trigger, data)?,
+                    Operation::Modify => self.sockets.modify(set, socket, wanted, trigger, data)?,
+                }
+            }
+            File::Pipe { pipe, end } => {
+                let pipes = &mut self.files.epoll(epid)?.pipes;
+                let held = pipes.iter().position(|interest| interest.end_of(pipe, end));
+                let interest = Interest { pipe, end, wanted, trigger, data, pending: true };
+                match (operation, held) {
+                    (Operation::Add, None) => pipes.push(interest),
+                    (Operation::Modify, Some(place)) => pipes[place] = interest,
+                    (Operation::Add, Some(_)) => return Err(Errno(libc::EEXIST)),
+                    (Operation::Modify, None) => return Err(Errno(libc::ENOENT)),
+                }
+            }
+            File::Epoll(_) => return Err(INVALID),
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, epid: c_int, id: c_int) -> Result<(), Errno> {
+        match *self.files.get(id)? {
+            File::Socket { socket, .. } => {
+                let set = self.files.epoll(epid)?.set;
+                self.sockets.remove(set, socket)?;
+            }
+            File::Pipe { pipe, end } => {
+                let pipes = &mut self.files.epoll(epid)?.pipes;
+                let before = pipes.len();
+                pipes.retain(|interest| !interest.end_of(pipe, end));
+                if pipes.len() == before {
+                    return Err(Errno(libc::ENOENT));
+                }
+            }
+            File::Epoll(_) => return Err(INVALID),
+        }
+        Ok(())
+    }
+
+    /// Writes what is ready, as much as there is room for.
+    fn collect(&mut self, epid: c_int, out: &mut [Event]) -> Result<usize, Errno> {
+        let epoll = self.files.epoll(epid)?;
+        let mut count = 0;
+        for interest in &mut epoll.pipes {
+            let Some(event) = out.get_mut(count) else { return Ok(count) };
+            let Some(Some(pipe)) = self.pipes.get(interest.pipe) else { continue };
+            if let Some(readiness) = interest.report(pipe.readiness(interest.end)) {
+                *event = Event { events: bits(readiness), data: interest.data };
+                count += 1;
+            }
+        }
+        let room = out.len() - count;
+        if epoll.notices.len() < room {
+            epoll.notices.resize(room, Notice::default());
+        }
+        let found = self.sockets.wait(epoll.set, &mut epoll.notices[..room])?;
+        for (event, notice) in out[count..].iter_mut().zip(&epoll.notices[..found]) {
+            *event = Event { events: bits(notice.readiness), data: notice.data };
+        }
+        Ok(count + found)
+    }
+
+    fn wait(&mut self, epid: c_int, out: &mut [Event], limit: Option<Duration>) -> Result<usize, Errno> {
+        let begin = self.now();
+        loop {
+            self.turn()?;
+            let count = self.collect(epid, out)?;
+            let elapsed = self.now().since(begin);
+            if count > 0 || limit.is_some_and(|limit| elapsed >= limit) {
+                return Ok(count);
+            }
+            match self.sleep(limit.map(|limit| limit - elapsed)) {
+                Ok(()) => {}
+                // A device of the caller's that does not wait.
+                Err(AGAIN) => return Ok(0),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn bits(readiness: Readiness) -> u32 {
+    BITS.iter().filter(|(_, one)| readiness.has(*one)).fold(0, |bits, (bit, _)| bits | bit)
+}
+
+/// Moves packets, and reports what is ready in a set. Waits for so many milliseconds at most; for
+/// ever if that is negative.
+///
+/// # Safety
+/// `events` is null or valid for writes of `count` events.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_epoll_wait(
+    mctx: Handle,
+    epid: c_int,
+    events: *mut Event,
+    count: c_int,
+    timeout: c_int,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        context.files.epoll(epid)?;
+        let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(INVALID)?;
+        if events.is_null() {
+            return Err(FAULT);
+        }
+        // SAFETY: as the caller promises; any bytes are an event.
+        let out = unsafe { slice::from_raw_parts_mut(events, count) };
+        signal::used_here(context.index);
+        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+        Ok(context.wait(epid, out, limit)? as c_int)
+    }))
+}
+
+/// The name of an event, for messages.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)] // mTCP's name
+pub extern "C" fn EventToString(event: u32) -> *mut c_char {
+    let name = match event {
+        0 => c"MTCP_EPOLLNONE",
+        IN => c"MTCP_EPOLLIN",
+        OUT => c"MTCP_EPOLLOUT",
+        ERR => c"MTCP_EPOLLERR",
+        HUP => c"MTCP_EPOLLHUP",
+        RDHUP => c"MTCP_EPOLLRDHUP",
+        ONESHOT => c"MTCP_EPOLLONESHOT",
+        ET => c"MTCP_EPOLLET",
+        _ => c"several events",
+    };
+    name.as_ptr().cast_mut()
+}

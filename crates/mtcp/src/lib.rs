@@ -1,0 +1,33 @@
+//! libmegapipe_mtcp: the calls of mTCP (NSDI 2014) over [`tcp::sockets`] and a TUN device.
+//! **Experimental.**
+//!
+//! `include/mtcp_api.h` and `include/mtcp_epoll.h` declare what programs for mTCP call;
+//! `include/mtcp_device.h` adds contexts on packets and a clock of the caller's. What differs from
+//! mTCP is in `docs/tcp.md` of the repository.
+//!
+//! * `registry`: contexts as C has them, and the guard around each call;
+//! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;
+//! * `context`: one stack, its device, its sockets, and the turn that moves packets;
+//! * `carrier`: TUN devices and those of the caller;
+//! * `files`, `pipe`: what the numbers of a context stand for;
+//! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
+//!   conversions.
+//!
+//! It is a library of its own, since its names are mTCP's: a program that links libmegapipe gets
+//! none of them, and this one needs none of the channel's engines.
+
+mod address;
+mod carrier;
+mod config;
+mod context;
+pub mod epoll;
+mod errno;
+mod files;
+pub mod lifecycle;
+mod pipe;
+mod registry;
+mod signal;
+pub mod socket;
+pub mod transfer;
+
+pub use registry::{Handle, Opaque};

@@ -1,0 +1,267 @@
+//! Configuration, contexts, CPUs and signals.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fs;
+use std::os::fd::AsFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use libc::sighandler_t;
+use packet::Capabilities;
+use packet::tun::{OpenError, Tun};
+use tcp::{Config, Prefix};
+
+use crate::carrier::{CallerDevice, Carrier, Foreign, Queue};
+use crate::config::{self, Conf, Settings};
+use crate::context::Context;
+use crate::errno::{self, Errno, FAULT, INVALID, int};
+use crate::registry::{self, Handle};
+use crate::signal;
+
+/// What the contexts of a process have in common. No call on a context looks at it.
+struct Shared {
+    settings: Settings,
+    /// Whether the device was opened.
+    opened: bool,
+    /// Queues that no context has. They stay open: when one is closed, the kernel moves flows of
+    /// the others.
+    queues: Vec<Tun>,
+    /// CPUs that have a context.
+    cpus: Vec<(Handle, c_int)>,
+}
+
+// SAFETY: a handle is a number, not a pointer.
+unsafe impl Send for Shared {}
+
+static SHARED: Mutex<Shared> =
+    Mutex::new(Shared { settings: Settings::new(), opened: false, queues: Vec::new(), cpus: Vec::new() });
+
+fn shared() -> MutexGuard<'static, Shared> {
+    SHARED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say(problem: impl std::fmt::Display) {
+    eprintln!("megapipe: {problem}");
+}
+
+/// Reads the configuration. What is wrong is said on standard error.
+///
+/// # Safety
+/// `file` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_init(file: *const c_char) -> c_int {
+    let network = std::env::var(config::NETWORK_VARIABLE).ok();
+    let (name, text) = if file.is_null() {
+        ("mtcp_init".to_owned(), Ok(String::new()))
+    } else {
+        // SAFETY: as the caller promises.
+        let name = unsafe { CStr::from_ptr(file) }.to_string_lossy().into_owned();
+        let text = fs::read_to_string(&name);
+        (name, text)
+    };
+    let text = match text {
+        Ok(text) => text,
+        Err(error) => {
+            say(format_args!("{name}: {error}"));
+            return int(Err(error.into()));
+        }
+    };
+    let read = shared().settings.read(&text, network.as_deref());
+    int(read.map(|()| 0).map_err(|problem| {
+        say(format_args!("{name}: {problem}"));
+        INVALID
+    }))
+}
+
+/// Closes the device. Contexts have to be destroyed before.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_destroy() {
+    let mut shared = shared();
+    shared.queues.clear();
+    shared.opened = false;
+}
+
+/// Writes the configuration.
+///
+/// # Safety
+/// `conf` is null or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getconf(conf: *mut Conf) -> c_int {
+    if conf.is_null() {
+        return int(Err(INVALID));
+    }
+    let now = shared().settings.conf;
+    let num_cores = c_int::try_from(now.cores()).unwrap_or(c_int::MAX);
+    // SAFETY: as the caller promises.
+    unsafe { conf.write(Conf { num_cores, ..now }) };
+    0
+}
+
+/// Changes the configuration of contexts that are made from now on. Numbers that are not positive
+/// leave a setting as it is.
+///
+/// # Safety
+/// `conf` is null or valid for reads.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_setconf(conf: *const Conf) -> c_int {
+    if conf.is_null() {
+        return int(Err(INVALID));
+    }
+    // SAFETY: as the caller promises.
+    let new = unsafe { conf.read() };
+    let conf = &mut shared().settings.conf;
+    let counts = [
+        (&mut conf.num_cores, new.num_cores),
+        (&mut conf.max_concurrency, new.max_concurrency),
+        (&mut conf.max_num_buffers, new.max_num_buffers),
+        (&mut conf.rcvbuf_size, new.rcvbuf_size),
+        (&mut conf.sndbuf_size, new.sndbuf_size),
+    ];
+    for (setting, value) in counts {
+        if value > 0 {
+            *setting = value;
+        }
+    }
+    if new.tcp_timewait >= 0 {
+        conf.tcp_timewait = new.tcp_timewait;
+    }
+    if new.tcp_timeout > 0 || new.tcp_timeout == -1 {
+        conf.tcp_timeout = new.tcp_timeout;
+    }
+    0
+}
+
+/// CPUs that this process may use.
+#[unsafe(no_mangle)]
+#[allow(non_snake_case)] // as programs for mTCP call it
+pub extern "C" fn GetNumCPUs() -> c_int {
+    c_int::try_from(config::online()).unwrap_or(c_int::MAX)
+}
+
+/// Lets the calling thread run on this CPU alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_core_affinitize(cpu: c_int) -> c_int {
+    let Some(cpu) = usize::try_from(cpu).ok().filter(|&cpu| cpu < libc::CPU_SETSIZE as usize) else {
+        return int(Err(INVALID));
+    };
+    // SAFETY: all bytes zero are an empty set; the index was checked.
+    let status = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &set)
+    };
+    if status < 0 { int(Err(std::io::Error::last_os_error().into())) } else { 0 }
+}
+
+/// A context for this CPU: a stack on a queue of the device. The calling thread's affinity stays
+/// as it is. Null on an error.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_create_context(cpu: c_int) -> Handle {
+    pointer(create(cpu))
+}
+
+fn pointer(made: Result<Handle, Errno>) -> Handle {
+    made.unwrap_or_else(|error| {
+        errno::set(error);
+        std::ptr::null_mut()
+    })
+}
+
+fn create(cpu: c_int) -> Result<Handle, Errno> {
+    let mut shared = shared();
+    let conf = shared.settings.conf;
+    let taken = shared.cpus.iter().any(|&(_, with)| with == cpu);
+    if taken || usize::try_from(cpu).map_err(|_| INVALID)? >= conf.cores() {
+        return Err(INVALID);
+    }
+    let network = shared.settings.network.clone().ok_or(INVALID)?;
+    if !shared.opened {
+        shared.queues = network.open_queues(conf.cores()).map_err(|error| {
+            say(&error);
+            refused(error)
+        })?;
+        shared.opened = true;
+    }
+    let tun = shared.queues.pop().ok_or(INVALID)?;
+    let spare = tun.try_clone()?;
+    let made = registry::insert(|index| {
+        let interrupt = sys::eventfd::create()?;
+        signal::add(index, interrupt.as_fd());
+        let carrier = Queue { tun, origin: Instant::now(), interrupt };
+        let config = stack(&conf, network.networks(), &carrier);
+        Context::new(index, Box::new(carrier), config, conf.descriptors())
+    });
+    match made {
+        Ok(handle) => shared.cpus.push((handle, cpu)),
+        Err(_) => shared.queues.push(spare),
+    }
+    made
+}
+
+fn refused(error: OpenError) -> Errno {
+    match error {
+        OpenError::Missing(_) => Errno(libc::ENODEV),
+        OpenError::Denied(_) => Errno(libc::EACCES),
+        OpenError::NotAdmin(_) => Errno(libc::EPERM),
+        OpenError::Io(cause) => cause.into(),
+    }
+}
+
+fn stack(conf: &Conf, networks: &[Prefix], carrier: &impl Carrier) -> Config {
+    let addresses = networks.iter().map(|network| Prefix::one(network.address)).collect();
+    let capabilities: Capabilities = carrier.capabilities();
+    Config { limits: conf.limits(), profile: conf.profile(), ..Config::new(addresses, capabilities) }
+}
+
+/// A context on packets and a clock of the caller's: see `mtcp_device.h`.
+///
+/// # Safety
+/// `device` is null or valid for reads, and its functions can be called while the context lives;
+/// `addresses` is null or a string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_create_context_on(
+    device: *const CallerDevice,
+    addresses: *const c_char,
+) -> Handle {
+    if device.is_null() || addresses.is_null() {
+        return pointer(Err(FAULT));
+    }
+    // SAFETY: as the caller promises; `size` says how much of the struct there is.
+    let whole = unsafe { (&raw const (*device).size).read() } >= size_of::<CallerDevice>();
+    if !whole {
+        return pointer(Err(INVALID));
+    }
+    // SAFETY: as the caller promises.
+    let (carrier, text) = unsafe { (Foreign::new(device.read()), CStr::from_ptr(addresses)) };
+    pointer(carrier.and_then(|carrier| {
+        let networks: Option<Vec<Prefix>> =
+            text.to_string_lossy().split(',').map(|text| text.trim().parse().ok().map(Prefix::one)).collect();
+        let networks = networks.ok_or(INVALID)?;
+        let conf = shared().settings.conf;
+        let config = stack(&conf, &networks, &carrier);
+        registry::insert(|index| Context::new(index, Box::new(carrier), config, conf.descriptors()))
+    }))
+}
+
+/// Ends a context: closes all that is open, sends what was written for a second at most, and resets
+/// what was not acknowledged by then.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_destroy_context(handle: Handle) {
+    let Ok(context) = registry::remove(handle) else { return errno::set(INVALID) };
+    signal::remove(context.index);
+    let queue = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| context.end()));
+    let mut shared = shared();
+    shared.cpus.retain(|&(with, _)| with != handle);
+    if let Ok(Some(queue)) = queue {
+        shared.queues.push(queue);
+    }
+}
+
+/// As signal(2), and ends waits of the thread that the handler runs in with EINTR.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_register_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    signal::register(signal, handler).unwrap_or_else(|error| {
+        errno::set(error);
+        libc::SIG_ERR
+    })
+}

@@ -1,0 +1,378 @@
+//! Sockets: their making, addresses, options and end.
+
+use std::ffi::{c_int, c_ulong, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use libc::{in_addr_t, sockaddr, socklen_t};
+use tcp::sockets::{Errno as Error, Options, Readiness, Socket};
+
+use crate::address;
+use crate::context::Context;
+use crate::errno::{BAD, Errno, FAULT, INVALID, NOT_SOCKET, int};
+use crate::files::File;
+use crate::pipe::End;
+use crate::registry::{self, Handle};
+
+/// A new socket: AF_INET, or AF_INET6, which mTCP does not have; SOCK_STREAM.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_socket(mctx: Handle, domain: c_int, kind: c_int, _protocol: c_int) -> c_int {
+    int(registry::with(mctx, |context| {
+        let v6 = match domain {
+            libc::AF_INET => false,
+            libc::AF_INET6 => true,
+            _ => return Err(Errno(libc::EAFNOSUPPORT)),
+        };
+        if kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != libc::SOCK_STREAM {
+            return Err(INVALID);
+        }
+        let socket = context.sockets.socket().map_err(full)?;
+        keep(context, socket, kind & libc::SOCK_NONBLOCK != 0, v6)
+    }))
+}
+
+/// ENFILE, as mTCP says when it has no more sockets.
+fn full(error: Error) -> Errno {
+    match error {
+        Error::TooMany => Errno(libc::ENFILE),
+        error => error.into(),
+    }
+}
+
+fn keep(context: &mut Context, socket: Socket, nonblocking: bool, v6: bool) -> Result<c_int, Errno> {
+    let file = File::Socket { socket, nonblocking, v6 };
+    context.files.insert(file).inspect_err(|_| {
+        let now = context.now();
+        let _ = context.sockets.close(now, socket);
+    })
+}
+
+/// Calls that would block return EAGAIN from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_setsock_nonblock(mctx: Handle, id: c_int) -> c_int {
+    int(registry::with(mctx, |context| set_nonblocking(context, id, true)))
+}
+
+fn set_nonblocking(context: &mut Context, id: c_int, on: bool) -> Result<c_int, Errno> {
+    match context.files.get(id)? {
+        File::Socket { nonblocking, .. } => *nonblocking = on,
+        File::Pipe { .. } => {}
+        File::Epoll(_) => return Err(INVALID),
+    }
+    Ok(0)
+}
+
+/// FIONREAD and FIONBIO.
+///
+/// # Safety
+/// `argument` is null or valid for an int.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_socket_ioctl(
+    mctx: Handle,
+    id: c_int,
+    request: c_int,
+    argument: *mut c_void,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        context.files.get(id)?;
+        if argument.is_null() {
+            return Err(FAULT);
+        }
+        let argument = argument.cast::<c_int>();
+        match c_ulong::from(request as u32) {
+            request if request == libc::FIONREAD as c_ulong => {
+                let unread = match context.files.get(id)? {
+                    File::Socket { socket, .. } => context.sockets.unread(*socket)?,
+                    File::Pipe { pipe, end: End::Read, .. } => {
+                        context.pipes[*pipe].as_ref().map_or(0, crate::pipe::Pipe::unread)
+                    }
+                    _ => return Err(INVALID),
+                };
+                // SAFETY: as the caller promises.
+                unsafe { argument.write_unaligned(c_int::try_from(unread).unwrap_or(c_int::MAX)) };
+                Ok(0)
+            }
+            request if request == libc::FIONBIO as c_ulong => {
+                // SAFETY: as the caller promises.
+                set_nonblocking(context, id, unsafe { argument.read_unaligned() } != 0)
+            }
+            _ => Err(INVALID),
+        }
+    }))
+}
+
+/// Gives a socket its local address.
+///
+/// # Safety
+/// `addr` is null or valid for reads of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_bind(mctx: Handle, id: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        if addr.is_null() {
+            return Err(INVALID);
+        }
+        // SAFETY: as the caller promises.
+        let address = unsafe { address::read(addr, len) }?;
+        context.sockets.bind(socket, address)?;
+        Ok(0)
+    }))
+}
+
+/// Listens.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_listen(mctx: Handle, id: c_int, backlog: c_int) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        let backlog = usize::try_from(backlog).ok().filter(|&backlog| backlog > 0).ok_or(INVALID)?;
+        context.sockets.listen(socket, backlog.min(context.backlog_max))?;
+        Ok(0)
+    }))
+}
+
+/// The next connection of a listener, and its peer's address unless `addr` is null.
+///
+/// # Safety
+/// `addr` and `len` are null, or `len` is valid and `addr` valid for writes of `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_accept(
+    mctx: Handle,
+    id: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (listener, nonblocking) = context.files.socket(id)?;
+        if !context.files.has_room(1) {
+            return Err(Errno(libc::ENFILE));
+        }
+        let socket = context.call(nonblocking, |sockets, now| sockets.accept(now, listener))?;
+        let peer = context.sockets.peer_address(socket);
+        let id = keep(context, socket, false, peer.is_ok_and(|peer| peer.is_ipv6()))?;
+        if let Ok(peer) = peer
+            && !addr.is_null()
+            && !len.is_null()
+        {
+            // SAFETY: as the caller promises.
+            unsafe { address::write(peer, addr, len) }?;
+        }
+        Ok(id)
+    }))
+}
+
+/// Connects. A socket that may not block returns EINPROGRESS.
+///
+/// # Safety
+/// `addr` is null or valid for reads of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_connect(
+    mctx: Handle,
+    id: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, nonblocking) = context.files.socket(id)?;
+        // SAFETY: as the caller promises.
+        let remote = unsafe { address::read(addr, len) }?;
+        let now = context.now();
+        match context.sockets.connect(now, socket, remote) {
+            Err(Error::InProgress) if !nonblocking => {}
+            result => return Ok(result.map(|()| 0)?),
+        }
+        // It is open when it can be written, and has failed when there is an error.
+        context.call(false, |sockets, _| match sockets.readiness(socket)? {
+            ready if ready.is_none() => Err(Error::WouldBlock),
+            ready if ready.has(Readiness::ERROR) => {
+                Err(sockets.take_error(socket)?.unwrap_or(Error::Refused))
+            }
+            _ => Ok(0),
+        })
+    }))
+}
+
+/// Nothing yet: a context with a queue of its own needs no choice of ports if it is the only one,
+/// and otherwise would have to know the device's hash.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_init_rss(
+    mctx: Handle,
+    _saddr_base: in_addr_t,
+    num_addr: c_int,
+    _daddr: in_addr_t,
+    _dport: in_addr_t,
+) -> c_int {
+    int(registry::with(mctx, |_| if num_addr == 1 { Ok(0) } else { Err(INVALID) }))
+}
+
+/// Closes a socket, an epoll set, or an end of a pipe.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_close(mctx: Handle, id: c_int) -> c_int {
+    int(registry::with(mctx, |context| {
+        match context.files.remove(id).ok_or(BAD)? {
+            File::Socket { socket, .. } => {
+                let now = context.now();
+                context.sockets.close(now, socket)?;
+            }
+            File::Epoll(epoll) => context.sockets.close_set(epoll.set)?,
+            File::Pipe { pipe, end, .. } => context.close_pipe(pipe, end),
+        }
+        Ok(0)
+    }))
+}
+
+/// Resets a connection, and closes its socket.
+#[unsafe(no_mangle)]
+pub extern "C" fn mtcp_abort(mctx: Handle, id: c_int) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        context.sockets.peer_address(socket)?;
+        let now = context.now();
+        let options = Options { linger: Some(Duration::ZERO), ..context.sockets.options(socket)? };
+        context.sockets.set_options(now, socket, options)?;
+        context.files.remove(id);
+        context.sockets.close(now, socket)?;
+        Ok(0)
+    }))
+}
+
+/// The socket's address.
+///
+/// # Safety
+/// `len` is null or valid, and `addr` null or valid for writes of `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getsockname(
+    mctx: Handle,
+    id: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let File::Socket { socket, v6, .. } = *context.files.get(id)? else { return Err(NOT_SOCKET) };
+        let any: IpAddr = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+        let local = context.sockets.local_address(socket).unwrap_or(SocketAddr::new(any, 0));
+        // SAFETY: as the caller promises.
+        unsafe { address::write(local, addr, len) }?;
+        Ok(0)
+    }))
+}
+
+/// The peer's address.
+///
+/// # Safety
+/// `len` is null or valid, and `addr` null or valid for writes of `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getpeername(
+    mctx: Handle,
+    id: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        let peer = context.sockets.peer_address(socket)?;
+        // SAFETY: as the caller promises.
+        unsafe { address::write(peer, addr, len) }?;
+        Ok(0)
+    }))
+}
+
+/// SO_ERROR, SO_KEEPALIVE, SO_LINGER and TCP_NODELAY.
+///
+/// # Safety
+/// `len` is null or valid, and `value` null or valid for writes of `*len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_getsockopt(
+    mctx: Handle,
+    id: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        if value.is_null() || len.is_null() {
+            return Err(FAULT);
+        }
+        let Options { no_delay, keep_alive, linger } = context.sockets.options(socket)?;
+        let number = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                context.sockets.take_error(socket)?.map_or(0, Error::number)
+            }
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => keep_alive.into(),
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => no_delay.into(),
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                let seconds = linger.map_or(0, |linger| linger.as_secs() as c_int);
+                let linger = libc::linger { l_onoff: linger.is_some().into(), l_linger: seconds };
+                // SAFETY: as the caller promises.
+                return unsafe { write(linger, value, len) };
+            }
+            _ => return Err(Errno(libc::ENOSYS)),
+        };
+        // SAFETY: as the caller promises.
+        unsafe { write(number, value, len) }
+    }))
+}
+
+/// # Safety
+/// `len` is valid, and `value` valid for writes of `*len` bytes.
+unsafe fn write<T>(number: T, value: *mut c_void, len: *mut socklen_t) -> Result<c_int, Errno> {
+    // SAFETY: as the caller promises; the length is checked before the value is written.
+    unsafe {
+        if (len.read() as usize) < size_of::<T>() {
+            return Err(INVALID);
+        }
+        value.cast::<T>().write_unaligned(number);
+        len.write(size_of::<T>() as socklen_t);
+    }
+    Ok(0)
+}
+
+/// SO_KEEPALIVE, SO_LINGER and TCP_NODELAY. Others are accepted without effect, as mTCP accepts
+/// all.
+///
+/// # Safety
+/// `value` is null or valid for reads of `len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mtcp_setsockopt(
+    mctx: Handle,
+    id: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    int(registry::with(mctx, |context| {
+        let (socket, _) = context.files.socket(id)?;
+        let mut options = context.sockets.options(socket)?;
+        // SAFETY: as the caller promises.
+        let flag = || unsafe { read::<c_int>(value, len) }.map(|number| number != 0);
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => options.keep_alive = flag()?,
+            (libc::IPPROTO_TCP, libc::TCP_NODELAY) => options.no_delay = flag()?,
+            (libc::SOL_SOCKET, libc::SO_LINGER) => {
+                // SAFETY: as the caller promises.
+                let linger = unsafe { read::<libc::linger>(value, len) }?;
+                let time = Duration::from_secs(u64::try_from(linger.l_linger).map_err(|_| INVALID)?);
+                options.linger = (linger.l_onoff != 0).then_some(time);
+            }
+            _ => return Ok(0),
+        }
+        let now = context.now();
+        context.sockets.set_options(now, socket, options)?;
+        Ok(0)
+    }))
+}
+
+/// # Safety
+/// `value` is null or valid for reads of `len` bytes.
+unsafe fn read<T: Copy>(value: *const c_void, len: socklen_t) -> Result<T, Errno> {
+    if value.is_null() {
+        return Err(FAULT);
+    }
+    if (len as usize) < size_of::<T>() {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller promises, and the length fits.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
+}

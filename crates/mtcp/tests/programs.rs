@@ -1,0 +1,217 @@
+//! Programs in C for mTCP, built against our headers: over TUN with Linux as their peer, as a user
+//! without privileges, and over packets of their own.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use testkit::netns;
+
+const BOUND: Duration = Duration::from_secs(100);
+const NETWORK: &str = "tun:mtcp%d,10.79.0.2/24";
+const STACK: &str = "10.79.0.2";
+const LINUX: &str = "10.79.0.1";
+
+/// The library as it is installed, and what is built against it.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(test: &str) -> Place {
+        let place = std::env::temp_dir().join(format!("megapipe-mtcp-{test}-{}", std::process::id()));
+        fs::create_dir_all(&place).expect("a directory");
+        let test = std::env::current_exe().expect("the test knows its path");
+        let library = test.with_file_name("libmegapipe_mtcp.so");
+        for name in ["libmegapipe_mtcp.so", "libmegapipe_mtcp.so.0"] {
+            symlink(&library, place.join(name)).expect("a link");
+        }
+        Place(place)
+    }
+
+    /// Compiles a program. Warnings are errors, as for whoever includes the headers.
+    fn build(&self, source: &str) -> PathBuf {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let program = self.0.join(Path::new(source).file_stem().unwrap_or(OsStr::new("program")));
+        let built = Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_DEFAULT_SOURCE", "-pthread", "-O1", "-g"])
+            .arg("-I")
+            .arg(root.join("include"))
+            .arg(root.join(source))
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(&self.0)
+            .arg("-lmegapipe_mtcp")
+            .output()
+            .expect("a C compiler");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        program
+    }
+
+    fn start(&self, program: &Path, arguments: &[&str]) -> Running {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.0).env("MEGAPIPE_STACK", NETWORK);
+        Running(command.stdout(Stdio::piped()).spawn().expect("the program starts"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left behind costs room, nothing else.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+struct Running(Child);
+
+impl Running {
+    /// Reads so many lines, each of which says that a thread is ready.
+    fn ready(&mut self, threads: usize) {
+        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("piped"));
+        for _ in 0..threads {
+            let mut line = String::new();
+            lines.read_line(&mut line).expect("readable");
+            assert!(line.contains("is ready"), "{line:?}");
+        }
+    }
+
+    /// Interrupts it as a terminal does. It has to end in good order.
+    fn interrupt(mut self) {
+        let kill = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        assert!(kill.expect("kill runs").success());
+        self.ended();
+    }
+
+    fn ended(&mut self) {
+        let deadline = Instant::now() + BOUND;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("wait") {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "the program does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn connect(port: u16) -> TcpStream {
+    let address: SocketAddr = format!("{STACK}:{port}").parse().expect("an address");
+    let stream = TcpStream::connect_timeout(&address, BOUND).expect("connect");
+    stream.set_read_timeout(Some(BOUND)).expect("a timeout");
+    stream
+}
+
+/// Asks for so many bytes over an open connection, and reads them.
+fn fetch(stream: &mut TcpStream, size: usize) {
+    write!(stream, "GET /{size} HTTP/1.1\r\n\r\n").expect("written");
+    let mut header = Vec::new();
+    while !header.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a header");
+        header.push(byte[0]);
+    }
+    assert_eq!(header, format!("HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n").into_bytes());
+    let mut body = vec![0; size];
+    stream.read_exact(&mut body).expect("a body");
+    for chunk in body.chunks(16384) {
+        let start = &b"hello\n"[..chunk.len().min(6)];
+        assert!(chunk.starts_with(start) && chunk[start.len()..].iter().all(|&byte| byte == 0));
+    }
+}
+
+#[test]
+fn linux_clients_of_a_server() {
+    if !netns::enter("linux_clients_of_a_server", BOUND) {
+        return;
+    }
+    let place = Place::new("server");
+    let mut server = place.start(&place.build("../../examples/mtcp/http_mtcp.c"), &["80", "1"]);
+    server.ready(1);
+    for size in [0, 1, 16384, 1 << 20, 8 << 20] {
+        let mut stream = connect(80);
+        fetch(&mut stream, size);
+        fetch(&mut stream, 5);
+    }
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            thread::spawn(|| {
+                for _ in 0..50 {
+                    fetch(&mut connect(80), 3000);
+                }
+            })
+        })
+        .collect();
+    clients.into_iter().for_each(|client| client.join().expect("no error"));
+    let url = format!("http://{STACK}/100000");
+    match Command::new("curl")
+        .args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{size_download}", &url])
+        .output()
+    {
+        Ok(curl) => assert_eq!(String::from_utf8_lossy(&curl.stdout), "100000", "{curl:?}"),
+        Err(error) => println!("SKIPPED curl: {error}"),
+    }
+    // A connection is open meanwhile.
+    let _open = connect(80);
+    server.interrupt();
+}
+
+#[test]
+fn two_contexts_share_a_device() {
+    if !netns::enter("two_contexts_share_a_device", BOUND) {
+        return;
+    }
+    let place = Place::new("contexts");
+    let mut server = place.start(&place.build("../../examples/mtcp/http_mtcp.c"), &["80", "2"]);
+    server.ready(2);
+    let mut streams: Vec<TcpStream> = (0..200).map(|_| connect(80)).collect();
+    for round in 0..3 {
+        streams.iter_mut().for_each(|stream| fetch(stream, 2000 + round));
+    }
+    drop(streams);
+    server.interrupt();
+}
+
+#[test]
+fn a_client_of_linux() {
+    if !netns::enter("a_client_of_linux", BOUND) {
+        return;
+    }
+    let place = Place::new("client");
+    let program = place.build("tests/c/client.c");
+    for edge in ["0", "1"] {
+        // The client's device brings its address later.
+        let listener = TcpListener::bind("0.0.0.0:8080").expect("a listener");
+        let mut client = place.start(&program, &[LINUX, "8080", "300", "20", "70000", edge]);
+        let server = thread::spawn(move || {
+            for _ in 0..300 {
+                let (mut stream, _) = listener.accept().expect("a connection");
+                thread::spawn(move || {
+                    let mut request = [0; 1024];
+                    let len = stream.read(&mut request).expect("a request");
+                    assert!(request[..len].starts_with(b"GET /70000 "));
+                    let body = vec![7; 70_000];
+                    write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())
+                        .expect("written");
+                    stream.write_all(&body).expect("written");
+                    // The client closes first.
+                    let _ = stream.read(&mut request);
+                });
+            }
+        });
+        client.ended();
+        server.join().expect("no error");
+    }
+}
