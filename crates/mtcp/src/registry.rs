@@ -9,7 +9,7 @@
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::context::Context;
 use crate::errno::{Errno, INVALID};
@@ -27,21 +27,26 @@ pub struct Opaque {
 pub type Handle = *mut Opaque;
 
 struct Slot {
+    /// Whether there is a context, or one is being made: what makes and ends contexts leaves the
+    /// slots of others alone, or their calls would find them busy.
+    taken: AtomicBool,
+    /// Of the context that is there, or will be.
+    generation: AtomicUsize,
     busy: AtomicBool,
-    held: UnsafeCell<Held>,
+    context: UnsafeCell<Option<Box<Context>>>,
 }
 
-struct Held {
-    generation: usize,
-    context: Option<Box<Context>>,
-}
-
-// SAFETY: `held` is touched only by the thread that has changed `busy` from false to true, which
+// SAFETY: `context` is touched only by the thread that has changed `busy` from false to true, which
 // acquires what the last one has released; a Context may move between threads.
 unsafe impl Sync for Slot {}
 
 static SLOTS: [Slot; CONTEXTS_MAX] = [const {
-    Slot { busy: AtomicBool::new(false), held: UnsafeCell::new(Held { generation: 1, context: None }) }
+    Slot {
+        taken: AtomicBool::new(false),
+        generation: AtomicUsize::new(1),
+        busy: AtomicBool::new(false),
+        context: UnsafeCell::new(None),
+    }
 }; CONTEXTS_MAX];
 
 const _: () = {
@@ -51,45 +56,57 @@ const _: () = {
 
 impl Slot {
     /// Runs this while no other call is in the slot.
-    fn alone<T>(&self, work: impl FnOnce(&mut Held) -> Result<T, Errno>) -> Result<T, Errno> {
+    fn alone<T>(&self, work: impl FnOnce(&mut Option<Box<Context>>) -> Result<T, Errno>) -> Result<T, Errno> {
         if self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return Err(Errno(libc::EBUSY));
         }
         // SAFETY: `busy` was false and is ours until the store below.
-        let held = unsafe { &mut *self.held.get() };
-        let result = catch_unwind(AssertUnwindSafe(|| work(held))).unwrap_or_else(|_| {
-            // Its tables may be torn, so it is not even dropped.
-            std::mem::forget(held.context.take());
-            held.generation += 1;
+        let context = unsafe { &mut *self.context.get() };
+        let result = catch_unwind(AssertUnwindSafe(|| work(context))).unwrap_or_else(|_| {
+            // Its tables may be torn, so it is not even dropped, and its slot stays taken.
+            std::mem::forget(context.take());
             Err(Errno(libc::ENOTRECOVERABLE))
         });
         self.busy.store(false, Ordering::Release);
         result
     }
+
+    /// As `alone`, if this generation's context is there.
+    fn of_generation<T>(
+        &self,
+        generation: usize,
+        work: impl FnOnce(&mut Option<Box<Context>>) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let is_current = || self.generation.load(Ordering::Relaxed) == generation;
+        // Before it is made busy: a stale handle disturbs nobody. And then, when it cannot change.
+        if !is_current() {
+            return Err(INVALID);
+        }
+        self.alone(|context| if is_current() { work(context) } else { Err(INVALID) })
+    }
 }
 
-/// Index and generation in a handle: `generation << 8 | index + 1`.
-fn parts(handle: Handle) -> Option<(usize, usize)> {
+/// The slot of a handle, and its generation: `generation << 8 | index + 1`.
+fn find(handle: Handle) -> Result<(&'static Slot, usize), Errno> {
     let number = handle.addr();
-    Some(((number & 0xff).checked_sub(1)?, number >> 8))
+    let index = (number & 0xff).checked_sub(1).ok_or(INVALID)?;
+    Ok((SLOTS.get(index).ok_or(INVALID)?, number >> 8))
 }
 
 /// Keeps a context that is made for its index.
 pub(crate) fn insert(make: impl FnOnce(usize) -> Result<Context, Errno>) -> Result<Handle, Errno> {
-    let mut make = Some(make);
-    for (index, slot) in SLOTS.iter().enumerate() {
-        let made = slot.alone(|held| {
-            let Some(make) = make.take_if(|_| held.context.is_none()) else { return Ok(None) };
-            held.context = Some(Box::new(make(index)?));
-            Ok(Some(held.generation << 8 | (index + 1)))
-        });
-        match made {
-            Ok(None) | Err(Errno(libc::EBUSY)) => {}
-            Ok(Some(number)) => return Ok(std::ptr::without_provenance_mut(number)),
-            Err(error) => return Err(error),
-        }
+    let free =
+        |slot: &Slot| slot.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let index = SLOTS.iter().position(free).ok_or(Errno(libc::EMFILE))?;
+    let slot = &SLOTS[index];
+    let made = slot.alone(|context| {
+        *context = Some(Box::new(make(index)?));
+        Ok(slot.generation.load(Ordering::Relaxed) << 8 | (index + 1))
+    });
+    if made.is_err() {
+        slot.taken.store(false, Ordering::Release);
     }
-    Err(Errno(libc::EMFILE))
+    made.map(std::ptr::without_provenance_mut)
 }
 
 /// Does something with a context.
@@ -97,22 +114,18 @@ pub(crate) fn with<T>(
     handle: Handle,
     work: impl FnOnce(&mut Context) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let (index, generation) = parts(handle).ok_or(INVALID)?;
-    SLOTS.get(index).ok_or(INVALID)?.alone(|held| match &mut held.context {
-        Some(context) if held.generation == generation => work(context),
-        _ => Err(INVALID),
-    })
+    let (slot, generation) = find(handle)?;
+    slot.of_generation(generation, |context| work(context.as_mut().ok_or(INVALID)?))
 }
 
 /// Takes a context out; its handle is stale from now on.
 pub(crate) fn remove(handle: Handle) -> Result<Box<Context>, Errno> {
-    let (index, generation) = parts(handle).ok_or(INVALID)?;
-    SLOTS.get(index).ok_or(INVALID)?.alone(|held| {
-        if held.generation != generation {
-            return Err(INVALID);
-        }
-        let context = held.context.take().ok_or(INVALID)?;
-        held.generation += 1;
+    let (slot, generation) = find(handle)?;
+    let context = slot.of_generation(generation, |context| {
+        let context = context.take().ok_or(INVALID)?;
+        slot.generation.fetch_add(1, Ordering::Relaxed);
         Ok(context)
-    })
+    })?;
+    slot.taken.store(false, Ordering::Release);
+    Ok(context)
 }

@@ -133,6 +133,12 @@ fn fetch(stream: &mut TcpStream, size: usize) {
 }
 
 #[test]
+fn contexts_come_and_go() {
+    let place = Place::new("threads");
+    place.start(&place.build("tests/c/threads.c"), &[]).ended();
+}
+
+#[test]
 fn linux_clients_of_a_server() {
     if !netns::enter("linux_clients_of_a_server", BOUND) {
         return;
