@@ -133,6 +133,12 @@ fn fetch(stream: &mut TcpStream, size: usize) {
 }
 
 #[test]
+fn every_call_over_packets_of_the_caller() {
+    let place = Place::new("calls");
+    place.start(&place.build("tests/c/calls.c"), &[]).ended();
+}
+
+#[test]
 fn contexts_come_and_go() {
     let place = Place::new("threads");
     place.start(&place.build("tests/c/threads.c"), &[]).ended();
