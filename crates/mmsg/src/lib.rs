@@ -157,3 +157,8 @@ fn with_caller<T>(call: impl FnOnce(&mut Caller) -> Result<T, CallError>) -> Res
     });
     done.unwrap_or_else(|_| run(&mut Caller::with_backend(Backend::Syscalls)))
 }
+
+/// The program of the page is compiled with the documentation's examples.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/mmsg.md")]
+struct Page;

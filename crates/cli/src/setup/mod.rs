@@ -21,8 +21,8 @@ pub(crate) use users::described;
 
 /// Let programs share memory on this host: write the monitor's policy, and enable its service
 ///
-/// Without --allow, programs of the same user share, root's included. With it, programs of the users that it names do. Users
-/// that an earlier setup allowed stay allowed. A policy file that was not written by setup, or was edited since, is not
+/// Programs of the same user share, root's included. With --allow, so do programs of the two users that it names. Users that
+/// an earlier setup allowed stay allowed. A policy file that was not written by setup, or was edited since, is not
 /// changed: setup prints the lines to add.
 ///
 /// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option is not valid.
@@ -76,37 +76,26 @@ fn as_typed(arguments: &Arguments) -> String {
 
 fn allow(named: &[(String, String)]) -> Result<(), String> {
     let pairs: Vec<Pair> = named.iter().map(Pair::find).collect::<Result<_, _>>()?;
-    let mut policy = match policy::read()? {
-        Found::Nothing => Written::default(),
-        Found::Ours(written) => written,
+    let before = match policy::read()? {
+        Found::Nothing => None,
+        Found::Ours(written) => Some(written),
         Found::Other(why) => {
             return Err(format!("{POLICY_FILE} {why}, so setup does not change it; {}", by_hand(&pairs)));
         }
     };
     let service = Service::find();
-    let before = policy.clone();
-    if pairs.is_empty() {
-        policy.same_user = true;
-    }
+    let mut policy = before.clone().unwrap_or_default();
     policy.add(&pairs);
     policy.enabled |= matches!(service, Service::Disabled);
-    if policy == before {
+    if before.as_ref() == Some(&policy) {
         println!("{POLICY_FILE} allows this already; it is unchanged");
     } else {
         policy::write(&policy)?;
         println!("wrote {POLICY_FILE}");
     }
-    if pairs.is_empty() {
-        println!("  programs of the same user share memory; this includes root's");
-    }
+    println!("  programs of the same user share memory; this includes root's");
     for pair in &pairs {
         println!("  {pair}");
-    }
-    if !policy.same_user {
-        // This monitor takes the place of those that `megapipe run` starts, at which they share.
-        println!(
-            "  all others stay on TCP; to let programs of the same user share too, root's included: sudo megapipe setup"
-        );
     }
     service.enable()?;
     println!(

@@ -17,7 +17,6 @@ use super::users::Pair;
 /// What setup has written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
-    pub(super) same_user: bool,
     pairs: Vec<Pair>,
     /// Setup enabled the unit, which was not enabled before.
     pub(super) enabled: bool,
@@ -33,7 +32,9 @@ pub(super) enum Found {
 
 const MARK: &str = "# Written by megapipe setup, checksum ";
 const REST_OF_LINE: &str = "; who edits this file owns it, and setup leaves it alone then.\n";
+/// Always: what programs of one user share at a monitor of their own, they keep when the system's takes its place.
 const SAME_USER: &str = "same_user = true\n";
+const INCLUDES_ROOT: &str = "# Programs of the same user share, root's included.\n";
 const ALLOW: &str = "allow = [\n";
 const END: &str = "]\n";
 
@@ -55,9 +56,8 @@ impl Written {
         if self.enabled {
             text += &enabled_line();
         }
-        if self.same_user {
-            text += SAME_USER;
-        }
+        text += INCLUDES_ROOT;
+        text += SAME_USER;
         if !self.pairs.is_empty() {
             text += ALLOW;
             text.extend(self.pairs.iter().map(Pair::as_entry));
@@ -74,8 +74,7 @@ impl Written {
         let mut written = Written::default();
         for line in marked.split_inclusive('\n').skip(1) {
             match line {
-                SAME_USER => written.same_user = true,
-                ALLOW | END => {}
+                INCLUDES_ROOT | SAME_USER | ALLOW | END => {}
                 _ if line == enabled_line() => written.enabled = true,
                 _ => match Pair::of_entry(line) {
                     Some(pair) => written.pairs.push(pair),
