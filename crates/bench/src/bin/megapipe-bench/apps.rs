@@ -20,7 +20,7 @@ use super::flags::{
     up_to_two_cpus, whole,
 };
 use super::part_ended;
-use super::report::{Report, View};
+use super::report::{self, Report, View};
 use crate::product;
 
 #[derive(Args)]
@@ -72,6 +72,9 @@ pub(super) struct Apps {
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
+    /// Measure nothing: show the records of an earlier run, which --json wrote
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    from: Option<PathBuf>,
 }
 
 /// The load generator for servers that bring none.
@@ -103,6 +106,10 @@ enum Subject {
 
 impl Apps {
     pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        if let Some(file) = &self.from {
+            report::show(file, self.plot.as_deref(), &VIEW)?;
+            return Ok(true);
+        }
         let plan = self.plan(&CpuSet::allowed()?)?;
         let mut report = Report::begin(plan.measurements(), self.json, self.plot)?;
         let ended = apps::run(&plan, &report.stop(), &mut |progress| report.hear(progress));

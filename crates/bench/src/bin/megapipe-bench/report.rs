@@ -11,6 +11,7 @@ use bench::plot::{self, PlotError};
 use bench::{Outcome, Progress};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::INTERRUPTED;
 
@@ -96,6 +97,29 @@ impl<R: Clone + Serialize> Report<R> {
             Outcome::Stopped => Err(Stopped { measured, measurements: self.measurements }.into()),
         }
     }
+}
+
+/// Shows the records of an earlier run as if they came now.
+pub(super) fn show<R: DeserializeOwned>(
+    file: &Path,
+    plot: Option<&Path>,
+    view: &View<R>,
+) -> Result<(), Box<dyn Error>> {
+    let unreadable = |source| RecordsError { path: file.to_owned(), source };
+    let text = std::fs::read_to_string(file).map_err(unreadable)?;
+    let records = text.lines().map(serde_json::from_str).collect::<Result<Vec<R>, _>>();
+    let records = records.map_err(|error| unreadable(error.into()))?;
+    if let (Some(file), Some(draw)) = (plot, view.plot) {
+        draw(&records, file)?;
+    }
+    Ok(print(&(view.table)(&records))?)
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("--from: cannot read {}; name a file that --json wrote", path.display())]
+struct RecordsError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 /// Prints to standard output, whose reader may have gone (`| head`): that is no error.
