@@ -281,5 +281,7 @@ fn kept_records_give_their_table_and_picture() {
     assert!(table.contains("| redis |") || table.contains("redis "), "{table}");
     assert!(files.svg().contains("redis get, two-cores"));
     let output = bench("apps").args(["--from", "/nonexistent"]).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("/nonexistent; name a file that --json wrote"));
+    assert!(
+        String::from_utf8(output.stderr).unwrap().contains("/nonexistent; name a file that --json wrote")
+    );
 }
