@@ -72,7 +72,7 @@ pub(super) struct Apps {
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
-    /// Measure nothing: show the records of an earlier run, which --json wrote
+    /// Measure nothing: show the records of an earlier run, which --json wrote, of --apps and --operations
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     from: Option<PathBuf>,
 }
@@ -107,7 +107,7 @@ enum Subject {
 impl Apps {
     pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
         if let Some(file) = &self.from {
-            report::show(file, self.plot.as_deref(), &VIEW)?;
+            report::show(file, self.plot.as_deref(), &VIEW, |record| self.wants(record))?;
             return Ok(true);
         }
         let plan = self.plan(&CpuSet::allowed()?)?;
@@ -125,6 +125,13 @@ impl Apps {
         // What is not installed is no failure, all else that is absent is.
         let failed = records.iter().any(|record| matches!(record, Record::Absent(one) if one.case.is_some()));
         Ok(records.iter().any(measured) && !failed && plain.is_empty())
+    }
+
+    /// Whether a kept record is of what --apps and --operations name.
+    fn wants(&self, record: &Record) -> bool {
+        let Record::App(record) = record else { return true };
+        let app = self.apps.is_empty() || self.apps.contains(&Subject::App(record.case().app));
+        app && (self.operations.is_empty() || self.operations.contains(&record.case().operation))
     }
 
     fn plan(&self, allowed: &CpuSet) -> Result<Plan, Unusable> {

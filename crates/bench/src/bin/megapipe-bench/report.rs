@@ -104,11 +104,13 @@ pub(super) fn show<R: DeserializeOwned>(
     file: &Path,
     plot: Option<&Path>,
     view: &View<R>,
+    wanted: impl Fn(&R) -> bool,
 ) -> Result<(), Box<dyn Error>> {
     let unreadable = |source| RecordsError { path: file.to_owned(), source };
     let text = std::fs::read_to_string(file).map_err(unreadable)?;
     let records = text.lines().map(serde_json::from_str).collect::<Result<Vec<R>, _>>();
-    let records = records.map_err(|error| unreadable(error.into()))?;
+    let mut records = records.map_err(|error| unreadable(error.into()))?;
+    records.retain(wanted);
     if let (Some(file), Some(draw)) = (plot, view.plot) {
         draw(&records, file)?;
     }
