@@ -486,7 +486,13 @@ impl Meeting {
         while let Some(due) = self.offers.due(now) {
             let offer = due.offer();
             let (party, own) = (offer.party, self.clients.get(&offer.party.client));
-            let user = own.and_then(|own| self.verifier.other_user(&offer.verified, own.subject.uid));
+            let user = own.and_then(|own| {
+                let end = &offer.verified.end;
+                let user = self.verifier.other_user(&offer.verified, own.subject.uid)?;
+                // Where the policy lets the two share, only the peer's offer is missing.
+                let may_share = sharing::may_permit(&self.policy, &own.subject, user, [end.local, end.peer]);
+                (!may_share).then_some(user)
+            });
             match due {
                 Due::Alone(_) => self.tell_of_peer(party, user),
                 Due::Expired(offer) => {

@@ -55,9 +55,10 @@ impl Policy {
 impl Rule {
     /// The sides that this user may meet by the rule; `None` for one that depends on more.
     fn others(&self, user: u32) -> impl Iterator<Item = Option<Side<'_>>> {
-        let is_plain = |who: &Who| who.gid.is_none() && who.cgroup.is_none();
-        let plain =
-            self.ports.is_none() && self.addresses.is_none() && is_plain(&self.one) && is_plain(&self.other);
+        let plain = self.ports.is_none()
+            && self.addresses.is_none()
+            && self.one.needs_only_user()
+            && self.other.needs_only_user();
         let sides = [(&self.one, &self.other), (&self.other, &self.one)].into_iter();
         let of_user = sides.filter(move |(own, _)| own.names(user)).map(|(_, other)| other);
         of_user.map(move |other| plain.then(|| other.uid.as_deref().map_or(Side::Any, Side::Users)))
@@ -65,8 +66,14 @@ impl Rule {
 }
 
 impl Who {
-    fn names(&self, user: u32) -> bool {
+    /// Whether it holds for a program of this user, as far as the user decides.
+    pub(crate) fn names(&self, user: u32) -> bool {
         self.uid.as_ref().is_none_or(|users| users.contains(&user))
+    }
+
+    /// Whether the user alone decides.
+    pub(crate) fn needs_only_user(&self) -> bool {
+        self.gid.is_none() && self.cgroup.is_none()
     }
 }
 

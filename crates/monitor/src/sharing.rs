@@ -37,7 +37,10 @@ pub(crate) struct Connection {
 
 /// Whether two programs may share the memory of their connection, in a monitor of this user.
 pub(crate) fn permits(policy: &Policy, monitor: u32, parties: [&Subject; 2], connection: Connection) -> bool {
-    let matches = |rule: &Rule| rule.matches(parties, connection.addresses);
+    let matches = |rule: &Rule| {
+        let sides = parties.map(|subject| move |who: &Who| who.matches(subject));
+        rule.matches(sides.each_ref().map(|side| side as Side<'_>), connection.addresses)
+    };
     if policy.deny.iter().any(matches) {
         return false;
     }
@@ -52,10 +55,25 @@ pub(crate) fn permits(policy: &Policy, monitor: u32, parties: [&Subject; 2], con
     one.uid == other.uid && policy.same_user.unwrap_or_else(own)
 }
 
+/// Whether a program may share with some program of another user. No more is known of that
+/// program: in `allow` a condition on its group or control group counts as met, in `deny` as not
+/// met.
+pub(crate) fn may_permit(policy: &Policy, own: &Subject, other: u32, addresses: [SocketAddr; 2]) -> bool {
+    let matches = |rule: &Rule, unknown: bool| {
+        let is_own = |who: &Who| who.matches(own);
+        let is_other = |who: &Who| who.names(other) && (unknown || who.needs_only_user());
+        rule.matches([&is_own, &is_other], addresses)
+    };
+    !policy.deny.iter().any(|rule| matches(rule, false))
+        && policy.allow.iter().any(|rule| matches(rule, true))
+}
+
+/// Whether a program is the one that a rule describes.
+type Side<'a> = &'a dyn Fn(&Who) -> bool;
+
 impl Rule {
-    fn matches(&self, [a, b]: [&Subject; 2], addresses: [SocketAddr; 2]) -> bool {
-        let parties =
-            (self.one.matches(a) && self.other.matches(b)) || (self.one.matches(b) && self.other.matches(a));
+    fn matches(&self, [a, b]: [Side<'_>; 2], addresses: [SocketAddr; 2]) -> bool {
+        let parties = (a(&self.one) && b(&self.other)) || (b(&self.one) && a(&self.other));
         parties
             && self.ports.as_ref().is_none_or(|ports| {
                 addresses.iter().any(|address| ports.iter().any(|row| row.contains(address.port())))
@@ -69,7 +87,7 @@ impl Rule {
 impl Who {
     fn matches(&self, subject: &Subject) -> bool {
         let is_below = |group: &ControlGroup| subject.cgroup.as_deref().is_some_and(|path| group.holds(path));
-        self.uid.as_ref().is_none_or(|users| users.contains(&subject.uid))
+        self.names(subject.uid)
             && self.gid.as_ref().is_none_or(|groups| groups.contains(&subject.gid))
             && self.cgroup.as_ref().is_none_or(is_below)
     }
@@ -192,6 +210,39 @@ mod tests {
         assert!(!permits_at(&policy, &subject(33, 33, "/system.slice/web.service2"), &cache, LOCAL));
         assert!(!permits_at(&policy, &subject(33, 33, ""), &cache, LOCAL));
         assert!(!permits_at(&policy, &web, &subject(7, 51, ""), LOCAL));
+    }
+
+    /// What one user's identity alone leaves open is no refusal, and every program of the user
+    /// that may share makes it possible.
+    #[test]
+    fn a_user_may_share_if_one_of_his_programs_may() {
+        let allow = "[[allow]]\none = { uid = [26] }\nother = { uid = [33]";
+        let deny = "[[deny]]\none = { uid = [26] }\nother = { uid = [33]";
+        let policies = [
+            (String::new(), false),
+            ("same_user = true\n".to_owned(), false),
+            (format!("{allow} }}\n"), true),
+            (format!("{allow} }}\nports = [6379]\n"), true),
+            (format!("{allow} }}\nports = [80]\n"), false),
+            (format!("{allow} }}\naddresses = [\"10.0.0.0/8\"]\n"), false),
+            (format!("{allow}, gid = [50] }}\n"), true),
+            (format!("{allow}, cgroup = \"/a\" }}\n"), true),
+            ("[[allow]]\none = { gid = [7] }\nother = {}\n".to_owned(), true),
+            ("[[allow]]\none = {}\nother = { uid = [34] }\n".to_owned(), false),
+            (format!("{allow} }}\n{deny} }}\n"), false),
+            (format!("{allow} }}\n{deny}, gid = [50] }}\n"), true),
+            (format!("{allow} }}\n{deny} }}\nports = [80]\n"), true),
+        ];
+        for (text, expected) in policies {
+            let policy = policy(&text);
+            let addresses = LOCAL.map(|address| address.parse().unwrap());
+            let own = subject(26, 26, "");
+            assert_eq!(may_permit(&policy, &own, 33, addresses), expected, "{text}");
+            let others =
+                [33, 50, 7].into_iter().flat_map(|gid| ["", "/a"].map(|group| subject(33, gid, group)));
+            let one_does = others.into_iter().any(|other| permits_at(&policy, &own, &other, LOCAL));
+            assert_eq!(one_does, expected, "{text}");
+        }
     }
 
     #[test]

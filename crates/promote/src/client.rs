@@ -170,7 +170,7 @@ pub enum Answer {
     Peer {
         /// The offer.
         token: Token,
-        /// Whose the other endpoint is, if another user's.
+        /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
         user: Option<u32>,
     },
     /// The connection stays on TCP for good.

@@ -108,7 +108,7 @@ pub enum MonitorMessage {
     Peer {
         /// The offer.
         token: Token,
-        /// Whose the other endpoint is, if another user's.
+        /// Whose the other endpoint is, if another user's with whom the policy allows no sharing.
         user: Option<u32>,
     },
     /// The records that a query asked for ([`view`]) end here.

@@ -51,29 +51,51 @@ fn whose_the_other_end_is() {
     running.end();
 }
 
+/// The policy decides the word: where it lets the two users share, only the other offer is missing.
 #[test]
-fn another_users_end_is_named() {
-    let root = || rustix::process::geteuid().is_root();
-    if !root() {
-        return println!("SKIPPED another_users_end_is_named: only root has programs of other users");
+fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
+    const NAME: &str = "refuse::another_users_end_is_named_unless_the_policy_lets_the_two_share";
+    const OTHER: u32 = 64_001;
+    if !rustix::process::geteuid().is_root() {
+        return skip::record(NAME, &Skipped::because("needs root to become another user"));
     }
-    let (running, mut a) = Running::start(&format!("{SHARE}[limits]\noffer_expires_ms = 400\n"));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let accepting = std::thread::spawn(move || {
-        let user = rustix::process::Uid::from_raw(64_001);
-        // Of this thread alone.
-        rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-        listener.accept().unwrap().0
-    });
-    let _far = accepting.join().unwrap();
-    offer(&mut a, 1, &near);
-    assert_eq!(peer(&mut a), (token(1), Some(64_001)));
-    assert_eq!(peer(&mut a), (token(1), Some(64_001)));
-    assert_eq!(refused(&mut a), (token(1), Reason::OtherUser));
-    assert_eq!(metric(&running.place, "refusals_total{reason=\"other-user\"}"), 1);
-    drop(a);
-    running.end();
+    let rule =
+        |more: &str| format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}] }}\n{more}");
+    let denial = format!("[[deny]]\none = {{ uid = [{OTHER}] }}\nother = {{}}\n");
+    let cases = [
+        (String::new(), true),
+        (rule(""), false),
+        (rule("addresses = [\"127.0.0.1\"]\n"), false),
+        (rule("addresses = [\"10.0.0.0/8\"]\n"), true),
+        (rule(&denial), true),
+        ("[[allow]]\none = { uid = [0] }\nother = { uid = [64002] }\n".to_owned(), true),
+        // Only the program itself could say whether it is of that group.
+        (format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}], gid = [7] }}\n"), false),
+    ];
+    for (rules, is_named) in cases {
+        let (running, mut a) = Running::start(&format!("{SHARE}{rules}[limits]\noffer_expires_ms = 400\n"));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let accepting = std::thread::spawn(move || {
+            let user = rustix::process::Uid::from_raw(OTHER);
+            // Of this thread alone.
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            listener.accept().unwrap().0
+        });
+        let _far = accepting.join().unwrap();
+        offer(&mut a, 1, &near);
+        if is_named {
+            assert_eq!(peer(&mut a), (token(1), Some(OTHER)), "{rules}");
+            assert_eq!(peer(&mut a), (token(1), Some(OTHER)), "{rules}");
+            assert_eq!(refused(&mut a), (token(1), Reason::OtherUser), "{rules}");
+        } else {
+            assert_eq!(peer(&mut a), (token(1), None), "{rules}");
+            assert_eq!(refused(&mut a), (token(1), Reason::NoPeer), "{rules}");
+        }
+        assert_eq!(metric(&running.place, "refusals_total{reason=\"other-user\"}"), u64::from(is_named));
+        drop(a);
+        running.end();
+    }
 }
 
 /// A socket on its way to itself, by simultaneous open, has no other end.
