@@ -122,9 +122,11 @@ impl Summary {
         self.connections() == 0 && self.ring_sends == 0 && self.ring_receives == 0
     }
 
-    /// The other user who has to be allowed.
+    /// The other user who has to be allowed, while a connection has that word: one that was
+    /// promoted after all needs no rule.
     pub fn other_user(&self) -> Option<u32> {
-        self.other_user.checked_sub(1).and_then(|user| user.try_into().ok())
+        let user = self.other_user.checked_sub(1).filter(|_| self.reasons[Reason::OtherUser.index()] > 0);
+        user.and_then(|user| user.try_into().ok())
     }
 
     /// Writes it, in lines. `users`: this one and the other one, as [`Summary::other_user`] has it, for
@@ -203,6 +205,10 @@ mod tests {
         text.clear();
         summary.write(&mut text, "name", 7, Some([&"me", &"postgres"])).unwrap();
         assert!(text.ends_with(": sudo megapipe setup --allow me:postgres\n"), "{text}");
+        summary.other_user = 8;
+        assert_eq!(summary.other_user(), None, "no connection has that word any more");
+        summary.reasons[Reason::OtherUser.index()] = 1;
+        assert_eq!(summary.other_user(), Some(7));
         // What a process claims cannot be too much.
         let summary = Summary::from_bytes(&[255; BYTES]);
         summary.write(&mut text, "name", 7, None).unwrap();
