@@ -60,6 +60,8 @@ struct Promoter {
     pause: Duration,
     /// Offers in a row that nobody met.
     unmet: u32,
+    /// The monitor's word for the last of them.
+    unmet_word: Reason,
     /// Offers that are left out, because of that.
     leave_out: u32,
     /// An offer was taken back whose answer may be on its way.
@@ -358,6 +360,7 @@ impl Promoter {
             ask_at: Instant::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
+            unmet_word: Reason::NoPeer,
             leave_out: 0,
         }
     }
@@ -401,7 +404,7 @@ impl Promoter {
         }
         if self.leave_out > 0 && !is_eager() {
             self.leave_out -= 1;
-            return stats::stays(socket, Reason::NoPeer);
+            return stats::left_out(socket, self.unmet_word);
         }
         if self.client.is_none() {
             uring::look();
@@ -537,6 +540,7 @@ impl Promoter {
                 look_later(socket);
                 answered(socket, State::Plain);
                 self.unmet = (self.unmet + 1).min(UNMET_MAX);
+                self.unmet_word = reason;
                 self.leave_out = if self.unmet < 4 { 0 } else { 1 << self.unmet };
             }
             _ => drop(answered(socket, State::Kernel)),

@@ -39,6 +39,15 @@ pub(crate) fn stays(socket: &Socket, why: Reason) {
     change(socket, |word| (word & !COUNTED != IN_MEMORY).then_some(word & COUNTED | why as u8));
 }
 
+/// It is not offered, as the last offers had no match: it has their word, unless it has its own answer.
+pub(crate) fn left_out(socket: &Socket, theirs: Reason) {
+    let is_answered = |word: u8| {
+        [Reason::NoPeer, Reason::OtherUser].into_iter().any(|reason| word & !COUNTED == reason as u8)
+    };
+    let may_change = |word: u8| word & !COUNTED != IN_MEMORY && !is_answered(word);
+    change(socket, |word| may_change(word).then_some(word & COUNTED | theirs as u8));
+}
+
 /// It is offered: what comes of that is not known. An earlier answer stands until there is another.
 pub(crate) fn offered(socket: &Socket) {
     let unknown =
@@ -106,14 +115,22 @@ mod tests {
             for _ in 0..next(100) {
                 let place = next(8) as usize;
                 let socket = sockets[place];
-                match next(6) {
+                let earlier = socket.word.load(Ordering::Relaxed) & !COUNTED;
+                let action = next(7);
+                match action {
                     0 => begins(socket),
                     1 => offered(socket),
                     2 => in_memory(socket),
                     3 => is_left_to_others(socket),
+                    4 => left_out(socket, Reason::OtherUser),
                     _ => stays(socket, Reason::ALL[next(Reason::ALL.len() as u64) as usize]),
                 }
                 let word = socket.word.load(Ordering::Relaxed);
+                if action == 4 {
+                    let keeps = [IN_MEMORY, Reason::NoPeer as u8].contains(&earlier);
+                    let expected = if keeps { earlier } else { Reason::OtherUser as u8 };
+                    assert_eq!(word & !COUNTED, expected, "seed {seed}: its own answer or that of others");
+                }
                 promoted[place] |= word == COUNTED | IN_MEMORY;
                 connected[place] |= word & COUNTED != 0;
                 assert!(!promoted[place] || word == COUNTED | IN_MEMORY, "seed {seed}: memory stays");

@@ -85,6 +85,41 @@ elif how:
 trips(first)
 "#;
 
+/// Round trips on connections that begin together, for a second at least, then on others. The first are all
+/// offered before one is answered, the others after several answers.
+const BUSY: &str = r#"
+import socket, sys, time
+def trips(connections):
+    end, least = time.monotonic() + 1, 400
+    while least > 0 or time.monotonic() < end:
+        least -= 1
+        for connection in connections:
+            connection.sendall(b"x" * 100)
+            got = b""
+            while len(got) < 100:
+                got += connection.recv(4096)
+def connect():
+    connections = [socket.create_connection(("127.0.0.1", int(sys.argv[1]))) for _ in range(8)]
+    trips(connections)
+    return connections
+first = connect()
+others = connect()
+"#;
+/// Its connections.
+const BUSY_COUNT: &str = "16";
+
+/// A connection that this end offers long before the other: its few round trips are too few for that one.
+const EARLY: &str = r#"
+import socket, sys, time
+connection = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+for number in range(400):
+    connection.sendall(b"x" * 100)
+    got = b""
+    while len(got) < 100:
+        got += connection.recv(4096)
+    time.sleep(0.4 if number == 3 else 0.001)
+"#;
+
 /// The line of a process's connections: how many, and how many of them were promoted.
 fn counted(said: &str) -> Vec<(u32, u32)> {
     let count = |line: &str| {
@@ -119,9 +154,21 @@ impl Programs {
     /// A program of this user under `megapipe run`, with the monitor of this place, or the one
     /// that is found.
     fn run(&self, user: u32, monitor: Option<&Path>, program: &str, arguments: &[&str]) -> Command {
+        self.run_as("eager", user, monitor, program, arguments)
+    }
+
+    /// Likewise, promoted this way.
+    fn run_as(
+        &self,
+        promote: &str,
+        user: u32,
+        monitor: Option<&Path>,
+        program: &str,
+        arguments: &[&str],
+    ) -> Command {
         let mut command = clean(&self.megapipe);
         command
-            .args(["run", "--promote", "eager", "--stats", PYTHON, "-c", program])
+            .args(["run", "--promote", promote, "--stats", PYTHON, "-c", program])
             .args(arguments)
             .current_dir("/")
             .uid(user)
@@ -135,12 +182,19 @@ impl Programs {
 
     /// A server, and the port at which it listens.
     fn serve(&self, user: u32, monitor: Option<&Path>, program: &str, count: &str) -> (Fosterling, String) {
-        let mut command = self.run(user, monitor, program, &[count]);
-        let mut server = Fosterling::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
-        let stdout: ChildStdout = server.child().stdout.take().unwrap();
-        let mut port = String::new();
-        BufReader::new(stdout).read_line(&mut port).unwrap();
-        (server, port.trim().to_owned())
+        listening(&mut self.run(user, monitor, program, &[count]))
+    }
+
+    /// The monitor of the system, which nobody names, with this policy.
+    fn systems_monitor(&self, policy: &str) -> Fosterling {
+        let config = self.place.file("policy.toml");
+        std::fs::write(&config, policy).unwrap();
+        let mut command = clean(PROGRAM);
+        command.env_remove("MEGAPIPE_MONITOR").args(["monitor", "--config"]).arg(&config);
+        let monitor = Fosterling::start(command.stderr(Stdio::null()));
+        let socket = Path::new("/run/megapipe/monitor.sock");
+        until("the monitor listens", || sys::packet::connect(socket).ok());
+        monitor
     }
 
     /// The connections of each process of a client with a server of root's.
@@ -153,6 +207,20 @@ impl Programs {
         assert!(server.child().wait().unwrap().success());
         counted(&said)
     }
+}
+
+/// A server that was started, and the port at which it listens.
+fn listening(command: &mut Command) -> (Fosterling, String) {
+    let mut server = Fosterling::start(command.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let stdout: ChildStdout = server.child().stdout.take().unwrap();
+    let mut port = String::new();
+    BufReader::new(stdout).read_line(&mut port).unwrap();
+    (server, port.trim().to_owned())
+}
+
+/// A rule that lets the server's and the client's user share.
+fn rule() -> String {
+    format!("allow = [\n  {{ one = {{ uid = [{SERVER}] }}, other = {{ uid = [{CLIENT}] }} }},\n]\n")
 }
 
 /// An end that a call was under way on when its memory came stays on TCP: in one of so many
@@ -211,15 +279,7 @@ fn two_users_meet_at_the_systems_monitor() {
     if !enter_own_run(NAME, PATIENCE) {
         return;
     }
-    let config = programs.place.file("policy.toml");
-    let rule =
-        format!("allow = [\n  {{ one = {{ uid = [{SERVER}] }}, other = {{ uid = [{CLIENT}] }} }},\n]\n");
-    std::fs::write(&config, rule).unwrap();
-    let mut command = clean(PROGRAM);
-    command.env_remove("MEGAPIPE_MONITOR").args(["monitor", "--config"]).arg(&config);
-    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
-    let socket = Path::new("/run/megapipe/monitor.sock");
-    until("the monitor listens", || sys::packet::connect(socket).ok());
+    let _monitor = programs.systems_monitor(&rule());
 
     let meet = |server: u32, client: u32| {
         let (mut server, port) = programs.serve(server, None, FORKING, "1");
@@ -243,4 +303,64 @@ fn two_users_meet_at_the_systems_monitor() {
             assert!(said.contains(&format!("sudo megapipe setup --allow {client}:{server}\n")), "{said}");
         }
     }
+}
+
+/// One cause has one word, on every connection, and the hint comes with it alone.
+#[test]
+fn the_word_between_two_users_is_the_policys() {
+    const NAME: &str = "users::the_word_between_two_users_is_the_policys";
+    let Some(programs) = Programs::new(NAME, "words") else { return };
+    if !enter_own_run(NAME, PATIENCE) {
+        return;
+    }
+    let hint = format!("sudo megapipe setup --allow {CLIENT}:{SERVER}\n");
+    let words = ["no-peer", "other-user", "policy"];
+    for (policy, expected) in [(rule(), "no-peer"), (String::new(), "other-user")] {
+        let _monitor = programs.systems_monitor(&policy);
+        // Plain, and under Megapipe: with the rule those share, as the test below has it.
+        for is_plain in [true, false].into_iter().filter(|is_plain| *is_plain || policy.is_empty()) {
+            let all_have_it = (0..RUNS).any(|_| {
+                let (mut server, port) = if is_plain {
+                    let mut command = clean(PYTHON);
+                    command.args(["-c", THREADED, BUSY_COUNT]).current_dir("/").uid(SERVER).gid(SERVER);
+                    listening(&mut command)
+                } else {
+                    programs.serve(SERVER, None, THREADED, BUSY_COUNT)
+                };
+                let ended = output(&mut programs.run_as("auto", CLIENT, None, BUSY, &[&port]));
+                let said = text(&ended.stderr);
+                assert!(ended.status.success(), "{said}");
+                assert!(server.child().wait().unwrap().success());
+                for word in words.iter().filter(|word| **word != expected) {
+                    assert!(!said.contains(word), "{expected}, plain {is_plain}: {said}");
+                }
+                assert_eq!(said.contains(&hint), said.contains("other-user"), "{said}");
+                // On a busy machine an end may come before an answer.
+                said.contains(&format!("16 connections, 0 promoted, 16 {expected}\n"))
+            });
+            assert!(all_have_it, "{expected}, plain {is_plain}");
+        }
+    }
+}
+
+/// A connection that waited for the other end's offer, and was promoted then.
+#[test]
+fn no_hint_remains_of_a_promotion() {
+    const NAME: &str = "users::no_hint_remains_of_a_promotion";
+    let Some(programs) = Programs::new(NAME, "late") else { return };
+    if !enter_own_run(NAME, PATIENCE) {
+        return;
+    }
+    let _monitor = programs.systems_monitor(&rule());
+    let promoted = (0..RUNS).any(|_| {
+        let mut command = programs.run_as("auto", SERVER, None, THREADED, &["1"]);
+        let (mut server, port) = listening(&mut command);
+        let ended = output(&mut programs.run(CLIENT, None, EARLY, &[&port]));
+        let said = text(&ended.stderr);
+        assert!(ended.status.success(), "{said}");
+        assert!(server.child().wait().unwrap().success());
+        assert!(!said.contains("other-user") && !said.contains("--allow"), "{said}");
+        counted(&said) == [(1, 1)]
+    });
+    assert!(promoted, "the two may share");
 }
