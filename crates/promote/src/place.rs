@@ -21,8 +21,9 @@ const LONGEST_PATH: usize = 107;
 pub enum ConnectError {
     /// The monitor there could pass on memory that a third user reads, too.
     #[error(
-        "the monitor at {path} runs as user {uid}, neither root nor this user, and is not trusted; \
-         stop it, or set MEGAPIPE_MONITOR={path} to use it all the same"
+        "the monitor at {path} runs as user {user}, neither root nor this user, and is not trusted; \
+         stop it, or set MEGAPIPE_MONITOR={path} to use it all the same",
+        user = named(*.uid)
     )]
     Stranger {
         /// The socket.
@@ -32,8 +33,9 @@ pub enum ConnectError {
     },
     /// Another user could put a socket there.
     #[error(
-        "{path} is not a directory that belongs to user {uid} and is writable to nobody else, so no monitor is \
-         started there; remove it (rm -r {path}, as its owner or root)"
+        "{path} is not a directory that belongs to user {user} and is writable to nobody else, so no monitor is \
+         started there; remove it (rm -r {path}, as its owner or root)",
+        user = named(*.uid)
     )]
     Directory {
         /// The directory.
@@ -70,6 +72,14 @@ pub enum ConnectError {
         #[source]
         cause: io::Error,
     },
+}
+
+/// `alice (1000)`, or the number alone.
+fn named(uid: u32) -> String {
+    match sys::user::name(uid) {
+        Ok(Some(name)) => format!("{name} ({uid})"),
+        _ => uid.to_string(),
+    }
 }
 
 /// A path from the environment.
@@ -114,7 +124,7 @@ impl Place {
 
     pub(crate) fn of_user(runtime: Option<&Path>) -> Place {
         let user = rustix::process::geteuid();
-        let is_ours = |path: &&Path| path.is_absolute() && private(path).unwrap_or(false);
+        let is_ours = |path: &&Path| path.is_absolute() && private(path, user.as_raw()).unwrap_or(false);
         let path = match runtime.filter(is_ours) {
             _ if user.is_root() => ROOT_SOCKET.into(),
             Some(runtime) => runtime.join("megapipe/monitor.sock"),
@@ -168,7 +178,7 @@ impl Place {
     ///
     /// There can be no monitor of this user there.
     pub fn prepare(&self) -> Result<(), ConnectError> {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        let directory = self.directory();
         let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
         let user = rustix::process::geteuid();
         match rustix::fs::mkdir(directory, Mode::RWXU) {
@@ -180,24 +190,51 @@ impl Place {
             Ok(()) | Err(rustix::io::Errno::EXIST) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
-        if !private(directory).map_err(failed)? {
-            return Err(ConnectError::Directory { path: directory.into(), uid: user.as_raw() });
+        self.check(user.as_raw())
+    }
+
+    /// Whether [`Place::prepare`] would succeed for `user`. Makes nothing.
+    ///
+    /// # Errors
+    ///
+    /// There can be no monitor of this user there.
+    pub fn check(&self, user: u32) -> Result<(), ConnectError> {
+        let directory = self.directory();
+        let failed = |cause| ConnectError::Directories { path: directory.into(), cause };
+        let written = match private(directory, user) {
+            Ok(true) => directory,
+            Ok(false) => return Err(ConnectError::Directory { path: directory.into(), uid: user }),
+            // It is yet to be made.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                directory.parent().unwrap_or(Path::new("/"))
+            }
+            Err(error) => return Err(failed(error)),
+        };
+        // The rights of another user cannot be tried; root's attempt finds EROFS at least.
+        let asker = rustix::process::geteuid();
+        if asker.as_raw() != user && !asker.is_root() {
+            return Ok(());
         }
         // EROFS and the like: found here, so that there is a message with the cause.
-        rustix::fs::access(directory, rustix::fs::Access::WRITE_OK).map_err(|errno| failed(errno.into()))
+        rustix::fs::access(written, rustix::fs::Access::WRITE_OK).map_err(|errno| failed(errno.into()))
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
     }
 }
 
-/// Nobody listens, nobody may be asked, or too many are asking.
-fn is_absence(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied, WouldBlock};
-    matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied | WouldBlock)
+/// Nobody listens, nobody may be asked, or too many are asking. A directory that is a file has
+/// its message with the remedy from [`Place::check`].
+pub(crate) fn is_absence(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotADirectory, NotFound, PermissionDenied, WouldBlock};
+    matches!(error.kind(), ConnectionRefused | NotADirectory | NotFound | PermissionDenied | WouldBlock)
 }
 
 /// Whether it is a directory of this user, no link, that only he can write to.
-fn private(directory: &Path) -> io::Result<bool> {
+fn private(directory: &Path, user: u32) -> io::Result<bool> {
     let stat = rustix::fs::statat(CWD, directory, AtFlags::SYMLINK_NOFOLLOW)?;
-    let ours = stat.st_uid == rustix::process::geteuid().as_raw();
+    let ours = stat.st_uid == user;
     Ok(FileType::from_raw_mode(stat.st_mode).is_dir() && ours && stat.st_mode & 0o022 == 0)
 }
 
@@ -213,9 +250,14 @@ mod tests {
         let base = std::env::temp_dir().join(format!("megapipe-place-{}", std::process::id()));
         fs::create_dir(&base).unwrap();
         let place = Place { path: base.join("of-user/monitor.sock"), chosen: false };
-        place.prepare().unwrap();
-        place.prepare().unwrap();
+        let user = rustix::process::geteuid().as_raw();
         let directory = base.join("of-user");
+        place.check(user).unwrap();
+        assert!(!directory.exists(), "a check makes nothing");
+        place.prepare().unwrap();
+        place.prepare().unwrap();
+        place.check(user).unwrap();
+        assert!(matches!(place.check(user + 1), Err(ConnectError::Directory { .. })));
         let mode = if rustix::process::geteuid().is_root() { 0o755 } else { 0o700 };
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, mode);
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
@@ -223,6 +265,12 @@ mod tests {
         fs::remove_dir(&directory).unwrap();
         std::os::unix::fs::symlink("/tmp", &directory).unwrap();
         assert!(matches!(place.prepare(), Err(ConnectError::Directory { .. })));
+        fs::remove_file(&directory).unwrap();
+        fs::write(&directory, "").unwrap();
+        assert!(matches!(place.connect(), Ok(Err(_))), "a file is no directory with a monitor");
+        for refused in [place.prepare(), place.check(user)] {
+            assert!(matches!(refused, Err(ConnectError::Directory { .. })));
+        }
         let long = Place::chosen(base.join("x".repeat(200)));
         assert!(matches!(long.connect(), Err(ConnectError::TooLong { .. })));
         fs::remove_dir_all(&base).unwrap();

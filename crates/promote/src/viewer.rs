@@ -10,7 +10,7 @@ use sys::packet;
 
 use crate::Reason;
 use crate::client::PROTOCOL;
-use crate::place::{ConnectError, Place, runtime_directory, variable};
+use crate::place::{self, ConnectError, Place, runtime_directory, variable};
 use crate::wire::view::{self, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
 
@@ -54,6 +54,13 @@ pub enum ViewError {
     /// No answer came.
     #[error("the monitor has not answered for {} seconds", PATIENCE.as_secs())]
     Silent,
+}
+
+impl ViewError {
+    /// Whether clients search further: nobody listens there, or nobody can be reached.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, ViewError::System(error) if place::is_absence(error))
+    }
 }
 
 /// What a monitor sees at a moment.
