@@ -12,6 +12,7 @@ mod monitors;
 mod programs;
 mod run;
 mod setup;
+mod shell;
 mod top;
 
 const ABOUT: &str = "Carry TCP connections between programs on one host through shared memory";

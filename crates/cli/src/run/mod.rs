@@ -150,6 +150,11 @@ pub(crate) struct Inspected {
     pub(crate) obstacle: Option<(String, &'static str)>,
 }
 
+/// The file that `megapipe run` executes for this name.
+pub(crate) fn file_of(name: &OsStr) -> Option<PathBuf> {
+    Program::find(name).ok().map(|program| program.path)
+}
+
 /// # Errors
 ///
 /// There is no such program.

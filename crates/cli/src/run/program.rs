@@ -14,6 +14,7 @@ use super::Failure;
 use super::elf::Elf;
 use super::glibc;
 use super::library::{Library, Refused};
+use crate::shell::quoted;
 
 pub(super) struct Program {
     /// As the caller wrote it.
@@ -57,7 +58,7 @@ impl Program {
         let mut forbidden = None;
         for path in in_path(name) {
             if is_executable(&path) {
-                return Ok(Program { name: name.to_owned(), path });
+                return Program { name: name.to_owned(), path }.checked();
             }
             if path.is_file() {
                 forbidden.get_or_insert(path);
@@ -77,10 +78,13 @@ impl Program {
             );
             return Err(Failure { status: 126, message });
         }
-        if is_executable(&self.path) {
-            return Ok(self);
+        if !is_executable(&self.path) {
+            return Err(self.not_executed(io::ErrorKind::PermissionDenied.into()));
         }
-        Err(self.not_executed(io::ErrorKind::PermissionDenied.into()))
+        match self.missing() {
+            Some(_) => Err(self.not_executed(rustix::io::Errno::NOENT.into())),
+            None => Ok(self),
+        }
     }
 
     pub(super) fn not_found(&self) -> Failure {
@@ -99,11 +103,14 @@ impl Program {
         let path = self.path.display();
         let remedy = match error.kind() {
             io::ErrorKind::PermissionDenied => {
+                let path = quoted(self.path.as_os_str());
                 format!("make it executable with chmod +x {path}, unless its file system forbids that")
             }
             io::ErrorKind::NotFound => {
-                "its interpreter or loader is missing; install that, or correct the first line of the script"
-                    .into()
+                let missing = self.missing().map_or(String::new(), |path| format!(" {}", path.display()));
+                format!(
+                    "its interpreter or loader{missing} is missing; install that, or correct the first line of the script"
+                )
             }
             io::ErrorKind::ArgumentListTooLong => "give it fewer arguments, or a smaller environment".into(),
             _ => "see man 2 execve".into(),
@@ -136,24 +143,62 @@ impl Program {
     fn binary(&self) -> Option<PathBuf> {
         let mut path = self.path.clone();
         for _ in 0..MOST_INTERPRETERS {
-            let mut line = Vec::with_capacity(FIRST_LINE);
-            File::open(&path).ok()?.take(FIRST_LINE as u64).read_to_end(&mut line).ok()?;
-            if line.starts_with(b"\x7fELF") {
-                return Some(path);
-            }
-            path = match line.strip_prefix(b"#!") {
-                Some(rest) => interpreter(rest.split(|byte| *byte == b'\n').next()?)?,
+            path = match Head::read(&path)? {
+                Head::Elf => return Some(path),
+                Head::Script(line) => interpreter(&line)?,
                 // execvp(3) gives it to the shell.
-                None => "/bin/sh".into(),
+                Head::Other => "/bin/sh".into(),
             };
+        }
+        None
+    }
+
+    /// The interpreter or loader for want of which execve(2) fails with ENOENT.
+    fn missing(&self) -> Option<PathBuf> {
+        let mut path = self.path.clone();
+        for _ in 0..MOST_INTERPRETERS {
+            let next = match Head::read(&path)? {
+                Head::Elf => Elf::read(&path).ok()??.loader?,
+                Head::Script(line) => words(&line).next().map(OsStr::from_bytes)?.into(),
+                Head::Other => return None,
+            };
+            if matches!(next.try_exists(), Ok(false)) {
+                return Some(next);
+            }
+            path = next;
         }
         None
     }
 }
 
+/// What the first bytes of a program say.
+enum Head {
+    Elf,
+    /// The first line after `#!`.
+    Script(Vec<u8>),
+    Other,
+}
+
+impl Head {
+    /// `None`: the file cannot be read.
+    fn read(path: &Path) -> Option<Head> {
+        let mut line = Vec::with_capacity(FIRST_LINE);
+        File::open(path).ok()?.take(FIRST_LINE as u64).read_to_end(&mut line).ok()?;
+        if line.starts_with(b"\x7fELF") {
+            return Some(Head::Elf);
+        }
+        let rest = line.strip_prefix(b"#!").and_then(|rest| rest.split(|byte| *byte == b'\n').next());
+        Some(rest.map_or(Head::Other, |line| Head::Script(line.to_owned())))
+    }
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty())
+}
+
 /// What the first line of a script names; for `env NAME` the program of that name.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
-    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
+    let mut words = words(line);
     let path = PathBuf::from(OsStr::from_bytes(words.next()?));
     if path.file_name() != Some(OsStr::new("env")) {
         return Some(path);
