@@ -34,7 +34,8 @@ mod tun;
 /// reach. With a program or process: that monitor, what its policy allows, whether the library is or can be loaded into the
 /// program, and the next command to type.
 ///
-/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), or if nothing keeps the program on TCP; else 1.
+/// Exit status: 0 if Megapipe can run here (on io_uring or on epoll), or if nothing keeps the program on TCP; else 1, also
+/// if the process cannot be read.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
     /// A program, searched for in PATH, or the number of a process

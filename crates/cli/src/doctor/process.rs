@@ -1,18 +1,20 @@
 //! A program that runs: whether it is under Megapipe, and what keeps it from being.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
-use promote::Place;
+use promote::wire::view::Loop;
+use promote::{Place, Reason};
 
 use super::finding::Finding;
-use super::monitor::Reach;
+use super::monitor::{Reach, user_name};
 use super::profile;
 use super::program;
 use super::system::System;
 use crate::programs;
+use crate::shell::quoted;
 
 const AREA: &str = "process";
 
@@ -66,7 +68,7 @@ impl Process {
         let library = match programs::library_of(*pid) {
             Ok(library) => library,
             Err(error) => {
-                let unreadable = Finding::note(AREA, "library", format!("unknown: {error}"));
+                let unreadable = Finding::missing(AREA, "library", format!("unknown: {error}"));
                 if rustix::process::geteuid().is_root() {
                     findings.push(
                         unreadable.instead("the kernel lets not even this root inspect it (ptrace(2))"),
@@ -77,14 +79,14 @@ impl Process {
                 return (findings, Some(format!("sudo megapipe doctor {pid}")));
             }
         };
-        findings.extend(self.variables());
+        findings.extend(self.variables(library.is_some()));
         let next = match &library {
             Some(path) => {
                 findings.push(Finding::ok(AREA, "library", path));
                 let (connected, next) = self.connected(reach);
                 findings.push(connected);
                 findings.extend(uring(*pid));
-                next
+                reach.remedy().or(next)
             }
             None => {
                 findings.push(
@@ -100,30 +102,52 @@ impl Process {
         (findings, next)
     }
 
-    fn variables(&self) -> Option<Finding> {
+    fn variables(&self, has_library: bool) -> Option<Finding> {
         let variables = self.environment.as_ref()?;
         let ours = variables.iter().filter(|(name, _)| name != "XDG_RUNTIME_DIR");
         let list: Vec<String> = ours.map(|(name, value)| format!("{name}={}", value.display())).collect();
-        let text = if list.is_empty() { "none of Megapipe's".into() } else { list.join(" ") };
-        Some(Finding::ok(AREA, "variables", text))
+        Some(match list.is_empty() {
+            false => Finding::ok(AREA, "variables", list.join(" ")),
+            true if has_library => Finding::note(
+                AREA,
+                "variables",
+                "not readable: the program has overwritten its environment",
+            )
+            .instead("MEGAPIPE_MONITOR and other variables, if it was started with any, are not known here"),
+            true => Finding::ok(AREA, "variables", "none of Megapipe's"),
+        })
     }
 
     /// Whether a monitor has it among its clients.
     fn connected(&self, reach: &Reach) -> (Finding, Option<String>) {
         const NAME: &str = "connected";
         let clients = reach.view.iter().flat_map(|view| &view.loops).filter(|client| client.pid == self.pid);
-        let (channels, promoted) =
-            clients.fold((0, 0), |(count, promoted), client| (count + 1, promoted + client.promoted));
-        let top = |path: &std::path::Path| Some(format!("megapipe top --once --socket {}", path.display()));
+        let clients: Vec<&Loop> = clients.collect();
+        let promoted: u64 = clients.iter().map(|client| client.promoted).sum();
+        // The program is as it has to be; what is missing is at the other side.
+        let other_side = || {
+            let user = user_name(self.user);
+            Some(format!(
+                "start the program at the other side with `megapipe run`, too; if it may be another user's: sudo megapipe \
+                 setup --allow {user}:OTHER"
+            ))
+        };
         match reach.socket() {
-            Some(path) if channels > 0 => {
+            Some(path) if promoted > 0 => {
                 let found = format!("to {}, {promoted} promoted endpoints", path.display());
-                (Finding::ok(AREA, NAME, found), top(path))
+                let top = format!("megapipe top --once --socket {}", quoted(path.as_os_str()));
+                (Finding::ok(AREA, NAME, found), Some(top))
             }
-            Some(path) => {
+            Some(path) if !clients.is_empty() => {
+                let found = format!("to {}, no promoted endpoint{}", path.display(), refusals(&clients));
+                let finding = Finding::note(AREA, NAME, found)
+                    .instead("its connections stay on TCP until the program at the other side is under `megapipe run`, too");
+                (finding, other_side())
+            }
+            Some(_) => {
                 let finding = Finding::note(AREA, NAME, "to no monitor")
                     .instead("none of its connections within this host had enough traffic yet, or it uses another monitor");
-                (finding, top(path))
+                (finding, other_side())
             }
             None => {
                 let finding =
@@ -138,7 +162,8 @@ impl Process {
         let executable = PathBuf::from(format!("/proc/{}/exe", self.pid));
         // Where the file has been replaced, or lies in another mount namespace, the link still leads to it.
         let path = fs::read_link(&executable).ok().filter(|path| path.exists()).unwrap_or(executable);
-        let (mut findings, start) = program::findings(path.as_os_str(), reach, system);
+        let name = called(self.pid, &self.name, &path).unwrap_or(path.into_os_string());
+        let (mut findings, start) = program::findings(&name, reach, system);
         if is_secure(self.pid) {
             let secure = Finding::note(
                 AREA,
@@ -161,6 +186,32 @@ impl Process {
             None => otherwise.to_owned(),
         }
     }
+}
+
+/// What the monitor refused these clients, by reason.
+fn refusals(clients: &[&Loop]) -> String {
+    let counts = Reason::OF_MONITOR.iter().enumerate().map(|(index, reason)| {
+        let count: u64 = clients.iter().map(|client| client.refused[index]).sum();
+        (count, reason)
+    });
+    let list: Vec<String> =
+        counts.filter(|(count, _)| *count > 0).map(|(count, reason)| format!("{count} {reason}")).collect();
+    if list.is_empty() { String::new() } else { format!("; refused: {}", list.join(", ")) }
+}
+
+/// The name by which the process was started, where that leads to its executable through a link: some programs
+/// are several, by their name. It may have written a title over its arguments: then the first word.
+fn called(pid: u32, comm: &str, executable: &Path) -> Option<OsString> {
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let first = arguments.split(|byte| *byte == 0).next().unwrap_or_default();
+    let word = first.split(|byte| *byte == b' ').next().unwrap_or_default();
+    let names = [first, word, comm.as_bytes()].into_iter().map(OsStr::from_bytes);
+    let mut names = names
+        .filter(|name| !name.is_empty() && (name.as_bytes()[0] == b'/' || !name.as_bytes().contains(&b'/')));
+    let is_it = |name: &&OsStr| {
+        crate::run::file_of(name).and_then(|path| path.canonicalize().ok()).as_deref() == Some(executable)
+    };
+    names.find(is_it).map(OsStr::to_owned)
 }
 
 /// The variables that concern Megapipe (proc_pid_environ(5)): those that it was started with.

@@ -1,12 +1,14 @@
 //! What stands in the way of a program that is to run under Megapipe.
 
 use std::ffi::OsStr;
+use std::path::Path;
 
 use super::finding::Finding;
 use super::monitor::Reach;
 use super::profile;
 use super::system::System;
 use crate::run::{Inspected, inspect};
+use crate::shell::quoted;
 
 const AREA: &str = "program";
 
@@ -15,11 +17,11 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
     let Inspected { path, library, obstacle } = match inspect(name) {
         Ok(inspected) => inspected,
         Err(message) => {
-            let finding = Finding::missing(AREA, "file", message).instead("there is no program to check");
+            let finding = Finding::missing(AREA, "file", message).instead("`megapipe run` cannot start it");
             return (vec![finding], None);
         }
     };
-    let mut findings = vec![Finding::ok(AREA, "file", path.display().to_string())];
+    let mut findings = vec![Finding::ok(AREA, "file", shown(&path))];
     let library_finding = match (&library, &obstacle) {
         (Err(message), _) => {
             Finding::missing(AREA, "library", message).instead("`megapipe run` does not start it")
@@ -33,11 +35,20 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
     };
     findings.push(library_finding);
     findings.extend(profile::of_file(&path, system));
-    let name = name.display();
     let next = match () {
         () if library.is_err() || obstacle.is_some() => None,
-        () if !reach.shares() => Some(reach.setup()),
-        () => Some(format!("megapipe run --stats -- {name}   (and the program at the other side likewise)")),
+        () => Some(reach.remedy().unwrap_or_else(|| {
+            format!("megapipe run --stats -- {}   (and the program at the other side likewise)", quoted(name))
+        })),
     };
     (findings, next)
+}
+
+/// The file as it was named, and its target if it is a link: a program may go by the name that it is called by.
+fn shown(path: &Path) -> String {
+    let target = path.is_symlink().then(|| path.canonicalize().ok()).flatten();
+    match target {
+        Some(target) => format!("{}, a link to {}", path.display(), target.display()),
+        None => path.display().to_string(),
+    }
 }

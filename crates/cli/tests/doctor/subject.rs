@@ -1,6 +1,8 @@
 //! `megapipe doctor PROGRAM|PID`.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -116,6 +118,7 @@ sys.stdin.read()";
     says("connected", &socket);
     says("variables", "MEGAPIPE_PROMOTE=eager");
     assert!(report["next"].as_str().unwrap().starts_with("megapipe top"), "{report}");
+    inside.kill();
 
     let mut beside = start(&mut Command::new("env"));
     let pid = beside.child().id().to_string();
@@ -132,4 +135,130 @@ sys.stdin.read()";
     let output = megapipe().args(["doctor", &pid]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && said.contains("no process") && said.lines().count() == 1, "{said}");
+}
+
+/// What `megapipe run` cannot execute for want of an interpreter, `megapipe doctor` does not call fine.
+#[test]
+fn a_missing_interpreter_is_found() {
+    let place = Place::new("interpreter");
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    let script = |name: &str, line: &str| {
+        let path = place.0.join(name);
+        fs::write(&path, format!("#!{line}\nexit 0\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let direct = script("direct", "/no/such/interpreter -x");
+    let second = script("second", &format!("{}\t-x", direct.display()));
+    for path in [direct, second] {
+        let (status, report) = place.doctor(&path);
+        let file = of_area(&report, "program", "file");
+        assert_eq!((status, &file["verdict"], &report["next"]), (Some(1), &"missing".into(), &Value::Null));
+        let mut run = megapipe();
+        let ran =
+            run.args(["run", "--"]).arg(&path).env("MEGAPIPE_MONITOR", place.socket()).output().unwrap();
+        let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+        let found = file["found"].as_str().unwrap();
+        assert_eq!((ran.status.code(), said.trim()), (Some(126), format!("megapipe run: {found}").as_str()));
+        assert!(found.contains("/no/such/interpreter is missing"), "{found}");
+    }
+    let spaced = script("with space", "/bin/sh");
+    let (status, report) = place.doctor(&spaced);
+    assert_eq!(status, Some(0), "{report}");
+    let next = report["next"].as_str().unwrap();
+    assert!(next.contains(&format!("-- '{}'", spaced.display())), "{next}");
+}
+
+/// Some programs are several, by the name that they are called by: redis-server is a link to redis-check-rdb.
+#[test]
+fn a_program_keeps_the_name_that_was_asked_for() {
+    let place = Place::new("link");
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    let (link, target) = (place.0.join("asked"), fs::canonicalize("/bin/sleep").unwrap());
+    std::os::unix::fs::symlink(&target, &link).unwrap();
+    let both = format!("{}, a link to {}", link.display(), target.display());
+    let command = format!("-- {} ", link.display());
+    let mut process = Fosterling::start(Command::new(&link).arg("60"));
+    let pid = process.child().id().to_string();
+    for subject in [link.to_str().unwrap(), &pid] {
+        let report = until("the process has executed the program", || {
+            let (_, report) = place.doctor(subject);
+            let is_it = of_area(&report, "program", "file")["found"].as_str()?.contains("asked");
+            is_it.then_some(report)
+        });
+        assert_eq!(of_area(&report, "program", "file")["found"], both.as_str());
+        assert!(report["next"].as_str().unwrap().contains(&command), "{report}");
+    }
+}
+
+/// nginx and redis write a title over their environment.
+#[test]
+fn an_overwritten_environment_is_not_called_empty() {
+    let place = Place::new("overwritten");
+    let (source, program) = (place.0.join("overwrite.c"), place.0.join("overwrite"));
+    let text = "#include <string.h>
+#include <unistd.h>
+extern char **environ;
+int main(void) {
+    for (char **entry = environ; *entry; entry++) memset(*entry, 0, strlen(*entry));
+    for (;;) pause();
+}
+";
+    fs::write(&source, text).unwrap();
+    if !Command::new("cc").arg("-o").arg(&program).arg(&source).status().is_ok_and(|status| status.success())
+    {
+        return println!("SKIPPED an_overwritten_environment_is_not_called_empty: no C compiler");
+    }
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    let mut command = megapipe();
+    command.args(["run", "--"]).arg(&program).env("MEGAPIPE_MONITOR", place.socket());
+    let mut process = Fosterling::start(command.env_remove("LD_PRELOAD"));
+    let pid = process.child().id().to_string();
+    until("the program has overwritten its environment", || {
+        let (_, report) = place.doctor(&pid);
+        let variables =
+            report["findings"].as_array()?.iter().find(|finding| finding["name"] == "variables")?;
+        let library = of_area(&report, "process", "library");
+        assert!(library["verdict"] != "ok" || variables["found"] != "none of Megapipe's", "{report}");
+        let overwritten = variables["found"].as_str()?.contains("has overwritten its environment");
+        (overwritten && variables["verdict"] == "note").then_some(())
+    });
+    process.kill();
+}
+
+/// A program that is as it should be, connected to one that is not under Megapipe.
+#[test]
+fn what_is_missing_at_the_other_side_is_the_next_step() {
+    let place = Place::new("other-side");
+    if !Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED what_is_missing_at_the_other_side_is_the_next_step: no python3");
+    }
+    let _monitor = start_monitor(PROGRAM.as_ref(), &place.socket());
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let source = "import socket, sys
+client = socket.create_connection((\"127.0.0.1\", int(sys.argv[1])))
+for _ in range(100):
+    client.sendall(b'a')
+    client.recv(1)
+sys.stdin.read()";
+    let port = listener.local_addr().unwrap().port().to_string();
+    let mut command = megapipe();
+    command.args(["run", "--promote", "eager", "--", "python3", "-c", source, &port]);
+    command.env("MEGAPIPE_MONITOR", place.socket()).env_remove("LD_PRELOAD");
+    let mut process = Fosterling::start(command.stdin(Stdio::piped()).stderr(Stdio::null()));
+    let (mut socket, _) = listener.accept().unwrap();
+    for _ in 0..100 {
+        socket.read_exact(&mut [0]).unwrap();
+        socket.write_all(b"b").unwrap();
+    }
+    let pid = process.child().id().to_string();
+    let report = until("the program is connected", || {
+        let (status, report) = place.doctor(&pid);
+        let connected = of_area(&report, "process", "connected");
+        assert_eq!((status, &connected["verdict"]), (Some(0), &"note".into()), "{report}");
+        connected["found"].as_str()?.contains("no promoted endpoint").then_some(report)
+    });
+    let next = report["next"].as_str().unwrap();
+    assert!(next.contains("other side") && next.contains("sudo megapipe setup --allow "), "{report}");
+    process.kill();
 }

@@ -121,6 +121,20 @@ fn several_at_once_start_one_monitor() {
     assert_eq!(std::io::Read::read(&mut reader, &mut [0]).unwrap(), 0);
 }
 
+/// Where `megapipe run` can start no monitor, `megapipe doctor` has its cause and its remedy, and fails.
+fn doctor_says_the_same(mut command: Command, said_by_run: &str) {
+    command.args(["doctor", "--json", "/usr/bin/python3"]).env_remove("MEGAPIPE_MONITOR").current_dir("/");
+    let ended = output(command.env_remove("XDG_RUNTIME_DIR"));
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let reached = findings.iter().find(|finding| finding["name"] == "reached").unwrap();
+    assert_eq!((ended.status.code(), &reached["verdict"]), (Some(1), &"missing".into()), "{reached}");
+    for key in ["instead", "remedy"] {
+        assert!(said_by_run.contains(reached[key].as_str().unwrap()), "{key} of {reached}: {said_by_run}");
+    }
+    assert_eq!(report["next"], reached["remedy"], "{report}");
+}
+
 #[test]
 fn a_run_that_is_read_only_costs_acceleration_and_one_line() {
     if !enter("places::a_run_that_is_read_only_costs_acceleration_and_one_line") {
@@ -129,6 +143,7 @@ fn a_run_that_is_read_only_costs_acceleration_and_one_line() {
     let remounted = Command::new("mount").args(["-o", "remount,ro", "/run"]).status().unwrap();
     assert!(remounted.success());
     let said = text(&output(&mut pair(PROGRAM.as_ref())).stderr);
+    doctor_says_the_same(clean(PROGRAM), &said);
     assert!(
         said.contains("connections stay on TCP: the directory /run/megapipe cannot be used: Read-only"),
         "{said}"
@@ -150,6 +165,7 @@ fn a_squatted_directory_costs_acceleration_and_one_line() {
         let said = text(&output(&mut as_user(pair(&program), USER)).stderr);
         assert!(said.contains("2 connections, 0 promoted"), "{said}");
         assert_eq!(said.lines().count(), 2, "{said}");
+        doctor_says_the_same(as_user(clean(&program), USER), &said);
         said
     };
     let remedy = format!("remove it (rm -r {squatted}");
@@ -158,6 +174,11 @@ fn a_squatted_directory_costs_acceleration_and_one_line() {
     let said = refused();
     fs::remove_file(directory).unwrap();
     assert!(said.contains(&remedy), "a link: {said}");
+
+    fs::write(directory, "").unwrap();
+    let said = refused();
+    fs::remove_file(directory).unwrap();
+    assert!(said.contains(&remedy), "a file: {said}");
 
     fs::create_dir(directory).unwrap();
     chown(directory, Some(STRANGER), Some(STRANGER)).unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use testkit::process::{Fosterling, copy_program, preload_library, until};
@@ -203,26 +203,55 @@ while True:
     program.kill();
 }
 
+/// The monitor of the systemd unit has no capabilities.
+const WITHOUT_CAPABILITIES: [&str; 3] = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"];
+
 #[test]
-fn doctor_says_what_setup_allowed() {
-    let Some(host) = Host::new("doctor_says_what_setup_allowed") else { return };
+fn doctor_says_what_the_policy_allows() {
+    let Some(host) = Host::new("doctor_says_what_the_policy_allows") else { return };
+    preload_library(PROGRAM.as_ref());
     let copy = host.0.join("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
-    host.setup(&["--allow", "postgres:www-data", "--allow", "postgres:root"]);
-    let mut monitor = host.command(PROGRAM);
-    let _monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
+    let library = Path::new(PROGRAM).with_file_name("libmegapipe_preload.so");
+    copy_program(&library, &host.0.join("libmegapipe_preload.so"));
+    let mut monitor = host.command("setpriv");
+    monitor.args(WITHOUT_CAPABILITIES).arg(PROGRAM).arg("monitor").stderr(Stdio::null());
+    let _monitor = Fosterling::start(&mut monitor);
     until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
     let doctor = |user: &str| {
         let mut command = host.command("setpriv");
         command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(&copy);
-        said(command.args(["doctor", "/bin/sh"]).output().unwrap()).1
+        said(command.args(["doctor", "/usr/bin/env"]).output().unwrap())
     };
-    let text = doctor("26");
-    assert!(text.contains("reached  /run/megapipe/monitor.sock, of user root (0)"), "{text}");
-    assert!(["postgres (26)", "root (0)", "www-data (33)"].iter().all(|user| text.contains(user)), "{text}");
-    // Programs of one user share, whom no rule names.
-    let text = doctor("1042");
-    assert!(text.contains("42 (1042)") && !text.contains("www-data"), "{text}");
+    let pair = |one, other| format!("[[allow]]\none = {{ uid = [{one}] }}\nother = {{ uid = [{other}] }}\n");
+    fs::create_dir(host.0.join("etc/megapipe")).unwrap();
+    let rule = pair(26, 33);
+    let others = pair(26, 33) + &pair(26, 26) + &pair(26, 0);
+    let both = format!("same_user = true\n{rule}");
+    let by_port = pair(26, 33) + "ports = [80]\n";
+    let by_rule_alone = "only by `same_user = true` or an allow rule";
+    for (policy, user, status, lines) in [
+        ("same_user = true\n", "26", 0, &["postgres (26) with: itself"][..]),
+        ("same_user = true\n", "0", 0, &["root (0) with: itself"]),
+        (&rule, "26", 0, &["postgres (26) with: www-data (33)"]),
+        (&both, "26", 0, &["postgres (26) with: itself, www-data (33)"]),
+        (&both, "1042", 0, &["42 (1042) with: itself"]),
+        (&others, "26", 0, &["postgres (26) with: itself, root (0), www-data (33)"]),
+        (&others, "0", 0, &["root (0) with: postgres (26)", by_rule_alone]),
+        (&rule, "0", 1, &["root (0) with: nobody", by_rule_alone, "next: sudo megapipe setup"]),
+        (&rule, "1042", 1, &["42 (1042) with: nobody", "next: sudo megapipe setup --allow 42"]),
+        (&by_port, "26", 0, &["postgres (26) with: nobody", "1 rule depends on"]),
+        ("same_user = maybe\n", "26", 1, &["monitor.toml", "next: correct /etc/megapipe/monitor.toml"]),
+    ] {
+        fs::write(host.policy(), policy).unwrap();
+        let (found, text) = doctor(user);
+        assert_eq!(found, Some(status), "{policy} for {user}: {text}");
+        assert!(text.contains("reached  /run/megapipe/monitor.sock, of user root (0)"), "{text}");
+        for line in lines {
+            let is_there = text.lines().any(|found| found.trim() == *line) || !line.contains(" with: ");
+            assert!(is_there && text.contains(line), "{line}, {policy} for {user}: {text}");
+        }
+    }
 }
 
 #[test]
