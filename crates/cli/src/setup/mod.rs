@@ -7,7 +7,7 @@ use clap::Args;
 use promote::Place;
 use promote::client::POLICY_FILE;
 
-use policy::{Found, Written};
+use policy::Found;
 use service::Service;
 use users::Pair;
 
@@ -27,7 +27,10 @@ pub(crate) use users::described;
 ///
 /// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option is not valid.
 #[derive(Args)]
-#[command(after_long_help = NOTES)]
+#[command(
+    override_usage = "megapipe setup [--allow A[:B]]...\n       megapipe setup --undo",
+    after_long_help = NOTES
+)]
 pub(crate) struct Arguments {
     /// Let programs of user A share with those of user B, whichever connects, at any port; A alone: A's with each other
     #[arg(long, value_name = "A[:B]", value_parser = users::pair)]
@@ -137,6 +140,7 @@ fn undo() -> Result<(), String> {
             ));
         }
     }
+    Service::find().tell_what_remains();
     if running.is_empty() {
         println!("no program runs under Megapipe");
     } else {

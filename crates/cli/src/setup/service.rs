@@ -78,6 +78,17 @@ impl Service {
         }
         Ok(())
     }
+
+    /// After `--undo`: the monitor that still serves, and how to stop it.
+    pub(super) fn tell_what_remains(&self) {
+        if let Service::Enabled = self {
+            println!("{UNIT} is enabled; to disable and stop it: systemctl disable --now {UNIT}");
+            return;
+        }
+        if let Some(pid) = super::system_monitor() {
+            println!("the monitor at {SYSTEM_SOCKET} (pid {pid}) still runs; to stop it: kill {pid}");
+        }
+    }
 }
 
 /// # Errors

@@ -254,6 +254,31 @@ fn doctor_says_what_the_policy_allows() {
     }
 }
 
+/// The policy was removed by hand, and a monitor that no service manager started goes on.
+#[test]
+fn undo_says_what_still_runs() {
+    let Some(host) = Host::new("undo_says_what_still_runs") else { return };
+    for setup in [true, false] {
+        if setup {
+            host.setup(&[]);
+        }
+        let mut monitor = host.command(PROGRAM);
+        let mut monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
+        until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+        let stop = format!("to stop it: kill {}", monitor.child().id());
+        let text = until("the monitor answers", || {
+            let (status, text) = host.setup(&["--undo"]);
+            assert_eq!(status, Some(0), "{text}");
+            text.contains("monitor.sock (pid").then_some(text)
+        });
+        assert!(text.contains(&stop), "{text}");
+        monitor.kill();
+        let _ = fs::remove_file(host.0.join("run/megapipe/monitor.sock"));
+        let (_, text) = host.setup(&["--undo"]);
+        assert!(text.contains("there is no /etc/megapipe/monitor.toml") && !text.contains("kill"), "{text}");
+    }
+}
+
 #[test]
 fn others_are_told_what_to_type() {
     let directory = std::env::temp_dir().join(format!("megapipe-setup-{}-others", std::process::id()));
