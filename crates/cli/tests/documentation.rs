@@ -23,6 +23,16 @@ fn man_pages_and_completions_are_written() {
     for reason in promote::Reason::ALL {
         assert!(page.contains(&reason.word().replace('-', "\\-")), "{reason}: {page}");
     }
+    for (verb, usage) in [
+        ("setup", "[--allow A[:B]]..."),
+        ("top", "[--interval SECONDS]"),
+        ("monitor", "[--config FILE]"),
+        ("doctor", "[PROGRAM|PID] [--json]"),
+    ] {
+        let page = read(&format!("man/megapipe-{verb}.1")).replace('\\', "");
+        let synopsis = page.split(".SH SYNOPSIS").nth(1).and_then(|rest| rest.split(".SH").next()).unwrap();
+        assert!(synopsis.contains(usage), "{verb}: {synopsis}");
+    }
     for path in ["completions/megapipe.bash", "completions/_megapipe", "completions/megapipe.fish"] {
         assert!(read(path).contains("doctor"), "{path}");
         assert!(read(path).contains("interval"), "{path}");
