@@ -195,11 +195,11 @@ fn a_promoted_connection_outlives_its_monitor() {
     }
     segments(meet(&mut client, 3));
     let text = metrics(&place.file("metrics"));
-    assert!(text.contains("megapipe_monitor_promoted_endpoints 4\n"), "{text}");
+    assert!(text.contains("megapipe_monitor_promoted_ends 4\n"), "{text}");
     client.withdraw(token(1));
     client.withdraw(token(2));
     until("the withdrawals", || {
-        metrics(&place.file("metrics")).contains("megapipe_monitor_promoted_endpoints 2\n").then_some(())
+        metrics(&place.file("metrics")).contains("megapipe_monitor_promoted_ends 2\n").then_some(())
     });
 
     second.signal(rustix::process::Signal::TERM);
