@@ -80,7 +80,7 @@ redis=$(systemctl show --value -p MainPID redis-server)
 
 megapipe doctor "$redis" >doctor.log
 check 'redis: doctor says what it is connected to' contains doctor.log "connected  to $socket"
-check 'redis: and what the policy allows' contains doctor.log 'share with those of bob'
+check 'redis: and what the policy allows' contains doctor.log 'with: itself, bob ('
 
 # What an installation replaces: program and library by rename, then the monitor starts anew.
 before=$(state service MainPID)
