@@ -113,3 +113,40 @@ pub(crate) fn bring_up(name: &str, mtu: u16) -> io::Result<()> {
     with_flags.ifr_ifru.ifru_flags = flags | libc::IFF_UP as libc::c_short;
     ioctl(&fd, libc::SIOCSIFFLAGS, &mut with_flags)
 }
+
+/// A packet socket (packet(7)) that sends IP packets of one family through one interface.
+pub(crate) struct PacketSocket {
+    fd: OwnedFd,
+    to: libc::sockaddr_ll,
+}
+
+impl PacketSocket {
+    pub(crate) fn open(name: &str, v4: bool) -> io::Result<PacketSocket> {
+        let fd = socket(libc::AF_PACKET)?;
+        let mut query = request(name)?;
+        ioctl(&fd, libc::SIOCGIFINDEX, &mut query)?;
+        // SAFETY: all bytes zero are a valid sockaddr_ll.
+        let mut to: libc::sockaddr_ll = unsafe { mem::zeroed() };
+        let protocol = if v4 { libc::ETH_P_IP } else { libc::ETH_P_IPV6 };
+        to.sll_family = libc::AF_PACKET as u16;
+        to.sll_protocol = (protocol as u16).to_be();
+        // SAFETY: SIOCGIFINDEX has filled this member of the union.
+        to.sll_ifindex = unsafe { query.ifr_ifru.ifru_ifindex };
+        Ok(PacketSocket { fd, to })
+    }
+
+    pub(crate) fn send(&self, packet: &[u8]) -> io::Result<()> {
+        // SAFETY: a live packet and a live address of the length that is passed.
+        let sent = unsafe {
+            libc::sendto(
+                self.fd.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                std::ptr::from_ref(&self.to).cast(),
+                mem::size_of_val(&self.to) as libc::socklen_t,
+            )
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
