@@ -19,7 +19,8 @@ mod error;
 mod readiness;
 mod stream;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -99,6 +100,8 @@ struct Member {
 pub struct Sockets<C: Control = Reno> {
     host: Host<C>,
     entries: Vec<Option<Entry>>,
+    /// Descriptors that are free again, the lowest first.
+    free: BinaryHeap<Reverse<u32>>,
     /// Descriptors at most.
     bound: usize,
     sets: Vec<Option<readiness::Interests>>,
@@ -109,7 +112,14 @@ pub struct Sockets<C: Control = Reno> {
 impl<C: Control> Sockets<C> {
     /// Sockets over this host, at most `bound` at the same time.
     pub fn new(host: Host<C>, bound: usize) -> Sockets<C> {
-        Sockets { host, entries: Vec::new(), bound, sets: Vec::new(), listeners: Vec::new() }
+        Sockets {
+            host,
+            entries: Vec::new(),
+            free: BinaryHeap::new(),
+            bound,
+            sets: Vec::new(),
+            listeners: Vec::new(),
+        }
     }
 
     /// The host below, for its counters and addresses.
@@ -185,7 +195,7 @@ impl<C: Control> Sockets<C> {
         let entry = self.entry(socket)?;
         let Kind::Listener { listener, .. } = entry.kind else { return Err(Errno::Invalid) };
         let options = entry.options;
-        if self.entries.len() >= self.bound && self.entries.iter().all(Option::is_some) {
+        if self.entries.len() >= self.bound && self.free.is_empty() {
             return Err(Errno::TooMany);
         }
         // If more connections wait, the host reports them again.
@@ -201,6 +211,18 @@ impl<C: Control> Sockets<C> {
     /// Begins a connection. Returns EINPROGRESS; the socket becomes writable when it is open, or
     /// has failed.
     pub fn connect(&mut self, now: Time, socket: Socket, remote: SocketAddr) -> Result<(), Errno> {
+        self.connect_from(now, socket, None, remote)
+    }
+
+    /// As [`connect`](Sockets::connect), from this address rather than the bound one. If a
+    /// connection has it, EADDRNOTAVAIL: then another port can be tried.
+    pub fn connect_from(
+        &mut self,
+        now: Time,
+        socket: Socket,
+        local: Option<SocketAddr>,
+        remote: SocketAddr,
+    ) -> Result<(), Errno> {
         let entry = self.entry(socket)?;
         match entry.kind {
             Kind::New => {}
@@ -215,7 +237,7 @@ impl<C: Control> Sockets<C> {
         if remote.port() == 0 || remote.ip().is_unspecified() {
             return Err(Errno::NotAvailable);
         }
-        let (bound, options) = (entry.bound, entry.options);
+        let (bound, options) = (local.or(entry.bound), entry.options);
         let address = bound.and_then(|bound| specified(bound.ip()));
         let port = bound.map(|bound| bound.port()).filter(|&port| port != 0);
         let flow = self.host.connect(now, address, port, remote)?;
@@ -230,6 +252,7 @@ impl<C: Control> Sockets<C> {
     pub fn close(&mut self, now: Time, socket: Socket) -> Result<(), Errno> {
         let entry = self.entries.get_mut(socket.0 as usize).and_then(Option::take);
         let entry = entry.ok_or(Errno::BadDescriptor)?;
+        self.free.push(Reverse(socket.0));
         for member in entry.members {
             if let Some(set) = &mut self.sets[member.set as usize] {
                 set.remove(member.place);
@@ -286,15 +309,15 @@ impl<C: Control> Sockets<C> {
 
     fn insert(&mut self, kind: Kind, options: Options) -> Result<Socket, Errno> {
         let entry = Entry { kind, bound: None, options, members: Vec::new() };
-        let place = self.entries.iter().position(Option::is_none).unwrap_or(self.entries.len());
-        if place >= self.bound {
+        if let Some(Reverse(place)) = self.free.pop() {
+            self.entries[place as usize] = Some(entry);
+            return Ok(Socket(place));
+        }
+        if self.entries.len() >= self.bound {
             return Err(Errno::TooMany);
         }
-        if place == self.entries.len() {
-            self.entries.push(None);
-        }
-        self.entries[place] = Some(entry);
-        Ok(Socket(place as u32))
+        self.entries.push(Some(entry));
+        Ok(Socket(self.entries.len() as u32 - 1))
     }
 
     fn entry(&self, socket: Socket) -> Result<&Entry, Errno> {

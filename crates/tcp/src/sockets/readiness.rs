@@ -89,26 +89,27 @@ struct Interest {
 #[derive(Default)]
 pub(super) struct Interests {
     places: Vec<Option<Interest>>,
+    /// Empty places. One whose number is still queued is not free yet, or its successor would be
+    /// reported out of turn.
+    free: Vec<u32>,
     ready: VecDeque<u32>,
 }
 
 impl Interests {
     fn insert(&mut self, interest: Interest) -> u32 {
-        // A place whose number is still queued stays empty, or its successor would be reported
-        // out of turn.
-        let free = self.places.iter().enumerate();
-        let free = free.filter(|(place, held)| held.is_none() && !self.ready.contains(&(*place as u32)));
-        let place = free.map(|(place, _)| place).next().unwrap_or(self.places.len());
-        if place == self.places.len() {
-            self.places.push(None);
-            self.ready.reserve(self.places.len() - self.ready.len());
+        if let Some(place) = self.free.pop() {
+            self.places[place as usize] = Some(interest);
+            return place;
         }
-        self.places[place] = Some(interest);
-        place as u32
+        self.places.push(Some(interest));
+        self.ready.reserve(self.places.len() - self.ready.len());
+        self.places.len() as u32 - 1
     }
 
     pub(super) fn remove(&mut self, place: u32) {
-        self.places[place as usize] = None;
+        if self.places[place as usize].take().is_some_and(|interest| !interest.queued) {
+            self.free.push(place);
+        }
     }
 
     pub(super) fn wake(&mut self, place: u32) {
@@ -241,7 +242,10 @@ impl<C: Control> Sockets<C> {
             }
             let interests = self.interests(set)?;
             let Some(place) = interests.ready.pop_front() else { break };
-            let Some(interest) = &mut interests.places[place as usize] else { continue };
+            let Some(interest) = &mut interests.places[place as usize] else {
+                interests.free.push(place);
+                continue;
+            };
             interest.queued = false;
             let socket = interest.socket;
             let now_ready = self.readiness(socket)?;
