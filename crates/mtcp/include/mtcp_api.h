@@ -92,7 +92,8 @@ int mtcp_bind(mctx_t mctx, int sockid, const struct sockaddr *addr, socklen_t ad
 int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
-/* Without effect; EINVAL unless num_addr is 1, as in mTCP. */
+/* Where there are several contexts: learns from which ports connections to this peer are answered
+ * on the queue of this one. mtcp_connect does so otherwise. num_addr is 1, as in mTCP. */
 int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr,
 		  in_addr_t dport);
 

@@ -19,13 +19,14 @@ pub(crate) trait Carrier: Device + Send {
     /// EINTR.
     fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno>;
 
-    /// Gives the queue back.
-    fn into_tun(self: Box<Self>) -> Option<Tun>;
+    /// Gives the queue back, with its number.
+    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)>;
 }
 
 /// A queue of a TUN device, under the machine's clock.
 pub(crate) struct Queue {
     pub(crate) tun: Tun,
+    pub(crate) number: usize,
     pub(crate) origin: Instant,
     /// Raised by handlers of signals.
     pub(crate) interrupt: OwnedFd,
@@ -59,8 +60,8 @@ impl Carrier for Queue {
         Ok(())
     }
 
-    fn into_tun(self: Box<Self>) -> Option<Tun> {
-        Some(self.tun)
+    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {
+        Some((self.number, self.tun))
     }
 }
 
@@ -107,8 +108,8 @@ pub(crate) struct Foreign {
     origin: Instant,
 }
 
-// SAFETY: whoever gives the device away promises that its functions may be called by the thread
-// that uses the context, one at a time (mtcp_device.h).
+// SAFETY: the caller of mtcp_create_context_on promises that any thread that uses the context may
+// call the device's functions; contexts are used by one thread at a time (mtcp_device.h).
 unsafe impl Send for Foreign {}
 
 impl Foreign {
@@ -178,7 +179,7 @@ impl Carrier for Foreign {
         if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(()) }
     }
 
-    fn into_tun(self: Box<Self>) -> Option<Tun> {
+    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {
         None
     }
 }

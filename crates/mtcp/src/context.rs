@@ -1,15 +1,18 @@
 //! A context: one stack, its device and its sockets.
 
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use packet::Batch;
-use tcp::sockets::{Options, Sockets};
+use packet::tun::Tun;
+use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
 use crate::carrier::Carrier;
 use crate::errno::{AGAIN, Errno};
 use crate::files::Files;
 use crate::pipe::Pipe;
+use crate::ports::Ports;
 
 /// Memory for packets on their way in, and as much for those on their way out.
 const BATCH_BYTES: usize = 256 << 10;
@@ -26,12 +29,18 @@ const BUSY_WAIT: Duration = Duration::from_millis(1);
 /// How long a context that is destroyed sends what was written.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// And a little longer, so that resets are sent.
+const END: Duration = LINGER.saturating_add(Duration::from_millis(5));
+
 pub(crate) struct Context {
     pub(crate) sockets: Sockets,
     pub(crate) files: Files,
     pub(crate) pipes: Vec<Option<Pipe>>,
     pub(crate) index: usize,
     pub(crate) backlog_max: usize,
+    addresses: Vec<IpAddr>,
+    /// Where the device has several queues.
+    ports: Option<Ports>,
     carrier: Box<dyn Carrier>,
     received: Batch,
     to_send: Batch,
@@ -44,16 +53,20 @@ impl Context {
         carrier: Box<dyn Carrier>,
         config: Config,
         descriptors: usize,
+        ports: Option<Ports>,
     ) -> Result<Context, Errno> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
         let backlog_max = config.limits.flows;
+        let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
         Ok(Context {
             sockets: Sockets::new(Host::new(config, seed), descriptors),
             files: Files::new(descriptors),
             pipes: Vec::new(),
             index,
             backlog_max,
+            addresses,
+            ports,
             last_turn: carrier.now(),
             carrier,
             received: Batch::new(BATCH_BYTES),
@@ -65,17 +78,18 @@ impl Context {
         self.carrier.now()
     }
 
-    /// Moves packets both ways, without sleeping.
+    /// Moves packets both ways, without sleeping. What arrives is acknowledged with the program's
+    /// answer in the next turn, or before the context sleeps.
     pub(crate) fn turn(&mut self) -> Result<(), Errno> {
         let now = self.now();
         self.last_turn = now;
+        self.send(now);
         self.received.clear();
         self.carrier.receive(&mut self.received)?;
         if !self.received.is_empty() {
             self.sockets.input(now, self.received.frames());
         }
         self.sockets.advance(now);
-        self.send(now);
         Ok(())
     }
 
@@ -95,6 +109,7 @@ impl Context {
     /// Sleeps until packets arrive, the stack has something to do, or this time has passed.
     pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Errno> {
         let now = self.now();
+        self.send(now);
         let due = self.sockets.deadline().map(|at| at.since(now));
         let more = self.sockets.host().has_output() || !self.to_send.is_empty();
         let retry = more.then_some(BUSY_WAIT);
@@ -127,9 +142,47 @@ impl Context {
         }
     }
 
+    /// Prepares connections to this peer, from the address or from the first one of its family.
+    pub(crate) fn prepare(&mut self, local: IpAddr, remote: SocketAddr) -> Result<(), Errno> {
+        let local = self.own_address(local, remote).ok_or(Errno(libc::EADDRNOTAVAIL))?;
+        if let Some(ports) = &mut self.ports {
+            ports.pool(local, remote)?;
+        }
+        Ok(())
+    }
+
+    fn own_address(&self, local: IpAddr, remote: SocketAddr) -> Option<IpAddr> {
+        let family = |address: &&IpAddr| address.is_ipv4() == remote.is_ipv4();
+        let wanted = |address: &&IpAddr| local.is_unspecified() || **address == local;
+        self.addresses.iter().filter(family).find(wanted).copied()
+    }
+
+    /// Begins a connection: from a port whose answers come here, unless the program has bound one.
+    pub(crate) fn connect(&mut self, socket: Socket, remote: SocketAddr) -> Result<(), Errno> {
+        let any: IpAddr = match remote {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let bound = self.sockets.local_address(socket).unwrap_or(SocketAddr::new(any, 0));
+        let now = self.now();
+        let meant = remote.port() != 0 && !remote.ip().is_unspecified() && bound.port() == 0;
+        let local = self.own_address(bound.ip(), remote).filter(|_| meant);
+        let (Some(local), Some(ports)) = (local, &mut self.ports) else {
+            return Ok(self.sockets.connect(now, socket, remote)?);
+        };
+        for port in ports.pool(local, remote)?.candidates() {
+            let local = SocketAddr::new(local, port);
+            match self.sockets.connect_from(now, socket, Some(local), remote) {
+                Err(tcp::sockets::Errno::NotAvailable) => {}
+                result => return Ok(result?),
+            }
+        }
+        Err(Errno(libc::EADDRNOTAVAIL))
+    }
+
     /// Closes everything, sends what was written for a second at most, and gives the queue of the
     /// TUN device back.
-    pub(crate) fn end(mut self) -> Option<packet::tun::Tun> {
+    pub(crate) fn end(mut self) -> Option<(usize, Tun)> {
         let begin = Instant::now();
         let now = self.now();
         let open: Vec<_> = self.files.sockets().collect();
@@ -139,13 +192,13 @@ impl Context {
             let _ = self.sockets.set_options(now, socket, Options { linger, ..options });
             let _ = self.sockets.close(now, socket);
         }
-        while self.turn().is_ok() && self.owes() && begin.elapsed() < LINGER {
-            match self.sleep(Some(LINGER.saturating_sub(begin.elapsed()))) {
+        while self.turn().is_ok() && self.owes() && begin.elapsed() < END {
+            match self.sleep(Some(END.saturating_sub(begin.elapsed()))) {
                 Ok(()) | Err(Errno(libc::EINTR)) => {}
                 Err(_) => break,
             }
         }
-        self.carrier.into_tun()
+        self.carrier.into_queue()
     }
 
     /// Whether a peer has not acknowledged all that was written, or the end of the stream.

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use packet::tun::OpenError;
+
 /// A positive error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
@@ -21,6 +23,16 @@ impl From<tcp::sockets::Errno> for Errno {
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Errno {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+/// Why there is no TUN device.
+pub(crate) fn open_error(error: OpenError) -> Errno {
+    match error {
+        OpenError::Missing(_) => Errno(libc::ENODEV),
+        OpenError::Denied(_) => Errno(libc::EACCES),
+        OpenError::NotAdmin(_) => Errno(libc::EPERM),
+        OpenError::Io(cause) => cause.into(),
     }
 }
 

@@ -10,6 +10,7 @@
 //! * `context`: one stack, its device, its sockets, and the turn that moves packets;
 //! * `carrier`: TUN devices and those of the caller;
 //! * `files`, `pipe`: what the numbers of a context stand for;
+//! * `ports`: local ports of connections, where a device has several queues;
 //! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
 //!   conversions.
 //!
@@ -25,6 +26,7 @@ mod errno;
 mod files;
 pub mod lifecycle;
 mod pipe;
+mod ports;
 mod registry;
 mod signal;
 pub mod socket;

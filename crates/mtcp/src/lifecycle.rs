@@ -8,13 +8,14 @@ use std::time::Instant;
 
 use libc::sighandler_t;
 use packet::Capabilities;
-use packet::tun::{OpenError, Tun};
+use packet::tun::Tun;
 use tcp::{Config, Prefix};
 
 use crate::carrier::{CallerDevice, Carrier, Foreign, Queue};
 use crate::config::{self, Conf, Settings};
 use crate::context::Context;
-use crate::errno::{self, Errno, FAULT, INVALID, int};
+use crate::errno::{self, Errno, FAULT, INVALID, int, open_error};
+use crate::ports::Ports;
 use crate::registry::{self, Handle};
 use crate::signal;
 
@@ -25,7 +26,9 @@ struct Shared {
     opened: bool,
     /// Queues that no context has. They stay open: when one is closed, the kernel moves flows of
     /// the others.
-    queues: Vec<Tun>,
+    queues: Vec<(usize, Tun)>,
+    /// How many queues the device has.
+    width: usize,
     /// CPUs that have a context.
     cpus: Vec<(Handle, c_int)>,
 }
@@ -33,8 +36,13 @@ struct Shared {
 // SAFETY: a handle is a number, not a pointer.
 unsafe impl Send for Shared {}
 
-static SHARED: Mutex<Shared> =
-    Mutex::new(Shared { settings: Settings::new(), opened: false, queues: Vec::new(), cpus: Vec::new() });
+static SHARED: Mutex<Shared> = Mutex::new(Shared {
+    settings: Settings::new(),
+    opened: false,
+    queues: Vec::new(),
+    width: 0,
+    cpus: Vec::new(),
+});
 
 fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -176,35 +184,29 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
     }
     let network = shared.settings.network.clone().ok_or(INVALID)?;
     if !shared.opened {
-        shared.queues = network.open_queues(conf.cores()).map_err(|error| {
+        let queues = network.open_queues(conf.cores()).map_err(|error| {
             say(&error);
-            refused(error)
+            open_error(error)
         })?;
+        shared.width = queues.len();
+        shared.queues = queues.into_iter().enumerate().collect();
         shared.opened = true;
     }
-    let tun = shared.queues.pop().ok_or(INVALID)?;
-    let spare = tun.try_clone()?;
+    let (number, tun) = shared.queues.pop().ok_or(INVALID)?;
+    let spare = (number, tun.try_clone()?);
+    let ports = (shared.width > 1).then(|| Ports::new(number, shared.width));
     let made = registry::insert(|index| {
         let interrupt = sys::eventfd::create()?;
         signal::add(index, interrupt.as_fd());
-        let carrier = Queue { tun, origin: Instant::now(), interrupt };
+        let carrier = Queue { tun, number, origin: Instant::now(), interrupt };
         let config = stack(&conf, network.networks(), &carrier);
-        Context::new(index, Box::new(carrier), config, conf.descriptors())
+        Context::new(index, Box::new(carrier), config, conf.descriptors(), ports)
     });
     match made {
         Ok(handle) => shared.cpus.push((handle, cpu)),
         Err(_) => shared.queues.push(spare),
     }
     made
-}
-
-fn refused(error: OpenError) -> Errno {
-    match error {
-        OpenError::Missing(_) => Errno(libc::ENODEV),
-        OpenError::Denied(_) => Errno(libc::EACCES),
-        OpenError::NotAdmin(_) => Errno(libc::EPERM),
-        OpenError::Io(cause) => cause.into(),
-    }
 }
 
 fn stack(conf: &Conf, networks: &[Prefix], carrier: &impl Carrier) -> Config {
@@ -239,7 +241,7 @@ pub unsafe extern "C" fn mtcp_create_context_on(
         let networks = networks.ok_or(INVALID)?;
         let conf = shared().settings.conf;
         let config = stack(&conf, &networks, &carrier);
-        registry::insert(|index| Context::new(index, Box::new(carrier), config, conf.descriptors()))
+        registry::insert(|index| Context::new(index, Box::new(carrier), config, conf.descriptors(), None))
     }))
 }
 

@@ -175,10 +175,9 @@ pub unsafe extern "C" fn mtcp_connect(
         let (socket, nonblocking) = context.files.socket(id)?;
         // SAFETY: as the caller promises.
         let remote = unsafe { address::read(addr, len) }?;
-        let now = context.now();
-        match context.sockets.connect(now, socket, remote) {
-            Err(Error::InProgress) if !nonblocking => {}
-            result => return Ok(result.map(|()| 0)?),
+        match context.connect(socket, remote) {
+            Err(Errno(libc::EINPROGRESS)) if !nonblocking => {}
+            result => return result.map(|()| 0),
         }
         // It is open when it can be written, and has failed when there is an error.
         context.call(false, |sockets, _| match sockets.readiness(socket)? {
@@ -191,17 +190,25 @@ pub unsafe extern "C" fn mtcp_connect(
     }))
 }
 
-/// Nothing yet: a context with a queue of its own needs no choice of ports if it is the only one,
-/// and otherwise would have to know the device's hash.
+/// Prepares connections to this peer, from the address or from any: where the device has several
+/// queues, learns from which ports their answers come to this context's. Otherwise the first
+/// `mtcp_connect` to the peer does.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_init_rss(
     mctx: Handle,
-    _saddr_base: in_addr_t,
+    saddr_base: in_addr_t,
     num_addr: c_int,
-    _daddr: in_addr_t,
-    _dport: in_addr_t,
+    daddr: in_addr_t,
+    dport: in_addr_t,
 ) -> c_int {
-    int(registry::with(mctx, |_| if num_addr == 1 { Ok(0) } else { Err(INVALID) }))
+    int(registry::with(mctx, |context| {
+        if num_addr != 1 {
+            return Err(INVALID);
+        }
+        let [local, remote] = [saddr_base, daddr].map(|address| Ipv4Addr::from_bits(u32::from_be(address)));
+        let port = u16::from_be(dport as u16);
+        context.prepare(local.into(), SocketAddr::new(remote.into(), port)).map(|()| 0)
+    }))
 }
 
 /// Closes a socket, an epoll set, or an end of a pipe.

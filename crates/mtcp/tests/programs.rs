@@ -33,7 +33,7 @@ impl Place {
         Place(place)
     }
 
-    /// Compiles a program. Warnings are errors, as for whoever includes the headers.
+    /// Compiles a program. Warnings are errors: programs include the headers with flags of their own.
     fn build(&self, source: &str) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let program = self.0.join(Path::new(source).file_stem().unwrap_or(OsStr::new("program")));
@@ -196,34 +196,67 @@ fn two_contexts_share_a_device() {
     server.interrupt();
 }
 
+/// Contexts, and whether their sets report edges.
+fn fetch_from_linux(test: &str, edge: &str, contexts: usize) {
+    const EACH: usize = 300;
+    let place = Place::new(test);
+    let program = place.build("tests/c/client.c");
+    // The client's device brings its address later.
+    let listener = TcpListener::bind("0.0.0.0:8080").expect("a listener");
+    let server = thread::spawn(move || {
+        for _ in 0..EACH * contexts {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            thread::spawn(move || {
+                let mut request = [0; 1024];
+                let len = stream.read(&mut request).expect("a request");
+                assert!(request[..len].starts_with(b"GET /70000 "));
+                let body = vec![7; 70_000];
+                write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len()).expect("written");
+                stream.write_all(&body).expect("written");
+                // The client closes first.
+                let _ = stream.read(&mut request);
+            });
+        }
+    });
+    let (each, contexts) = (EACH.to_string(), contexts.to_string());
+    place.start(&program, &[LINUX, "8080", &each, "20", "70000", edge, &contexts]).ended();
+    server.join().expect("no error");
+}
+
 #[test]
 fn a_client_of_linux() {
-    if !netns::enter("a_client_of_linux", BOUND) {
+    if netns::enter("a_client_of_linux", BOUND) {
+        fetch_from_linux("level", "0", 1);
+        fetch_from_linux("edge", "1", 1);
+    }
+}
+
+#[test]
+fn calls_that_wait() {
+    if !netns::enter("calls_that_wait", BOUND) {
         return;
     }
-    let place = Place::new("client");
-    let program = place.build("tests/c/client.c");
-    for edge in ["0", "1"] {
-        // The client's device brings its address later.
-        let listener = TcpListener::bind("0.0.0.0:8080").expect("a listener");
-        let mut client = place.start(&program, &[LINUX, "8080", "300", "20", "70000", edge]);
-        let server = thread::spawn(move || {
-            for _ in 0..300 {
-                let (mut stream, _) = listener.accept().expect("a connection");
-                thread::spawn(move || {
-                    let mut request = [0; 1024];
-                    let len = stream.read(&mut request).expect("a request");
-                    assert!(request[..len].starts_with(b"GET /70000 "));
-                    let body = vec![7; 70_000];
-                    write!(stream, "HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len())
-                        .expect("written");
-                    stream.write_all(&body).expect("written");
-                    // The client closes first.
-                    let _ = stream.read(&mut request);
-                });
-            }
-        });
-        client.ended();
-        server.join().expect("no error");
+    let place = Place::new("blocking");
+    let listener = TcpListener::bind("0.0.0.0:8080").expect("a listener");
+    let server = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        // Takes a whole round first, so that the client's writes have to wait for room.
+        let mut round = vec![0; 1 << 20];
+        for _ in 0..3 {
+            thread::sleep(Duration::from_millis(20));
+            stream.read_exact(&mut round).expect("a round");
+            stream.write_all(&round).expect("written");
+        }
+        let _ = stream.read(&mut round);
+    });
+    place.start(&place.build("tests/c/blocking.c"), &[LINUX, "8080"]).ended();
+    server.join().expect("no error");
+}
+
+/// Each context begins its connections from ports whose answers come to its own queue.
+#[test]
+fn clients_of_linux_on_two_queues() {
+    if netns::enter("clients_of_linux_on_two_queues", BOUND) {
+        fetch_from_linux("queues", "1", 2);
     }
 }

@@ -1,10 +1,11 @@
-/* Fetches /SIZE COUNT times over CONCURRENT connections of one context, and counts the bytes.
- * Usage: client ADDRESS PORT COUNT CONCURRENT SIZE EDGE */
+/* Fetches /SIZE COUNT times over CONCURRENT connections, in each of THREADS contexts, and counts the
+ * bytes. Usage: client ADDRESS PORT COUNT CONCURRENT SIZE EDGE THREADS */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <mtcp_api.h>
 #include <mtcp_epoll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +19,11 @@ struct fetch {
 	int asked;
 };
 
-static struct fetch fetches[DESCRIPTORS];
+static _Thread_local struct fetch fetches[DESCRIPTORS];
 static struct sockaddr_in server = {.sin_family = AF_INET};
 static const char *size;
-static int started, done, failed;
+static int count, concurrent, edge;
+static _Thread_local int started, done, failed;
 
 static void begin(mctx_t mctx, int ep)
 {
@@ -70,28 +72,14 @@ static int take(mctx_t mctx, int id, struct fetch *fetch)
 	return n < 0 && errno == EAGAIN ? 1 : -1;
 }
 
-int main(int argc, char **argv)
+static void *run(void *cpu)
 {
 	struct mtcp_epoll_event events[EVENTS];
 	char request[128];
-	int ep, n, id, err, count, concurrent, edge, more;
+	int ep, n, id, err, more;
 	socklen_t len;
-	mctx_t mctx;
+	mctx_t mctx = mtcp_create_context((long)cpu);
 
-	assert(argc == 7);
-	server.sin_addr.s_addr = inet_addr(argv[1]);
-	server.sin_port = htons(atoi(argv[2]));
-	count = atoi(argv[3]);
-	concurrent = atoi(argv[4]);
-	size = argv[5];
-	edge = atoi(argv[6]) ? MTCP_EPOLLET : 0;
-	struct mtcp_conf conf;
-	assert(mtcp_getconf(&conf) == 0);
-	conf.num_cores = 1;
-	assert(mtcp_setconf(&conf) == 0);
-	assert(mtcp_init(NULL) == 0);
-	mtcp_core_affinitize(0);
-	mctx = mtcp_create_context(0);
 	assert(mctx);
 	assert(mtcp_init_rss(mctx, INADDR_ANY, 1, server.sin_addr.s_addr, server.sin_port) == 0);
 	ep = mtcp_epoll_create(mctx, EVENTS);
@@ -124,7 +112,33 @@ int main(int argc, char **argv)
 		}
 	}
 	mtcp_destroy_context(mctx);
+	return (void *)(long)failed;
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t threads[16];
+	struct mtcp_conf conf;
+	int failures = 0;
+	void *result;
+
+	assert(argc == 8);
+	server.sin_addr.s_addr = inet_addr(argv[1]);
+	server.sin_port = htons(atoi(argv[2]));
+	count = atoi(argv[3]);
+	concurrent = atoi(argv[4]);
+	size = argv[5];
+	edge = atoi(argv[6]) ? MTCP_EPOLLET : 0;
+	assert(mtcp_getconf(&conf) == 0);
+	conf.num_cores = atoi(argv[7]);
+	assert(conf.num_cores <= 16 && mtcp_setconf(&conf) == 0);
+	assert(mtcp_init(NULL) == 0);
+	for (long i = 0; i < conf.num_cores; i++)
+		assert(pthread_create(&threads[i], NULL, run, (void *)i) == 0);
+	for (int i = 0; i < conf.num_cores; i++) {
+		assert(pthread_join(threads[i], &result) == 0);
+		failures += (long)result;
+	}
 	mtcp_destroy();
-	printf("fetched %d failed %d\n", done, failed);
-	return failed != 0;
+	return failures != 0;
 }
