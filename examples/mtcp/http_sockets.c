@@ -51,7 +51,7 @@ static void watch(struct server *server, int fd, int operation, unsigned events)
 }
 
 /* Writes what is left. Returns 0 when it is done, and -1 when the connection is over. */
-static int answer(struct server *server, int fd, struct connection *c)
+static int answer(int fd, struct connection *c)
 {
 	size_t at = strlen(c->header) - c->header_left;
 	ssize_t n;
@@ -82,7 +82,7 @@ static int serve(struct server *server, int fd, struct connection *c)
 	int status;
 
 	for (;;) {
-		status = answer(server, fd, c);
+		status = answer(fd, c);
 		if (status != 0) {
 			watch(server, fd, EPOLL_CTL_MOD, EPOLLOUT);
 			return status < 0 ? -1 : 0;

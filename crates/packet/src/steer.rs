@@ -1,7 +1,7 @@
 //! Which queue of a TUN device the kernel sends a flow to.
 //!
 //! The kernel sends a flow to the queue that has last sent packets of it. For one that is new, or
-//! was silent for some seconds, it chooses by a hash whose key nobody is told. But the choice
+//! was silent for some seconds, it chooses by a hash with a secret key. But the choice
 //! depends on nothing else than addresses, ports and the number of queues: packets of the flow that
 //! are sent through a device of our own show it.
 
