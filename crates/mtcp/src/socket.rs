@@ -27,6 +27,9 @@ pub extern "C" fn mtcp_socket(mctx: Handle, domain: c_int, kind: c_int, _protoco
             return Err(INVALID);
         }
         let socket = context.sockets.socket().map_err(full)?;
+        // mTCP has no Nagle's algorithm. Accepted sockets inherit this.
+        let now = context.now();
+        context.sockets.set_options(now, socket, Options { no_delay: true, ..Options::default() })?;
         keep(context, socket, kind & libc::SOCK_NONBLOCK != 0, v6)
     }))
 }

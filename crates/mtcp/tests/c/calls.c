@@ -134,6 +134,31 @@ static void connected(int pair[2])
 	assert(peer.sin_port == htons(80) && peer.sin_addr.s_addr == to.sin_addr.s_addr);
 }
 
+/* Each write goes out by itself while the one before is not acknowledged, on both sides. */
+static void no_delay(void)
+{
+	struct mtcp_epoll_event event;
+	unsigned before;
+	int pair[2];
+
+	connected(pair);
+	for (int side = 0; side < 2; side++) {
+		mctx_t mctx = side ? server : client;
+		struct queue *sent = wires[!side].out;
+
+		pass(100);
+		before = sent->tail;
+		for (int i = 0; i < 3; i++) {
+			assert(mtcp_write(mctx, pair[side], "x", 1) == 1);
+			assert(mtcp_epoll_wait(mctx, side ? server_ep : client_ep, &event, 1, 0) <= 1);
+		}
+		assert(sent->tail - before == 3);
+	}
+	assert(mtcp_abort(client, pair[0]) == 0);
+	pass(1);
+	assert(mtcp_close(server, pair[1]) == 0);
+}
+
 static void transfers(void)
 {
 	struct iovec parts[2];
@@ -260,8 +285,9 @@ static void options(void)
 	int on = 1, off = 0, got = 0, id = mtcp_socket(client, AF_INET, SOCK_STREAM, 0);
 	socklen_t len = sizeof(got);
 
-	assert(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) == 0);
 	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &got, &len) == 0 && got == 1);
+	assert(mtcp_setsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &off, sizeof(off)) == 0);
+	assert(mtcp_getsockopt(client, id, IPPROTO_TCP, TCP_NODELAY, &got, &len) == 0 && got == 0);
 	assert(mtcp_setsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) == 0);
 	assert(mtcp_setsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off)) == 0);
 	assert(mtcp_getsockopt(client, id, SOL_SOCKET, SO_KEEPALIVE, &got, &len) == 0 && got == 0);
@@ -321,6 +347,7 @@ int main(void)
 	assert(mtcp_listen(server, listener, 16) == 0);
 	watch(server, server_ep, MTCP_EPOLL_CTL_ADD, listener, MTCP_EPOLLIN);
 	transfers();
+	no_delay();
 	triggers();
 	failures();
 	options();
