@@ -117,7 +117,7 @@ fn memslap_gets_what_it_has_set(engine: &'static str) -> Verdict {
 fn pymemcache_works(engine: &'static str) -> Verdict {
     let python = python()?;
     let server = Server::start(engine, "kv", &[])?;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/serve/pymemcache_client.py");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers/pymemcache_client.py");
     let output = Command::new(python)
         .arg(script)
         .args([server.address.ip().to_string(), server.address.port().to_string()])
