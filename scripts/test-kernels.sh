@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tests of sys, channel and mmsg, and `megapipe doctor`, on older kernels: those of Debian 12, each in QEMU, which
+# The tests of sys, megapipe and mmsg, and `megapipe doctor`, on older kernels: those of Debian 12, each in QEMU, which
 # emulates the CPU and so needs neither KVM nor root. The programs are built here; the guest sees this machine's files,
 # read-only, and runs scripts/kernel-guest.sh. Kernels are kept in target/kernels; the last lines say what failed.
 # Usage: scripts/test-kernels.sh [VERSION...] (6.1 6.12); SUITES=regex chooses from their names, which it prints
@@ -85,8 +85,8 @@ list_suites() {
     "$CARGO" build --locked --quiet -p megapipe-cli || return
     ln "$TARGET/debug/megapipe" "$programs/megapipe" || return
     printf 'doctor %s %s doctor\n' "$PWD" "$programs/megapipe"
-    for package in sys channel mmsg; do
-        "$CARGO" test --locked --no-run -p "megapipe-$package" 2>"$KERNELS/build.log" || {
+    for package in megapipe-sys megapipe megapipe-mmsg; do
+        "$CARGO" test --locked --no-run -p "$package" 2>"$KERNELS/build.log" || {
             tail -n 40 "$KERNELS/build.log" >&2
             return 1
         }
@@ -94,9 +94,9 @@ list_suites() {
         sed -nE 's|^ *Executable ||; s|^unittests src/lib|tests/lib|; s|/main\.rs|.rs|
             s|^tests/(.*)\.rs \((.*)\)$|\1 \2|p' "$KERNELS/build.log" |
             while read -r name path; do
-                ln "$path" "$programs/$package-$name" || return
+                ln "$path" "$programs/${package#megapipe-}-$name" || return
                 printf '%s-%s %s %s --show-output --color=never\n' \
-                    "$package" "$name" "$PWD/crates/$package" "$programs/$package-$name"
+                    "${package#megapipe-}" "$name" "$PWD/crates/${package#megapipe-}" "$programs/${package#megapipe-}-$name"
             done
     done
 }
