@@ -5,13 +5,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Completion, Event, ReadData};
+use megapipe::{AcceptAs, AcceptCount, Channel, Completion, Config, Event, ReadData};
 use testkit::allocations::{self, CountingAllocator};
 use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form};
 use testkit::process::{self, Fosterling};
 use testkit::skip::Verdict;
-use testkit::{net, netns, one_test_per_engine, stack};
+use testkit::{confine, net, netns, one_test_per_engine, stack};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -24,6 +24,7 @@ one_test_per_engine! {
     ten_thousand_idle_connections_take_little
     transactions_over_a_stack_take_nothing_from_the_heap
     ten_thousand_idle_connections_of_a_stack_take_little
+    channels_come_up_one_after_the_other
 }
 
 const CONNECTIONS: usize = 16;
@@ -259,4 +260,21 @@ fn be_the_clients(address: SocketAddr) {
         peers.push(peer);
     }
     let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// The kernel frees the locked memory of a closed ring a little later: a channel made at once after another has to
+/// come up within a limit that has room for one of them.
+fn channels_come_up_one_after_the_other(fixture: &mut Fixture) -> Verdict {
+    /// A user without other rings: the limit is one of all processes of a user.
+    const USER: u32 = 64_321;
+    let config = fixture.config();
+    let mut program = process::this_test_as(fixture.name(), "isolated");
+    confine::with_locked_memory(&mut program, 2 << 20);
+    process::isolated_as(program, || {
+        process::leave_root(USER);
+        for _ in 0..50 {
+            drop(Channel::new(Config { engine: config.engine, ..Config::default() }).unwrap());
+        }
+    });
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use sys::capabilities::Capabilities;
-use sys::uring::{Ring, Sleep, squeue};
+use sys::uring::{Ring, Sleep, squeue, until_memory_is_unlocked};
 
 /// Requests that one submission carries.
 const ENTRIES: u32 = 256;
@@ -24,7 +24,7 @@ pub(crate) struct Stopped;
 
 impl Batch {
     pub(crate) fn new() -> io::Result<Batch> {
-        let ring = Ring::new(ENTRIES, 2 * ENTRIES, Capabilities::get())?;
+        let ring = until_memory_is_unlocked(|| Ring::new(ENTRIES, 2 * ENTRIES, Capabilities::get()))?;
         Ok(Batch { ring, in_flight: 0, calls: 0 })
     }
 

@@ -68,6 +68,20 @@ pub struct Ring {
     taskrun_flag: bool,
 }
 
+/// Repeats `attempt` for up to half a second while it fails with ENOMEM. Without CAP_IPC_LOCK the kernel
+/// charges a ring against RLIMIT_MEMLOCK of its user, and a closed one until a worker has freed it.
+pub fn until_memory_is_unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..50 {
+        match attempt() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            settled => return settled,
+        }
+    }
+    attempt()
+}
+
 impl Ring {
     /// Makes a ring with the best set-up that was found to work here: completions are
     /// worked off only when this thread asks (DEFER_TASKRUN), which costs least.

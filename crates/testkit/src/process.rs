@@ -47,7 +47,8 @@ pub fn isolated_without(name: &str, feature: &str, body: impl FnOnce()) {
     isolated_as(program, body);
 }
 
-fn isolated_as(mut program: Command, body: impl FnOnce()) {
+/// As [`isolated`], in a process made by `program`, which is [`this_test_as`] this one, `isolated`.
+pub fn isolated_as(mut program: Command, body: impl FnOnce()) {
     if role().as_deref() == Some("isolated") {
         body();
         println!("{MARK}");
@@ -64,6 +65,15 @@ fn isolated_as(mut program: Command, body: impl FnOnce()) {
     // What the body had to say, without the runner's frame.
     let said = text.lines().filter(|line| !line.is_empty() && !line.starts_with("running"));
     said.take_while(|line| *line != MARK).for_each(|line| println!("{line}"));
+}
+
+/// Where this is root's process: becomes the user's, without capabilities.
+pub fn leave_root(user: libc::uid_t) {
+    // SAFETY: numbers only.
+    if unsafe { libc::geteuid() } == 0 {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "{}", io::Error::last_os_error());
+    }
 }
 
 /// Copies a program, by another program: while this one had the copy open for writing, another thread might fork, and

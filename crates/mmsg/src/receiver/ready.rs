@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sys::capabilities::Capabilities;
 use sys::epoll::{self, Set};
-use sys::uring::{Ring, Sleep, opcode, types};
+use sys::uring::{Ring, Sleep, opcode, types, until_memory_is_unlocked};
 
 use crate::notices;
 
@@ -58,7 +58,8 @@ impl Ready {
             && capabilities.direct_descriptors_safe
         {
             // Each socket has one report at most that was not reaped, and one receive.
-            let ring = Ring::new(ENTRIES, (2 * sockets).max(2 * ENTRIES), capabilities)?;
+            let completions = (2 * sockets).max(2 * ENTRIES);
+            let ring = until_memory_is_unlocked(|| Ring::new(ENTRIES, completions, capabilities))?;
             ring.register_files(sockets)?;
             let tells_one = capabilities.poll_tells_one;
             let turns = sockets.div_ceil(AT_ONCE);

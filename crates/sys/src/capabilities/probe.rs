@@ -11,6 +11,7 @@ use io_uring::types::{BufRingEntry, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::DisabledFeatures;
+use crate::uring::until_memory_is_unlocked;
 
 const ENTRIES: u32 = 16;
 const BUFFERS: u16 = 4;
@@ -165,7 +166,7 @@ pub(super) struct Probe {
 
 impl Probe {
     pub(super) fn new(setup: &Setup) -> io::Result<Self> {
-        let ring = setup.build()?;
+        let ring = until_memory_is_unlocked(|| setup.build())?;
         if !ring.params().is_feature_ext_arg() {
             // Without timed waits no trial could be bounded.
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));

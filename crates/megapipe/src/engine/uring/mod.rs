@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use sys::capabilities::{Capabilities, RingUnavailable};
 use sys::uring::squeue::Flags;
-use sys::uring::{Ring, Sleep, cqueue};
+use sys::uring::{Ring, Sleep, cqueue, until_memory_is_unlocked};
 
 use crate::config::{Config, EngineKind};
 use crate::core::File;
@@ -92,17 +92,20 @@ impl Uring {
             let cause = io::Error::other(format!("the engine cannot do without {feature}"));
             return Err(CreateError::RingUnavailable(cause));
         }
-        let resources = |what| move |cause| CreateError::Resources { what, cause };
         let entries = (config.batch_threshold * 4).next_power_of_two().max(256);
-        let ring = make_ring(entries, config, capabilities)?;
-        let stock = Stock::new(&ring, view.read_pool()).map_err(resources("memory for a buffer ring"))?;
         let direct = capabilities.sparse_files
             && capabilities.direct_descriptors_safe
             && capabilities.fixed_fd_install;
-        if direct {
-            let slots = file_table_size(view).map_err(resources("the limit of open files"))?;
-            ring.register_files(slots).map_err(resources("a file table"))?;
-        }
+        let slots =
+            if direct { file_table_size(view).map_err(resources("the limit of open files"))? } else { 0 };
+        let (ring, stock) = make_ring(entries, config, |completions| {
+            let ring = Ring::new(entries, completions, capabilities)?;
+            let stock = Stock::new(&ring, view.read_pool())?;
+            if direct {
+                ring.register_files(slots)?;
+            }
+            Ok((ring, stock))
+        })?;
         view.use_slots(direct);
         let waker = Waker::new().map_err(resources("an eventfd"))?;
         Ok(Uring {
@@ -366,27 +369,35 @@ impl Uring {
 
 const EAGAIN: i32 = -libc::EAGAIN;
 
-/// A ring whose completion queue has room for one completion of each operation that may be
-/// pending, as far as the kernel makes them so large.
-fn make_ring(entries: u32, config: &Config, capabilities: &Capabilities) -> Result<Ring, CreateError> {
+/// A ring, with the memory that it pins, whose completion queue has room for one completion of each operation that
+/// may be pending, as far as the kernel makes them so large and RLIMIT_MEMLOCK leaves room.
+fn make_ring<T>(
+    entries: u32,
+    config: &Config,
+    mut attempt: impl FnMut(u32) -> io::Result<T>,
+) -> Result<T, CreateError> {
     let least = entries * 2;
     let mut completions = config.operations_max.clamp(least, COMPLETIONS_MAX);
-    loop {
-        let error = match Ring::new(entries, completions, capabilities) {
-            Ok(ring) => return Ok(ring),
-            Err(error) => error,
-        };
-        match error.raw_os_error() {
-            // Before Linux 6.10 the queue is one piece of physical memory, which may be
-            // too scattered for it.
-            Some(libc::ENOMEM) if completions > least => completions = (completions / 2).max(least),
-            // Forbidden since the capabilities were probed.
-            Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => {
-                return Err(CreateError::RingUnavailable(error));
-            }
-            _ => return Err(CreateError::Resources { what: "a ring", cause: error }),
+    while completions > least {
+        match attempt(completions) {
+            // Before Linux 6.10 the queue is one piece of physical memory, which may be too scattered for it.
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => completions /= 2,
+            settled => return settled.map_err(ring_error),
         }
     }
+    until_memory_is_unlocked(|| attempt(least)).map_err(ring_error)
+}
+
+fn ring_error(cause: io::Error) -> CreateError {
+    match cause.raw_os_error() {
+        // Forbidden since the capabilities were probed.
+        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => CreateError::RingUnavailable(cause),
+        _ => CreateError::Resources { what: "a ring", cause },
+    }
+}
+
+fn resources(what: &'static str) -> impl Fn(io::Error) -> CreateError {
+    move |cause| CreateError::Resources { what, cause }
 }
 
 /// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
