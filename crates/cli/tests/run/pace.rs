@@ -5,17 +5,7 @@ use std::process::{Command, Stdio};
 
 use testkit::process::Fosterling;
 
-use crate::support::{Place, output, python, text};
-
-/// An echo server for one connection.
-const SERVER: &str = r#"
-import socket
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-connection, _ = listener.accept()
-while data := connection.recv(4096):
-    connection.sendall(data)
-"#;
+use crate::support::{ECHO, Place, output, python, text};
 
 /// Round trips, slow ones and then faster ones, as many as the arguments say.
 const CLIENT: &str = r#"
@@ -42,7 +32,7 @@ fn serving(command: &mut Command) -> (Fosterling, String) {
 /// What the server and the client say of themselves.
 fn talk(place: &Place, mode: &str, slow: u32, fast: u32) -> (String, String) {
     let mut command = place.run();
-    command.arg("--stats").arg(python().expect("python3")).args(["-c", SERVER]);
+    command.arg("--stats").arg(python().expect("python3")).args(["-c", ECHO, "1"]);
     let (mut server, port) = serving(&mut command);
     let mut command = place.run();
     command.args(["--stats", "--promote", mode]).arg(python().expect("python3"));

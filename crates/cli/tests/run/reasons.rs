@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use testkit::process::Fosterling;
 
-use crate::support::{Place, clean, output, python, text};
+use crate::support::{ECHO, Place, clean, output, python, text};
 
 /// Connections of one process to itself, to a server without Megapipe, and to nobody, which a seed chooses. For each
 /// process: its pid, and the fewest and the most connections that it has to account for: one that was forked with
@@ -128,19 +128,6 @@ match random.randrange(4):
     case 2: os.close(listener.fileno())
 "#;
 
-/// An echo server that runs without Megapipe.
-const PLAIN: &str = r#"
-import socket, threading
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-def echo(connection):
-    while data := connection.recv(4096):
-        connection.sendall(data)
-    connection.close()
-while True:
-    threading.Thread(target=echo, args=(listener.accept()[0],), daemon=True).start()
-"#;
-
 /// What a summary says of a process: connections, those in memory, and the others by word.
 struct Told {
     connections: u64,
@@ -171,7 +158,7 @@ fn every_connection_is_in_memory_or_has_one_word() {
     let place = Place::new("words");
     let _monitor = place.monitor();
     let mut plain = clean(python().unwrap());
-    let mut plain = Fosterling::start(plain.args(["-c", PLAIN]).stdout(Stdio::piped()));
+    let mut plain = Fosterling::start(plain.args(["-c", ECHO]).stdout(Stdio::piped()));
     let mut port = String::new();
     BufReader::new(plain.child().stdout.take().unwrap()).read_line(&mut port).unwrap();
     let mut words = BTreeMap::<String, u64>::new();
@@ -224,20 +211,6 @@ for _ in range(100):
     time.sleep(0.005)
 "#;
 
-/// A server of eight connections.
-const OF_EIGHT: &str = r#"
-import socket, threading
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-def echo(connection):
-    while data := connection.recv(4096):
-        connection.sendall(data)
-    connection.close()
-threads = [threading.Thread(target=echo, args=(listener.accept()[0],)) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-"#;
-
 /// What a server and a client say that run with these monitors; the server without Megapipe if it has none.
 fn eight(place: &Place, server: Option<&str>, client: &str) -> (String, String) {
     let with = |monitor: &str| {
@@ -246,7 +219,7 @@ fn eight(place: &Place, server: Option<&str>, client: &str) -> (String, String) 
         command
     };
     let mut command = server.map_or_else(|| clean(python().unwrap()), with);
-    command.args(["-c", OF_EIGHT]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.args(["-c", ECHO, "8"]).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut server = Fosterling::start(&mut command);
     let mut port = String::new();
     BufReader::new(server.child().stdout.take().unwrap()).read_line(&mut port).unwrap();

@@ -16,19 +16,7 @@ use testkit::process::{Fosterling, copy_program, until};
 
 use crate::places::{ROOT, SYSTEM, enter, installed};
 use crate::promotion::{EndOf, PAIR};
-use crate::support::{Place, clean, output, python, text};
-
-/// Echoes on every connection, which it keeps.
-const SERVER: &str = r#"
-import socket, threading
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-def serve(connection):
-    while data := connection.recv(4096):
-        connection.sendall(data)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"#;
+use crate::support::{ECHO, Place, clean, output, python, text};
 
 /// For each line: 100 round trips on the first connection, or on a new one.
 const CLIENT: &str = r#"
@@ -64,7 +52,7 @@ impl Programs {
             command.env_remove("MEGAPIPE_MONITOR").env_remove("XDG_RUNTIME_DIR");
             Fosterling::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()))
         };
-        let mut server = run(&[SERVER]);
+        let mut server = run(&[ECHO]);
         let mut lines = BufReader::new(server.child().stdout.take().unwrap()).lines();
         let port = lines.next().unwrap().unwrap();
         let mut client = run(&[CLIENT, &port]);

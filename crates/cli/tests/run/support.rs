@@ -9,6 +9,24 @@ use std::time::{Duration, Instant};
 
 use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor, until};
 
+/// An echo server with a thread for each connection, which tells its port first. It ends with as many connections as
+/// its argument says; without one it goes on.
+pub(crate) const ECHO: &str = r#"
+import socket, sys, threading
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+def echo(connection):
+    while data := connection.recv(4096):
+        connection.sendall(data)
+    connection.close()
+threads = []
+while len(threads) != int(sys.argv[1] if sys.argv[1:] else -1):
+    threads.append(threading.Thread(target=echo, args=[listener.accept()[0]], daemon=True))
+    threads[-1].start()
+for thread in threads:
+    thread.join()
+"#;
+
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 pub(crate) fn library() -> &'static Path {

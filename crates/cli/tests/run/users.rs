@@ -9,7 +9,7 @@ use testkit::netns::enter_own_run;
 use testkit::process::{Fosterling, PATIENCE, until};
 
 use crate::places::installed;
-use crate::support::{PROGRAM, Place, clean, output, text};
+use crate::support::{ECHO, PROGRAM, Place, clean, output, text};
 
 /// Users and groups that nobody else has.
 const SERVER: u32 = 64_001;
@@ -34,23 +34,6 @@ for _ in range(int(sys.argv[1])):
         sys.exit(0)
     connection.close()
     os.wait()
-"#;
-
-/// A server with a thread for each connection.
-const THREADED: &str = r#"
-import socket, sys, threading
-listener = socket.create_server(("127.0.0.1", 0))
-print(listener.getsockname()[1], flush=True)
-def serve(connection):
-    while data := connection.recv(4096):
-        connection.sendall(data)
-    connection.close()
-threads = []
-for _ in range(int(sys.argv[1])):
-    threads.append(threading.Thread(target=serve, args=[listener.accept()[0]]))
-    threads[-1].start()
-for thread in threads:
-    thread.join()
 "#;
 
 /// Round trips on one connection, then what the argument says, then on another and on both.
@@ -200,7 +183,7 @@ impl Programs {
     /// The connections of each process of a client with a server of root's.
     fn change(&self, monitor: &Path, how: &str) -> Vec<(u32, u32)> {
         let connections = if how.is_empty() { "1" } else { "2" };
-        let (mut server, port) = self.serve(0, Some(monitor), THREADED, connections);
+        let (mut server, port) = self.serve(0, Some(monitor), ECHO, connections);
         let ended = output(&mut self.run(0, Some(monitor), CHANGING, &[&port, how]));
         let said = text(&ended.stderr);
         assert!(ended.status.success(), "{how}: {said}");
@@ -322,10 +305,10 @@ fn the_word_between_two_users_is_the_policys() {
             let all_have_it = (0..RUNS).any(|_| {
                 let (mut server, port) = if is_plain {
                     let mut command = clean(PYTHON);
-                    command.args(["-c", THREADED, BUSY_COUNT]).current_dir("/").uid(SERVER).gid(SERVER);
+                    command.args(["-c", ECHO, BUSY_COUNT]).current_dir("/").uid(SERVER).gid(SERVER);
                     listening(&mut command)
                 } else {
-                    programs.serve(SERVER, None, THREADED, BUSY_COUNT)
+                    programs.serve(SERVER, None, ECHO, BUSY_COUNT)
                 };
                 let ended = output(&mut programs.run_as("auto", CLIENT, None, BUSY, &[&port]));
                 let said = text(&ended.stderr);
@@ -353,7 +336,7 @@ fn no_hint_remains_of_a_promotion() {
     }
     let _monitor = programs.systems_monitor(&rule());
     let promoted = (0..RUNS).any(|_| {
-        let mut command = programs.run_as("auto", SERVER, None, THREADED, &["1"]);
+        let mut command = programs.run_as("auto", SERVER, None, ECHO, &["1"]);
         let (mut server, port) = listening(&mut command);
         let ended = output(&mut programs.run(CLIENT, None, EARLY, &[&port]));
         let said = text(&ended.stderr);
