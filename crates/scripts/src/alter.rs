@@ -10,11 +10,13 @@ pub fn alterations(script: &Script) -> Vec<(String, Script)> {
     let mut all = Vec::new();
     for (at, event) in script.events.iter().enumerate() {
         let What::Expect(expected) = &event.what else { continue };
-        all.extend(without(script, at).map(|absent| (format!("line {}: absent", event.line), absent)));
+        all.extend(
+            without(script, at).map(|absent| (format!("{}:{}: absent", script.file, event.line), absent)),
+        );
         for (name, segment) in variants(expected) {
             let mut altered = script.clone();
             altered.events[at].what = What::Expect(segment);
-            all.push((format!("line {}: {name}", event.line), altered));
+            all.push((format!("{}:{}: {name}", script.file, event.line), altered));
         }
     }
     all

@@ -2,39 +2,54 @@
 
 use std::time::Duration;
 
-use tcp::State;
-use tcp::sockets::{Errno, How, Options, Socket};
+use tcp::sockets::{Errno, How, Options};
 
-use crate::parse::Call;
+use crate::parse::{Call, split};
 use crate::run::{Run, differs};
+use crate::system::{Failed, System};
 use crate::{Cause, freebsd};
 
-/// What a call returned, or that it cannot be made here.
-enum Failed {
-    Errno(Errno),
-    Cause(Cause),
+/// What a call returned.
+pub(crate) struct Outcome {
+    result: i64,
+    errno: Option<Errno>,
 }
 
-impl From<Errno> for Failed {
-    fn from(errno: Errno) -> Failed {
-        Failed::Errno(errno)
+impl Outcome {
+    /// What a call that blocks has returned, if it was tried before: a `connect` has succeeded once
+    /// the socket is connected.
+    pub(crate) fn of_try(self, again: bool) -> Outcome {
+        match self.errno {
+            Some(Errno::IsConnected) if again => Outcome { result: 0, errno: None },
+            _ => self,
+        }
+    }
+
+    /// Whether a call that blocks would not have returned.
+    pub(crate) fn would_block(&self, call: &Call) -> bool {
+        match self.errno {
+            Some(Errno::WouldBlock | Errno::InProgress | Errno::Already) => true,
+            Some(_) => false,
+            None => self.result == 0 && matches!(call.name.as_str(), "poll" | "epoll_wait"),
+        }
     }
 }
 
-impl Run {
+impl<S: System> Run<S> {
     /// Makes a call, and compares what it returns.
     pub(crate) fn call(&mut self, call: &Call) -> Result<(), Cause> {
-        let seen = match self.make(call) {
-            Ok(result) => (result, None),
-            Err(Failed::Errno(errno)) => (-1, Some(errno.name())),
-            Err(Failed::Cause(cause)) => return Err(cause),
-        };
+        let outcome = self.make(call)?;
+        self.compare(call, outcome)
+    }
+
+    pub(crate) fn compare(&self, call: &Call, seen: Outcome) -> Result<(), Cause> {
         // The two names of one error.
         let wanted = call.errno.as_deref().map(|name| if name == "EWOULDBLOCK" { "EAGAIN" } else { name });
         let print = |(result, errno): (i64, Option<&str>)| match errno {
             Some(errno) => format!("{}() = {result} {errno}", call.name),
             None => format!("{}() = {result}", call.name),
         };
+        let seen = (seen.result, seen.errno.map(Errno::name));
         if seen == (call.result, wanted) {
             Ok(())
         } else {
@@ -42,137 +57,156 @@ impl Run {
         }
     }
 
-    fn make(&mut self, call: &Call) -> Result<i64, Failed> {
-        let unsupported =
-            || Failed::Cause(Cause::Unsupported(format!("{}({})", call.name, call.arguments.join(", "))));
-        let argument = |at: usize| call.arguments.get(at).map_or("", String::as_str);
-        let now = self.now;
-        if call.name == "socket" {
-            let socket = self.sockets.socket()?;
-            return Ok(self.number(call.result, socket));
+    pub(crate) fn make(&mut self, call: &Call) -> Result<Outcome, Cause> {
+        match self.attempt(call) {
+            Ok(result) => Ok(Outcome { result, errno: None }),
+            Err(Failed::Errno(errno)) => Ok(Outcome { result: -1, errno: Some(errno) }),
+            Err(Failed::Cause(cause)) => Err(cause),
         }
-        let number: i64 = argument(0).parse().map_err(|_| unsupported())?;
-        let socket = *self.numbers.get(&number).ok_or(Errno::BadDescriptor)?;
-        let count = || argument(2).parse::<usize>().map_err(|_| unsupported());
+    }
+
+    fn attempt(&mut self, call: &Call) -> Result<i64, Failed> {
+        let unsupported = || unsupported(call);
         match call.name.as_str() {
-            "bind" => self.sockets.bind(socket, self.local)?,
+            "socket" => {
+                let socket = self.system.socket(self.local.is_ipv6())?;
+                return Ok(self.number(call.result, socket));
+            }
+            "poll" => return self.poll(call),
+            "epoll_create" | "epoll_create1" => return self.create_set(call),
+            "epoll_ctl" => return self.change_set(call),
+            "epoll_wait" => return self.wait(call),
+            _ => {}
+        }
+        let number: i64 = call.number(0)?;
+        if let ("close", Some(set)) = (call.name.as_str(), self.sets.remove(&number)) {
+            self.system.close_set(set)?;
+            return Ok(0);
+        }
+        let socket = *self.sockets.get(&number).ok_or(Errno::BadDescriptor)?;
+        match call.name.as_str() {
+            "bind" => self.system.bind(socket, self.local)?,
             "listen" => {
-                self.sockets.listen(socket, argument(1).parse().map_err(|_| unsupported())?)?;
+                self.system.listen(socket, call.number(1)?)?;
                 self.last = Some(socket);
             }
             "accept" => {
-                let accepted = self.sockets.accept(now, socket)?;
+                let accepted = self.system.accept(socket)?;
                 self.last = Some(accepted);
                 return Ok(self.number(call.result, accepted));
             }
             "connect" => {
-                let begun = self.sockets.connect(now, socket, self.server());
-                if begun == Err(Errno::InProgress) {
-                    (self.local, self.remote) = (self.sockets.local_address(socket)?, self.server());
+                let begun = self.system.connect(socket, self.server());
+                if let Err(Failed::Errno(Errno::InProgress)) = begun {
+                    (self.local, self.remote) = (self.system.local_address(socket)?, self.server());
                     self.last = Some(socket);
                 }
                 begun?;
             }
             "read" | "recv" => {
-                let mut bytes = vec![0; count()?];
-                if argument(3) == "MSG_PEEK" && self.sockets.unread(socket)? > 0 {
-                    return Ok(self.sockets.unread(socket)?.min(bytes.len()) as i64);
-                }
-                return Ok(self.sockets.read(now, socket, &mut bytes)? as i64);
+                let mut bytes = vec![0; call.number(2)?];
+                let peek = call.argument(3) == "MSG_PEEK";
+                return Ok(self.system.read(socket, &mut bytes, peek)? as i64);
             }
-            "write" | "send" => return Ok(self.sockets.write(now, socket, &vec![7; count()?])? as i64),
+            "write" | "send" => {
+                let bytes = vec![7; call.number(2)?];
+                return Ok(self.system.write(socket, &bytes)? as i64);
+            }
             "shutdown" => {
-                let how = match argument(1) {
+                let how = match call.argument(1) {
                     "SHUT_RD" => How::Read,
                     "SHUT_WR" => How::Write,
                     "SHUT_RDWR" => How::Both,
                     _ => return Err(unsupported()),
                 };
-                self.sockets.shutdown(now, socket, how)?;
+                self.system.shutdown(socket, how)?;
             }
             "close" => {
-                self.numbers.remove(&number);
-                self.sockets.close(now, socket)?;
+                self.sockets.remove(&number);
+                self.system.close(socket)?;
             }
-            // All calls are non-blocking.
+            // Whether a call blocks is in the time that it is given.
             "fcntl" => return Ok(call.result),
             "setsockopt" => {
-                let options = self.sockets.options(socket)?;
+                let options = self.system.options(socket)?;
                 let options = changed(options, call).ok_or_else(unsupported)?;
-                self.sockets.set_options(now, socket, options)?;
+                self.system.set_options(socket, options)?;
             }
-            "getsockopt" => self.get_option(socket, call).unwrap_or_else(|| Err(unsupported()))?,
+            "getsockopt" => self.get_option(socket, call)?,
             _ => return Err(unsupported()),
         }
         Ok(0)
     }
 
     /// Gives a new socket the script's number.
-    fn number(&mut self, number: i64, socket: Socket) -> i64 {
-        self.numbers.insert(number, socket);
+    fn number(&mut self, number: i64, socket: u32) -> i64 {
+        self.sockets.insert(number, socket);
         number
     }
 
-    /// Compares an option with the value that the script expects. `None` if it has none.
-    fn get_option(&mut self, socket: Socket, call: &Call) -> Option<Result<(), Failed>> {
+    /// Compares an option with the value that the script expects.
+    fn get_option(&mut self, socket: u32, call: &Call) -> Result<(), Failed> {
         let value = |on: bool| if on { "1" } else { "0" };
-        let wanted = call.arguments.get(3)?.trim_matches(['[', ']']).to_string();
-        let options = match self.sockets.options(socket) {
-            Ok(options) => options,
-            Err(errno) => return Some(Err(errno.into())),
-        };
-        let seen = match call.arguments.get(2)?.as_str() {
-            "SO_ERROR" => match self.sockets.take_error(socket) {
-                Ok(error) => error.map_or("0", Errno::name),
-                Err(errno) => return Some(Err(errno.into())),
-            },
-            "SO_RCVBUF" if self.foreign => return Some(Ok(())),
+        let wanted = call.argument(3).trim_matches(['[', ']']).to_string();
+        let options = self.system.options(socket)?;
+        let seen = match call.argument(2) {
+            "SO_ERROR" => self.system.take_error(socket)?.map_or("0", Errno::name),
+            "SO_RCVBUF" if self.dialect.is_freebsds() => return Ok(()),
             "SO_KEEPALIVE" => value(options.keep_alive),
             "TCP_NODELAY" => value(options.no_delay),
-            _ => return None,
+            _ => return Err(unsupported(call)),
         };
-        let name = &call.arguments[2];
-        let same = wanted == seen || self.foreign && freebsd::is_same_error(&wanted, seen);
-        let differ = || Failed::Cause(differs(format!("{name} of {wanted}"), format!("{name} of {seen}")));
-        Some(if same { Ok(()) } else { Err(differ()) })
+        let name = call.argument(2);
+        if wanted == seen || self.dialect.is_freebsds() && freebsd::is_same_error(&wanted, seen) {
+            return Ok(());
+        }
+        Err(Failed::Cause(differs(format!("{name} of {wanted}"), format!("{name} of {seen}"))))
     }
 
     /// The state of the connection or listener that was used last.
     pub(crate) fn state(&self, wanted: &str) -> Result<(), Cause> {
-        let info = self.last.map_or(Err(Errno::BadDescriptor), |socket| self.sockets.info(socket));
-        if info == Err(Errno::NotConnected) && wanted == "LISTEN" {
-            return Ok(());
-        }
-        let seen = match info.map_or(State::Closed, |info| info.state) {
-            State::SynSent => "SYN_SENT",
-            State::SynReceived => "SYN_RECEIVED",
-            State::Established => "ESTABLISHED",
-            State::FinWait1 => "FIN_WAIT_1",
-            State::FinWait2 => "FIN_WAIT_2",
-            State::Closing => "CLOSING",
-            State::TimeWait => "TIME_WAIT",
-            State::CloseWait => "CLOSE_WAIT",
-            State::LastAck => "LAST_ACK",
-            State::Closed => "CLOSED",
+        let seen = match self.last.map(|socket| self.system.state(socket)) {
+            Some(Ok(state)) => state,
+            Some(Err(Failed::Cause(cause))) => return Err(cause),
+            Some(Err(Failed::Errno(_))) | None => "CLOSED",
         };
         if wanted == seen { Ok(()) } else { Err(differs(wanted, seen)) }
     }
 }
 
+pub(crate) fn unsupported(call: &Call) -> Failed {
+    Failed::Cause(Cause::Unsupported(format!("{}({})", call.name, call.arguments.join(", "))))
+}
+
+impl Call {
+    pub(crate) fn argument(&self, at: usize) -> &str {
+        self.arguments.get(at).map_or("", String::as_str)
+    }
+
+    pub(crate) fn number<N: std::str::FromStr>(&self, at: usize) -> Result<N, Failed> {
+        self.argument(at).parse().map_err(|_| unsupported(self))
+    }
+}
+
+/// The value of a field of `{name=value, ...}`.
+pub(crate) fn field<'a>(structure: &'a str, name: &str) -> Option<&'a str> {
+    let fields = split(structure.trim_start_matches('{').trim_end_matches('}'));
+    let pairs = fields.into_iter().filter_map(|field| field.split_once('='));
+    pairs.into_iter().find(|(known, _)| known.trim() == name).map(|(_, value)| value.trim())
+}
+
 /// Options after a `setsockopt`. `None` if it sets another one.
 fn changed(options: Options, call: &Call) -> Option<Options> {
-    let name = call.arguments.get(2)?.as_str();
-    let value = call.arguments.get(3)?;
+    let value = call.argument(3);
     let on = value.trim_matches(['[', ']']) == "1";
-    Some(match name {
+    Some(match call.argument(2) {
         // Nothing here keeps an address from being used again.
         "SO_REUSEADDR" => options,
         "SO_KEEPALIVE" => Options { keep_alive: on, ..options },
         "TCP_NODELAY" => Options { no_delay: on, ..options },
         "SO_LINGER" => {
-            let field = |text: &str| text.trim_matches(['{', '}']).split_once('=')?.1.parse::<u64>().ok();
-            let seconds = field(call.arguments.get(4)?)?;
-            let linger = (field(value)? != 0).then(|| Duration::from_secs(seconds));
+            let seconds = field(value, "linger")?.parse().ok()?;
+            let linger = (field(value, "onoff")? != "0").then(|| Duration::from_secs(seconds));
             Options { linger, ..options }
         }
         _ => return None,

@@ -1,6 +1,10 @@
-//! Runs scripts in packetdrill's language over [`tcp::sockets`], under virtual time.
+//! Runs scripts in packetdrill's language: over [`tcp::sockets`], under virtual time ([`run`]), and
+//! over the kernel's own sockets and a TUN device, in real time ([`run_on_kernel`]).
 //!
-//! A script injects packets, makes calls, and names the packets that have to be sent, and when.
+//! A script injects packets, makes calls, and names the packets that have to be sent, and when. The
+//! kernel grades the interpreter: it passes the scripts that our stack passes, and none of them with
+//! an expected packet altered.
+//!
 //! A crate of its own, and only for tests: `testkit` stands on the channel, which will stand on
 //! `tcp`, and nothing stands on this one. So all dependencies point one way.
 //!
@@ -12,13 +16,15 @@
 //!   `<...>` stands for any options;
 //! - ICMP errors that arrive: `< icmp unreachable port_unreachable [0:0(0)]`;
 //! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
-//!   `write`, `send`, `shutdown`, `close`, `fcntl`, and `getsockopt` and `setsockopt` of SO_ERROR,
-//!   SO_KEEPALIVE, SO_REUSEADDR, SO_LINGER, TCP_NODELAY;
+//!   `write`, `send`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
+//!   `epoll_wait`, and `getsockopt` and `setsockopt` of SO_ERROR, SO_KEEPALIVE, SO_REUSEADDR,
+//!   SO_LINGER, TCP_NODELAY. A call with a time like `+0...0.3` blocks, and returns at the second
+//!   one; no other call blocks, also without O_NONBLOCK;
 //! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's; `sockstat` and `tcpdrop` are
 //!   skipped;
 //! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`.
 //!
-//! All else is [`Cause::Unsupported`], with its line. Calls never block.
+//! All else is [`Cause::Unsupported`], with its line.
 //!
 //! # What is not compared
 //! - Order and padding of options.
@@ -44,15 +50,21 @@
 #![forbid(unsafe_code)]
 
 mod alter;
+mod blocking;
 mod call;
 mod freebsd;
 mod icmp;
+mod kernel;
 mod parse;
+mod poll;
 mod run;
 mod segment;
 mod settings;
+mod simulated;
+mod system;
 
 pub use alter::alterations;
+pub use kernel::run_on_kernel;
 pub use parse::{Dialect, Script, parse};
 pub use run::run;
 

@@ -1,5 +1,7 @@
 //! From text to events.
 
+use std::time::Duration;
+
 use crate::icmp::{Icmp, parse_icmp};
 use crate::segment::{Segment, parse_segment};
 use crate::settings::Settings;
@@ -15,8 +17,7 @@ pub struct Script {
     pub(crate) tolerance: u64,
     pub(crate) events: Vec<Event>,
     pub(crate) settings: Settings,
-    /// It was written for another stack.
-    pub(crate) foreign: bool,
+    pub(crate) dialect: Dialect,
     /// Events up to the last packet that has to be sent. packetdrill does not compare what is sent
     /// behind it, and so scripts for other stacks may be wrong there.
     pub(crate) compared: usize,
@@ -27,10 +28,28 @@ pub struct Script {
 pub enum Dialect {
     /// This one.
     Megapipe,
+    /// Linux's: the same, with `#ifdef Linux` where it differs.
+    Linux,
     /// FreeBSD's, which the interpreter makes allowance for: see [`crate`].
     FreeBsd,
     /// The same, with `#ifdef STANDARD` instead of `#ifdef FreeBSD` where a script has both.
     Standard,
+}
+
+impl Dialect {
+    pub(crate) fn is_freebsds(self) -> bool {
+        matches!(self, Dialect::FreeBsd | Dialect::Standard)
+    }
+
+    /// The name for which `#ifdef` holds.
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Dialect::Megapipe => None,
+            Dialect::Linux => Some("Linux"),
+            Dialect::FreeBsd => Some("FreeBSD"),
+            Dialect::Standard => Some("STANDARD"),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -52,14 +71,21 @@ pub(crate) enum At {
     Any,
 }
 
-impl Event {
-    /// When it is due, if the event before was at `clock`.
-    pub(crate) fn time(&self, clock: u64) -> u64 {
-        match self.at {
+impl At {
+    /// The time, or the first one, if the event before was at `clock`.
+    pub(crate) fn from(self, clock: u64) -> u64 {
+        match self {
             At::Absolute(time) => time,
             At::After(wait) | At::Within(wait, _) => clock + wait,
             At::Any => clock,
         }
+    }
+}
+
+impl Event {
+    /// When it is due, if the event before was at `clock`.
+    pub(crate) fn time(&self, clock: u64) -> u64 {
+        self.at.from(clock)
     }
 
     /// When it is due at the latest. `None` if that is open.
@@ -78,7 +104,8 @@ pub(crate) enum What {
     /// An ICMP error about a segment of ours.
     Error(Icmp),
     Expect(Segment),
-    Call(Call),
+    /// A call. With a time it blocks, and returns then.
+    Call(Call, Option<At>),
     /// The state that the connection used last has to be in.
     State(String),
 }
@@ -94,11 +121,6 @@ pub(crate) struct Call {
 
 /// Reads a script. `file` is its name in errors.
 pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> {
-    let (foreign, defined) = match dialect {
-        Dialect::Megapipe => (false, None),
-        Dialect::FreeBsd => (true, Some("FreeBSD")),
-        Dialect::Standard => (true, Some("STANDARD")),
-    };
     let mut script = Script {
         file: file.into(),
         v6: false,
@@ -106,7 +128,7 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
         tolerance: 4_000,
         events: Vec::new(),
         settings: Settings::default(),
-        foreign,
+        dialect,
         compared: 0,
     };
     // Which of the conditions around a line hold.
@@ -115,7 +137,7 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
         let mut line = line.trim();
         if let Some(directive) = line.strip_prefix('#') {
             match (directive.strip_prefix("ifdef "), conditions.last_mut()) {
-                (Some(name), _) => conditions.push(Some(name.trim()) == defined),
+                (Some(name), _) => conditions.push(Some(name.trim()) == dialect.name()),
                 (None, Some(holds)) if directive == "else" => *holds = !*holds,
                 _ if directive == "endif" => conditions.truncate(conditions.len().saturating_sub(1)),
                 // A comment.
@@ -137,13 +159,23 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
     }
     let expects = |event: &Event| matches!(event.what, What::Expect(_));
     script.compared = match script.events.iter().rposition(expects) {
-        Some(last) if foreign => last + 1,
+        Some(last) if dialect.is_freebsds() => last + 1,
         _ => script.events.len(),
     };
     Ok(script)
 }
 
 impl Script {
+    /// Whether it was written for another stack than ours and Linux's.
+    pub(crate) fn is_freebsds(&self) -> bool {
+        self.dialect.is_freebsds()
+    }
+
+    /// How long it takes, if nothing is late.
+    pub fn duration(&self) -> Duration {
+        Duration::from_micros(self.events.iter().fold(0, |clock, event| event.time(clock)))
+    }
+
     fn option(&mut self, option: &str) -> Result<(), Cause> {
         let unsupported = || Cause::Unsupported(format!("--{option}"));
         let (name, value) = option.split_once('=').ok_or_else(unsupported)?;
@@ -187,18 +219,24 @@ fn without_comments(text: &str) -> String {
 
 fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     let syntax = || Cause::Syntax(line.to_string());
+    // Some have a blank behind the plus.
+    let (sign, line) = line.strip_prefix('+').map_or(("", line), |rest| ("+", rest.trim_start()));
     let (time, rest) = line.split_once(char::is_whitespace).ok_or_else(syntax)?;
     let rest = rest.trim();
-    let at = match time.strip_prefix('+') {
-        _ if time == "*" => At::Any,
-        // A call that blocks.
-        _ if time.contains("...") => return Err(Cause::Unsupported(format!("time {time}"))),
-        Some(after) if after.contains('~') => {
-            let (from, to) = after.split_once("~+").ok_or_else(syntax)?;
-            At::Within(micros(from).ok_or_else(syntax)?, micros(to).ok_or_else(syntax)?)
-        }
-        Some(after) => At::After(micros(after).ok_or_else(syntax)?),
-        None => At::Absolute(micros(time).ok_or_else(syntax)?),
+    let moment = |time: &str| {
+        let micros = micros(time.trim_start_matches('+'))?;
+        Some(if sign == "+" { At::After(micros) } else { At::Absolute(micros) })
+    };
+    let mut returns = None;
+    let at = if time == "*" {
+        At::Any
+    } else if let Some((begins, ends)) = time.split_once("...") {
+        returns = Some(moment(ends).ok_or_else(syntax)?);
+        moment(begins).ok_or_else(syntax)?
+    } else if let Some((from, to)) = time.split_once("~+") {
+        At::Within(micros(from).ok_or_else(syntax)?, micros(to).ok_or_else(syntax)?)
+    } else {
+        moment(time).ok_or_else(syntax)?
     };
     let what = if let Some(error) = rest.strip_prefix('<').and_then(|rest| rest.trim().strip_prefix("icmp "))
     {
@@ -218,9 +256,10 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
             .and_then(|code| code.trim().strip_prefix("assert tcpi_state == TCPI_"));
         What::State(state.ok_or_else(|| Cause::Unsupported(rest.to_string()))?.trim().to_string())
     } else {
-        What::Call(call(rest).ok_or_else(syntax)?)
+        What::Call(call(rest).ok_or_else(syntax)?, returns)
     };
-    if matches!(at, At::Any | At::Within(..)) && !matches!(what, What::Expect(_)) {
+    let open = matches!(at, At::Any | At::Within(..));
+    if open && !matches!(what, What::Expect(_)) || returns.is_some() && !matches!(what, What::Call(..)) {
         return Err(syntax());
     }
     Ok((at, what))
@@ -252,6 +291,20 @@ fn call(text: &str) -> Option<Call> {
         None => result.parse().ok()?,
     };
     let errno = words.next().filter(|word| word.starts_with('E')).map(str::to_string);
-    let arguments = rest[..close.0].split(',').map(|argument| argument.trim().to_string()).collect();
+    let arguments = split(&rest[..close.0]).into_iter().map(str::to_string).collect();
     Some(Call { name: name.trim().to_string(), arguments, result, errno })
+}
+
+/// Splits at commas that no bracket surrounds.
+pub(crate) fn split(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let parts = text.split(|c| {
+        depth += match c {
+            '(' | '[' | '{' => 1,
+            ')' | ']' | '}' => -1,
+            _ => 0,
+        };
+        c == ',' && depth == 0
+    });
+    parts.map(str::trim).collect()
 }

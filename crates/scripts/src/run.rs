@@ -1,115 +1,113 @@
 //! Time, packets out, and their comparison.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use packet::{Batch, Capabilities, Frame, Offload};
-use tcp::sockets::{Socket, Sockets};
-use tcp::{Config, Host, Initial, Prefix, Time};
+use tcp::Time;
 
-use crate::parse::{Event, Script, What};
+use crate::blocking::Blocked;
+use crate::parse::{Dialect, Event, Script, What};
 use crate::segment::{Origins, Segment, TcpOption, read_packet};
+use crate::simulated::Simulated;
+use crate::system::{Sent, System};
 use crate::{Cause, Error, freebsd};
 
-/// Where our numbers begin: data passes 2^32.
-const OURS: u32 = u32::MAX - 700;
-/// Where the peer's begin.
+/// Where the peer's sequence numbers begin.
 const THEIRS: u32 = u32::MAX - 300;
 /// The script's time 0.
 const START: u64 = 1_000_000;
 /// Port of the side that listens.
 const SERVER: u16 = 8080;
 const CLIENT: u16 = 40_000;
-/// Timers that are followed between two events, at most.
-const STEPS: usize = 100_000;
 
 /// A running script.
-pub(crate) struct Run {
-    pub(crate) sockets: Sockets,
-    pub(crate) now: Time,
+pub(crate) struct Run<S> {
+    pub(crate) system: S,
     /// Sockets by the numbers that the script has for them.
-    pub(crate) numbers: BTreeMap<i64, Socket>,
+    pub(crate) sockets: BTreeMap<i64, u32>,
+    /// epoll sets, likewise.
+    pub(crate) sets: BTreeMap<i64, u32>,
     /// The connection or listener that was used last.
-    pub(crate) last: Option<Socket>,
+    pub(crate) last: Option<u32>,
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
+    /// The call that has not returned yet.
+    pub(crate) blocked: Option<Blocked>,
     origins: Origins,
     stamp_is_known: bool,
-    tolerance: u64,
+    tolerance: Duration,
     mtu: u32,
-    pub(crate) foreign: bool,
+    pub(crate) dialect: Dialect,
     any_scale: bool,
     /// The number of our FIN.
     fin: Option<u32>,
     /// Our last segment.
     latest: Option<Segment>,
-    batch: Batch,
-    /// What was sent, and when.
-    sent: VecDeque<(Time, Vec<u8>)>,
+    sent: Sent,
 }
 
 /// Runs a script on a host of its own.
 pub fn run(script: &Script) -> Result<(), Error> {
-    let mut run = Run::new(script);
-    let mut clock = 0;
-    let mut line = 0;
-    let at_line = |line, cause| Error { file: script.file.clone(), line, cause };
-    let (compared, rest) = script.events.split_at(script.compared);
-    for event in compared {
-        line = event.line;
-        clock = run.event(event, clock).map_err(|cause| at_line(line, cause))?;
-    }
-    if let Some(next) = rest.first() {
-        run.pass(at(next.time(clock)), false);
-    }
-    run.collect();
-    if let Some((_, bytes)) = run.sent.pop_front() {
-        return Err(at_line(line, differs("the end", run.print(&bytes))));
-    }
-    for event in rest {
-        clock = run.event(event, clock).map_err(|cause| at_line(event.line, cause))?;
-        run.sent.clear();
-    }
-    Ok(())
+    let address = |last: u8| match script.v6 {
+        false => IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)),
+        true => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into())),
+    };
+    let local = SocketAddr::new(address(1), SERVER);
+    let system = Simulated::new(script, local, at(0));
+    Run::new(script, system, local.ip(), address(2)).all(script)
 }
 
 pub(crate) fn differs(expected: impl ToString, seen: impl ToString) -> Cause {
     Cause::Differs { expected: expected.to_string(), seen: seen.to_string() }
 }
 
-fn at(micros: u64) -> Time {
+/// A time of the script, in microseconds from its start.
+pub(crate) fn at(micros: u64) -> Time {
     Time::from_micros(START + micros)
 }
 
-impl Run {
-    fn new(script: &Script) -> Run {
-        let address = |last: u8| match script.v6 {
-            false => IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)),
-            true => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into())),
-        };
-        let capabilities = Capabilities { mtu: script.mtu as _, checksum: false, segment: 0 };
-        let mut config = Config::new(vec![Prefix::one(address(1))], capabilities);
-        config.initial = Initial::Fixed { sequence: OURS, timestamp: u32::MAX - 5_000 };
-        script.settings.apply(&mut config, script.foreign);
+impl<S: System> Run<S> {
+    pub(crate) fn new(script: &Script, system: S, local: IpAddr, remote: IpAddr) -> Run<S> {
         Run {
-            sockets: Sockets::new(Host::new(config, [7; 32]), 64),
-            now: at(0),
-            numbers: BTreeMap::new(),
+            system,
+            sockets: BTreeMap::new(),
+            sets: BTreeMap::new(),
             last: None,
-            local: SocketAddr::new(address(1), SERVER),
-            remote: SocketAddr::new(address(2), CLIENT),
-            origins: Origins { ours: OURS, theirs: THEIRS, stamp: 0 },
+            local: SocketAddr::new(local, SERVER),
+            remote: SocketAddr::new(remote, CLIENT),
+            blocked: None,
+            origins: Origins { ours: 0, theirs: THEIRS, stamp: 0 },
             stamp_is_known: false,
-            tolerance: script.tolerance,
+            tolerance: Duration::from_micros(script.tolerance),
             mtu: script.mtu,
-            foreign: script.foreign,
-            any_scale: script.foreign && !script.settings.scales,
+            dialect: script.dialect,
+            any_scale: script.is_freebsds() && !script.settings.scales,
             fin: None,
             latest: None,
-            batch: Batch::new(1 << 20),
-            sent: VecDeque::new(),
+            sent: Sent::new(),
         }
+    }
+
+    pub(crate) fn all(mut self, script: &Script) -> Result<(), Error> {
+        let mut clock = 0;
+        let mut line = 0;
+        let at_line = |line, cause| Error { file: script.file.clone(), line, cause };
+        let (compared, rest) = script.events.split_at(script.compared);
+        for event in compared {
+            line = event.line;
+            clock = self.event(event, clock).map_err(|cause| at_line(line, cause))?;
+        }
+        let end = rest.first().map_or(self.system.now(), |next| at(next.time(clock)));
+        self.pass(end.after(self.system.lateness(Duration::ZERO)), false);
+        if let Some((_, bytes)) = self.sent.pop_front() {
+            return Err(at_line(line, differs("the end", self.print(&bytes))));
+        }
+        for event in rest {
+            clock = self.event(event, clock).map_err(|cause| at_line(event.line, cause))?;
+            self.sent.clear();
+        }
+        self.returned().map_err(|cause| at_line(line, cause))
     }
 
     /// The port of the peer when it listens.
@@ -117,76 +115,86 @@ impl Run {
         SocketAddr::new(self.remote.ip(), SERVER)
     }
 
+    fn foreign(&self) -> bool {
+        self.dialect.is_freebsds()
+    }
+
+    /// How late something may be seen that is due after this time.
+    pub(crate) fn late(&self, wait: Duration) -> Duration {
+        self.tolerance + self.system.lateness(wait)
+    }
+
+    /// How early.
+    pub(crate) fn early(&self) -> Duration {
+        self.tolerance
+    }
+
     /// One event. Returns its time, from which the next one counts.
     fn event(&mut self, event: &Event, clock: u64) -> Result<u64, Cause> {
         let time = event.time(clock);
         if let What::Expect(expected) = &event.what {
-            return self.expect(expected, time, event.latest(clock));
+            return self.expect(expected, time, event.latest(clock), time.saturating_sub(clock));
         }
         self.pass(at(time), false);
-        self.now = self.now.max(at(time));
         if let Some((sent, bytes)) = self.sent.front()
-            && sent.after(Duration::from_micros(self.tolerance)) < at(time)
+            && sent.after(self.late(Duration::ZERO)) < at(time)
         {
             return Err(differs("no packet before this", self.print(bytes)));
         }
         match &event.what {
             What::Inject(segment) => {
                 let v6 = self.local.is_ipv6();
-                let latest = self.latest.as_ref().filter(|_| self.foreign);
+                let latest = self.latest.as_ref().filter(|_| self.foreign());
                 let moved = latest.map(|latest| freebsd::at_our_edge(segment, latest, self.mtu, v6));
                 let segment = moved.as_ref().unwrap_or(segment);
                 let bytes = segment.build(self.remote, self.local, self.origins);
-                self.input(&bytes.ok_or_else(|| Cause::Syntax(segment.to_string()))?);
+                self.system.input(&bytes.ok_or_else(|| Cause::Syntax(segment.to_string()))?);
             }
             What::Error(icmp) => {
                 let bytes = icmp.build(self.remote.ip(), self.local, self.remote, self.origins);
-                self.input(&bytes.ok_or_else(|| Cause::Syntax(format!("{icmp:?}")))?);
+                self.system.input(&bytes.ok_or_else(|| Cause::Syntax(format!("{icmp:?}")))?);
             }
-            What::Call(call) => self.call(call)?,
+            What::Call(call, returns) => {
+                self.returned()?;
+                match returns {
+                    None => self.call(call)?,
+                    Some(end) => self.block(call, at(end.from(clock)))?,
+                }
+            }
             What::State(state) => self.state(state)?,
             What::Expect(_) => {}
         }
-        self.collect();
+        self.pass(self.system.now(), false);
         Ok(time)
     }
 
-    fn input(&mut self, bytes: &[u8]) {
-        self.sockets.input(self.now, [Frame { bytes, offload: Offload::default() }]);
-    }
-
-    /// Follows the timers until this time, or until something has been sent.
-    fn pass(&mut self, until: Time, stop: bool) {
-        for _ in 0..STEPS {
-            self.collect();
+    /// Lets time pass, and the call that blocks return.
+    pub(crate) fn pass(&mut self, until: Time, stop: bool) {
+        while self.blocked.is_some() && self.system.now() < until {
+            let step = self.system.now().after(crate::blocking::STEP).min(until);
+            self.system.pass(step, stop, &mut self.sent);
+            self.retry();
             if stop && !self.sent.is_empty() {
                 return;
             }
-            match self.sockets.deadline() {
-                Some(due) if due <= until => self.now = self.now.max(due),
-                _ => return,
-            }
-            self.sockets.advance(self.now);
         }
+        self.system.pass(until, stop, &mut self.sent);
     }
 
-    fn collect(&mut self) {
-        let mut more = true;
-        while more {
-            self.batch.clear();
-            more = self.sockets.output(self.now, &mut self.batch);
-            let now = self.now;
-            self.sent.extend(self.batch.frames().map(|frame| (now, frame.bytes.to_vec())));
-        }
-    }
-
-    /// Compares the next packet. Returns the time from which the next event counts.
-    fn expect(&mut self, expected: &Segment, time: u64, latest: Option<u64>) -> Result<u64, Cause> {
-        let tolerance = Duration::from_micros(self.tolerance);
-        let repeats = self.foreign && expected.flags.contains('S');
-        let early = if repeats { tolerance + freebsd::SLOP } else { tolerance };
+    /// Compares the next packet, which is due `wait` after the event before. Returns the time from
+    /// which the next event counts.
+    fn expect(
+        &mut self,
+        expected: &Segment,
+        time: u64,
+        latest: Option<u64>,
+        wait: u64,
+    ) -> Result<u64, Cause> {
+        let late = self.late(Duration::from_micros(wait));
+        let repeats = self.foreign() && expected.flags.contains('S');
+        let early = if repeats { self.early() + freebsd::SLOP } else { self.early() };
         let limit = match latest {
-            Some(latest) => at(latest).after(tolerance),
+            Some(latest) => at(latest).after(late),
             None => at(time).after(Duration::from_secs(3600)),
         };
         self.pass(limit, true);
@@ -200,9 +208,11 @@ impl Run {
         }
         self.learn_stamp(expected, &raw);
         let seen = self.relative(&raw);
-        let same = match self.foreign {
-            true => self.matches(&freebsd::without_repeated_fin(expected, self.fin, &seen), &seen, early),
-            false => self.matches(expected, &seen, early),
+        let same = match self.foreign() {
+            true => {
+                self.matches(&freebsd::without_repeated_fin(expected, self.fin, &seen), &seen, early, late)
+            }
+            false => self.matches(expected, &seen, early, late),
         };
         if !same {
             return Err(differs(expected, seen));
@@ -215,9 +225,12 @@ impl Run {
             let seen = when.since(at(0)).as_micros();
             return Err(differs(format!("{expected} at {time} us"), format!("the same at {seen} us")));
         }
-        let clock = if latest == Some(time) { time } else { when.micros() - START };
-        self.now = self.now.max(at(clock));
-        Ok(clock)
+        let seen = when.micros() - START;
+        Ok(match latest {
+            Some(latest) if latest == time && self.system.runs_by_itself() => seen.max(time),
+            Some(latest) if latest == time => time,
+            _ => seen,
+        })
     }
 
     /// A segment of ours with the script's numbers.
@@ -251,7 +264,7 @@ impl Run {
         }
     }
 
-    fn matches(&self, expected: &Segment, seen: &Segment, early: Duration) -> bool {
+    fn matches(&self, expected: &Segment, seen: &Segment, early: Duration, late: Duration) -> bool {
         // PSH means nothing without payload.
         let flags = |segment: &Segment| match segment.len {
             0 => segment.flags.replace('P', ""),
@@ -261,12 +274,12 @@ impl Run {
             && (expected.seq, expected.len, expected.ack) == (seen.seq, seen.len, seen.ack)
             && expected.window.is_none_or(|wanted| {
                 let seen = seen.window.unwrap_or_default();
-                wanted == seen || self.foreign && wanted.abs_diff(seen) < freebsd::WINDOW_STEP
+                wanted == seen || self.foreign() && wanted.abs_diff(seen) < freebsd::WINDOW_STEP
             });
         let (Some(wanted), Some(options)) = (&expected.options, &seen.options) else { return same };
         let (wanted, options) = (essential(wanted), essential(options));
         let millis = |micros: u128| (micros / 1000).max(1) as u32;
-        let (late, early) = (millis(self.tolerance.into()), millis(early.as_micros()));
+        let (late, early) = (millis(late.as_micros()), millis(early.as_micros()));
         let alike = |(wanted, seen): (&TcpOption, &TcpOption)| match (wanted, seen) {
             (TcpOption::Stamps { value: a, echo: b }, TcpOption::Stamps { value, echo }) => {
                 let ahead = value.wrapping_sub(*a);

@@ -1,0 +1,76 @@
+//! What a script runs on: sockets, a way for packets in and out, and a clock.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tcp::Time;
+use tcp::sockets::{Errno, How, Options, Readiness, Trigger};
+
+use crate::Cause;
+
+/// What was sent, and when.
+pub(crate) type Sent = VecDeque<(Time, Vec<u8>)>;
+
+/// Why a call failed: with an error of its own, or because it cannot be made here.
+pub(crate) enum Failed {
+    Errno(Errno),
+    Cause(Cause),
+}
+
+impl From<Errno> for Failed {
+    fn from(errno: Errno) -> Failed {
+        Failed::Errno(errno)
+    }
+}
+
+/// A TCP with the calls of POSIX. Sockets and epoll sets have numbers of its own choice; no call
+/// blocks.
+pub(crate) trait System {
+    fn now(&self) -> Time;
+
+    /// Whether its clock runs by itself: then what happens late makes late what follows.
+    fn runs_by_itself(&self) -> bool;
+
+    /// How late it may do what is due after this time, beside the script's tolerance.
+    fn lateness(&self, wait: Duration) -> Duration;
+
+    /// Lets time pass until `until`. With `stop`, at most until something has been sent.
+    fn pass(&mut self, until: Time, stop: bool, sent: &mut Sent);
+
+    /// A packet of the peer arrives.
+    fn input(&mut self, packet: &[u8]);
+
+    fn socket(&mut self, v6: bool) -> Result<u32, Failed>;
+    fn bind(&mut self, socket: u32, local: SocketAddr) -> Result<(), Failed>;
+    fn listen(&mut self, socket: u32, backlog: usize) -> Result<(), Failed>;
+    fn accept(&mut self, socket: u32) -> Result<u32, Failed>;
+    fn connect(&mut self, socket: u32, remote: SocketAddr) -> Result<(), Failed>;
+    fn local_address(&self, socket: u32) -> Result<SocketAddr, Failed>;
+    fn read(&mut self, socket: u32, out: &mut [u8], peek: bool) -> Result<usize, Failed>;
+    fn write(&mut self, socket: u32, bytes: &[u8]) -> Result<usize, Failed>;
+    fn shutdown(&mut self, socket: u32, how: How) -> Result<(), Failed>;
+    fn close(&mut self, socket: u32) -> Result<(), Failed>;
+    fn options(&self, socket: u32) -> Result<Options, Failed>;
+    fn set_options(&mut self, socket: u32, options: Options) -> Result<(), Failed>;
+    /// SO_ERROR.
+    fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed>;
+    /// The state of its connection, by the name that `TCPI_` precedes in scripts.
+    fn state(&self, socket: u32) -> Result<&'static str, Failed>;
+
+    /// What poll(2) reports of it, if asked for everything.
+    fn poll(&self, socket: u32) -> Result<Readiness, Failed>;
+    fn create_set(&mut self) -> Result<u32, Failed>;
+    fn close_set(&mut self, set: u32) -> Result<(), Failed>;
+    fn watch(&mut self, set: u32, socket: u32, change: Watch, data: u64) -> Result<(), Failed>;
+    /// What a set reports of its sockets now, at most `most`.
+    fn wait(&mut self, set: u32, most: usize) -> Result<Vec<(Readiness, u64)>, Failed>;
+}
+
+/// A change of what a set reports of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watch {
+    Add(Readiness, Trigger),
+    Modify(Readiness, Trigger),
+    Remove,
+}
