@@ -7,6 +7,7 @@
 //! [`promotion`] measures what it costs to move such a connection to shared memory, with a monitor
 //! as a third process.
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
+//! [`tcp_engine`] measures the user-level TCP alone, without a device.
 //! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
@@ -33,6 +34,7 @@ mod sheet;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
+pub mod tcp_engine;
 
 pub use progress::{Listener, Outcome, Progress};
 

@@ -113,7 +113,8 @@ pub struct Profile {
     pub rto_min: Duration,
     /// Largest one; at least 60 s (RFC 6298, 2.5).
     pub rto_max: Duration,
-    /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s).
+    /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s);
+    /// zero acknowledges every segment.
     pub delayed_ack: Duration,
     /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
     /// start, and a delay costs it a round trip. At most 7; 0 delays from the first one on.

@@ -144,6 +144,12 @@ fn delayed_acknowledgement() {
         trace.expect_after(ms(40), &[&format!(". 1:1(0) ack {}", next + 1000)]);
     }
 
+    // With no delay every segment, for good.
+    let (mut trace, flow) = Trace::accepted(|config| config.profile.delayed_ack = ms(0), "");
+    let next = past_quick_acks(&mut trace, flow);
+    trace.send(&format!(". {next}:{}(10) ack 1", next + 10));
+    trace.expect(&[&format!(". 1:1(0) ack {}", next + 10)]);
+
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     let next = past_quick_acks(&mut trace, flow);
     trace.send(&format!(". {next}:{}(1000) ack 1", next + 1000));

@@ -20,6 +20,7 @@ mod mmsg;
 mod pair;
 mod promotion;
 mod support;
+mod tcp_engine;
 
 use support::{
     Files, PROGRAM, bench, command, of_kind, orphans, records, refused, table, until, wait, with_file_size,

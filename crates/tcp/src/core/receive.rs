@@ -178,7 +178,8 @@ impl<C: Control> Stack<C> {
         let hot = &mut self.flows[slot];
         let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
         let full = size.clamp(536.min(u32::from(path)), u32::from(path));
-        if hot.rcv_nxt - hot.rcv_acked >= 2 * full || hot.quick_and_largest & 7 > 0 {
+        let at_once = hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero();
+        if hot.rcv_nxt - hot.rcv_acked >= 2 * full || at_once {
             hot.set(flag::ACK_NOW);
         }
     }

@@ -14,6 +14,7 @@ mod product;
 mod promotion;
 mod report;
 mod rpc;
+mod tcp_engine;
 
 use flags::Unusable;
 use report::Stopped;
@@ -66,6 +67,11 @@ enum Scenario {
     /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
     /// measured.
     Mmsg(mmsg::Mmsg),
+    /// The user-level TCP without a device: what a segment costs, beside smoltcp and among many connections
+    ///
+    /// Packets are made beforehand, in memory, and each figure is CPU time. Prints medians over the rounds beside what is
+    /// asked of each. Ctrl-C ends the run and keeps what was measured.
+    TcpEngine(tcp_engine::TcpEngine),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(rpc::Peer),
@@ -100,6 +106,7 @@ fn main() -> ExitCode {
         Scenario::Promotion(arguments) => arguments.run(),
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
+        Scenario::TcpEngine(arguments) => arguments.run(),
         Scenario::Peer(arguments) => return arguments.run(),
         Scenario::Floor(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),

@@ -1,0 +1,84 @@
+//! What a run leaves behind: one JSON object per line.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Checksums, Figure};
+use crate::record::Origin;
+
+/// One line of a result file; `record` says which kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "record", rename_all = "kebab-case")]
+pub enum Record {
+    /// The first line: where and how the run was made.
+    Header(Header),
+    /// One connection of ours and one of smoltcp's.
+    Segment(Segment),
+    /// Many connections, and a few.
+    Flows(Flows),
+    /// A figure that could not be measured.
+    Absent(Absent),
+}
+
+/// Where and how a run was made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// The program, the machine and the kernel.
+    #[serde(flatten)]
+    pub origin: Origin,
+    /// Always `tcp-engine`.
+    pub scenario: String,
+    /// CPUs that were used.
+    pub cpus: Vec<usize>,
+    /// CPU time of each measurement at least, seconds.
+    pub seconds: f64,
+    /// Measurements of everything.
+    pub rounds: u32,
+}
+
+/// A segment that arrives, is read and is acknowledged: nanoseconds of CPU on one connection.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Segment {
+    /// Counted from 1.
+    pub round: u32,
+    /// Bytes of a segment.
+    pub payload: usize,
+    /// Who sums TCP segments.
+    pub checksums: Checksums,
+    /// Ours.
+    pub tcp_ns: f64,
+    /// smoltcp's.
+    pub smoltcp_ns: f64,
+    /// Ours over smoltcp's.
+    pub ratio: f64,
+}
+
+/// The same in bursts: nanoseconds of CPU a segment with many connections, each of which has its turn
+/// once in a pass without pattern, and with as many as a burst has segments.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Flows {
+    /// Counted from 1.
+    pub round: u32,
+    /// Bytes of a segment.
+    pub payload: usize,
+    /// Connections.
+    pub flows: u32,
+    /// Segments that come at once.
+    pub burst: usize,
+    /// With one connection and one segment at a time.
+    pub single_ns: f64,
+    /// With as many connections as a burst has segments.
+    pub hot_ns: f64,
+    /// With all connections.
+    pub random_ns: f64,
+    /// All over the few.
+    pub ratio: f64,
+}
+
+/// A figure that could not be measured.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Absent {
+    /// Which.
+    pub figure: Figure,
+    /// Why.
+    pub reason: String,
+}

@@ -1,0 +1,34 @@
+//! `megapipe-bench tcp-engine`: both TCPs answer every segment, and the records say what that cost.
+
+use bench::tcp_engine::record::Record;
+
+use crate::support::{Files, of_kind, records, refused, table};
+
+#[test]
+fn a_run_leaves_a_header_and_a_record_per_case_and_round() {
+    let files = Files::new("tcp-engine");
+    let mut run = files.bench("tcp-engine");
+    run.args(["--payloads", "1,1448", "--flows", "2000", "--seconds", "0.05", "--rounds", "2"]);
+    let table = table(&mut run);
+    let records = records::<Record>(&files.json);
+    assert_eq!(records[0]["scenario"], "tcp-engine");
+    // Two payloads, checksums by two.
+    let segments = of_kind(&records, "segment");
+    assert_eq!(segments.len(), 2 * 2 * 2);
+    let flows = of_kind(&records, "flows");
+    assert_eq!(flows.len(), 2);
+    assert_eq!(flows[0]["flows"], 2048);
+    for record in segments.iter().chain(&flows) {
+        assert!(record["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    for words in ["tcp / smoltcp", "2048 / 32 connections"] {
+        assert!(table.contains(words), "{table}");
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for arguments in [["--payloads", "1449"], ["--flows", "63"], ["--figures", "all"], ["--cpus", "0-2"]] {
+        refused("tcp-engine", &arguments);
+    }
+}
