@@ -1,8 +1,10 @@
-//! The user-level TCP without a device: what a segment costs, alone and among a million connections.
+//! The user-level TCP without a device: what a segment costs, alone and among a million connections, and
+//! what idle connections take.
 //!
 //! Clients exist by arithmetic (`clients.rs`): their packets are made before the clock is read, in memory,
 //! and take no part in what is measured. smoltcp does the same work with the same packets.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,13 +16,16 @@ use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
 
 mod clients;
+mod idle;
 pub mod record;
 mod segments;
 mod smol;
 mod subject;
 pub mod table;
 
-use record::{Absent, Flows, Header, Record, Segment};
+pub use idle::{IDLE_VERB, IdleError, Resident, hold};
+
+use record::{Absent, Flows, Header, Idle, Record, Segment};
 use segments::Bench;
 use smol::Smoltcp;
 use subject::Tcp;
@@ -33,17 +38,20 @@ pub enum Figure {
     Segment,
     /// The same among many connections, in bursts.
     Flows,
+    /// Memory of idle connections of a channel.
+    Idle,
 }
 
 impl Figure {
     /// All.
-    pub const ALL: &[Figure] = &[Figure::Segment, Figure::Flows];
+    pub const ALL: &[Figure] = &[Figure::Segment, Figure::Flows, Figure::Idle];
 
     /// The name users write and records carry.
     pub fn name(self) -> &'static str {
         match self {
             Figure::Segment => "segment",
             Figure::Flows => "flows",
+            Figure::Idle => "idle",
         }
     }
 }
@@ -81,6 +89,8 @@ impl Checksums {
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Plan {
+    /// This program, which is run again as the process with idle connections.
+    pub program: PathBuf,
     /// The command line, for the record.
     pub command: String,
     /// Which figures.
@@ -93,6 +103,8 @@ pub struct Plan {
     pub flows: u32,
     /// Segments that come at once there.
     pub burst: usize,
+    /// Connections of [`Figure::Idle`].
+    pub connections: u32,
     /// The CPUs that are used, one for each thread.
     pub cpus: CpuSet,
     /// CPU time of each measurement, at least.
@@ -117,7 +129,7 @@ impl Plan {
     pub fn measurements(&self) -> usize {
         let of = |figure| match figure {
             Figure::Segment => self.payloads.len() * self.checksums.len(),
-            Figure::Flows => 1,
+            Figure::Flows | Figure::Idle => 1,
         };
         self.rounds as usize * self.figures.iter().map(|&figure| of(figure)).sum::<usize>()
     }
@@ -154,6 +166,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
 enum Case {
     Segment(usize, Checksums),
     Flows,
+    Idle,
 }
 
 fn cases(plan: &Plan, figure: Figure) -> Vec<Case> {
@@ -163,6 +176,7 @@ fn cases(plan: &Plan, figure: Figure) -> Vec<Case> {
             plan.payloads.iter().flat_map(of).collect()
         }
         Figure::Flows => vec![Case::Flows],
+        Figure::Idle => vec![Case::Idle],
     }
 }
 
@@ -173,6 +187,7 @@ impl Case {
                 format!("segments of {payload} B, checksums: {}", checksums.name())
             }
             Case::Flows => "many connections".to_owned(),
+            Case::Idle => "idle connections".to_owned(),
         }
     }
 
@@ -182,6 +197,7 @@ impl Case {
                 segment(plan, round, payload, checksums).map(Record::Segment)
             }
             Case::Flows => flows(plan, round).map(Record::Flows),
+            Case::Idle => idle(plan, round).map(Record::Idle),
         }
     }
 }
@@ -208,6 +224,15 @@ fn flows(plan: &Plan, round: u32) -> Result<Flows, String> {
     let (hot_ns, random_ns) = alternate(round, || few.measure(window), || all.measure(window))?;
     let flows = plan.flows.next_power_of_two();
     Ok(Flows { round, payload, flows, burst, single_ns, hot_ns, random_ns, ratio: random_ns / hot_ns })
+}
+
+fn idle(plan: &Plan, round: u32) -> Result<Idle, String> {
+    let connections = plan.connections;
+    let resident = idle::measure(&plan.program, connections)?;
+    let each = |bytes: u64| bytes as f64 / f64::from(connections);
+    let grown = resident.idle.saturating_sub(resident.before);
+    let (grown_each, whole_each) = (each(grown), each(resident.idle));
+    Ok(Idle { round, connections, resident, grown_each, whole_each })
 }
 
 /// Two measurements, the first one first in odd rounds.

@@ -9,6 +9,9 @@ use packet::{Batch, Checksum, Frame, Offload, Sum, pseudo_header};
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
 pub(super) const PORT: u16 = 7;
 
+/// The first client's address; the others follow.
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 0);
+
 /// The first sequence number of each client.
 const FIRST: u32 = 1_000;
 const CLIENT_PORT: u16 = 40_000;
@@ -52,6 +55,18 @@ impl Clients {
         self.write(client, &head, &[], false, out);
     }
 
+    /// Adds what a client does that sends a message once it is connected, and no more: at most two packets.
+    pub(super) fn react(&mut self, answer: &Answer, out: &mut Batch) {
+        self.acknowledge = answer.end;
+        if answer.opens {
+            self.confirm(answer.client, out);
+            self.send(answer.client, 0, out);
+        } else if !answer.is_pure {
+            let head = Head { seq: self.end_of(1), ack: answer.end, flags: ACK };
+            self.write(answer.client, &head, &[], false, out);
+        }
+    }
+
     /// Adds the next segment of a client that has sent `sent` segments.
     pub(super) fn send(&mut self, client: u32, sent: u64, out: &mut Batch) {
         let seq = self.end_of(sent);
@@ -83,7 +98,7 @@ impl Clients {
 
     fn write(&mut self, client: u32, head: &Head, options: &[u8], data: bool, out: &mut Batch) {
         let payload = if data { &self.payload[..] } else { &[] };
-        let source = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(10, 0, 0, 0)) | client);
+        let source = Ipv4Addr::from_bits(CLIENTS.to_bits() + client);
         let len = IP + TCP + options.len() + payload.len();
         let packet = &mut self.packet;
         packet.clear();
@@ -116,10 +131,32 @@ struct Head {
     flags: u8,
 }
 
-/// Sequence and acknowledgement number of an answer.
-pub(super) fn numbers_of(packet: &[u8]) -> Option<(u32, u32)> {
-    let word = |at: usize| Some(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?));
-    Some((word(IP + 4)?, word(IP + 8)?))
+/// What the server sent.
+pub(super) struct Answer {
+    client: u32,
+    opens: bool,
+    /// What acknowledges it.
+    pub(super) end: u32,
+    /// What it acknowledges.
+    pub(super) ack: u32,
+    is_pure: bool,
+}
+
+impl Answer {
+    /// Reads a packet of the server; `None` if it is not a TCP segment over IPv4.
+    pub(super) fn of(packet: &[u8]) -> Option<Self> {
+        let word = |at: usize| Some(u32::from_be_bytes(packet.get(at..at + 4)?.try_into().ok()?));
+        let opens = packet.get(IP + 13)? & SYN != 0;
+        let payload = packet.len() - IP - usize::from(packet[IP + 12] >> 4) * 4;
+        let len = payload as u32 + u32::from(opens);
+        Some(Self {
+            client: word(16)? - CLIENTS.to_bits(),
+            opens,
+            end: word(IP + 4)?.wrapping_add(len),
+            ack: word(IP + 8)?,
+            is_pure: len == 0,
+        })
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::idle::Resident;
 use super::{Checksums, Figure};
 use crate::record::Origin;
 
@@ -15,6 +16,8 @@ pub enum Record {
     Segment(Segment),
     /// Many connections, and a few.
     Flows(Flows),
+    /// Idle connections of a channel.
+    Idle(Idle),
     /// A figure that could not be measured.
     Absent(Absent),
 }
@@ -72,6 +75,22 @@ pub struct Flows {
     pub random_ns: f64,
     /// All over the few.
     pub ratio: f64,
+}
+
+/// Resident memory of a process with idle connections, each of which was used once and has its read pending.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Idle {
+    /// Counted from 1.
+    pub round: u32,
+    /// Connections.
+    pub connections: u32,
+    /// Bytes of the process.
+    #[serde(flatten)]
+    pub resident: Resident,
+    /// All that the process has more than before it listened, for each connection.
+    pub grown_each: f64,
+    /// All that the process has, for each connection.
+    pub whole_each: f64,
 }
 
 /// A figure that could not be measured.

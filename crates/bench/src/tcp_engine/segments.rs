@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use packet::{Batch, Checksum};
 
-use super::clients::{Clients, numbers_of};
+use super::clients::{Answer, Clients};
 use super::subject::{Answered, Subject};
 use crate::clock;
 
@@ -43,10 +43,8 @@ impl<S: Subject> Bench<S> {
             batch.clear();
             clients.open(client, &mut batch);
             let answered = subject.turn(micros, &batch);
-            let Some((seq, _)) = numbers_of(subject.last()).filter(|_| answered.packets == 1) else {
-                return Err("a SYN was not answered".to_owned());
-            };
-            clients.acknowledge = seq.wrapping_add(1);
+            let answer = Answer::of(subject.last()).filter(|_| answered.packets == 1);
+            clients.acknowledge = answer.ok_or("a SYN was not answered")?.end;
             batch.clear();
             clients.confirm(client, &mut batch);
             subject.turn(micros, &batch);
@@ -82,10 +80,11 @@ impl<S: Subject> Bench<S> {
         }
         // The last pass is the first place's alone if it has just begun.
         let sent = if self.place == 0 { self.pass } else { self.pass + 1 };
-        match numbers_of(self.subject.last()) {
-            Some((_, ack)) if ack == self.clients.end_of(sent) => Ok(used),
-            other => Err(format!("the last answer does not acknowledge the last segment: {other:?}")),
+        let last = Answer::of(self.subject.last()).map(|answer| answer.ack);
+        if last != Some(self.clients.end_of(sent)) {
+            return Err("the last answer does not acknowledge the last segment".to_owned());
         }
+        Ok(used)
     }
 
     /// Makes the next chunk; returns its bytes of payload.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Checksums;
-use super::record::{Flows, Record, Segment};
+use super::record::{Flows, Idle, Record, Segment};
 use crate::summary::Spread;
 use crate::table::{align, with_columns};
 
@@ -78,12 +78,23 @@ fn rows(records: &[Record]) -> Vec<Row> {
         let ratio = of(|one| one.random_ns / one.single_ns);
         row(format!("{count} / 1 connection"), "", 3, "", ratio);
     }
+    let idle: Vec<&Idle> = records
+        .iter()
+        .filter_map(|record| if let Record::Idle(idle) = record { Some(idle) } else { None })
+        .collect();
+    if let Some(Idle { connections, .. }) = idle.first() {
+        let of = |value: fn(&Idle) -> f64| idle.iter().map(|one| value(one)).collect();
+        let name = format!("{connections} idle connections");
+        row(format!("{name}, more than before"), "B each", 0, "", of(|one| one.grown_each));
+        row(format!("{name}, whole process"), "B each", 0, "512", of(|one| one.whole_each));
+    }
     rows
 }
 
 const LEGEND: &str = "\
 Medians over the rounds. ns CPU: for a segment that arrives, is read by the program and is acknowledged, each by an ACK of
-its own. Connections of bursts come in an order without pattern. What asked is a bound above.
+its own. Connections of bursts come in an order without pattern. Idle: resident memory of a process with a channel whose
+connections were used once and have their read pending, all of it and what came after the channel and its stack were made.
 ";
 
 #[cfg(test)]

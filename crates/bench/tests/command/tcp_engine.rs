@@ -8,7 +8,8 @@ use crate::support::{Files, of_kind, records, refused, table};
 fn a_run_leaves_a_header_and_a_record_per_case_and_round() {
     let files = Files::new("tcp-engine");
     let mut run = files.bench("tcp-engine");
-    run.args(["--payloads", "1,1448", "--flows", "2000", "--seconds", "0.05", "--rounds", "2"]);
+    run.args(["--payloads", "1,1448", "--flows", "2000", "--connections", "1000"]);
+    run.args(["--seconds", "0.05", "--rounds", "2"]);
     let table = table(&mut run);
     let records = records::<Record>(&files.json);
     assert_eq!(records[0]["scenario"], "tcp-engine");
@@ -21,7 +22,13 @@ fn a_run_leaves_a_header_and_a_record_per_case_and_round() {
     for record in segments.iter().chain(&flows) {
         assert!(record["ratio"].as_f64().unwrap() > 0.0, "{record}");
     }
-    for words in ["tcp / smoltcp", "2048 / 32 connections"] {
+    let idle = of_kind(&records, "idle");
+    assert_eq!(idle.len(), 2);
+    for record in &idle {
+        let resident = ["bare", "before", "idle"].map(|when| record[when].as_u64().unwrap());
+        assert!(0 < resident[0] && resident.is_sorted(), "{record}");
+    }
+    for words in ["tcp / smoltcp", "1000 idle connections", "2048 / 32 connections"] {
         assert!(table.contains(words), "{table}");
     }
 }

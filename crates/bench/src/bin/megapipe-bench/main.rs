@@ -67,7 +67,7 @@ enum Scenario {
     /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
     /// measured.
     Mmsg(mmsg::Mmsg),
-    /// The user-level TCP without a device: what a segment costs, beside smoltcp and among many connections
+    /// The user-level TCP without a device: what a segment costs, and an idle connection
     ///
     /// Packets are made beforehand, in memory, and each figure is CPU time. Prints medians over the rounds beside what is
     /// asked of each. Ctrl-C ends the run and keeps what was measured.
@@ -93,6 +93,9 @@ enum Scenario {
     /// The server of `mmsg`; takes turns with its controller
     #[command(hide = true)]
     MmsgServer(mmsg::Server),
+    /// The process of `tcp-engine` with idle connections
+    #[command(hide = true)]
+    TcpIdle(tcp_engine::Idle),
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
         Scenario::AppLoad(arguments) => return arguments.run(),
         Scenario::AppCalls => return apps::calls(),
         Scenario::MmsgServer(arguments) => return arguments.run(),
+        Scenario::TcpIdle(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),
     };
     match ended {
