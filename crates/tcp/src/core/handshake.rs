@@ -141,6 +141,7 @@ impl<C: Control> Stack<C> {
         self.touch_keep_alive(now, slot);
         self.happen(slot, Ready::CONNECTED);
         self.happen(slot, Ready::WRITABLE);
+        self.deliver_early(slot);
     }
 
     /// A segment for a half-open connection (RFC 9293, 3.10.7.4, SYN-RECEIVED).

@@ -108,6 +108,8 @@ impl<C: Control> Stack<C> {
                     // RFC 9293, 3.10.7.3, fourth: what came with the SYN counts.
                     let behind = Head { seq: head.seq + 1, ..head };
                     self.on_text(now, slot, segment, &behind, keep)
+                } else if hot.state == State::SynReceived && segment.len > 0 {
+                    self.hold_early(slot, segment.len, keep)
                 } else {
                     verdict
                 }

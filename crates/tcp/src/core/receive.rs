@@ -77,6 +77,30 @@ impl<C: Control> Stack<C> {
         verdict
     }
 
+    /// The payload of a SYN in a simultaneous open waits until the connection is established
+    /// (RFC 9293, 3.10.7.3, fifth). The peer sends again what there is no place for, and its FIN.
+    pub(crate) fn hold_early(&mut self, slot: u32, len: u32, keep: &mut impl Keep) -> Verdict {
+        let hot = &self.flows[slot];
+        let start = hot.rcv_nxt;
+        let early = Span::new(start, (start + len).min(hot.rcv_edge));
+        if !keep.has_room(slot, early) || !self.hold(slot, early, keep) {
+            return self.refuse(Reason::Memory);
+        }
+        Verdict::Take { slot, at: start, skip: 0, len: early.len() }
+    }
+
+    /// What came before the connection was established can be read.
+    pub(crate) fn deliver_early(&mut self, slot: u32) {
+        if self.is_holding(slot) {
+            let hot = &self.flows[slot];
+            let before = hot.rcv_nxt;
+            self.advance_received(slot, before);
+            if self.flows[slot].rcv_nxt != before {
+                self.happen(slot, Ready::READABLE);
+            }
+        }
+    }
+
     /// Whether bytes can be kept, if need be instead of out-of-order ones of the same flow: those
     /// are pruned first, highest first, since the peer must keep them until they are
     /// acknowledged (RFC 2018, 8).
