@@ -70,6 +70,10 @@ mmsg() {
 mmsg mmsg
 mmsg mmsg-others --traffic tcp,udp-send
 
+# TCP in user space beside the kernel's and smoltcp; it has no plot.
+printf '\n== tcp\n'
+"$BENCH" tcp --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --json "$OUT/tcp.jsonl" | tee "$OUT/tcp.txt"
+
 # Servers of the distribution, unmodified, as far as they are installed. A figure that is missed, or a server that fails,
 # does not end the suite: the table says so.
 record apps apps --apps redis,memcached,nginx,haproxy,postgres,overhead --seconds "$SECONDS_EACH" || true

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A non-empty set of CPU numbers, written as in `taskset -c`: `0,2-3`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +121,24 @@ pub fn pin(cpus: &[usize]) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// How long each CPU has been idle since the machine started, by number (proc_stat(5)), in steps of 10 ms; an idle
+/// CPU that waits for a disk is idle, too.
+pub(crate) fn idle_times() -> io::Result<Vec<Duration>> {
+    let text = std::fs::read_to_string("/proc/stat")?;
+    let mut times = Vec::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("cpu")) {
+        let mut fields = line.split_whitespace();
+        let numbered = line.starts_with(|first: char| first.is_ascii_digit());
+        let Some(cpu) = fields.next().filter(|_| numbered).and_then(|cpu| cpu.parse::<usize>().ok()) else {
+            continue;
+        };
+        let ticks: u64 = fields.skip(3).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        times.resize(times.len().max(cpu + 1), Duration::ZERO);
+        times[cpu] = Duration::from_millis(ticks * 10);
+    }
+    Ok(times)
 }
 
 /// Bits in the kernel's fixed-size `cpu_set_t`.

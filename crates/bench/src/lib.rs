@@ -8,6 +8,7 @@
 //! as a third process.
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
 //! [`tcp_engine`] measures the user-level TCP alone, without a device.
+//! [`tcp`] is user-level TCP on a TUN device beside the kernel's.
 //! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
@@ -34,6 +35,7 @@ mod sheet;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
+pub mod tcp;
 pub mod tcp_engine;
 
 pub use progress::{Listener, Outcome, Progress};

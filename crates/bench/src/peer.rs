@@ -22,7 +22,7 @@ mod compio;
 mod epoll;
 #[cfg(any(libevent, libuv))]
 mod foreign;
-mod megapipe;
+pub(crate) mod megapipe;
 mod monoio;
 mod task;
 mod tokio;

@@ -9,25 +9,11 @@ use super::{Arrived, Worker};
 use crate::buffer_ring::BufferSize;
 
 pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible> {
-    let buffers = BufferSize::of(worker.size, worker.connections);
-    let config = Config {
-        engine: Some(engine),
-        read_buffers: buffers.count,
-        buffer_size: buffers.length as u32,
-        // Answers are static data: a queue of them holds up no reader.
-        write_queue_max: 4096,
-        ..Config::default()
-    };
+    let config = Config { engine: Some(engine), ..config(worker.size, worker.connections) };
     let mut channel = Channel::new(config).map_err(io::Error::other)?;
     let listener = channel.register(worker.listener.try_clone()?, 0).map_err(io::Error::other)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
-    let mut server = Server {
-        response: worker.response(),
-        size: worker.size,
-        connections: Vec::with_capacity(worker.connections + 64),
-        free: Vec::new(),
-        channel,
-    };
+    let mut server = Server::new(channel, worker.response(), worker.connections);
     worker.ready();
     loop {
         match server.channel.dispatch(None) {
@@ -38,23 +24,39 @@ pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible>
     }
 }
 
-struct Server {
-    channel: Channel,
+/// For messages of `size` bytes on so many connections.
+pub(crate) fn config(size: usize, connections: usize) -> Config {
+    let buffers = BufferSize::of(size, connections);
+    Config {
+        read_buffers: buffers.count,
+        buffer_size: buffers.length as u32,
+        // Answers are static data: a queue of them holds up no reader.
+        write_queue_max: 4096,
+        ..Config::default()
+    }
+}
+
+/// Answers each message with another of the same length.
+pub(crate) struct Server {
+    pub(crate) channel: Channel,
     response: &'static [u8],
-    size: usize,
     /// By cookie.
     connections: Vec<Arrived>,
     free: Vec<u64>,
 }
 
 impl Server {
+    pub(crate) fn new(channel: Channel, response: &'static [u8], connections: usize) -> Self {
+        Self { channel, response, connections: Vec::with_capacity(connections + 64), free: Vec::new() }
+    }
+
     #[inline]
-    fn handle(&mut self, handle: Handle, cookie: u64, event: Event) -> io::Result<()> {
+    pub(crate) fn handle(&mut self, handle: Handle, cookie: u64, event: Event) -> io::Result<()> {
         match event {
             Event::Read { result: Ok(count @ 1..), data, .. } => {
                 drop::<ReadData>(data);
                 let arrived = &mut self.connections[cookie as usize];
-                for _ in 0..arrived.whole_messages(count, self.size) {
+                for _ in 0..arrived.whole_messages(count, self.response.len()) {
                     if self.channel.write_quiet(handle, self.response).is_err() {
                         self.close(handle, cookie); // it asks and asks, and reads no answer
                         break;

@@ -20,6 +20,7 @@ mod mmsg;
 mod pair;
 mod promotion;
 mod support;
+mod tcp;
 mod tcp_engine;
 
 use support::{

@@ -14,6 +14,7 @@ mod product;
 mod promotion;
 mod report;
 mod rpc;
+mod tcp;
 mod tcp_engine;
 
 use flags::Unusable;
@@ -72,6 +73,15 @@ enum Scenario {
     /// Packets are made beforehand, in memory, and each figure is CPU time. Prints medians over the rounds beside what is
     /// asked of each. Ctrl-C ends the run and keeps what was measured.
     TcpEngine(tcp_engine::TcpEngine),
+    /// User-level TCP on a TUN device beside the kernel's over veth and beside smoltcp
+    ///
+    /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds beside what
+    /// is asked: the CPU time of the server and of both sides, rates, packets for each wake-up. Everything happens in
+    /// network namespaces of its own, which a user without privileges may have, too. Ctrl-C ends the run and keeps what was
+    /// measured.
+    Tcp(tcp::Tcp),
+    /// What a TUN device costs before any TCP: a responder without state beside the kernel's TCP over veth
+    TcpFloor(tcp::Floor),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(rpc::Peer),
@@ -96,6 +106,9 @@ enum Scenario {
     /// The process of `tcp-engine` with idle connections
     #[command(hide = true)]
     TcpIdle(tcp_engine::Idle),
+    /// A server of `tcp`; ends when standard input closes
+    #[command(hide = true)]
+    TcpServer(tcp::Server),
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -110,6 +123,8 @@ fn main() -> ExitCode {
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
         Scenario::TcpEngine(arguments) => arguments.run(),
+        Scenario::Tcp(arguments) => arguments.run(),
+        Scenario::TcpFloor(arguments) => arguments.run(),
         Scenario::Peer(arguments) => return arguments.run(),
         Scenario::Floor(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),
@@ -118,6 +133,7 @@ fn main() -> ExitCode {
         Scenario::AppCalls => return apps::calls(),
         Scenario::MmsgServer(arguments) => return arguments.run(),
         Scenario::TcpIdle(arguments) => return arguments.run(),
+        Scenario::TcpServer(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),
     };
     match ended {

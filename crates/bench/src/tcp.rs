@@ -1,0 +1,523 @@
+//! User-level TCP on a TUN device beside the kernel's on a veth pair, with clients of the kernel's.
+//!
+//! Server and client have a CPU each, and each row is measured with every server in turn. A [`Side::Floor`] without
+//! state shows what the device costs before any TCP. Of the kernel's receive path the sender pays, on both links: so
+//! what counts is the CPU time of both processes.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{ChildStdout, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::child::{self, Child, Failure};
+use crate::clock;
+use crate::cpu::{self, CpuSet};
+use crate::progress::{Listener, Outcome, Progress};
+use crate::record::Origin;
+
+mod channel;
+mod floor;
+mod foreign;
+mod load;
+mod network;
+pub mod record;
+mod server;
+pub mod summary;
+pub mod table;
+
+pub use network::{NetworkError, enter_own};
+pub use server::{ServerError, Task, serve};
+
+use channel::Counts;
+use load::{Load, Work};
+use network::Network;
+use record::{Absent, Header, Measurement, Record, Share};
+
+/// The hidden verb under which the program is a server.
+pub const SERVER_VERB: &str = "tcp-server";
+
+/// Bytes of a request and of its answer.
+const SIZE: usize = 64;
+
+/// Where servers listen.
+const PORT: u16 = 7;
+
+/// A server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Side {
+    /// A responder without state on a TUN device.
+    Floor,
+    /// A channel with a stack on a TUN device.
+    Stack,
+    /// Two of these on two CPUs, on one device.
+    TwoStacks,
+    /// epoll by hand on the kernel's TCP, over veth.
+    Kernel,
+    /// smoltcp on a TUN device.
+    Smoltcp,
+}
+
+impl Side {
+    /// All.
+    pub const ALL: &[Side] = &[Side::Floor, Side::Stack, Side::TwoStacks, Side::Kernel, Side::Smoltcp];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::Floor => "floor",
+            Side::Stack => "stack",
+            Side::TwoStacks => "two-stacks",
+            Side::Kernel => "kernel",
+            Side::Smoltcp => "smoltcp",
+        }
+    }
+}
+
+/// What a server does with its connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Answers each message with one of the same length.
+    Echo,
+    /// Reads and drops.
+    Sink,
+    /// Writes as fast as the peer reads.
+    Source,
+}
+
+impl Service {
+    /// All.
+    pub const ALL: &[Service] = &[Service::Echo, Service::Sink, Service::Source];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Service::Echo => "echo",
+            Service::Sink => "sink",
+            Service::Source => "source",
+        }
+    }
+}
+
+/// A load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Row {
+    /// Connections for one request each.
+    Short,
+    /// 300 connections, 64 of them active.
+    Echo,
+    /// One connection: the server sleeps between requests.
+    Asleep,
+    /// One connection to the server.
+    BulkIn,
+    /// One connection from the server.
+    BulkOut,
+    /// As `asleep`, beside smoltcp.
+    One,
+    /// 100 connections, 64 of them active, beside smoltcp.
+    Hundred,
+    /// 1,000 connections, 64 of them active, beside smoltcp.
+    Thousand,
+    /// As `short`, with clients on both CPUs.
+    TwoShort,
+    /// As `echo`, with clients on both CPUs.
+    TwoEcho,
+    /// How two stacks share 10,000 connections.
+    Share,
+}
+
+impl Row {
+    /// All, in the order in which they are measured.
+    pub const ALL: &[Row] = &[
+        Row::Short,
+        Row::Echo,
+        Row::Asleep,
+        Row::BulkIn,
+        Row::BulkOut,
+        Row::One,
+        Row::Hundred,
+        Row::Thousand,
+        Row::TwoShort,
+        Row::TwoEcho,
+        Row::Share,
+    ];
+
+    /// Those of a floor.
+    pub const OF_FLOOR: &[Row] = &[Row::Short, Row::Echo, Row::Asleep];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Row::Short => "short",
+            Row::Echo => "echo",
+            Row::Asleep => "asleep",
+            Row::BulkIn => "bulk-in",
+            Row::BulkOut => "bulk-out",
+            Row::One => "one",
+            Row::Hundred => "hundred",
+            Row::Thousand => "thousand",
+            Row::TwoShort => "two-short",
+            Row::TwoEcho => "two-echo",
+            Row::Share => "share",
+        }
+    }
+
+    /// The servers that it compares, and with which of them.
+    pub fn sides(self) -> (&'static [Side], Side) {
+        match self {
+            Row::Short | Row::Echo | Row::Asleep => (&[Side::Floor, Side::Stack, Side::Kernel], Side::Kernel),
+            Row::BulkIn | Row::BulkOut => (&[Side::Stack, Side::Kernel], Side::Kernel),
+            Row::One | Row::Hundred | Row::Thousand => (&[Side::Stack, Side::Smoltcp], Side::Smoltcp),
+            Row::TwoShort | Row::TwoEcho => (&[Side::Stack, Side::TwoStacks], Side::Stack),
+            Row::Share => (&[Side::TwoStacks], Side::TwoStacks),
+        }
+    }
+
+    /// Whether its units are MiB.
+    pub fn is_bulk(self) -> bool {
+        matches!(self, Row::BulkIn | Row::BulkOut)
+    }
+
+    fn has_two_clients(self) -> bool {
+        matches!(self, Row::TwoShort | Row::TwoEcho)
+    }
+
+    fn service(self) -> Service {
+        match self {
+            Row::BulkIn => Service::Sink,
+            Row::BulkOut => Service::Source,
+            _ => Service::Echo,
+        }
+    }
+
+    /// Of each client.
+    fn work(self) -> Work {
+        match self {
+            Row::Short => Work::Short { at_once: ACTIVE },
+            Row::TwoShort => Work::Short { at_once: ACTIVE / 2 },
+            Row::Echo => Work::Echo { connections: 300, active: ACTIVE },
+            Row::TwoEcho => Work::Echo { connections: 150, active: ACTIVE / 2 },
+            Row::Asleep | Row::One => Work::Echo { connections: 1, active: 1 },
+            Row::Hundred => Work::Echo { connections: 100, active: ACTIVE },
+            Row::Thousand => Work::Echo { connections: 1000, active: ACTIVE },
+            Row::BulkIn => Work::Write,
+            Row::BulkOut => Work::Read,
+            Row::Share => Work::Echo { connections: SHARED, active: 0 },
+        }
+    }
+
+    /// That the server has to expect.
+    fn connections(self) -> usize {
+        match self.work() {
+            Work::Echo { connections, .. } => connections * 2,
+            _ => 1024,
+        }
+    }
+}
+
+/// Requests that are under way.
+const ACTIVE: usize = 64;
+
+/// Connections of [`Row::Share`], and how long they are silent.
+const SHARED: usize = 10_000;
+const SILENCE: Duration = Duration::from_secs(6);
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program, which is run again as each server.
+    pub program: PathBuf,
+    /// The command line, for the record.
+    pub command: String,
+    /// Which loads.
+    pub rows: Vec<Row>,
+    /// Which servers, of those that a load compares.
+    pub sides: Vec<Side>,
+    /// Of the server and of the client: two different ones.
+    pub cpus: CpuSet,
+    /// Length of a measurement; a quarter of it goes before it.
+    pub window: Duration,
+    /// Measurements of everything.
+    pub rounds: u32,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The client cannot have its CPU or its descriptors.
+    #[error("cannot prepare this process for the load")]
+    Prepare(#[source] io::Error),
+    /// The caller cannot take a record.
+    #[error(transparent)]
+    Report(io::Error),
+}
+
+impl Plan {
+    /// How many measurements a complete run makes.
+    pub fn measurements(&self) -> usize {
+        self.rows.iter().map(|&row| self.sides_of(row).len()).sum::<usize>() * self.rounds as usize
+    }
+
+    fn sides_of(&self, row: Row) -> Vec<Side> {
+        row.sides().0.iter().copied().filter(|side| self.sides.contains(side)).collect()
+    }
+
+    /// CPUs of the server and of the client.
+    fn cpus_of(&self, row: Row, side: Side) -> [CpuSet; 2] {
+        let server = if side == Side::TwoStacks { self.cpus.clone() } else { self.cpus.first() };
+        let client = if row.has_two_clients() { self.cpus.clone() } else { self.cpus.last() };
+        [server, client]
+    }
+}
+
+/// Runs the plan until it is complete or `stop` is set, in a network namespace of this process's own.
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
+    child::raise_descriptor_limit().map_err(RunError::Prepare)?;
+    // Before this thread has one CPU alone, which would pass for the machine's number.
+    tell(Progress::Record(&Record::Header(header(plan))))?;
+    cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
+    let mut absent = Vec::new();
+    let mut number = 0;
+    for round in 1..=plan.rounds {
+        for &row in &plan.rows {
+            let sides = plan.sides_of(row);
+            // Each round begins with another server, so that none has the best place always.
+            for &side in sides.iter().cycle().skip(round as usize % sides.len().max(1)).take(sides.len()) {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(Outcome::Stopped);
+                }
+                tell(Progress::Measuring(format!("{}, {}", row.name(), side.name())))?;
+                number += 1;
+                if !absent.contains(&(row, side)) {
+                    let turn = Turn { plan, stop, row, side, round, network: number };
+                    match turn.measure() {
+                        Ok(record) => tell(Progress::Record(&record))?,
+                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
+                        Err(Failure::Because(reason)) => {
+                            absent.push((row, side));
+                            tell(Progress::Record(&Record::Absent(Absent { row, side, reason })))?;
+                        }
+                    }
+                }
+                tell(Progress::Done)?;
+            }
+        }
+    }
+    Ok(Outcome::Complete)
+}
+
+fn header(plan: &Plan) -> Header {
+    Header {
+        origin: Origin::of_this_machine(plan.command.clone()),
+        scenario: "tcp".to_owned(),
+        cpus: plan.cpus.as_slice().to_vec(),
+        congestion_control: network::congestion_control(),
+        seconds: plan.window.as_secs_f64(),
+        rounds: plan.rounds,
+    }
+}
+
+/// One server under one load, in one round.
+struct Turn<'run> {
+    plan: &'run Plan,
+    stop: &'run AtomicBool,
+    row: Row,
+    side: Side,
+    round: u32,
+    network: u64,
+}
+
+impl Turn<'_> {
+    fn measure(&self) -> Result<Record, Failure> {
+        let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
+        let mut server = Server::start(self, &server_cpus)?;
+        if self.row == Row::Share {
+            return self.share(&mut server).map(Record::Share);
+        }
+        let target = server::address(Network::of(self.network));
+        let load = Load::start(target, self.row.work(), &client_cpus)?;
+        let ended = self.observe(&mut server, &load);
+        let failures = load.failures();
+        load.stop()?;
+        let (begin, end) = ended?;
+        let units = (end.done - begin.done) as f64 / if self.row.is_bulk() { MIB } else { 1.0 };
+        if units == 0.0 {
+            return Err(server.complaint("it answered nothing").into());
+        }
+        let ns = |time: Duration| time.as_nanos() as f64 / units;
+        let elapsed = end.at - begin.at;
+        let busy = |cpus: &CpuSet| {
+            let of_one = |&cpu: &usize| elapsed.saturating_sub(end.idle[cpu].saturating_sub(begin.idle[cpu]));
+            ns(cpus.as_slice().iter().map(of_one).sum())
+        };
+        let counted = |count: fn(&Counts) -> u64| {
+            let all = |counts: &[Counts]| counts.iter().map(count).sum::<u64>() as f64;
+            Some(all(end.counts.as_ref()?) - all(begin.counts.as_ref()?))
+        };
+        Ok(Record::Measurement(Measurement {
+            row: self.row,
+            side: self.side,
+            round: self.round,
+            rate: units / elapsed.as_secs_f64(),
+            server_cpu_ns: ns(end.server_cpu - begin.server_cpu),
+            client_cpu_ns: ns(end.client_cpu - begin.client_cpu),
+            server_busy_ns: busy(&server_cpus),
+            both_busy_ns: busy(&self.plan.cpus),
+            packets_per_wait: counted(|counts| counts.received)
+                .zip(counted(|counts| counts.turns))
+                .map(|(packets, waits)| packets / waits.max(1.0)),
+            calls: counted(|counts| counts.calls).map(|calls| calls / units),
+            failures,
+        }))
+    }
+
+    /// Lets the load run for the window, after a quarter of it.
+    fn observe(&self, server: &mut Server, load: &Load) -> Result<(Sample, Sample), Failure> {
+        self.pause(self.plan.window / 4)?;
+        let begin = Sample::take(self.side, server, load)?;
+        self.pause(self.plan.window)?;
+        Ok((begin, Sample::take(self.side, server, load)?))
+    }
+
+    /// Sleeps in steps, as long as the run is not to stop.
+    fn pause(&self, time: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + time;
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Failure::Stopped);
+            }
+            match end.saturating_duration_since(Instant::now()) {
+                Duration::ZERO => return Ok(()),
+                left => thread::sleep(left.min(STEP)),
+            }
+        }
+    }
+
+    /// Connects, asks once on each connection, is silent, and asks again.
+    fn share(&self, server: &mut Server) -> Result<Share, Failure> {
+        let target = server::address(Network::of(self.network));
+        let mut connections = (0..SHARED)
+            .map(|_| {
+                let stream = TcpStream::connect(target)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                Ok(stream)
+            })
+            .collect::<io::Result<Vec<_>>>()?;
+        ask_all(&mut connections)?;
+        self.pause(SILENCE)?;
+        ask_all(&mut connections)?;
+        let counts = server.counts()?;
+        Ok(Share {
+            round: self.round,
+            accepted: counts.iter().map(|counts| counts.accepted).collect(),
+            unowned: counts.iter().map(|counts| counts.unowned).sum(),
+            silence: SILENCE.as_secs_f64(),
+        })
+    }
+}
+
+/// A request and its answer on each connection.
+fn ask_all(connections: &mut [TcpStream]) -> io::Result<()> {
+    for connection in connections {
+        connection.write_all(&[b'q'; SIZE])?;
+        io::Read::read_exact(connection, &mut [0; SIZE])?;
+    }
+    Ok(())
+}
+
+/// What both processes have done and used so far.
+struct Sample {
+    at: Instant,
+    done: u64,
+    server_cpu: Duration,
+    client_cpu: Duration,
+    /// By number of the CPU.
+    idle: Vec<Duration>,
+    counts: Option<Vec<Counts>>,
+}
+
+impl Sample {
+    fn take(side: Side, server: &mut Server, load: &Load) -> Result<Self, Failure> {
+        let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| server.counts()).transpose()?;
+        Ok(Self {
+            at: Instant::now(),
+            done: load.done(),
+            server_cpu: clock::of_process(server.child.id())?,
+            client_cpu: load.cpu()?,
+            idle: cpu::idle_times()?,
+            counts,
+        })
+    }
+}
+
+/// A server process; dropping it ends the process.
+struct Server {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Self, Failure> {
+        let mut command = Command::new(&turn.plan.program);
+        command
+            .arg(SERVER_VERB)
+            .args(["--side", turn.side.name(), "--service", turn.row.service().name()])
+            .args(["--connections", &turn.row.connections().to_string()])
+            .args(["--network", &turn.network.to_string(), "--cpus", &cpus.to_string()]);
+        let mut child = Child::start(&mut command)?;
+        let output = child.stdout.take().ok_or("the server has no output".to_owned())?;
+        let mut server = Self { child, output: BufReader::new(output) };
+        let mut word = server.line()?;
+        if word == "namespace" {
+            Network::of(turn.network)
+                .connect_to(server.child.id())
+                .map_err(|error| crate::with_causes(&error))?;
+            server.ask()?;
+            word = server.line()?;
+        }
+        match word.starts_with("listening") {
+            true => Ok(server),
+            false => Err(format!("the server said {word:?}").into()),
+        }
+    }
+
+    /// Writes a byte to its standard input.
+    fn ask(&mut self) -> io::Result<()> {
+        self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")
+    }
+
+    fn counts(&mut self) -> Result<Vec<Counts>, Failure> {
+        self.ask()?;
+        let line = self.line()?;
+        serde_json::from_str(&line).map_err(|error| Failure::Because(error.to_string()))
+    }
+
+    fn line(&mut self) -> Result<String, Failure> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(self.complaint("the server ended").into()),
+            _ => Ok(line.trim().to_owned()),
+        }
+    }
+
+    /// Its own words, or else these.
+    fn complaint(&mut self, otherwise: &str) -> String {
+        drop(self.child.stdin.take());
+        self.child.complaint().unwrap_or_else(|| otherwise.to_owned())
+    }
+}
+
+const MIB: f64 = (1 << 20) as f64;
+
+/// How soon a run that is to stop does.
+const STEP: Duration = Duration::from_millis(100);
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);

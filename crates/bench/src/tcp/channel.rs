@@ -1,0 +1,205 @@
+//! Megapipe's own TCP: a channel on each queue of one TUN device.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use megapipe::packet::tun::Tun;
+use megapipe::tcp::Prefix;
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Completion, Config, DispatchError, Event, Handle, Stack, Stats,
+};
+use serde::{Deserialize, Serialize};
+
+use super::load::BULK;
+use super::server::ready;
+use super::{SIZE, Service};
+use crate::cpu;
+use crate::peer::megapipe::{Server, config};
+
+/// What a server has counted since it began, one entry a thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counts {
+    /// Packets that its stack took from the device.
+    pub(super) received: u64,
+    /// Packets that it gave to the device.
+    pub(super) sent: u64,
+    /// Times that its engine was asked to wait.
+    pub(super) turns: u64,
+    /// System calls on the data path.
+    pub(super) calls: u64,
+    /// Segments that belonged to none of its connections.
+    pub(super) unowned: u64,
+    /// Connections that it accepted.
+    pub(super) accepted: u64,
+}
+
+/// [`Counts`] as one thread writes them and another reads them: in a cache line pair of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shared([AtomicU64; 6]);
+
+impl Shared {
+    fn publish(&self, stats: &Stats, accepted: u64) {
+        let now = [
+            stats.packets_received,
+            stats.packets_sent,
+            stats.turns,
+            stats.system_calls,
+            stats.segments_unowned,
+            accepted,
+        ];
+        self.0.iter().zip(now).for_each(|(shared, value)| shared.store(value, Relaxed));
+    }
+
+    fn counts(&self) -> Counts {
+        let [received, sent, turns, calls, unowned, accepted] =
+            [0, 1, 2, 3, 4, 5].map(|at| self.0[at].load(Relaxed));
+        Counts { received, sent, turns, calls, unowned, accepted }
+    }
+}
+
+/// Standard input, on which each byte asks for the counts.
+const CONTROL: u64 = u64::MAX;
+
+/// The cookie of a listener.
+const LISTENER: u64 = u64::MAX - 1;
+
+/// Serves on each queue, the first on this thread.
+pub(super) fn run(
+    queues: Vec<Tun>,
+    networks: &[Prefix],
+    address: SocketAddr,
+    service: Service,
+    connections: usize,
+    cpus: &[usize],
+) -> io::Result<Infallible> {
+    let counts: Arc<[Shared]> = queues.iter().map(|_| Shared::default()).collect();
+    let worker = |thread: usize| Worker { address, service, connections, thread, counts: counts.clone() };
+    let mut queues = queues.into_iter();
+    let first = queues.next().ok_or(io::ErrorKind::NotFound)?;
+    for ((queue, &cpu), thread) in queues.zip(&cpus[1..]).zip(1..) {
+        let (worker, networks) = (worker(thread), networks.to_vec());
+        let (tell, started) = mpsc::channel();
+        thread::Builder::new().spawn(move || {
+            let Err(error) = cpu::pin(&[cpu]).and_then(|()| worker.run(queue, networks, move || drop(tell)));
+            // A server that lost a thread must not be measured as if it were whole.
+            eprintln!("{}", crate::with_causes(&error));
+            std::process::exit(1);
+        })?;
+        // Ends when the thread drops its end: it listens.
+        let _: Result<(), _> = started.recv();
+    }
+    worker(0).run(first, networks.to_vec(), ready)
+}
+
+/// One thread.
+struct Worker {
+    address: SocketAddr,
+    service: Service,
+    connections: usize,
+    thread: usize,
+    counts: Arc<[Shared]>,
+}
+
+impl Worker {
+    fn run(self, queue: Tun, networks: Vec<Prefix>, ready: impl FnOnce()) -> io::Result<Infallible> {
+        let failed = io::Error::other::<Box<dyn std::error::Error + Send + Sync>>;
+        let mut stack = Stack::new(queue, networks);
+        let limits = &mut stack.config().limits;
+        limits.flows = limits.flows.max(self.connections + 64);
+        limits.active = limits.active.max(self.connections.min(4096));
+        let config = match self.service {
+            Service::Echo => config(SIZE, self.connections),
+            _ => Config { read_buffers: 64, buffer_size: BULK_BUFFER, ..Config::default() },
+        };
+        let mut channel = Channel::new(config).map_err(|error| failed(error.into()))?;
+        channel.attach(stack).map_err(|error| failed(error.into()))?;
+        let listener =
+            channel.listen_on(self.address, BACKLOG, LISTENER).map_err(|error| failed(error.into()))?;
+        channel.set_nodelay(listener, true).map_err(|error| failed(error.into()))?;
+        channel
+            .accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)
+            .map_err(|error| failed(error.into()))?;
+        if self.thread == 0 {
+            let control = io::stdin().as_fd().try_clone_to_owned()?;
+            let control = channel.register(control, CONTROL).map_err(|error| failed(error.into()))?;
+            channel.read_stream(control).map_err(|error| failed(error.into()))?;
+        }
+        ready();
+        let mut server = Server::new(channel, vec![b'a'; SIZE].leak(), self.connections);
+        let bulk: &'static [u8] = vec![b'a'; BULK].leak();
+        let mut accepted = 0;
+        loop {
+            let completion = match server.channel.dispatch(None) {
+                Ok(Some(completion)) => completion,
+                Ok(None) | Err(DispatchError::Interrupted) => continue,
+                Err(error) => return Err(failed(error.into())),
+            };
+            self.counts[self.thread].publish(&server.channel.stats(), accepted);
+            let Completion { handle, cookie, event, .. } = completion;
+            match (cookie, &event) {
+                (CONTROL, Event::Read { result: Ok(1..), .. }) => self.answer()?,
+                (CONTROL, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (LISTENER, Event::Accept { .. }) => accepted += 1,
+                _ => {}
+            }
+            match self.service {
+                Service::Echo if cookie != CONTROL => server.handle(handle, cookie, event)?,
+                Service::Source if cookie != CONTROL => feed(&mut server.channel, handle, event, bulk)?,
+                Service::Sink if cookie != CONTROL => take(&mut server.channel, handle, event)?,
+                _ => {}
+            }
+        }
+    }
+
+    /// Prints the counts of all threads.
+    fn answer(&self) -> io::Result<()> {
+        let counts: Vec<Counts> = self.counts.iter().map(Shared::counts).collect();
+        let mut stdout = io::stdout().lock();
+        serde_json::to_writer(&mut stdout, &counts)?;
+        stdout.write_all(b"\n")?;
+        stdout.flush()
+    }
+}
+
+/// Writes as fast as the peer reads: two writes are queued at a time.
+fn feed(channel: &mut Channel, handle: Handle, event: Event, bytes: &'static [u8]) -> io::Result<()> {
+    match event {
+        Event::Accept { result, .. } => {
+            let socket = result.map_err(io::Error::other)?.socket;
+            let connection = channel.register(socket, 0).map_err(io::Error::other)?;
+            for _ in 0..2 {
+                channel.write(connection, bytes).map_err(io::Error::other)?;
+            }
+        }
+        Event::Write { result: Ok(_), .. } => drop(channel.write(handle, bytes).map_err(io::Error::other)?),
+        Event::Write { .. } => drop(channel.close(handle)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Reads and drops.
+fn take(channel: &mut Channel, handle: Handle, event: Event) -> io::Result<()> {
+    match event {
+        Event::Accept { result, .. } => {
+            let socket = result.map_err(io::Error::other)?.socket;
+            let connection = channel.register(socket, 0).map_err(io::Error::other)?;
+            channel.read_stream(connection).map_err(io::Error::other)?;
+        }
+        Event::Read { result: Ok(1..), .. } => {}
+        Event::Read { .. } => drop(channel.close(handle)),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Bytes of a buffer for bulk.
+const BULK_BUFFER: u32 = 64 << 10;
+
+const BACKLOG: u32 = 4096;

@@ -1,0 +1,129 @@
+//! The server side: a child process that runs one server and nothing else.
+//!
+//! It prints `listening` once it serves. One that needs the other end of a veth pair prints
+//! `namespace` before, and goes on when a line comes.
+
+use std::convert::Infallible;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+
+use megapipe::TunNetwork;
+use megapipe::packet::tun::OpenError;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use super::load::BULK;
+use super::network::{Network, NetworkError};
+use super::{PORT, SIZE, Service, Side, channel, floor, foreign};
+use crate::cpu::{self, CpuSet};
+use crate::engine::Engine;
+use crate::peer::{self, ServeError};
+
+/// What a server process is to do.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Which server.
+    pub side: Side,
+    /// What it does with its connections.
+    pub service: Service,
+    /// How many of them to expect.
+    pub connections: usize,
+    /// The number of its network.
+    pub network: u64,
+    /// One thread is pinned to each of these.
+    pub cpus: CpuSet,
+}
+
+/// Why a server process ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// It has no network.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// It has no TUN device.
+    #[error("no TUN device")]
+    Tun(#[from] OpenError),
+    /// The kernel's server cannot serve.
+    #[error(transparent)]
+    Kernel(#[from] ServeError),
+    /// It cannot go on.
+    #[error("cannot serve")]
+    Serve(#[from] io::Error),
+    /// This server has no such service.
+    #[error("{} has no such service", .0.name())]
+    NoService(Side),
+}
+
+/// Serves until standard input closes, which ends the process.
+pub fn serve(task: &Task) -> Result<Infallible, ServerError> {
+    let network = Network::of(task.network);
+    let cpus = task.cpus.as_slice();
+    cpu::pin(&cpus[..1])?;
+    if task.side == Side::Kernel {
+        return serve_kernel(task, network);
+    }
+    let tun: TunNetwork = network.tun().parse().map_err(io::Error::other)?;
+    let mut queues = tun.open_queues(cpus.len())?;
+    let address = address(network);
+    match (task.side, task.service) {
+        (Side::Stack | Side::TwoStacks, service) => {
+            Ok(channel::run(queues, tun.networks(), address, service, task.connections, cpus)?)
+        }
+        (Side::Floor, Service::Echo) => {
+            peer::end_with_standard_input()?;
+            ready();
+            Ok(floor::run(queues.remove(0))?)
+        }
+        (Side::Smoltcp, Service::Echo) => {
+            peer::end_with_standard_input()?;
+            Ok(foreign::run(queues.remove(0), address, task.connections)?)
+        }
+        (side, _) => Err(ServerError::NoService(side)),
+    }
+}
+
+/// Where a server listens.
+pub(super) fn address(network: Network) -> SocketAddr {
+    SocketAddrV4::new(network.server(), PORT).into()
+}
+
+pub(super) fn ready() {
+    say("listening");
+}
+
+fn say(word: &str) {
+    let mut stdout = io::stdout();
+    // A controller that is gone closes standard input, too, which ends this process.
+    let _ = writeln!(stdout, "{word}");
+    let _ = stdout.flush();
+}
+
+/// In a namespace of its own: epoll for messages, blocking calls for one stream.
+fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, ServerError> {
+    // SAFETY: the table of descriptors stays shared, which is the only condition.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)?;
+    say("namespace");
+    io::stdin().read_exact(&mut [0])?;
+    network.connected()?;
+    let listen = address(network);
+    if task.service == Service::Echo {
+        let options = peer::Options {
+            engine: Engine::EpollShared,
+            listen,
+            size: SIZE,
+            connections: task.connections,
+            cpus: task.cpus.clone(),
+        };
+        return Ok(peer::serve(&options)?);
+    }
+    peer::end_with_standard_input()?;
+    let listener = TcpListener::bind(listen)?;
+    ready();
+    let mut bytes = vec![b'a'; BULK];
+    let (mut stream, _) = listener.accept()?;
+    loop {
+        match task.service {
+            Service::Source => stream.write_all(&bytes)?,
+            _ => drop(stream.read(&mut bytes)?),
+        }
+    }
+}

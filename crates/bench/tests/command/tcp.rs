@@ -1,0 +1,61 @@
+//! `megapipe-bench tcp`: real packets between namespaces that the benchmark makes.
+
+use bench::tcp::record::Record;
+use testkit::skip::{self, Skipped};
+
+use crate::support::{Files, of_kind, records, refused};
+
+/// The program, with these arguments; none where this user may have no network of its own.
+fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
+    let files = Files::new(test);
+    let output = files.bench(scenario).args(arguments).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let missing = ["cannot make namespaces", "/dev/net/tun", "cannot run `ip`"];
+    let all = format!("{table}{words}");
+    if let Some(why) = all.lines().find(|line| missing.iter().any(|words| line.contains(words))) {
+        skip::record(test, &Skipped::because(why));
+        return None;
+    }
+    assert!(output.status.success(), "{all}");
+    Some((records::<Record>(&files.json), table))
+}
+
+#[test]
+fn every_server_serves_every_load() {
+    let rows = "short,echo,asleep,bulk-in,bulk-out,one,two-short,two-echo";
+    let arguments = ["--rows", rows, "--seconds", "0.1", "--rounds", "1"];
+    let Some((records, table)) = measured("every_server_serves_every_load", "tcp", &arguments) else {
+        return;
+    };
+    assert_eq!(records[0]["scenario"], "tcp");
+    let measured = of_kind(&records, "measurement");
+    // Three servers in three rows, two in five; none is absent.
+    assert_eq!(measured.len(), 3 * 3 + 5 * 2, "{records:?}");
+    for record in &measured {
+        assert!(record["rate"].as_f64().unwrap() > 0.0, "{record}");
+        assert!(record["server_cpu_ns"].as_f64().unwrap() > 0.0, "{record}");
+        assert_eq!(record["failures"], 0, "{record}");
+        let counts = record["side"] == "stack" || record["side"] == "two-stacks";
+        assert_eq!(record["packets_per_wait"].is_number(), counts, "{record}");
+    }
+    assert!(table.contains("pkt/wait"), "{table}");
+}
+
+#[test]
+fn a_floor_is_measured_beside_the_kernel() {
+    let test = "a_floor_is_measured_beside_the_kernel";
+    let Some((records, _)) = measured(test, "tcp-floor", &["--seconds", "0.1", "--rounds", "2"]) else {
+        return;
+    };
+    let measured = of_kind(&records, "measurement");
+    assert_eq!(measured.len(), 3 * 2 * 2, "{records:?}");
+    assert!(measured.iter().all(|record| record["side"] == "floor" || record["side"] == "kernel"));
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused() {
+    for arguments in [&["--cpus", "0"][..], &["--rows", "long"], &["--servers", "lwip"], &["--rounds", "0"]] {
+        refused("tcp", arguments);
+    }
+}
