@@ -3,7 +3,8 @@
 # Each piece of 1000 has a seed of its own, which is printed: a failure is repeated with
 #     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe --test model ENGINE
 # Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
-# Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 scripts/soak.sh
+# Then the TCP in user space against Linux: TCP_MB each of its named transfers, and every case of the matrix.
+# Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 TCP_MB=1000 scripts/soak.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +12,7 @@ CARGO=${CARGO:-cargo}
 COUNT=${COUNT:-10000}
 SEED=${SEED:-$(date +%s)}
 SCALE_SECONDS=${SCALE_SECONDS:-60}
+TCP_MB=${TCP_MB:-1000}
 LOGS=${CARGO_TARGET_DIR:-target}/soak-logs
 PIECE=1000
 # As in test.sh.
@@ -61,12 +63,27 @@ scale() {
     fi
 }
 
-printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS"
+# Transfers over a TUN device, as a user without privileges.
+linux() {
+    local log=$LOGS/linux.log start=$SECONDS
+    if MEGAPIPE_TCP_MB=$TCP_MB MEGAPIPE_TCP_MATRIX=all "$CARGO" test --locked --release -p megapipe-tcp --test linux -- \
+        --show-output --test-threads=1 >"$log" 2>&1; then
+        sed -n 's/^\(test .* \)\{0,1\}\([a-z0-9_]*: [0-9]* MB .*\|[0-9]* cases;.*\)$/linux      \2/p; /^SKIPPED/p' "$log"
+        printf 'linux      %d s\n' $((SECONDS - start))
+    else
+        failed=$((failed + 1))
+        printf 'linux      FAILED; from %s:\n' "$log"
+        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
+    fi
+}
+
+printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s TCP_MB=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS" "$TCP_MB"
 soak uring uring ''
 soak epoll epoll ''
 soak uring-6.1 uring "$LINUX_6_1_LACKS"
 scale uring
 scale epoll
+linux
 if [ "$failed" -gt 0 ]; then
     printf '%d FAILED\n' "$failed"
     exit 1
