@@ -2,6 +2,7 @@
 //! what the kernel offers. The fence around `unsafe`: what is above this crate asks in
 //! terms of borrowed descriptors and owned memory.
 
+pub mod bpf;
 pub mod capabilities;
 pub mod clock;
 pub mod epoll;

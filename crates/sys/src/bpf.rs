@@ -1,0 +1,53 @@
+//! BPF programs and maps by bpf(2), assembled here: no compiler and no object file.
+//!
+//! [`Assembler`] makes [`Code`], [`Program::load`] has the kernel verify it, and [`WordArray`] and
+//! [`SocketArray`] are the memory that a program shares with this process. All of it needs CAP_BPF,
+//! and programs of the network CAP_NET_ADMIN too (capabilities(7)).
+
+mod assembler;
+mod command;
+mod map;
+mod program;
+
+pub use assembler::{
+    Arithmetic, AssembleError, Assembler, Code, Condition, Helper, Label, Operand, Register, Size,
+};
+pub use map::{SocketArray, WordArray};
+pub use program::{Kind, Program, Tracepoint};
+
+use std::io;
+
+/// Why a map or program was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not allowed.
+    #[error("BPF needs the capabilities CAP_BPF and, for the network, CAP_NET_ADMIN: {0}")]
+    NotPermitted(#[source] io::Error),
+    /// The kernel was built without it.
+    #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL): {0}")]
+    Missing(#[source] io::Error),
+    /// The code itself is wrong.
+    #[error(transparent)]
+    Code(#[from] AssembleError),
+    /// The verifier refused the program, or the kernel is too old for it.
+    #[error("the kernel refuses the BPF program: {cause}; its verifier: {log}")]
+    Unverified {
+        /// As bpf(2) failed.
+        cause: io::Error,
+        /// What the verifier wrote.
+        log: String,
+    },
+    /// Anything else.
+    #[error("BPF is refused: {0}")]
+    Refused(#[source] io::Error),
+}
+
+impl From<io::Error> for Error {
+    fn from(cause: io::Error) -> Error {
+        match cause.raw_os_error() {
+            Some(libc::EPERM) => Error::NotPermitted(cause),
+            Some(libc::ENOSYS) => Error::Missing(cause),
+            _ => Error::Refused(cause),
+        }
+    }
+}

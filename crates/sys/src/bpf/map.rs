@@ -1,0 +1,163 @@
+//! Maps: memory that programs share with processes.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::slice;
+use std::sync::atomic::AtomicU64;
+
+use super::Error;
+use super::command::{self, Element, MapCreate};
+
+/// An array of entries of so many 64-bit words, which programs and all processes that inherit it
+/// read and write in place.
+#[derive(Debug)]
+pub struct WordArray {
+    map: OwnedFd,
+    memory: NonNull<AtomicU64>,
+    entries: u32,
+    words: usize,
+}
+
+// SAFETY: the mapping belongs to the process, not to a thread, and is reached through atomics only.
+unsafe impl Send for WordArray {}
+// SAFETY: as above.
+unsafe impl Sync for WordArray {}
+
+impl WordArray {
+    /// `entries` entries of `words` words, all zero.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]; `Refused` with EINVAL if either is zero.
+    pub fn new(name: &str, entries: u32, words: usize) -> Result<WordArray, Error> {
+        let too_large = || io::Error::from_raw_os_error(libc::E2BIG);
+        let value_size =
+            words.checked_mul(8).and_then(|size| u32::try_from(size).ok()).ok_or_else(too_large)?;
+        let len = (value_size as usize).checked_mul(entries as usize).ok_or_else(too_large)?;
+        let map = create(name, BPF_MAP_TYPE_ARRAY, value_size, entries, BPF_F_MMAPABLE)?;
+        // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error().into());
+        }
+        let memory =
+            NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(WordArray { map, memory, entries, words })
+    }
+
+    /// The words of an entry; `None` past the end.
+    #[inline]
+    pub fn entry(&self, index: u32) -> Option<&[AtomicU64]> {
+        if index >= self.entries {
+            return None;
+        }
+        // SAFETY: the mapping has `entries * words` words, page-aligned, as long as `self` lives; what
+        // others write meanwhile is what atomics are for.
+        Some(unsafe {
+            let first = self.memory.as_ptr().add(index as usize * self.words);
+            slice::from_raw_parts(first, self.words)
+        })
+    }
+
+    /// How many entries there are.
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+}
+
+impl Drop for WordArray {
+    fn drop(&mut self) {
+        let len = self.entries as usize * self.words * 8;
+        // SAFETY: the mapping is ours alone, and every slice of it borrows `self`.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), len) };
+    }
+}
+
+impl AsFd for WordArray {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+/// An array of listening sockets of one SO_REUSEPORT group, from which a program selects. A socket
+/// leaves it when it is closed.
+#[derive(Debug)]
+pub struct SocketArray {
+    map: OwnedFd,
+}
+
+impl SocketArray {
+    /// With room for so many sockets.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub fn new(name: &str, entries: u32) -> Result<SocketArray, Error> {
+        let map = create(name, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY, 8, entries, 0)?;
+        Ok(SocketArray { map })
+    }
+
+    /// Puts a socket that listens into an entry that has none.
+    ///
+    /// # Errors
+    ///
+    /// EEXIST if the entry has a socket, EBUSY if the socket is in an array already, EINVAL if it does
+    /// not listen or lacks SO_REUSEPORT, E2BIG past the end.
+    pub fn insert(&self, index: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let number = socket.as_raw_fd() as u64;
+        self.element(command::MAP_UPDATE_ELEM, index, &raw const number as u64, BPF_NOEXIST)
+    }
+
+    /// Whether an entry has a socket.
+    pub fn contains(&self, index: u32) -> bool {
+        let mut cookie = 0_u64;
+        self.element(command::MAP_LOOKUP_ELEM, index, &raw mut cookie as u64, 0).is_ok()
+    }
+
+    /// Takes the socket out of an entry.
+    ///
+    /// # Errors
+    ///
+    /// ENOENT if it has none.
+    pub fn remove(&self, index: u32) -> io::Result<()> {
+        self.element(command::MAP_DELETE_ELEM, index, 0, 0)
+    }
+
+    fn element(&self, command: libc::c_int, index: u32, value: u64, flags: u64) -> io::Result<()> {
+        let key = &raw const index as u64;
+        let mut element = Element { map: self.map.as_raw_fd() as u32, pad: 0, key, value, flags };
+        // SAFETY: key and value are of the sizes that the map was made with and live for the call; a
+        // command that does not use the value gets 0.
+        unsafe { command::call(command, &mut element) }.map(drop)
+    }
+}
+
+impl AsFd for SocketArray {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
+fn create(name: &str, kind: u32, value_size: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
+    let name = command::name(name);
+    let mut attributes =
+        MapCreate { kind, key_size: 4, value_size, entries, flags, inner_map: 0, numa_node: 0, name };
+    // SAFETY: the attributes hold no addresses.
+    unsafe { command::open(command::MAP_CREATE, &mut attributes) }
+}
+
+// linux/bpf.h
+const BPF_MAP_TYPE_ARRAY: u32 = 2;
+const BPF_MAP_TYPE_REUSEPORT_SOCKARRAY: u32 = 20;
+const BPF_F_MMAPABLE: u32 = 1 << 10;
+const BPF_NOEXIST: u64 = 1;
