@@ -33,7 +33,7 @@ impl Counter {
     pub fn count(&self) -> io::Result<u64> {
         match &self.0 {
             Method::Perf(counter) => counter.count(),
-            Method::Bpf(counter) => counter.count(),
+            Method::Bpf(counter) => Ok(counter.count()),
         }
     }
 
