@@ -97,9 +97,9 @@ impl Conf {
         usize::try_from(self.num_cores).ok().filter(|&cores| cores > 0).unwrap_or_else(online)
     }
 
-    /// Descriptors of a context: each connection, and listeners, epolls and pipes.
+    /// Numbers of a context: connections, listeners, epoll sets and pipes.
     pub(crate) fn descriptors(&self) -> usize {
-        positive(self.max_concurrency) + 1024
+        positive(self.max_concurrency)
     }
 
     pub(crate) fn limits(&self) -> Limits {

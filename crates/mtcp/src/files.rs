@@ -1,8 +1,9 @@
-//! What the numbers of a context stand for. The lowest free one is given out, so that programs can
-//! index arrays by them.
+//! What the numbers of a context stand for: below `max_concurrency`, as mTCP's, so that programs
+//! can size arrays by it. A number that was closed is given out again after all others, as by mTCP:
+//! its programs go on using what they keep for a connection after they have closed it, and begun
+//! the next one.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::VecDeque;
 
 use tcp::sockets::{Notice, Set, Socket};
 
@@ -24,28 +25,26 @@ pub(crate) struct Epoll {
 
 pub(crate) struct Files {
     entries: Vec<Option<File>>,
-    free: BinaryHeap<Reverse<usize>>,
+    /// Numbers that were closed, the oldest first.
+    closed: VecDeque<usize>,
     bound: usize,
 }
 
 impl Files {
     pub(crate) fn new(bound: usize) -> Files {
-        Files { entries: Vec::new(), free: BinaryHeap::new(), bound }
+        Files { entries: Vec::new(), closed: VecDeque::new(), bound }
     }
 
     pub(crate) fn has_room(&self, count: usize) -> bool {
-        self.free.len() + (self.bound - self.entries.len()) >= count
+        self.closed.len() + (self.bound - self.entries.len()) >= count
     }
 
     pub(crate) fn insert(&mut self, file: File) -> Result<i32, Errno> {
-        let place = match self.free.pop() {
-            Some(Reverse(place)) => place,
-            None if self.entries.len() < self.bound => {
-                self.entries.push(None);
-                self.entries.len() - 1
-            }
-            None => return Err(Errno(libc::ENFILE)),
-        };
+        if self.entries.len() < self.bound {
+            self.entries.push(Some(file));
+            return Ok(self.entries.len() as i32 - 1);
+        }
+        let place = self.closed.pop_front().ok_or(Errno(libc::ENFILE))?;
         self.entries[place] = Some(file);
         Ok(place as i32)
     }
@@ -53,7 +52,7 @@ impl Files {
     pub(crate) fn remove(&mut self, id: i32) -> Option<File> {
         let place = usize::try_from(id).ok()?;
         let file = self.entries.get_mut(place)?.take()?;
-        self.free.push(Reverse(place));
+        self.closed.push_back(place);
         Some(file)
     }
 

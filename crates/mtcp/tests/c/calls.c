@@ -308,6 +308,25 @@ static void options(void)
 	assert(mtcp_close(client, id) == 0);
 }
 
+/* A number comes back after all others, and is below max_concurrency: programs of mTCP still use
+ * what they keep for a connection when they have closed it and begun another. */
+static void numbers(void)
+{
+	struct mtcp_conf conf;
+	int first, id, count = 0;
+
+	assert(mtcp_getconf(&conf) == 0);
+	first = mtcp_socket(client, AF_INET, SOCK_STREAM, 0);
+	assert(mtcp_close(client, first) == 0);
+	do {
+		id = mtcp_socket(client, AF_INET, SOCK_STREAM, 0);
+		assert(id >= 0 && id < conf.max_concurrency);
+		assert(mtcp_close(client, id) == 0);
+		count++;
+	} while (id != first);
+	assert(count > conf.max_concurrency / 2);
+}
+
 static void pipes(void)
 {
 	char buffer[8];
@@ -351,6 +370,7 @@ int main(void)
 	triggers();
 	failures();
 	options();
+	numbers();
 	pipes();
 	assert(strcmp(EventToString(MTCP_EPOLLIN), "MTCP_EPOLLIN") == 0);
 	mtcp_destroy_context(client);
