@@ -1,9 +1,10 @@
 /* The calls of mTCP (NSDI 2014) over Megapipe's TCP in user space: for programs that were written
  * for mTCP, and compile unchanged. Experimental. What differs is in docs/tcp.md.
  *
- * A context is used by one thread at a time; a call that meets another one inside fails with
- * EBUSY. All calls return -1, or NULL, and set errno on errors. Packets move while a program waits
- * in mtcp_epoll_wait or in a call that blocks, or is answered EAGAIN.
+ * Threads that share a context take turns; one that waits leaves it to the others. A signal handler
+ * that interrupts a call on a context gets EBUSY from its own. All calls return -1, or NULL, and set
+ * errno on errors. Packets move while a program waits in mtcp_epoll_wait or in a call that blocks,
+ * or is answered EAGAIN.
  *
  * Link with -lmegapipe_mtcp. */
 #ifndef MTCP_API_H
@@ -63,13 +64,14 @@ int mtcp_core_affinitize(int cpu);
 /* One context for each CPU. The device is made, with num_cores queues, by the first. */
 mctx_t mtcp_create_context(int cpu);
 
-/* Sends what was written for a second at most. */
+/* Sends what was written for a second at most. Waits of other threads end with EINTR. */
 void mtcp_destroy_context(mctx_t mctx);
 
-/* The handler ends waits of the thread that it runs in: EINTR. */
+/* The handler ends the waits of all contexts: EINTR. */
 mtcp_sighandler_t mtcp_register_signal(int signum, mtcp_sighandler_t handler);
 
-/* pipeid[0] reads what pipeid[1] writes, in the same context. */
+/* pipeid[0] reads what pipeid[1] writes, in the same context: between its threads, and they block
+ * until mtcp_setsock_nonblock. */
 int mtcp_pipe(mctx_t mctx, int pipeid[2]);
 
 /* SO_ERROR, SO_KEEPALIVE, SO_LINGER, TCP_NODELAY; ENOSYS for others. */
@@ -93,7 +95,8 @@ int mtcp_listen(mctx_t mctx, int sockid, int backlog);
 int mtcp_accept(mctx_t mctx, int sockid, struct sockaddr *addr, socklen_t *addrlen);
 
 /* Where there are several contexts: learns from which ports connections to this peer are answered
- * on the queue of this one. mtcp_connect does so otherwise. num_addr is 1, as in mTCP. */
+ * on the queue of this one. mtcp_connect does so otherwise. Only the first of num_addr addresses is
+ * used. */
 int mtcp_init_rss(mctx_t mctx, in_addr_t saddr_base, int num_addr, in_addr_t daddr,
 		  in_addr_t dport);
 
@@ -116,7 +119,6 @@ int mtcp_readv(mctx_t mctx, int sockid, const struct iovec *iov, int numIOV);
 
 ssize_t mtcp_write(mctx_t mctx, int sockid, const char *buf, size_t len);
 int mtcp_writev(mctx_t mctx, int sockid, const struct iovec *iov, int numIOV);
-
 
 #ifdef __cplusplus
 }

@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* Packets are whole, from the IP header on, with checksums. The functions are called by the thread
- * that is inside a call on the context, and make no call on this context themselves. */
+/* Packets are whole, from the IP header on, with checksums. The functions are called by the threads
+ * that use the context, and make no call on it themselves. If there are several threads, calls of
+ * another one run while one is inside `wait`, and do not end it. */
 struct mtcp_device {
 	size_t size; /* sizeof(struct mtcp_device) */
 	void *user;  /* passed to each function */

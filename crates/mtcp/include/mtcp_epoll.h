@@ -53,7 +53,7 @@ int mtcp_epoll_ctl(mctx_t mctx, int epid, int op, int sockid, struct mtcp_epoll_
 int mtcp_epoll_wait(mctx_t mctx, int epid, struct mtcp_epoll_event *events, int maxevents,
 		    int timeout);
 
-/* The name of one event, not to be changed or freed. */
+/* The name of one event, such as "IN", not to be changed or freed. */
 char *EventToString(uint32_t event);
 
 #ifdef __cplusplus

@@ -1,8 +1,12 @@
 //! What is below a context: a device, a clock, and a way to sleep until packets arrive.
+//!
+//! A thread sleeps outside of the context, so that other threads can make calls meanwhile: what it
+//! needs for that is a [`Waiter`] of its own.
 
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use packet::tun::Tun;
@@ -10,26 +14,74 @@ use packet::{Batch, Capabilities, Device, Offload};
 use tcp::Time;
 
 use crate::errno::{Errno, INVALID};
+use crate::signal::Interrupt;
 
 /// A device with its clock.
 pub(crate) trait Carrier: Device + Send {
     fn now(&self) -> Time;
 
-    /// Sleeps until packets may have arrived, this time has passed, or a signal's handler has run:
-    /// EINTR.
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno>;
+    fn waiter(&self) -> Waiter;
 
     /// Gives the queue back, with its number.
     fn into_queue(self: Box<Self>) -> Option<(usize, Tun)>;
 }
 
+/// How to sleep until packets may have arrived.
+#[derive(Clone)]
+pub(crate) enum Waiter {
+    /// On the descriptor of a queue.
+    Queue(Arc<OwnedFd>, &'static Interrupt),
+    /// By the caller's function.
+    Caller(CallerDevice),
+}
+
+impl Waiter {
+    /// Sleeps for this time at most. EINTR: a handler of a signal has run. EAGAIN: the caller's
+    /// device does not sleep.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+        match self {
+            Waiter::Queue(tun, interrupt) => {
+                if poll([tun.as_fd(), interrupt.as_fd()], timeout)?[1] && interrupt.clear() {
+                    return Err(Errno(libc::EINTR));
+                }
+                Ok(())
+            }
+            Waiter::Caller(device) => {
+                let wait = device.wait.ok_or(Errno(libc::EAGAIN))?;
+                let micros = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_micros()).unwrap_or(-1));
+                // SAFETY: as `Foreign::new` was promised.
+                let status = unsafe { wait(device.user, micros) };
+                if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(()) }
+            }
+        }
+    }
+
+    /// Whether another thread can end the sleep. A caller's function ends by itself.
+    pub(crate) fn can_wake(&self) -> bool {
+        matches!(self, Waiter::Queue(..))
+    }
+
+    /// Ends the sleep of another thread, where that can be done.
+    pub(crate) fn wake(&self) {
+        if let Waiter::Queue(_, interrupt) = self {
+            interrupt.wake();
+        }
+    }
+}
+
 /// A queue of a TUN device, under the machine's clock.
 pub(crate) struct Queue {
-    pub(crate) tun: Tun,
-    pub(crate) number: usize,
-    pub(crate) origin: Instant,
-    /// Raised by handlers of signals.
-    pub(crate) interrupt: OwnedFd,
+    tun: Tun,
+    number: usize,
+    origin: Instant,
+    waiter: Waiter,
+}
+
+impl Queue {
+    pub(crate) fn new(tun: Tun, number: usize, interrupt: &'static Interrupt) -> io::Result<Queue> {
+        let descriptor = Arc::new(tun.as_fd().try_clone_to_owned()?);
+        Ok(Queue { tun, number, origin: Instant::now(), waiter: Waiter::Queue(descriptor, interrupt) })
+    }
 }
 
 impl Device for Queue {
@@ -51,13 +103,8 @@ impl Carrier for Queue {
         Time::from_micros(self.origin.elapsed().as_micros() as u64)
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let interrupt = self.interrupt.as_fd();
-        if poll([self.tun.as_fd(), interrupt], timeout)?[1] {
-            sys::eventfd::drain(interrupt);
-            return Err(Errno(libc::EINTR));
-        }
-        Ok(())
+    fn waiter(&self) -> Waiter {
+        self.waiter.clone()
     }
 
     fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {
@@ -102,15 +149,15 @@ pub struct CallerDevice {
     pub wait: Option<unsafe extern "C" fn(*mut c_void, i64) -> c_int>,
 }
 
+// SAFETY: the caller of mtcp_create_context_on promises that any thread that uses the context may
+// call the device's functions (mtcp_device.h).
+unsafe impl Send for CallerDevice {}
+
 /// A device of the caller's.
 pub(crate) struct Foreign {
     device: CallerDevice,
     origin: Instant,
 }
-
-// SAFETY: the caller of mtcp_create_context_on promises that any thread that uses the context may
-// call the device's functions; contexts are used by one thread at a time (mtcp_device.h).
-unsafe impl Send for Foreign {}
 
 impl Foreign {
     /// # Safety
@@ -171,12 +218,8 @@ impl Carrier for Foreign {
         })
     }
 
-    fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
-        let Some(wait) = self.device.wait else { return Err(Errno(libc::EAGAIN)) };
-        let micros = timeout.map_or(-1, |timeout| i64::try_from(timeout.as_micros()).unwrap_or(-1));
-        // SAFETY: as `new` was promised.
-        let status = unsafe { wait(self.device.user, micros) };
-        if status < 0 { Err(Errno(libc::EINTR)) } else { Ok(()) }
+    fn waiter(&self) -> Waiter {
+        Waiter::Caller(self.device)
     }
 
     fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {

@@ -8,7 +8,7 @@ use packet::tun::Tun;
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
-use crate::carrier::Carrier;
+use crate::carrier::{Carrier, Waiter};
 use crate::errno::{AGAIN, Errno};
 use crate::files::Files;
 use crate::pipe::Pipe;
@@ -36,7 +36,6 @@ pub(crate) struct Context {
     pub(crate) sockets: Sockets,
     pub(crate) files: Files,
     pub(crate) pipes: Vec<Option<Pipe>>,
-    pub(crate) index: usize,
     pub(crate) backlog_max: usize,
     addresses: Vec<IpAddr>,
     /// Where the device has several queues.
@@ -45,11 +44,26 @@ pub(crate) struct Context {
     received: Batch,
     to_send: Batch,
     last_turn: Time,
+    /// A turn brought packets, or did what was due.
+    moved: bool,
+}
+
+/// Why a call does not return a result now.
+pub(crate) enum Pause {
+    /// It has failed.
+    Failed(Errno),
+    /// It is to be made again after a sleep of this time at most.
+    Sleep(Option<Duration>),
+}
+
+impl<E: Into<Errno>> From<E> for Pause {
+    fn from(error: E) -> Pause {
+        Pause::Failed(error.into())
+    }
 }
 
 impl Context {
     pub(crate) fn new(
-        index: usize,
         carrier: Box<dyn Carrier>,
         config: Config,
         descriptors: usize,
@@ -63,7 +77,6 @@ impl Context {
             sockets: Sockets::new(Host::new(config, seed), descriptors),
             files: Files::new(descriptors),
             pipes: Vec::new(),
-            index,
             backlog_max,
             addresses,
             ports,
@@ -71,6 +84,7 @@ impl Context {
             carrier,
             received: Batch::new(BATCH_BYTES),
             to_send: Batch::new(BATCH_BYTES),
+            moved: false,
         })
     }
 
@@ -83,10 +97,12 @@ impl Context {
     pub(crate) fn turn(&mut self) -> Result<(), Errno> {
         let now = self.now();
         self.last_turn = now;
+        self.moved |= self.sockets.deadline().is_some_and(|due| due <= now);
         self.send(now);
         self.received.clear();
         self.carrier.receive(&mut self.received)?;
         if !self.received.is_empty() {
+            self.moved = true;
             self.sockets.input(now, self.received.frames());
         }
         self.sockets.advance(now);
@@ -106,39 +122,47 @@ impl Context {
         }
     }
 
-    /// Sleeps until packets arrive, the stack has something to do, or this time has passed.
-    pub(crate) fn sleep(&mut self, limit: Option<Duration>) -> Result<(), Errno> {
+    /// Sends what there is before a sleep. Returns how to sleep, and for how long at most: the
+    /// stack has something to do then, or this limit has passed.
+    pub(crate) fn before_sleep(&mut self, limit: Option<Duration>) -> (Waiter, Option<Duration>) {
         let now = self.now();
         self.send(now);
         let due = self.sockets.deadline().map(|at| at.since(now));
         let more = self.sockets.host().has_output() || !self.to_send.is_empty();
         let retry = more.then_some(BUSY_WAIT);
-        self.carrier.wait([limit, due, retry].into_iter().flatten().min())
+        (self.carrier.waiter(), [limit, due, retry].into_iter().flatten().min())
     }
 
-    /// Makes a call on a socket. One that would block returns EAGAIN after packets have been moved
-    /// if it may not block; otherwise it is repeated until it does not.
+    /// How another thread that sleeps for this context is woken.
+    pub(crate) fn waiter(&self) -> Waiter {
+        self.carrier.waiter()
+    }
+
+    /// Whether the last turns moved anything that another thread may wait for.
+    pub(crate) fn take_moved(&mut self) -> bool {
+        std::mem::take(&mut self.moved)
+    }
+
+    /// Makes a call on a socket. One that would block is tried again after packets have been moved;
+    /// then it returns EAGAIN if it may not block, and else a pause.
     pub(crate) fn call<T>(
         &mut self,
         nonblocking: bool,
         mut call: impl FnMut(&mut Sockets, Time) -> Result<T, tcp::sockets::Errno>,
-    ) -> Result<T, Errno> {
-        loop {
-            let now = self.now();
-            match call(&mut self.sockets, now) {
-                Err(tcp::sockets::Errno::WouldBlock) => {}
-                result => return Ok(result?),
-            }
-            if nonblocking && now.since(self.last_turn) < TURN_MIN {
-                return Err(AGAIN);
-            }
-            self.turn()?;
-            let now = self.now();
-            match call(&mut self.sockets, now) {
-                Err(tcp::sockets::Errno::WouldBlock) if nonblocking => return Err(AGAIN),
-                Err(tcp::sockets::Errno::WouldBlock) => self.sleep(None)?,
-                result => return Ok(result?),
-            }
+    ) -> Result<T, Pause> {
+        let now = self.now();
+        match call(&mut self.sockets, now) {
+            Err(tcp::sockets::Errno::WouldBlock) => {}
+            result => return Ok(result?),
+        }
+        if nonblocking && now.since(self.last_turn) < TURN_MIN {
+            return Err(AGAIN.into());
+        }
+        self.turn()?;
+        let now = self.now();
+        match call(&mut self.sockets, now) {
+            Err(tcp::sockets::Errno::WouldBlock) if !nonblocking => Err(Pause::Sleep(None)),
+            result => Ok(result?),
         }
     }
 
@@ -193,7 +217,8 @@ impl Context {
             let _ = self.sockets.close(now, socket);
         }
         while self.turn().is_ok() && self.owes() && begin.elapsed() < END {
-            match self.sleep(Some(END.saturating_sub(begin.elapsed()))) {
+            let (waiter, timeout) = self.before_sleep(Some(END.saturating_sub(begin.elapsed())));
+            match waiter.wait(timeout) {
                 Ok(()) | Err(Errno(libc::EINTR)) => {}
                 Err(_) => break,
             }

@@ -4,16 +4,17 @@ use std::ffi::{c_char, c_int};
 use std::slice;
 use std::time::Duration;
 
+use tcp::Time;
 use tcp::sockets::{Notice, Readiness, Trigger};
 
-use crate::context::Context;
+use crate::context::{Context, Pause};
 use crate::errno::{AGAIN, Errno, FAULT, INVALID, int};
 use crate::files::{Epoll, File};
 use crate::pipe::Interest;
 use crate::registry::{self, Handle};
-use crate::signal;
 
 const IN: u32 = 0x001;
+const PRI: u32 = 0x002;
 const OUT: u32 = 0x004;
 const ERR: u32 = 0x008;
 const HUP: u32 = 0x010;
@@ -81,7 +82,7 @@ pub unsafe extern "C" fn mtcp_epoll_ctl(
             _ => return Err(INVALID),
         };
         if event.is_null() {
-            return Err(FAULT);
+            return Err(INVALID);
         }
         // SAFETY: as the caller promises.
         let event = unsafe { event.read_unaligned() };
@@ -113,7 +114,7 @@ impl Context {
                     Operation::Modify => self.sockets.modify(set, socket, wanted, trigger, data)?,
                 }
             }
-            File::Pipe { pipe, end } => {
+            File::Pipe { pipe, end, .. } => {
                 let pipes = &mut self.files.epoll(epid)?.pipes;
                 let held = pipes.iter().position(|interest| interest.end_of(pipe, end));
                 let interest = Interest { pipe, end, wanted, trigger, data, pending: true };
@@ -135,7 +136,7 @@ impl Context {
                 let set = self.files.epoll(epid)?.set;
                 self.sockets.remove(set, socket)?;
             }
-            File::Pipe { pipe, end } => {
+            File::Pipe { pipe, end, .. } => {
                 let pipes = &mut self.files.epoll(epid)?.pipes;
                 let before = pipes.len();
                 pipes.retain(|interest| !interest.end_of(pipe, end));
@@ -171,22 +172,21 @@ impl Context {
         Ok(count + found)
     }
 
-    fn wait(&mut self, epid: c_int, out: &mut [Event], limit: Option<Duration>) -> Result<usize, Errno> {
-        let begin = self.now();
-        loop {
-            self.turn()?;
-            let count = self.collect(epid, out)?;
-            let elapsed = self.now().since(begin);
-            if count > 0 || limit.is_some_and(|limit| elapsed >= limit) {
-                return Ok(count);
-            }
-            match self.sleep(limit.map(|limit| limit - elapsed)) {
-                Ok(()) => {}
-                // A device of the caller's that does not wait.
-                Err(AGAIN) => return Ok(0),
-                Err(error) => return Err(error),
-            }
+    /// Moves packets, and writes what is ready; a pause if that is nothing.
+    fn wait(
+        &mut self,
+        epid: c_int,
+        out: &mut [Event],
+        limit: Option<Duration>,
+        begin: Time,
+    ) -> Result<usize, Pause> {
+        self.turn()?;
+        let count = self.collect(epid, out)?;
+        let elapsed = self.now().since(begin);
+        if count > 0 || limit.is_some_and(|limit| elapsed >= limit) {
+            return Ok(count);
         }
+        Err(Pause::Sleep(limit.map(|limit| limit - elapsed)))
     }
 }
 
@@ -207,18 +207,21 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
     count: c_int,
     timeout: c_int,
 ) -> c_int {
-    int(registry::with(mctx, |context| {
+    let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
+    let mut begin = None;
+    let result = registry::with_waits(mctx, |context| {
         context.files.epoll(epid)?;
         let count = usize::try_from(count).ok().filter(|&count| count > 0).ok_or(INVALID)?;
         if events.is_null() {
-            return Err(FAULT);
+            return Err(FAULT.into());
         }
         // SAFETY: as the caller promises; any bytes are an event.
         let out = unsafe { slice::from_raw_parts_mut(events, count) };
-        signal::used_here(context.index);
-        let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
-        Ok(context.wait(epid, out, limit)? as c_int)
-    }))
+        let begin = *begin.get_or_insert_with(|| context.now());
+        Ok(context.wait(epid, out, limit, begin)? as c_int)
+    });
+    // AGAIN: a device of the caller's that does not sleep.
+    int(if result == Err(AGAIN) { Ok(0) } else { result })
 }
 
 /// The name of an event, for messages.
@@ -226,14 +229,14 @@ pub unsafe extern "C" fn mtcp_epoll_wait(
 #[allow(non_snake_case)] // mTCP's name
 pub extern "C" fn EventToString(event: u32) -> *mut c_char {
     let name = match event {
-        0 => c"MTCP_EPOLLNONE",
-        IN => c"MTCP_EPOLLIN",
-        OUT => c"MTCP_EPOLLOUT",
-        ERR => c"MTCP_EPOLLERR",
-        HUP => c"MTCP_EPOLLHUP",
-        RDHUP => c"MTCP_EPOLLRDHUP",
-        ONESHOT => c"MTCP_EPOLLONESHOT",
-        ET => c"MTCP_EPOLLET",
+        0 => c"NONE",
+        IN => c"IN",
+        PRI => c"PRI",
+        OUT => c"OUT",
+        ERR => c"ERR",
+        HUP => c"HUP",
+        RDHUP => c"RDHUP",
+        // mTCP ends the program here.
         _ => c"several events",
     };
     name.as_ptr().cast_mut()

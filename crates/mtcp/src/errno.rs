@@ -11,6 +11,7 @@ pub(crate) struct Errno(pub(crate) i32);
 pub(crate) const AGAIN: Errno = Errno(libc::EAGAIN);
 pub(crate) const BAD: Errno = Errno(libc::EBADF);
 pub(crate) const FAULT: Errno = Errno(libc::EFAULT);
+pub(crate) const INTERRUPTED: Errno = Errno(libc::EINTR);
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 pub(crate) const NOT_SOCKET: Errno = Errno(libc::ENOTSOCK);
 

@@ -13,7 +13,7 @@ use crate::pipe::{End, Interest};
 pub(crate) enum File {
     Socket { socket: Socket, nonblocking: bool, v6: bool },
     Epoll(Epoll),
-    Pipe { pipe: usize, end: End },
+    Pipe { pipe: usize, end: End, nonblocking: bool },
 }
 
 /// An epoll set.

@@ -5,7 +5,7 @@
 //! `include/mtcp_device.h` adds contexts on packets and a clock of the caller's. What differs from
 //! mTCP is in `docs/tcp.md` of the repository.
 //!
-//! * `registry`: contexts as C has them, and the guard around each call;
+//! * `registry`: contexts as C has them, and the threads that use them in turn;
 //! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;
 //! * `context`: one stack, its device, its sockets, and the turn that moves packets;
 //! * `carrier`: TUN devices and those of the caller;

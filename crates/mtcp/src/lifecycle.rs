@@ -2,9 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
-use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use libc::sighandler_t;
 use packet::Capabilities;
@@ -17,7 +15,7 @@ use crate::context::Context;
 use crate::errno::{self, Errno, FAULT, INVALID, int, open_error};
 use crate::ports::Ports;
 use crate::registry::{self, Handle};
-use crate::signal;
+use crate::signal::{self, Interrupt};
 
 /// What the contexts of a process have in common. No call on a context looks at it.
 struct Shared {
@@ -196,11 +194,9 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
     let spare = (number, tun.try_clone()?);
     let ports = (shared.width > 1).then(|| Ports::new(number, shared.width));
     let made = registry::insert(|index| {
-        let interrupt = sys::eventfd::create()?;
-        signal::add(index, interrupt.as_fd());
-        let carrier = Queue { tun, number, origin: Instant::now(), interrupt };
+        let carrier = Queue::new(tun, number, Interrupt::of(index)?)?;
         let config = stack(&conf, network.networks(), &carrier);
-        Context::new(index, Box::new(carrier), config, conf.descriptors(), ports)
+        Context::new(Box::new(carrier), config, conf.descriptors(), ports)
     });
     match made {
         Ok(handle) => shared.cpus.push((handle, cpu)),
@@ -241,25 +237,30 @@ pub unsafe extern "C" fn mtcp_create_context_on(
         let networks = networks.ok_or(INVALID)?;
         let conf = shared().settings.conf;
         let config = stack(&conf, &networks, &carrier);
-        registry::insert(|index| Context::new(index, Box::new(carrier), config, conf.descriptors(), None))
+        registry::insert(|_| Context::new(Box::new(carrier), config, conf.descriptors(), None))
     }))
 }
 
-/// Ends a context: closes all that is open, sends what was written for a second at most, and resets
+/// Ends a context, and waits of other threads on it: closes all that is open, sends what was written for a second at most, and resets
 /// what was not acknowledged by then.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(handle: Handle) {
-    let Ok(context) = registry::remove(handle) else { return errno::set(INVALID) };
-    signal::remove(context.index);
+    let context = match registry::remove(handle) {
+        Ok(context) => context,
+        Err(error) => return errno::set(error),
+    };
     let queue = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| context.end()));
     let mut shared = shared();
     shared.cpus.retain(|&(with, _)| with != handle);
-    if let Ok(Some(queue)) = queue {
+    if let Ok(Some(queue)) = queue
+        && shared.opened
+    {
         shared.queues.push(queue);
     }
 }
 
-/// As signal(2), and ends waits of the thread that the handler runs in with EINTR.
+/// As signal(2); the handler also ends the waits of all contexts with EINTR, as that of SIGINT does
+/// in mTCP.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_register_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
     signal::register(signal, handler).unwrap_or_else(|error| {

@@ -1,21 +1,26 @@
 //! Contexts as C has them: numbers that look like pointers, looked up and never followed. A stale
 //! or invented one is EINVAL.
 //!
-//! A context is used by one thread at a time. A call that meets another one inside, of another
-//! thread or of the code that a signal handler interrupted, returns EBUSY and does nothing.
+//! Threads that use one context take turns. A thread that has to wait leaves the context to the
+//! others: the first one, the leader, sleeps until packets arrive; further ones are its followers.
+//! A call that changes something wakes them. A call that a signal handler makes inside another call
+//! on the same context returns EBUSY and does nothing.
 //!
 //! No panic is expected. One that happens all the same ends the context: the call returns
 //! ENOTRECOVERABLE, and later ones EINVAL.
 
-use std::cell::UnsafeCell;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use crate::context::Context;
-use crate::errno::{Errno, INVALID};
+use crate::carrier::Waiter;
+use crate::context::{Context, Pause};
+use crate::errno::{Errno, INTERRUPTED, INVALID};
 
-/// Contexts of a process at most.
-pub(crate) const CONTEXTS_MAX: usize = 64;
+/// Contexts of a process at most: a bit of `INSIDE` each.
+pub(crate) const CONTEXTS_MAX: usize = u64::BITS as usize;
 
 /// What `mctx_t` points to, as far as C is concerned.
 #[repr(C)]
@@ -27,70 +32,131 @@ pub struct Opaque {
 pub type Handle = *mut Opaque;
 
 struct Slot {
-    /// Whether there is a context, or one is being made: what makes and ends contexts leaves the
-    /// slots of others alone, or their calls would find them busy.
+    /// Whether there is a context, or one is being made: threads that make contexts leave the slots
+    /// of others alone.
     taken: AtomicBool,
-    /// Of the context that is there, or will be.
-    generation: AtomicUsize,
-    busy: AtomicBool,
-    context: UnsafeCell<Option<Box<Context>>>,
+    state: Mutex<State>,
+    /// Something may have changed for followers.
+    changed: Condvar,
 }
 
-// SAFETY: `context` is touched only by the thread that has changed `busy` from false to true, which
-// acquires what the last one has released; a Context may move between threads.
-unsafe impl Sync for Slot {}
+struct State {
+    /// Of the context that is there, or will be.
+    generation: usize,
+    context: Option<Box<Context>>,
+    /// A thread sleeps on the device, or is about to go on.
+    leader: bool,
+    /// The leader sleeps, and was not woken yet.
+    asleep: bool,
+    followers: usize,
+}
 
 static SLOTS: [Slot; CONTEXTS_MAX] = [const {
-    Slot {
-        taken: AtomicBool::new(false),
-        generation: AtomicUsize::new(1),
-        busy: AtomicBool::new(false),
-        context: UnsafeCell::new(None),
-    }
+    let state = State { generation: 1, context: None, leader: false, asleep: false, followers: 0 };
+    Slot { taken: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
 }; CONTEXTS_MAX];
 
-const _: () = {
-    const fn moves<T: Send>() {}
-    moves::<Context>();
-};
+thread_local! {
+    /// Contexts, by index, that this thread is inside a call of.
+    static INSIDE: Cell<u64> = const { Cell::new(0) };
+}
 
-impl Slot {
-    /// Runs this while no other call is in the slot.
-    fn alone<T>(&self, work: impl FnOnce(&mut Option<Box<Context>>) -> Result<T, Errno>) -> Result<T, Errno> {
-        if self.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+/// That this thread is inside a call.
+struct Inside(u64);
+
+impl Inside {
+    fn enter(index: usize) -> Result<Inside, Errno> {
+        let bit = 1 << index;
+        if INSIDE.get() & bit != 0 {
             return Err(Errno(libc::EBUSY));
         }
-        // SAFETY: `busy` was false and is ours until the store below.
-        let context = unsafe { &mut *self.context.get() };
-        let result = catch_unwind(AssertUnwindSafe(|| work(context))).unwrap_or_else(|_| {
-            // Its tables may be torn, so it is not even dropped, and its slot stays taken.
-            std::mem::forget(context.take());
-            Err(Errno(libc::ENOTRECOVERABLE))
-        });
-        self.busy.store(false, Ordering::Release);
-        result
+        INSIDE.set(INSIDE.get() | bit);
+        Ok(Inside(bit))
     }
 
-    /// As `alone`, if this generation's context is there.
-    fn of_generation<T>(
-        &self,
-        generation: usize,
-        work: impl FnOnce(&mut Option<Box<Context>>) -> Result<T, Errno>,
-    ) -> Result<T, Errno> {
-        let is_current = || self.generation.load(Ordering::Relaxed) == generation;
-        // Before it is made busy: a stale handle disturbs nobody. And then, when it cannot change.
-        if !is_current() {
-            return Err(INVALID);
-        }
-        self.alone(|context| if is_current() { work(context) } else { Err(INVALID) })
+    /// Does something meanwhile that signal handlers may interrupt with calls of their own.
+    fn outside<T>(&self, work: impl FnOnce() -> T) -> T {
+        INSIDE.set(INSIDE.get() & !self.0);
+        let result = work();
+        INSIDE.set(INSIDE.get() | self.0);
+        result
     }
 }
 
-/// The slot of a handle, and its generation: `generation << 8 | index + 1`.
-fn find(handle: Handle) -> Result<(&'static Slot, usize), Errno> {
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(INSIDE.get() & !self.0);
+    }
+}
+
+impl State {
+    /// Does something with the context, if it is still this one.
+    fn run<T, E: From<Errno>>(
+        &mut self,
+        generation: usize,
+        work: impl FnOnce(&mut Context) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let current = self.context.as_mut().filter(|_| self.generation == generation);
+        let context = current.ok_or(INVALID)?;
+        catch_unwind(AssertUnwindSafe(|| work(context))).unwrap_or_else(|_| {
+            // Its tables may be torn, so it is not even dropped, and its slot stays taken.
+            std::mem::forget(self.context.take());
+            Err(Errno(libc::ENOTRECOVERABLE).into())
+        })
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes the threads that wait for the context.
+    fn wake(&self, state: &mut State) {
+        if std::mem::take(&mut state.asleep)
+            && let Some(context) = &state.context
+        {
+            context.waiter().wake();
+        }
+        if state.followers > 0 {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Leaves the context to other threads until something may have changed, or this time has
+    /// passed. A leader sleeps on the device, no longer than its stack allows.
+    fn sleep<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        inside: &Inside,
+        limit: Option<Duration>,
+        (waiter, timeout): (Waiter, Option<Duration>),
+    ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
+        if state.leader {
+            state.followers += 1;
+            state = match limit {
+                Some(limit) => {
+                    self.changed.wait_timeout(state, limit).unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            };
+            state.followers -= 1;
+            return (state, Ok(()));
+        }
+        (state.leader, state.asleep) = (true, true);
+        drop(state);
+        let result = inside.outside(|| waiter.wait(timeout));
+        state = self.lock();
+        (state.leader, state.asleep) = (false, false);
+        (state, result)
+    }
+}
+
+/// The index of a handle, and its generation: `generation << 8 | index + 1`.
+fn find(handle: Handle) -> Result<(usize, usize), Errno> {
     let number = handle.addr();
-    let index = (number & 0xff).checked_sub(1).ok_or(INVALID)?;
-    Ok((SLOTS.get(index).ok_or(INVALID)?, number >> 8))
+    let index = (number & 0xff).checked_sub(1).filter(|&index| index < CONTEXTS_MAX);
+    Ok((index.ok_or(INVALID)?, number >> 8))
 }
 
 /// Keeps a context that is made for its index.
@@ -99,9 +165,10 @@ pub(crate) fn insert(make: impl FnOnce(usize) -> Result<Context, Errno>) -> Resu
         |slot: &Slot| slot.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok();
     let index = SLOTS.iter().position(free).ok_or(Errno(libc::EMFILE))?;
     let slot = &SLOTS[index];
-    let made = slot.alone(|context| {
-        *context = Some(Box::new(make(index)?));
-        Ok(slot.generation.load(Ordering::Relaxed) << 8 | (index + 1))
+    let made = make(index).map(|context| {
+        let mut state = slot.lock();
+        state.context = Some(Box::new(context));
+        state.generation << 8 | (index + 1)
     });
     if made.is_err() {
         slot.taken.store(false, Ordering::Release);
@@ -109,23 +176,83 @@ pub(crate) fn insert(make: impl FnOnce(usize) -> Result<Context, Errno>) -> Resu
     made.map(std::ptr::without_provenance_mut)
 }
 
-/// Does something with a context.
+/// Does something with a context that does not wait.
 pub(crate) fn with<T>(
     handle: Handle,
     work: impl FnOnce(&mut Context) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    let (slot, generation) = find(handle)?;
-    slot.of_generation(generation, |context| work(context.as_mut().ok_or(INVALID)?))
+    let (index, generation) = find(handle)?;
+    let slot = &SLOTS[index];
+    let _inside = Inside::enter(index)?;
+    let mut state = slot.lock();
+    let result = state.run(generation, work);
+    slot.wake(&mut state);
+    result
 }
 
-/// Takes a context out; its handle is stale from now on.
+/// Does something with a context, again after each sleep that it asks for.
+pub(crate) fn with_waits<T>(
+    handle: Handle,
+    mut work: impl FnMut(&mut Context) -> Result<T, Pause>,
+) -> Result<T, Errno> {
+    let (index, generation) = find(handle)?;
+    let slot = &SLOTS[index];
+    let inside = Inside::enter(index)?;
+    let mut state = slot.lock();
+    // The call itself may change something; later only what its turns brought does.
+    let mut changed = true;
+    let result = loop {
+        let limit = match state.run(generation, &mut work) {
+            Err(Pause::Sleep(limit)) => limit,
+            Err(Pause::Failed(error)) => break Err(error),
+            Ok(value) => break Ok(value),
+        };
+        let before = |context: &mut Context| {
+            changed |= context.take_moved();
+            Ok::<_, Errno>(context.before_sleep(limit))
+        };
+        let sleep = match state.run(generation, before) {
+            Ok(sleep) => sleep,
+            Err(error) => break Err(error),
+        };
+        if std::mem::take(&mut changed) {
+            slot.wake(&mut state);
+        }
+        let (awake, slept) = slot.sleep(state, &inside, limit, sleep);
+        state = awake;
+        if let Err(error) = slept {
+            break Err(error);
+        }
+        if state.generation != generation {
+            break Err(INTERRUPTED);
+        }
+    };
+    slot.wake(&mut state);
+    result
+}
+
+/// Takes a context out; its handle is stale from now on. Waits of other threads end with EINTR.
 pub(crate) fn remove(handle: Handle) -> Result<Box<Context>, Errno> {
-    let (slot, generation) = find(handle)?;
-    let context = slot.of_generation(generation, |context| {
-        let context = context.take().ok_or(INVALID)?;
-        slot.generation.fetch_add(1, Ordering::Relaxed);
-        Ok(context)
-    })?;
+    let (index, generation) = find(handle)?;
+    let slot = &SLOTS[index];
+    let _inside = Inside::enter(index)?;
+    let mut state = slot.lock();
+    if state.generation != generation {
+        return Err(INVALID);
+    }
+    slot.wake(&mut state);
+    let context = state.context.take().ok_or(INVALID)?;
+    state.generation += 1;
+    // The next context of this slot will use the same eventfd. A device of the caller's has none,
+    // and nothing here ends its sleep.
+    if context.waiter().can_wake() {
+        state.followers += 1;
+        while state.leader || state.followers > 1 {
+            state = slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.followers -= 1;
+    }
+    drop(state);
     slot.taken.store(false, Ordering::Release);
     Ok(context)
 }

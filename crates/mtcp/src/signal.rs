@@ -1,10 +1,13 @@
-//! Handlers of signals that end the wait of the thread that they run in.
+//! Handlers of signals that end the waits of all contexts, as those of SIGINT do in mTCP.
 //!
-//! A signal that arrives just before a thread goes to sleep would not interrupt the sleep. So the
-//! handler raises an eventfd that the thread's contexts wait for.
+//! A signal that arrives just before a thread goes to sleep would not interrupt the sleep, and one
+//! that another thread handles would not either. So the handler raises an eventfd that the sleeping
+//! thread waits for, too.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::{c_int, sighandler_t};
 
@@ -16,26 +19,47 @@ const SIGNALS: usize = 65;
 
 static HANDLERS: [AtomicUsize; SIGNALS] = [const { AtomicUsize::new(libc::SIG_DFL) }; SIGNALS];
 
-/// Contexts by index: the thread that uses each (0 for none), and its eventfd.
-static WAITERS: [(AtomicUsize, AtomicI32); CONTEXTS_MAX] =
-    [const { (AtomicUsize::new(0), AtomicI32::new(-1)) }; CONTEXTS_MAX];
-
-/// The eventfd of a context that was made.
-pub(crate) fn add(index: usize, interrupt: BorrowedFd<'_>) {
-    WAITERS[index].1.store(interrupt.as_raw_fd(), Ordering::Release);
-    used_here(index);
+/// What ends the sleep of a context's thread.
+pub(crate) struct Interrupt {
+    /// Raised to end the sleep.
+    eventfd: OwnedFd,
+    /// By a signal, rather than by another thread's call.
+    signalled: AtomicBool,
 }
 
-/// The calling thread is the one to be interrupted.
-pub(crate) fn used_here(index: usize) {
-    // SAFETY: pthread_self has no conditions.
-    WAITERS[index].0.store(unsafe { libc::pthread_self() } as usize, Ordering::Release);
+/// Of contexts by index. They are never closed: a handler in another thread may be about to raise
+/// one while its context ends.
+static INTERRUPTS: [OnceLock<Interrupt>; CONTEXTS_MAX] = [const { OnceLock::new() }; CONTEXTS_MAX];
+
+impl Interrupt {
+    /// That of a context that is being made. What ended waits of the one before is forgotten.
+    pub(crate) fn of(index: usize) -> io::Result<&'static Interrupt> {
+        if INTERRUPTS[index].get().is_none() {
+            let made = Interrupt { eventfd: sys::eventfd::create()?, signalled: AtomicBool::new(false) };
+            // Only the thread that has taken the slot makes one.
+            let _ = INTERRUPTS[index].set(made);
+        }
+        let interrupt = INTERRUPTS[index].get().ok_or(io::ErrorKind::Other)?;
+        interrupt.clear();
+        Ok(interrupt)
+    }
+
+    /// Ends the sleep.
+    pub(crate) fn wake(&self) {
+        sys::eventfd::raise(self.eventfd.as_fd());
+    }
+
+    /// Lets the next sleep last. Returns whether a signal had ended this one.
+    pub(crate) fn clear(&self) -> bool {
+        sys::eventfd::drain(self.eventfd.as_fd());
+        self.signalled.swap(false, Ordering::AcqRel)
+    }
 }
 
-/// The context is being destroyed: its eventfd will be closed.
-pub(crate) fn remove(index: usize) {
-    WAITERS[index].0.store(0, Ordering::Release);
-    WAITERS[index].1.store(-1, Ordering::Release);
+impl AsFd for Interrupt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
 }
 
 /// As signal(2). Returns the program's handler so far.
@@ -52,14 +76,15 @@ pub(crate) fn register(signal: c_int, handler: sighandler_t) -> Result<sighandle
     action.sa_sigaction = installed;
     // SAFETY: a live sigaction; `relay` takes one number, as without SA_SIGINFO.
     if unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) } < 0 {
-        let error = std::io::Error::last_os_error();
+        let error = io::Error::last_os_error();
         slot.store(before, Ordering::Release);
         return Err(error.into());
     }
     Ok(before)
 }
 
-/// Calls the program's handler, then ends the waits of this thread.
+/// Calls the program's handler, then ends the waits. Loads, stores and writes to eventfds alone:
+/// nothing here may lock or allocate.
 extern "C" fn relay(signal: c_int) {
     // SAFETY: the address of this thread's errno is always valid.
     let errno = unsafe { *libc::__errno_location() };
@@ -69,15 +94,9 @@ extern "C" fn relay(signal: c_int) {
         let handler: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
         handler(signal);
     }
-    // SAFETY: pthread_self has no conditions.
-    let thread = unsafe { libc::pthread_self() } as usize;
-    for (user, interrupt) in &WAITERS {
-        let interrupt = interrupt.load(Ordering::Acquire);
-        if user.load(Ordering::Acquire) == thread && interrupt >= 0 {
-            // SAFETY: `remove` runs before the descriptor is closed, in this thread or in one that
-            // this thread has handed the context to.
-            sys::eventfd::raise(unsafe { BorrowedFd::borrow_raw(interrupt) });
-        }
+    for interrupt in INTERRUPTS.iter().filter_map(OnceLock::get) {
+        interrupt.signalled.store(true, Ordering::Release);
+        interrupt.wake();
     }
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

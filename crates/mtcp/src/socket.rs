@@ -58,8 +58,7 @@ pub extern "C" fn mtcp_setsock_nonblock(mctx: Handle, id: c_int) -> c_int {
 
 fn set_nonblocking(context: &mut Context, id: c_int, on: bool) -> Result<c_int, Errno> {
     match context.files.get(id)? {
-        File::Socket { nonblocking, .. } => *nonblocking = on,
-        File::Pipe { .. } => {}
+        File::Socket { nonblocking, .. } | File::Pipe { nonblocking, .. } => *nonblocking = on,
         File::Epoll(_) => return Err(INVALID),
     }
     Ok(0)
@@ -116,7 +115,7 @@ pub unsafe extern "C" fn mtcp_bind(mctx: Handle, id: c_int, addr: *const sockadd
             return Err(INVALID);
         }
         // SAFETY: as the caller promises.
-        let address = unsafe { address::read(addr, len) }?;
+        let address = unsafe { address::read(addr, len) }.map_err(|_| INVALID)?;
         context.sockets.bind(socket, address)?;
         Ok(0)
     }))
@@ -144,10 +143,12 @@ pub unsafe extern "C" fn mtcp_accept(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    int(registry::with(mctx, |context| {
-        let (listener, nonblocking) = context.files.socket(id)?;
+    int(registry::with_waits(mctx, |context| {
+        let listener = context.files.socket(id);
+        let (listener, nonblocking) =
+            listener.map_err(|error| if error == NOT_SOCKET { INVALID } else { error })?;
         if !context.files.has_room(1) {
-            return Err(Errno(libc::ENFILE));
+            return Err(Errno(libc::ENFILE).into());
         }
         let socket = context.call(nonblocking, |sockets, now| sockets.accept(now, listener))?;
         let peer = context.sockets.peer_address(socket);
@@ -174,13 +175,16 @@ pub unsafe extern "C" fn mtcp_connect(
     addr: *const sockaddr,
     len: socklen_t,
 ) -> c_int {
-    int(registry::with(mctx, |context| {
+    let mut begun = false;
+    int(registry::with_waits(mctx, |context| {
         let (socket, nonblocking) = context.files.socket(id)?;
-        // SAFETY: as the caller promises.
-        let remote = unsafe { address::read(addr, len) }?;
-        match context.connect(socket, remote) {
-            Err(Errno(libc::EINPROGRESS)) if !nonblocking => {}
-            result => return result.map(|()| 0),
+        if !begun {
+            // SAFETY: as the caller promises.
+            let remote = unsafe { address::read(addr, len) }.map_err(connect_error)?;
+            match context.connect(socket, remote) {
+                Err(Errno(libc::EINPROGRESS)) if !nonblocking => begun = true,
+                result => return Ok(result.map(|()| 0).map_err(connect_error)?),
+            }
         }
         // It is open when it can be written, and has failed when there is an error.
         context.call(false, |sockets, _| match sockets.readiness(socket)? {
@@ -191,6 +195,15 @@ pub unsafe extern "C" fn mtcp_connect(
             _ => Ok(0),
         })
     }))
+}
+
+/// mTCP's errors of an address that is too short, and of a listener.
+fn connect_error(error: Errno) -> Errno {
+    match error {
+        INVALID => Errno(libc::EAFNOSUPPORT),
+        Errno(libc::EOPNOTSUPP) => NOT_SOCKET,
+        error => error,
+    }
 }
 
 /// Prepares connections to this peer, from the address or from any: where the device has several
@@ -205,7 +218,7 @@ pub extern "C" fn mtcp_init_rss(
     dport: in_addr_t,
 ) -> c_int {
     int(registry::with(mctx, |context| {
-        if num_addr != 1 {
+        if num_addr < 1 {
             return Err(INVALID);
         }
         let [local, remote] = [saddr_base, daddr].map(|address| Ipv4Addr::from_bits(u32::from_be(address)));

@@ -5,8 +5,8 @@ use std::slice;
 
 use libc::{iovec, ssize_t};
 
-use crate::context::Context;
-use crate::errno::{BAD, Errno, FAULT, INVALID, NOT_SOCKET, int, length};
+use crate::context::{Context, Pause};
+use crate::errno::{AGAIN, BAD, Errno, FAULT, INVALID, NOT_SOCKET, int, length};
 use crate::files::File;
 use crate::pipe::{End, Pipe};
 use crate::registry::{self, Handle};
@@ -36,16 +36,16 @@ pub unsafe extern "C" fn mtcp_recv(
     len: usize,
     flags: c_int,
 ) -> ssize_t {
-    length(registry::with(mctx, |context| {
+    length(registry::with_waits(mctx, |context| {
         if buffer.is_null() && len > 0 {
-            return Err(FAULT);
+            return Err(FAULT.into());
         }
         // SAFETY: as the caller promises.
         let out = unsafe { buffer_of(buffer, len) };
         let peek = match flags & !libc::MSG_DONTWAIT {
             0 => false,
             libc::MSG_PEEK => true,
-            _ => return Err(INVALID),
+            _ => return Err(INVALID.into()),
         };
         read(context, id, out, peek, flags & libc::MSG_DONTWAIT != 0)
     }))
@@ -67,7 +67,7 @@ fn read(
     out: &mut [u8],
     peek: bool,
     dont_wait: bool,
-) -> Result<usize, Errno> {
+) -> Result<usize, Pause> {
     match *context.files.get(id)? {
         File::Socket { socket, nonblocking, .. } => {
             context.call(nonblocking || dont_wait, |sockets, now| match peek {
@@ -75,13 +75,12 @@ fn read(
                 false => sockets.read(now, socket, out),
             })
         }
-        File::Pipe { pipe, end: End::Read } if !peek => {
-            let len = context.pipe(pipe)?.read(out)?;
-            context.note_pipe(pipe, End::Write);
-            Ok(len)
+        File::Pipe { pipe, end: End::Read, nonblocking } if !peek => {
+            let read = context.pipe(pipe)?.read(out);
+            context.moved_pipe(pipe, End::Write, read, nonblocking || dont_wait)
         }
-        File::Pipe { .. } => Err(INVALID),
-        File::Epoll(_) => Err(NOT_SOCKET),
+        File::Pipe { .. } => Err(INVALID.into()),
+        File::Epoll(_) => Err(NOT_SOCKET.into()),
     }
 }
 
@@ -91,9 +90,9 @@ fn read(
 /// `buffer` is null or valid for reads of `len` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_write(mctx: Handle, id: c_int, buffer: *const c_char, len: usize) -> ssize_t {
-    length(registry::with(mctx, |context| {
+    length(registry::with_waits(mctx, |context| {
         if buffer.is_null() && len > 0 {
-            return Err(FAULT);
+            return Err(FAULT.into());
         }
         let bytes = match len {
             0 => &[],
@@ -104,18 +103,17 @@ pub unsafe extern "C" fn mtcp_write(mctx: Handle, id: c_int, buffer: *const c_ch
     }))
 }
 
-fn write(context: &mut Context, id: c_int, bytes: &[u8], dont_wait: bool) -> Result<usize, Errno> {
+fn write(context: &mut Context, id: c_int, bytes: &[u8], dont_wait: bool) -> Result<usize, Pause> {
     match *context.files.get(id)? {
         File::Socket { socket, nonblocking, .. } => {
             context.call(nonblocking || dont_wait, |sockets, now| sockets.write(now, socket, bytes))
         }
-        File::Pipe { pipe, end: End::Write } => {
-            let len = context.pipe(pipe)?.write(bytes)?;
-            context.note_pipe(pipe, End::Read);
-            Ok(len)
+        File::Pipe { pipe, end: End::Write, nonblocking } => {
+            let written = context.pipe(pipe)?.write(bytes);
+            context.moved_pipe(pipe, End::Read, written, nonblocking || dont_wait)
         }
-        File::Pipe { .. } => Err(INVALID),
-        File::Epoll(_) => Err(NOT_SOCKET),
+        File::Pipe { .. } => Err(INVALID.into()),
+        File::Epoll(_) => Err(NOT_SOCKET.into()),
     }
 }
 
@@ -141,7 +139,7 @@ unsafe fn vectors_of<'a>(vectors: *const iovec, count: c_int) -> Result<&'a [iov
 }
 
 /// Does this for each buffer, until one is not filled or emptied. Only the first may block.
-fn each(vectors: &[iovec], mut one: impl FnMut(&iovec, bool) -> Result<usize, Errno>) -> Result<i32, Errno> {
+fn each(vectors: &[iovec], mut one: impl FnMut(&iovec, bool) -> Result<usize, Pause>) -> Result<i32, Pause> {
     let mut total = 0;
     for vector in vectors.iter().filter(|vector| vector.iov_len > 0) {
         match one(vector, total > 0) {
@@ -164,7 +162,7 @@ fn each(vectors: &[iovec], mut one: impl FnMut(&iovec, bool) -> Result<usize, Er
 /// `vectors` is null or valid for reads of `count` vectors, each of which is valid for writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_readv(mctx: Handle, id: c_int, vectors: *const iovec, count: c_int) -> c_int {
-    int(registry::with(mctx, |context| {
+    int(registry::with_waits(mctx, |context| {
         // SAFETY: as the caller promises.
         let vectors = unsafe { vectors_of(vectors, count) }?;
         context.files.get(id)?;
@@ -182,7 +180,7 @@ pub unsafe extern "C" fn mtcp_readv(mctx: Handle, id: c_int, vectors: *const iov
 /// `vectors` is null or valid for reads of `count` vectors, each of which is valid for reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_writev(mctx: Handle, id: c_int, vectors: *const iovec, count: c_int) -> c_int {
-    int(registry::with(mctx, |context| {
+    int(registry::with_waits(mctx, |context| {
         // SAFETY: as the caller promises.
         let vectors = unsafe { vectors_of(vectors, count) }?;
         context.files.get(id)?;
@@ -194,8 +192,8 @@ pub unsafe extern "C" fn mtcp_writev(mctx: Handle, id: c_int, vectors: *const io
     }))
 }
 
-/// A pipe inside a context: `ids[0]` reads what `ids[1]` writes. Nobody else could end a wait on it,
-/// so its calls never wait.
+/// A pipe inside a context: `ids[0]` reads what `ids[1]` writes. Its calls wait, for another thread,
+/// until `mtcp_setsock_nonblock`.
 ///
 /// # Safety
 /// `ids` is null or valid for writes of two ints.
@@ -215,7 +213,7 @@ pub unsafe extern "C" fn mtcp_pipe(mctx: Handle, ids: *mut c_int) -> c_int {
         });
         context.pipes[pipe] = Some(Pipe::default());
         for (place, end) in [End::Read, End::Write].into_iter().enumerate() {
-            let id = context.files.insert(File::Pipe { pipe, end })?;
+            let id = context.files.insert(File::Pipe { pipe, end, nonblocking: false })?;
             // SAFETY: as the caller promises.
             unsafe { ids.add(place).write(id) };
         }
@@ -226,6 +224,27 @@ pub unsafe extern "C" fn mtcp_pipe(mctx: Handle, ids: *mut c_int) -> c_int {
 impl Context {
     fn pipe(&mut self, pipe: usize) -> Result<&mut Pipe, Errno> {
         self.pipes[pipe].as_mut().ok_or(BAD)
+    }
+
+    /// Ends a read from a pipe or a write into it: reports it to the other end, or waits for that.
+    fn moved_pipe(
+        &mut self,
+        pipe: usize,
+        other: End,
+        moved: Result<usize, Errno>,
+        nonblocking: bool,
+    ) -> Result<usize, Pause> {
+        match moved {
+            Err(AGAIN) if !nonblocking => {
+                self.turn()?;
+                Err(Pause::Sleep(None))
+            }
+            Err(error) => Err(error.into()),
+            Ok(len) => {
+                self.note_pipe(pipe, other);
+                Ok(len)
+            }
+        }
     }
 
     /// Something happened that this end of a pipe is interested in.

@@ -268,6 +268,26 @@ fn calls_that_wait() {
     server.join().expect("no error");
 }
 
+#[test]
+fn threads_share_a_context() {
+    if !netns::enter("threads_share_a_context", BOUND) {
+        return;
+    }
+    let place = Place::new("shared");
+    let listener = TcpListener::bind("0.0.0.0:8080").expect("a listener");
+    let server = thread::spawn(move || {
+        let echoes = [(); 3].map(|()| {
+            let (mut stream, _) = listener.accept().expect("a connection");
+            thread::spawn(move || std::io::copy(&mut stream.try_clone().expect("a copy"), &mut stream))
+        });
+        for echo in echoes {
+            echo.join().expect("no panic").expect("no error");
+        }
+    });
+    place.start(&place.build("tests/c/shared.c"), &[LINUX, "8080"]).ended();
+    server.join().expect("no error");
+}
+
 /// Each context begins its connections from ports whose answers come to its own queue.
 #[test]
 fn clients_of_linux_on_two_queues() {

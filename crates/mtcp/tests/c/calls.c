@@ -102,10 +102,8 @@ static uint32_t ready(mctx_t mctx, int ep, int id)
 	return n ? events[0].events : 0;
 }
 
-static void refused(int status, int error)
-{
-	assert(status == -1 && errno == error);
-}
+/* A macro, for the line in the message. */
+#define refused(call, error) assert((call) == -1 && errno == (error))
 
 /* A connection, both sockets non-blocking. */
 static void connected(int pair[2])
@@ -118,6 +116,7 @@ static void connected(int pair[2])
 	assert(mtcp_setsock_nonblock(client, pair[0]) == 0);
 	refused(mtcp_connect(client, pair[0], (struct sockaddr *)&to, sizeof(to)), EINPROGRESS);
 	refused(mtcp_connect(client, pair[0], (struct sockaddr *)&to, sizeof(to)), EALREADY);
+	refused(mtcp_write(client, pair[0], "x", 1), EAGAIN);
 	refused(mtcp_accept(server, listener, NULL, NULL), EAGAIN);
 	watch(client, client_ep, MTCP_EPOLL_CTL_ADD, pair[0], MTCP_EPOLLOUT);
 	assert(ready(client, client_ep, pair[0]) == 0);
@@ -303,9 +302,42 @@ static void options(void)
 	refused(mtcp_socket(client, AF_INET, SOCK_DGRAM, 0), EINVAL);
 	refused(mtcp_listen(client, id, 0), EINVAL);
 	refused(mtcp_listen(client, client_ep, 1), ENOTSOCK);
-	refused(mtcp_init_rss(client, INADDR_ANY, 2, 0, 0), EINVAL);
+	refused(mtcp_init_rss(client, INADDR_ANY, 0, 0, 0), EINVAL);
 	assert(mtcp_init_rss(client, INADDR_ANY, 1, inet_addr("10.0.0.1"), htons(80)) == 0);
 	assert(mtcp_close(client, id) == 0);
+}
+
+/* Calls in the wrong order or on the wrong kind of number fail as mTCP's do. */
+static void mistakes(void)
+{
+	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(80)}, peer;
+	struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(80)};
+	struct mtcp_epoll_event event = {.events = MTCP_EPOLLIN};
+	int id = mtcp_socket(server, AF_INET, SOCK_STREAM, 0);
+	socklen_t len = sizeof(peer);
+
+	to.sin_addr.s_addr = inet_addr("10.0.0.2");
+	refused(mtcp_getpeername(server, id, (struct sockaddr *)&peer, &len), ENOTCONN);
+	refused(mtcp_accept(server, id, NULL, NULL), EINVAL);
+	refused(mtcp_accept(server, server_ep, NULL, NULL), EINVAL);
+	refused(mtcp_connect(server, id, NULL, sizeof(to)), EFAULT);
+	refused(mtcp_connect(server, id, (struct sockaddr *)&to, 3), EAFNOSUPPORT);
+	refused(mtcp_connect(server, listener, (struct sockaddr *)&to, sizeof(to)), ENOTSOCK);
+	refused(mtcp_bind(server, id, NULL, sizeof(any)), EINVAL);
+	assert(mtcp_bind(server, id, (struct sockaddr *)&any, sizeof(any)) == 0);
+	refused(mtcp_bind(server, id, (struct sockaddr *)&any, sizeof(any)), EINVAL);
+	refused(mtcp_listen(server, id, 16), EADDRINUSE);
+	refused(mtcp_epoll_ctl(server, server_ep, MTCP_EPOLL_CTL_ADD, listener, &event), EEXIST);
+	refused(mtcp_epoll_ctl(server, server_ep, MTCP_EPOLL_CTL_MOD, id, &event), ENOENT);
+	refused(mtcp_epoll_ctl(server, server_ep, MTCP_EPOLL_CTL_ADD, id, NULL), EINVAL);
+	refused(mtcp_epoll_ctl(server, listener, MTCP_EPOLL_CTL_ADD, id, &event), EINVAL);
+	refused(mtcp_epoll_ctl(server, 9999, MTCP_EPOLL_CTL_ADD, id, &event), EBADF);
+	refused(mtcp_epoll_ctl(server, server_ep, 4, id, &event), EINVAL);
+	refused(mtcp_epoll_create(server, 0), EINVAL);
+	refused(mtcp_epoll_create1(server, 1), EINVAL);
+	refused(mtcp_epoll_wait(server, server_ep, &event, 0, 0), EINVAL);
+	refused(mtcp_setsock_nonblock(server, -1), EBADF);
+	assert(mtcp_close(server, id) == 0);
 }
 
 /* A number comes back after all others, and is below max_concurrency: programs of mTCP still use
@@ -370,9 +402,10 @@ int main(void)
 	triggers();
 	failures();
 	options();
+	mistakes();
 	numbers();
 	pipes();
-	assert(strcmp(EventToString(MTCP_EPOLLIN), "MTCP_EPOLLIN") == 0);
+	assert(strcmp(EventToString(MTCP_EPOLLIN), "IN") == 0);
 	mtcp_destroy_context(client);
 	mtcp_destroy_context(server);
 	puts("done");
