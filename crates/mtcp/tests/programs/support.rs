@@ -1,0 +1,126 @@
+//! Programs built against the library, and what starts and ends them.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+pub(crate) const BOUND: Duration = Duration::from_secs(100);
+pub(crate) const NETWORK: &str = "tun:mtcp%d,10.79.0.2/24";
+pub(crate) const STACK: &str = "10.79.0.2";
+pub(crate) const LINUX: &str = "10.79.0.1";
+
+/// The library as it is installed, and what is built against it.
+pub(crate) struct Place(pub(crate) PathBuf);
+
+impl Place {
+    pub(crate) fn new(test: &str) -> Place {
+        let place = std::env::temp_dir().join(format!("megapipe-mtcp-{test}-{}", std::process::id()));
+        fs::create_dir_all(&place).expect("a directory");
+        let test = std::env::current_exe().expect("the test knows its path");
+        let library = test.with_file_name("libmegapipe_mtcp.so");
+        for name in ["libmegapipe_mtcp.so", "libmegapipe_mtcp.so.0"] {
+            symlink(&library, place.join(name)).expect("a link");
+        }
+        Place(place)
+    }
+
+    /// Compiles a program. Warnings are errors: programs include the headers with flags of their own.
+    pub(crate) fn build(&self, source: &str) -> PathBuf {
+        let flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-D_DEFAULT_SOURCE"];
+        self.compile(&flags, &[Path::new(env!("CARGO_MANIFEST_DIR")).join(source)])
+    }
+
+    /// Compiles a program of several sources, and names it after the first.
+    pub(crate) fn compile(&self, flags: &[&str], sources: &[PathBuf]) -> PathBuf {
+        let program = self.0.join(sources[0].file_stem().expect("a name"));
+        let built = Command::new("cc")
+            .args(["-pthread", "-O1", "-g"])
+            .args(flags)
+            .arg("-I")
+            .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("include"))
+            .args(sources)
+            .arg("-o")
+            .arg(&program)
+            .arg("-L")
+            .arg(&self.0)
+            .arg("-lmegapipe_mtcp")
+            .output()
+            .expect("a C compiler");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        program
+    }
+
+    pub(crate) fn start(&self, program: &Path, arguments: &[&str]) -> Running {
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.0).env("MEGAPIPE_STACK", NETWORK);
+        command.current_dir(&self.0);
+        Running(command.stdout(Stdio::piped()).spawn().expect("the program starts"))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What is left behind costs room, nothing else.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) struct Running(Child);
+
+impl Running {
+    /// Reads so many lines, each of which says that a thread is ready.
+    pub(crate) fn ready(&mut self, threads: usize) {
+        let mut lines = BufReader::new(self.0.stdout.as_mut().expect("piped"));
+        for _ in 0..threads {
+            let mut line = String::new();
+            lines.read_line(&mut line).expect("readable");
+            assert!(line.contains("is ready"), "{line:?}");
+        }
+    }
+
+    /// Interrupts it as a terminal does. It has to end in good order.
+    pub(crate) fn interrupt(mut self) {
+        let kill = Command::new("kill").args(["-INT", &self.0.id().to_string()]).status();
+        assert!(kill.expect("kill runs").success());
+        self.ended();
+    }
+
+    /// Waits until it has ended, and returns what it has printed since `ready`.
+    pub(crate) fn output(mut self) -> String {
+        let mut text = String::new();
+        self.0.stdout.take().expect("piped").read_to_string(&mut text).expect("readable");
+        self.ended();
+        text
+    }
+
+    pub(crate) fn ended(&mut self) {
+        let deadline = Instant::now() + BOUND;
+        loop {
+            if let Some(status) = self.0.try_wait().expect("wait") {
+                assert!(status.success(), "{status}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "the program does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn connect(port: u16) -> TcpStream {
+    let address: SocketAddr = format!("{STACK}:{port}").parse().expect("an address");
+    let stream = TcpStream::connect_timeout(&address, BOUND).expect("connect");
+    stream.set_read_timeout(Some(BOUND)).expect("a timeout");
+    stream
+}
