@@ -1,0 +1,177 @@
+//! A group of listening sockets, its members and what they tell the program.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sys::bpf::{Error, Kind, Program, SocketArray, WordArray};
+
+use crate::program::{self, Maps, Select, SlowPath};
+use crate::table::{self, ACCEPTED, AWAY, CONTROL, Lines, PLACES, STEERED};
+
+/// Members that a group has at most.
+const MEMBERS_MAX: u32 = 1023;
+
+/// The program of one SO_REUSEPORT group, and what it shares with the members' owners.
+#[derive(Debug)]
+pub struct Steering {
+    program: Program,
+    members: WordArray,
+    places: WordArray,
+    sockets: SocketArray,
+}
+
+/// A member's place in its [`Steering`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(u32);
+
+/// Why a socket could not join.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// All places are taken.
+    #[error("the group has {MEMBERS_MAX} members already, which is the most")]
+    Full,
+    /// It does not listen, or lacks SO_REUSEPORT.
+    #[error("the socket cannot be steered to: {0}")]
+    Io(#[from] io::Error),
+}
+
+impl Steering {
+    /// Steering without members.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN.
+    pub fn new(slow_path: SlowPath) -> Result<Steering, Error> {
+        let cpus = possible_cpus();
+        let members = WordArray::new("members", MEMBERS_MAX + 1, table::words(cpus))?;
+        let places = WordArray::new("places", cpus, PLACES as usize)?;
+        let sockets = SocketArray::new("sockets", MEMBERS_MAX + 1)?;
+        let maps = Maps { members: &members, places: &places, sockets: &sockets };
+        let code = program::assemble(&maps, slow_path, &Select(maps.sockets.as_fd()))?;
+        let program = Program::load("steering", Kind::ReuseportSelectOrMigrate, &code)?;
+        Ok(Steering { program, members, places, sockets })
+    }
+
+    /// Makes `socket`, which listens, the one of [`SlowPath::SharedSocket`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`SocketArray::insert`]: EEXIST if there is one, EBUSY if the socket has a place already.
+    pub fn share(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        self.sockets.insert(CONTROL, socket)
+    }
+
+    /// Makes `socket`, which listens, the member that takes the connections of `cpus`, and the
+    /// program that of its group. Its owner counts as away until it says otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`].
+    pub fn join(
+        &self,
+        socket: BorrowedFd<'_>,
+        cpus: impl Iterator<Item = u32> + Clone,
+    ) -> Result<Slot, JoinError> {
+        let slot = self.take_slot(socket)?;
+        let owner = self.owner(slot);
+        owner.cannot_accept();
+        owner.found_queue_empty();
+        self.set_cpus(slot, cpus);
+        if let Err(error) = self.program.attach_to_reuseport(socket) {
+            self.leave(slot);
+            return Err(error.into());
+        }
+        Ok(slot)
+    }
+
+    /// Changes which CPUs' connections a member takes.
+    pub fn set_cpus(&self, slot: Slot, cpus: impl Iterator<Item = u32> + Clone) {
+        let lines = Lines { members: &self.members, places: &self.places };
+        lines.set_mask(slot.0, cpus, |member| self.sockets.contains(member));
+    }
+
+    /// Steers no more to a member; a closed socket need not leave, but its CPUs' connections take
+    /// the slow path until then.
+    pub fn leave(&self, slot: Slot) {
+        // It is gone already if the socket was closed.
+        let _ = self.sockets.remove(slot.0);
+        self.set_cpus(slot, std::iter::empty());
+    }
+
+    /// What the member's owner shares with the program.
+    #[inline]
+    pub fn owner(&self, slot: Slot) -> Owner<'_> {
+        Owner(self.members.entry(slot.0).unwrap_or_default())
+    }
+
+    /// The kernel lets one of several that want a place have it, and frees those of dead processes.
+    fn take_slot(&self, socket: BorrowedFd<'_>) -> Result<Slot, JoinError> {
+        for slot in CONTROL + 1..=MEMBERS_MAX {
+            match self.sockets.insert(slot, socket) {
+                Ok(()) => return Ok(Slot(slot)),
+                Err(error) if error.raw_os_error() == Some(EEXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(JoinError::Full)
+    }
+}
+
+/// What the owner of a member shares with the program: hints, in any order.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner<'a>(&'a [AtomicU64]);
+
+impl Owner<'_> {
+    /// Waits for connections from now on.
+    #[inline]
+    pub fn waits(&self) {
+        self.store(AWAY, 0);
+    }
+
+    /// Does something else since `now` (CLOCK_MONOTONIC, nanoseconds).
+    #[inline]
+    pub fn is_away_since(&self, now: u64) {
+        self.store(AWAY, now.max(1));
+    }
+
+    /// Would not accept a connection, until it waits again.
+    pub fn cannot_accept(&self) {
+        self.store(AWAY, 1);
+    }
+
+    /// Accepted a connection from the member's own queue.
+    #[inline]
+    pub fn accepted(&self) {
+        if let Some(accepted) = self.0.get(ACCEPTED) {
+            // The owner is the only writer.
+            accepted.store(accepted.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+    }
+
+    /// Found the queue empty: what was steered here and never came (a SYN of a flood, a handshake
+    /// that failed) counts no more.
+    #[inline]
+    pub fn found_queue_empty(&self) {
+        if let Some(steered) = self.0.get(STEERED) {
+            self.store(ACCEPTED, steered.load(Ordering::Relaxed));
+        }
+    }
+
+    fn store(&self, word: usize, value: u64) {
+        if let Some(word) = self.0.get(word) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One more than the highest number that a CPU can have here.
+pub(crate) fn possible_cpus() -> u32 {
+    let possible = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
+    let last = possible.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u32>().ok());
+    // Without sysfs: as many as the smallest mask of sched_setaffinity(2) holds.
+    last.map_or(1024, |last| last + 1)
+}
+
+const EEXIST: i32 = 17;

@@ -1,0 +1,264 @@
+//! Steering of real connections. Packets over loopback are handled on the CPU that sends them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+use steering::{AWAY_MAX, BEHIND_MAX, JoinError, Slot, SlowPath, Steering};
+use testkit::process;
+use testkit::skip::{self, Skipped};
+
+/// Steering and two CPUs, or why there is none.
+fn steering(slow_path: SlowPath) -> Result<(Steering, [u32; 2]), Skipped> {
+    let &[one, other, ..] = &process::cpus()[..] else { return Err(Skipped::because("needs two CPUs")) };
+    let steering = Steering::new(slow_path).map_err(|error| Skipped::because(error.to_string()))?;
+    Ok((steering, [one, other]))
+}
+
+macro_rules! or_skip {
+    ($test:literal, $needed:expr) => {
+        match $needed {
+            Ok(needed) => needed,
+            Err(skipped) => return skip::record($test, &skipped),
+        }
+    };
+}
+
+fn listener(address: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).unwrap();
+    socket.set_reuse_port(true).unwrap();
+    socket.bind(&address.into()).unwrap();
+    socket.listen(512).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    socket
+}
+
+fn address_of(socket: &Socket) -> SocketAddr {
+    socket.local_addr().unwrap().as_socket().unwrap()
+}
+
+/// A socket, its place, and how it is accepted from.
+struct Member<'a> {
+    socket: Socket,
+    steering: &'a Steering,
+    slot: Slot,
+}
+
+impl<'a> Member<'a> {
+    fn join(steering: &'a Steering, address: SocketAddr, cpus: &[u32]) -> Member<'a> {
+        let socket = listener(address);
+        let slot = steering.join(socket.as_fd(), cpus.iter().copied()).unwrap();
+        steering.owner(slot).waits();
+        Member { socket, steering, slot }
+    }
+
+    /// Accepts all that waits; each gets a byte.
+    fn serve(&self) -> usize {
+        let count = serve(&self.socket, || self.steering.owner(self.slot).accepted());
+        self.steering.owner(self.slot).found_queue_empty();
+        count
+    }
+
+    fn is_away_for(&self, time: Duration) {
+        self.steering.owner(self.slot).is_away_since(sys::clock::monotonic() - time.as_nanos() as u64);
+    }
+}
+
+fn serve(socket: &Socket, each: impl Fn()) -> usize {
+    let mut count = 0;
+    loop {
+        match socket.accept() {
+            Ok((mut connection, _)) => connection.write_all(b"!").unwrap(),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return count,
+            Err(error) => panic!("{error}"),
+        }
+        each();
+        count += 1;
+    }
+}
+
+/// Connects from one CPU, with `between` after each.
+fn connect(cpu: u32, address: SocketAddr, count: usize, mut between: impl FnMut()) -> Vec<TcpStream> {
+    let connect = || {
+        assert!(process::pin_to(cpu), "the CPU was there a moment ago");
+        TcpStream::connect(address).unwrap()
+    };
+    (0..count)
+        .map(|_| {
+            let stream = std::thread::scope(|scope| scope.spawn(connect).join().unwrap());
+            between();
+            stream
+        })
+        .collect()
+}
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
+}
+
+#[test]
+fn connections_go_to_the_members_of_their_cpus() {
+    let (steering, [a, b]) =
+        or_skip!("connections_go_to_the_members_of_their_cpus", steering(SlowPath::OtherMember));
+    let mut addresses = vec![loopback()];
+    let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
+    if std::net::TcpListener::bind(v6).is_ok() {
+        addresses.push(v6);
+    }
+    for address in addresses {
+        let steering = match address.is_ipv4() {
+            true => &steering,
+            false => &Steering::new(SlowPath::OtherMember).unwrap(),
+        };
+        let first = Member::join(steering, address, &[a]);
+        let address = address_of(&first.socket);
+        let second = Member::join(steering, address, &[b]);
+        for _ in 0..3 {
+            let (mut one, mut other) = (0, 0);
+            let _peers = connect(a, address, 20, || one += first.serve());
+            let _others = connect(b, address, 30, || other += second.serve());
+            assert_eq!((one, other), (20, 30));
+        }
+        // More members than CPUs share one.
+        let third = Member::join(steering, address, &[a]);
+        let (mut one, mut other) = (0, 0);
+        let _peers = connect(a, address, 200, || (one, other) = (one + first.serve(), other + third.serve()));
+        assert_eq!((one + other, second.serve()), (200, 0));
+        // Fewer than 40 of 200 fair coins: once in 10^17 runs.
+        assert!(one >= 40 && other >= 40, "{one} and {other}");
+        steering.set_cpus(third.slot, [b].into_iter());
+        let mut one = 0;
+        let _peers = connect(a, address, 20, || one += first.serve());
+        assert_eq!(one, 20);
+    }
+}
+
+/// The first bound: an owner that is stopped in its wait, which it cannot say.
+#[test]
+fn one_that_does_not_accept_gets_as_many_as_it_may_be_behind() {
+    let (steering, [a, b]) = or_skip!(
+        "one_that_does_not_accept_gets_as_many_as_it_may_be_behind",
+        steering(SlowPath::OtherMember)
+    );
+    let stopped = Member::join(&steering, loopback(), &[a]);
+    let address = address_of(&stopped.socket);
+    let awake = Member::join(&steering, address, &[b]);
+    let mut served = 0;
+    let _peers = connect(a, address, 100, || served += awake.serve());
+    assert_eq!((stopped.serve(), served), (BEHIND_MAX as usize, 100 - BEHIND_MAX as usize));
+    // Once it has accepted, its connections are its own again.
+    let _peers = connect(a, address, 20, || served = stopped.serve());
+    assert_eq!(served, 1);
+}
+
+/// The second bound.
+#[test]
+fn one_that_is_away_for_too_long_gets_none() {
+    let (steering, [a, b]) =
+        or_skip!("one_that_is_away_for_too_long_gets_none", steering(SlowPath::OtherMember));
+    let away = Member::join(&steering, loopback(), &[a]);
+    let address = address_of(&away.socket);
+    let awake = Member::join(&steering, address, &[b]);
+    let count = |time: Option<Duration>| {
+        let (mut own, mut other) = (0, 0);
+        let _peers = connect(a, address, 20, || {
+            (own, other) = (own + away.serve(), other + awake.serve());
+            if let Some(time) = time {
+                away.is_away_for(time);
+            }
+        });
+        (own, other)
+    };
+    away.is_away_for(AWAY_MAX);
+    assert_eq!(count(Some(AWAY_MAX)), (0, 20));
+    // Away since a moment that is still to come, so that this test may be slow.
+    let soon = sys::clock::monotonic() + 3_600_000_000_000;
+    steering.owner(away.slot).is_away_since(soon);
+    assert_eq!(count(None), (20, 0));
+    // Nobody else is there either: rather its own than any.
+    away.is_away_for(AWAY_MAX);
+    awake.is_away_for(AWAY_MAX);
+    assert_eq!(count(None), (20, 0));
+}
+
+#[test]
+fn a_member_that_closes_leaves_its_connections_to_others() {
+    let (steering, [a, b]) =
+        or_skip!("a_member_that_closes_leaves_its_connections_to_others", steering(SlowPath::OtherMember));
+    let closed = Member::join(&steering, loopback(), &[a]);
+    let address = address_of(&closed.socket);
+    let open = Member::join(&steering, address, &[b]);
+    let closed_too = Member::join(&steering, address, &[]);
+    let mut peers = connect(a, address, 5, || ());
+    drop(closed.socket);
+    drop(closed_too.socket);
+    // They are queued with the one that is left, which is behind and away besides.
+    open.is_away_for(AWAY_MAX);
+    assert_eq!(open.serve(), 5);
+    for peer in &mut peers {
+        peer.read_exact(&mut [0]).expect("no connection is reset");
+    }
+    // Its place is free for another.
+    let late = Member::join(&steering, address, &[a]);
+    assert_eq!(late.slot, closed.slot);
+    let mut served = 0;
+    let _peers = connect(a, address, 20, || served += late.serve());
+    assert_eq!(served, 20);
+}
+
+#[test]
+fn the_shared_socket_takes_what_members_do_not() {
+    let (steering, [a, b]) =
+        or_skip!("the_shared_socket_takes_what_members_do_not", steering(SlowPath::SharedSocket));
+    let shared = listener(loopback());
+    let address = address_of(&shared);
+    steering.share(shared.as_fd()).unwrap();
+    let member = Member::join(&steering, address, &[a]);
+    let _other = Member::join(&steering, address, &[]);
+    let mut served = 0;
+    // A CPU without a member; a member that is behind; one that is away.
+    let _peers = connect(b, address, 20, || ());
+    assert_eq!(serve(&shared, || ()), 20);
+    let _peers = connect(a, address, 100, || served += serve(&shared, || ()));
+    assert_eq!((member.serve(), served), (BEHIND_MAX as usize, 100 - BEHIND_MAX as usize));
+    member.is_away_for(AWAY_MAX);
+    let _peers = connect(a, address, 20, || ());
+    assert_eq!((member.serve(), serve(&shared, || ())), (0, 20));
+    // One that closes: what waits there, and what comes later.
+    steering.owner(member.slot).waits();
+    let mut peers = connect(a, address, 5, || ());
+    drop(member.socket);
+    peers.extend(connect(a, address, 5, || ()));
+    assert_eq!(serve(&shared, || ()), 10);
+    for peer in &mut peers {
+        peer.read_exact(&mut [0]).expect("no connection is reset");
+    }
+}
+
+#[test]
+fn what_cannot_be_steered_to_is_refused() {
+    let (steering, [a, _]) =
+        or_skip!("what_cannot_be_steered_to_is_refused", steering(SlowPath::OtherMember));
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&loopback().into()).unwrap();
+    socket.listen(1).unwrap();
+    let refused = steering.join(socket.as_fd(), [a].into_iter());
+    assert!(matches!(refused, Err(JoinError::Io(error)) if error.kind() == ErrorKind::InvalidInput));
+    // A CPU that no machine has is none.
+    let member = Member::join(&steering, loopback(), &[1 << 20]);
+    let address = address_of(&member.socket);
+    let _peers = connect(a, address, 3, || ());
+    assert_eq!(member.serve(), 3);
+}
+
+#[test]
+fn without_privileges_there_is_an_error_that_names_them() {
+    if !testkit::netns::enter("without_privileges_there_is_an_error_that_names_them", Duration::from_secs(60))
+    {
+        return;
+    }
+    let refused = Steering::new(SlowPath::OtherMember).expect_err("a user namespace gives no BPF");
+    assert!(refused.to_string().contains("CAP_BPF"), "{refused}");
+}
