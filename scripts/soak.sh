@@ -3,8 +3,9 @@
 # Each piece of 1000 has a seed of its own, which is printed: a failure is repeated with
 #     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe --test model ENGINE
 # Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
-# Then the TCP in user space against Linux: TCP_MB each of its named transfers, and every case of the matrix.
-# Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 TCP_MB=1000 scripts/soak.sh
+# Then the TCP in user space: TCP_FLOWS simulated connections with faults and as many without, and against Linux: TCP_MB each of
+# its named transfers, and every case of the matrix.
+# Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 TCP_FLOWS=100000 TCP_MB=1000 scripts/soak.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,6 +13,7 @@ CARGO=${CARGO:-cargo}
 COUNT=${COUNT:-10000}
 SEED=${SEED:-$(date +%s)}
 SCALE_SECONDS=${SCALE_SECONDS:-60}
+TCP_FLOWS=${TCP_FLOWS:-100000}
 TCP_MB=${TCP_MB:-1000}
 LOGS=${CARGO_TARGET_DIR:-target}/soak-logs
 PIECE=1000
@@ -63,6 +65,20 @@ scale() {
     fi
 }
 
+# Simulated connections from SEED on, with faults, then without; a failure names the seed of its world.
+simulated() {
+    local log=$LOGS/simulated.log start=$SECONDS
+    if MEGAPIPE_TCP_FLOWS=$TCP_FLOWS MEGAPIPE_TCP_FIRST_SEED=$SEED RUST_BACKTRACE=0 \
+        "$CARGO" test --locked --release -p megapipe-tcp --test simulator -- --nocapture --test-threads=1 >"$log" 2>&1; then
+        sed -n 's/^.*Seen { flows: \([0-9]*\),.*from seed \([0-9]*\)$/simulated  seed \2: \1 connections ok/p' "$log"
+        printf 'simulated  %d s\n' $((SECONDS - start))
+    else
+        failed=$((failed + 1))
+        printf 'simulated  FAILED; from %s:\n' "$log"
+        grep -A 1 -e panicked -e '^seed' "$log" | head -n 12 || tail -n 6 "$log"
+    fi
+}
+
 # Transfers over a TUN device, as a user without privileges.
 linux() {
     local log=$LOGS/linux.log start=$SECONDS
@@ -77,12 +93,13 @@ linux() {
     fi
 }
 
-printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s TCP_MB=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS" "$TCP_MB"
+printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s TCP_FLOWS=%s TCP_MB=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS" "$TCP_FLOWS" "$TCP_MB"
 soak uring uring ''
 soak epoll epoll ''
 soak uring-6.1 uring "$LINUX_6_1_LACKS"
 scale uring
 scale epoll
+simulated
 linux
 if [ "$failed" -gt 0 ]; then
     printf '%d FAILED\n' "$failed"

@@ -1,8 +1,10 @@
 //! Pairs of hosts over faulty links, under virtual time, from seeds.
 //!
-//! `MEGAPIPE_TCP_FLOWS` sets the number of flows (1,000), `MEGAPIPE_TCP_SEED` runs one world alone
-//! and prints its packets.
+//! `MEGAPIPE_TCP_FLOWS` sets the number of flows, `MEGAPIPE_TCP_FIRST_SEED` the seed to begin with.
+//! `MEGAPIPE_TCP_SEED` runs one world alone and prints its packets.
 mod common;
+#[path = "simulator/talk.rs"]
+mod talk;
 
 use std::env;
 use std::net::SocketAddr;
@@ -11,8 +13,9 @@ use std::time::Duration;
 
 use common::{Net, address, config};
 use packet::{Capabilities, Faults, Random};
+use talk::{End, Manner, Seen, Talk, allowed, byte};
 use tcp::{
-    Config, Event, Failure, Flow, Initial, Listener, Profile, Read, ReadError, Ready, Time, WriteError,
+    Config, Event, Failure, Flow, Initial, Listener, Profile, Read, ReadError, Ready, State, Time, WriteError,
 };
 
 const SERVER: u16 = 7;
@@ -21,33 +24,6 @@ const BOUND: Duration = Duration::from_secs(4 * 3600);
 /// How long programs may have nothing to do where nothing is lost and nobody pauses: a delayed
 /// acknowledgement, and 10 ms.
 const LATE: Duration = Duration::from_millis(50);
-
-/// One endpoint's program.
-struct End {
-    flow: Option<Flow>,
-    to_send: u32,
-    sent: u32,
-    to_receive: u32,
-    received: u32,
-    chunk: usize,
-    /// Pauses between writes and between reads.
-    pauses: bool,
-    write_at: Time,
-    read_at: Time,
-    /// Resets the connection after so many bytes.
-    abort_after: Option<u32>,
-    may_write: bool,
-    may_read: bool,
-    shut: bool,
-    over: bool,
-}
-
-/// A connection between the two hosts.
-struct Talk {
-    ends: [End; 2],
-    /// Whether an end resets it: then the other may see that.
-    aborts: bool,
-}
 
 struct World {
     net: Net,
@@ -61,14 +37,10 @@ struct World {
     /// When a program last had something to do.
     busy_at: Time,
     writes: u64,
+    steps: u64,
+    seen: Seen,
     /// Pages for received and for sent bytes of each host.
     pages: [(usize, usize); 2],
-}
-
-/// The byte at a place of a stream.
-fn byte(talk: usize, side: usize, at: u32) -> u8 {
-    let mixed = (at ^ (talk as u32) << 20 ^ (side as u32) << 28).wrapping_mul(0x9e37_79b1);
-    (mixed >> 24) as u8
 }
 
 /// A number between 1 and 2^bits, small ones as likely as large ones.
@@ -161,6 +133,8 @@ impl World {
             started,
             busy_at: started,
             writes: 0,
+            steps: 0,
+            seen: Seen::default(),
             pages,
         };
         for number in 0..count {
@@ -174,7 +148,15 @@ impl World {
         let random = &mut self.random;
         let most = if starved { 17 } else { 21 };
         let mut size = || if random.chance(0.1) { 0 } else { log_uniform(random, most) };
-        let sizes = [size(), size()];
+        let mut sizes = [size(), size()];
+        let mut manner = Manner::Streams;
+        if random.chance(0.2) {
+            let rounds = 1 + random.below(20) as u32;
+            let mut part = || log_uniform(random, 12);
+            let (question, answer) = ([part(), part()], part());
+            sizes = [rounds * (question[0] + question[1]), rounds * answer];
+            manner = Manner::Questions { question, answer };
+        }
         let aborts = random.chance(0.1);
         let mut ends = [0, 1].map(|side| {
             let longest = sizes[0].max(sizes[1]).max(64) / 64;
@@ -220,7 +202,7 @@ impl World {
                 self.prepare(side, flow, number);
             }
         }
-        self.talks.push(Talk { ends, aborts });
+        self.talks.push(Talk { ends, manner, aborts });
     }
 
     fn prepare(&mut self, side: usize, flow: Flow, number: usize) {
@@ -286,7 +268,8 @@ impl World {
 
     fn write(&mut self, number: usize, side: usize) -> bool {
         let now = self.net.now;
-        let end = &mut self.talks[number].ends[side];
+        let talk = &mut self.talks[number];
+        let end = &mut talk.ends[side];
         let Some(flow) = end.flow else { return false };
         if end.over || end.shut || !end.may_write || end.write_at > now {
             return false;
@@ -298,10 +281,15 @@ impl World {
         }
         if end.sent == end.to_send {
             end.shut = true;
+            self.seen.half_closed += usize::from(end.received < end.to_receive);
             self.net.host(side).shutdown(now, flow);
             return true;
         }
-        let len = end.chunk.min((end.to_send - end.sent) as usize);
+        let len = allowed(talk.manner, side, end).min(end.chunk as u32) as usize;
+        if len == 0 {
+            return false;
+        }
+        let end = &mut self.talks[number].ends[side];
         let bytes: Vec<u8> = (0..len as u32).map(|i| byte(number, side, end.sent + i)).collect();
         match self.net.sides[side].host.write(now, flow, &bytes) {
             Ok(written) => {
@@ -375,6 +363,13 @@ impl World {
             let flows: Vec<Flow> = host.live_flows().collect();
             for flow in flows {
                 let Some(info) = host.info(flow) else { continue };
+                self.seen.opened_by_both += usize::from(info.state == State::SynReceived);
+                self.seen.closed_by_both += usize::from(info.state == State::Closing);
+                self.seen.closed_windows += usize::from(info.unsent > 0 && info.peer_edge == info.sent_to);
+                // An overtaken window update takes a part of the window back, for a while.
+                let inside =
+                    !self.calm || !info.state.is_synchronized() || !info.peer_edge.before(info.sent_to);
+                assert!(inside, "beyond the peer's window: {info:?}");
                 assert!(
                     !info.owes || info.is_scheduled && host.deadline().is_some() || host.has_output(),
                     "something is owed, and nothing will happen: {info:?}"
@@ -386,9 +381,24 @@ impl World {
         let idle = self.net.now.since(self.busy_at);
         let late = self.calm && !self.is_over() && idle > LATE;
         assert!(!late, "nothing for {idle:?}, without a loss: {:?}", self.stuck());
+        self.steps += 1;
+        let seconds = time.as_secs();
+        let work = 100 * (self.writes + self.net.wire.packets) + 1_000 * (10 + seconds);
+        assert!(self.steps < work, "{} steps in {time:?}: {:?}", self.steps, self.stuck());
         let bytes: u64 = self.talks.iter().flat_map(|talk| &talk.ends).map(|end| u64::from(end.sent)).sum();
         let most = 20 * (self.writes + bytes / 216) + 2_000 * self.talks.len() as u64;
         assert!(self.net.wire.packets < most, "a storm: {} packets for {bytes} bytes", self.net.wire.packets);
+    }
+
+    /// What it has had.
+    fn seen(&self) -> Seen {
+        let questions = |talk: &&Talk| matches!(talk.manner, Manner::Questions { .. });
+        Seen {
+            flows: self.talks.len(),
+            questions: self.talks.iter().filter(questions).count(),
+            aborts: self.talks.iter().filter(|talk| talk.aborts).count(),
+            ..self.seen
+        }
     }
 
     fn stuck(&self) -> Vec<String> {
@@ -462,6 +472,11 @@ impl World {
     }
 }
 
+/// How many flows to simulate.
+fn flows(default: usize) -> usize {
+    env::var("MEGAPIPE_TCP_FLOWS").map_or(default, |flows| flows.parse().expect("a number"))
+}
+
 #[test]
 fn every_flow_ends_with_the_right_bytes() {
     if let Ok(seed) = env::var("MEGAPIPE_TCP_SEED") {
@@ -469,37 +484,46 @@ fn every_flow_ends_with_the_right_bytes() {
         world.net.wire.loud = true;
         return world.run();
     }
-    let flows = env::var("MEGAPIPE_TCP_FLOWS").map_or(1_000, |flows| flows.parse().expect("a number"));
-    worlds(flows, false);
+    let seen = worlds(flows(1_000), false);
+    let Seen { opened_by_both, closed_by_both, half_closed, closed_windows, questions, aborts, .. } = seen;
+    let all = [opened_by_both, closed_by_both, half_closed, closed_windows, questions, aborts];
+    assert!(seen.flows < 1_000 || all.iter().all(|&count| count > 0), "{seen:?}");
 }
 
 /// Where nothing is lost, nobody waits for a timer but that of a delayed acknowledgement.
 #[test]
 fn nothing_is_late_without_loss() {
-    worlds(300, true);
+    worlds(flows(300), true);
 }
 
 /// Runs worlds until they have had so many flows.
-fn worlds(flows: usize, calm: bool) {
-    let mut done = 0;
+fn worlds(flows: usize, calm: bool) -> Seen {
+    let mut all = Seen::default();
     let mut failed = Vec::new();
-    for seed in 1.. {
-        if done >= flows || failed.len() >= 5 {
+    let first = env::var("MEGAPIPE_TCP_FIRST_SEED").map_or(1, |seed| seed.parse().expect("a number"));
+    let mut printed = 0;
+    for seed in first.. {
+        if all.flows >= flows || failed.len() >= 5 {
             break;
+        }
+        if all.flows >= printed + 10_000 {
+            printed = all.flows;
+            println!("{printed} flows, from seed {first} to {seed}");
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             let mut world = World::new(seed, calm);
             world.run();
-            world.talks.len()
+            world.seen()
         }));
         match outcome {
-            Ok(count) => done += count,
+            Ok(seen) => all.add(seen),
             Err(_) => {
-                eprintln!("seed {seed}, after {done} flows");
+                eprintln!("seed {seed}, after {} flows", all.flows);
                 failed.push(seed);
             }
         }
     }
-    println!("{done} flows");
+    println!("{all:?}, from seed {first}");
     assert!(failed.is_empty(), "seeds {failed:?}");
+    all
 }
