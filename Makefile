@@ -10,6 +10,7 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
 	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
+	crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
 
 test: ## Run every test, on both engines
 	scripts/test.sh
@@ -65,8 +66,9 @@ bench: build ## Run the long suite of measurements into target/bench
 	scripts/bench.sh
 
 product: ## Build what is installed, optimised
-	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi)
+	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi mtcp)
 	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
+	crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
 
 # Root often has no cargo: then what `make product` or `make build` has built is installed.
 install: $(if $(shell command -v $(CARGO)),product) ## Install the program, the libraries, man pages and completions below PREFIX

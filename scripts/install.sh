@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Puts the program, the C library, the library of `megapipe run`, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
+# Puts the program, the C libraries, the library of `megapipe run`, the man pages and the shell completions below DESTDIR and PREFIX, or takes them away.
 # Usage: [PREFIX=/usr/local] [LIBDIR=PREFIX/lib] [DESTDIR=] scripts/install.sh install|uninstall
 set -euo pipefail
 CALLER=$PWD
@@ -10,7 +10,6 @@ LIBDIR=${LIBDIR:-$PREFIX/lib}
 DESTDIR=${DESTDIR:-}
 BUILT=${CARGO_TARGET_DIR:-target}/release
 VERSION=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-SONAME=libmegapipe.so.0
 # Where systemd looks for units of packages and of what the administrator built (systemd.unit(5)).
 UNITS=$PREFIX/lib/systemd/system
 
@@ -54,7 +53,7 @@ link() {
 
 install_all() {
     local built
-    for built in megapipe libmegapipe.so libmegapipe_c.a libmegapipe_preload.so; do
+    for built in megapipe libmegapipe{.so,_c.a,_preload.so,_mtcp.so,_mtcp.a}; do
         if [ ! -f "$BUILT/$built" ]; then
             printf '%s: %s is not there; run this first: make product\n' "$0" "$BUILT/$built" >&2
             exit 1
@@ -95,29 +94,34 @@ keep_list() {
 }
 
 install_library() {
-    local header
-    for header in megapipe.h megapipe_mmsg.h; do
-        put 644 "crates/capi/include/$header" "$PREFIX/include/$header"
-    done
-    put 755 "$BUILT/libmegapipe.so" "$LIBDIR/libmegapipe.so.$VERSION"
-    link "libmegapipe.so.$VERSION" "$LIBDIR/$SONAME"
-    link "$SONAME" "$LIBDIR/libmegapipe.so"
-    put 644 "$BUILT/libmegapipe_c.a" "$LIBDIR/libmegapipe.a"
+    put_library libmegapipe capi libmegapipe.so libmegapipe_c.a megapipe.pc
+    put_library libmegapipe_mtcp mtcp libmegapipe_mtcp.so libmegapipe_mtcp.a megapipe-mtcp.pc
     # Out of the linker's way: it is for `megapipe run` alone.
     put 755 "$BUILT/libmegapipe_preload.so" "$LIBDIR/megapipe/libmegapipe_preload.so"
+}
 
-    local description
-    description=$(mktemp)
+# Both forms of a C library, with the headers, the description and the man pages of its crate.
+put_library() {
+    local name=$1 crate=crates/$2 shared=$3 static=$4 description=$5
+    local header
+    for header in "$crate"/include/*.h; do
+        put 644 "$header" "$PREFIX/include/${header##*/}"
+    done
+    put 755 "$BUILT/$shared" "$LIBDIR/$name.so.$VERSION"
+    link "$name.so.$VERSION" "$LIBDIR/$name.so.0"
+    link "$name.so.0" "$LIBDIR/$name.so"
+    put 644 "$BUILT/$static" "$LIBDIR/$name.a"
+
+    local filled
+    filled=$(mktemp)
     sed -e "s|@PREFIX@|$PREFIX|g" -e "s|@LIBDIR@|$LIBDIR|g" -e "s|@VERSION@|$VERSION|g" \
-        crates/capi/megapipe.pc.in >"$description"
-    put 644 "$description" "$LIBDIR/pkgconfig/megapipe.pc"
-    rm -f "$description"
+        "$crate/$description.in" >"$filled"
+    put 644 "$filled" "$LIBDIR/pkgconfig/$description"
+    rm -f "$filled"
 
     local page
-    for page in crates/capi/man/*.3 crates/capi/man/*.7; do
-        if [ -f "$page" ]; then
-            put 644 "$page" "$PREFIX/share/man/man${page##*.}/${page##*/}"
-        fi
+    for page in "$crate"/man/*.[37]; do
+        put 644 "$page" "$PREFIX/share/man/man${page##*.}/${page##*/}"
     done
 }
 
@@ -131,10 +135,10 @@ uninstall_all() {
         "$DESTDIR$PREFIX/share/zsh/site-functions/_megapipe" \
         "$DESTDIR$PREFIX/share/fish/vendor_completions.d/megapipe.fish" \
         "$DESTDIR$UNITS"/megapipe-monitor.{service,socket} \
-        "$DESTDIR$PREFIX"/include/{megapipe,megapipe_mmsg}.h \
-        "$DESTDIR$LIBDIR"/libmegapipe.{a,so} "$DESTDIR$LIBDIR"/libmegapipe.so.* \
+        "$DESTDIR$PREFIX"/include/{megapipe{,_mmsg},mtcp_{api,epoll,device}}.h \
+        "$DESTDIR$LIBDIR"/libmegapipe{,_mtcp}.{a,so} "$DESTDIR$LIBDIR"/libmegapipe{,_mtcp}.so.* \
         "$DESTDIR$LIBDIR/megapipe/libmegapipe_preload.so" \
-        "$DESTDIR$LIBDIR/pkgconfig/megapipe.pc"; do
+        "$DESTDIR$LIBDIR"/pkgconfig/megapipe{,-mtcp}.pc; do
         if [ -e "$path" ] || [ -L "$path" ]; then
             rm -f "$path"
             printf 'removed %s\n' "$path"

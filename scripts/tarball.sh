@@ -22,11 +22,11 @@ cp LICENSE-APACHE LICENSE-MIT CHANGELOG.md docs/install.md "$TREE"
 
 # pkg-config knows where its file lies (pc(5)).
 # shellcheck disable=SC2016 # variables of pkg-config
-sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' "$TREE/lib/pkgconfig/megapipe.pc"
+sed -i -e 's|^prefix=.*|prefix=${pcfiledir}/../..|' -e 's|^libdir=.*|libdir=${prefix}/lib|' "$TREE"/lib/pkgconfig/*.pc
 
-programs=("$TREE/bin/megapipe" "$TREE"/lib/libmegapipe.so.*.* "$TREE/lib/megapipe/libmegapipe_preload.so")
+programs=("$TREE/bin/megapipe" "$TREE"/lib/libmegapipe*.so.*.* "$TREE/lib/megapipe/libmegapipe_preload.so")
 strip --strip-unneeded "${programs[@]}"
-strip --strip-debug --enable-deterministic-archives "$TREE/lib/libmegapipe.a"
+strip --strip-debug --enable-deterministic-archives "$TREE"/lib/libmegapipe*.a
 
 newer=$(objdump -T "${programs[@]}" | NEEDED=$NEEDED awk '
     BEGIN { split(ENVIRON["NEEDED"], needed, ".") }

@@ -18,11 +18,13 @@ answers() { megapipe top --once >/dev/null; }
 
 servers=() clients=()
 unit=megapipe-monitor
+packages=(megapipe megapipe-preload libmegapipe{-dev,0} libmegapipe-mtcp{-dev,0})
 
 dpkg --install first/*.deb >install.log 2>&1 || { cat install.log; exit 1; }
 check 'installed: nothing is enabled' is "systemctl is-enabled $unit.socket" disabled
 check 'installed: nothing is started' is "systemctl is-active $unit.socket" inactive
 check 'the loader finds the C library' contains <(ldconfig -p) libmegapipe.so.0
+check 'the loader finds the library of mTCP'\''s calls' contains <(ldconfig -p) libmegapipe_mtcp.so.0
 
 # The socket unit before there is a policy, beside a monitor that somebody started, and when the policy goes.
 place=/run/megapipe/monitor.sock
@@ -72,7 +74,7 @@ check 'upgrade: a new pair is promoted' promoted 2
 
 mkdir -p /etc/systemd/system/other.service.d
 printf '[Service]\nEnvironment=LD_PRELOAD=%s\n' "$library" >/etc/systemd/system/other.service.d/megapipe.conf
-dpkg --remove megapipe megapipe-preload libmegapipe-dev libmegapipe0 >remove.log 2>&1 || { cat remove.log; exit 1; }
+dpkg --remove "${packages[@]}" >remove.log 2>&1 || { cat remove.log; exit 1; }
 check 'removal: warns of LD_PRELOAD' contains remove.log 'ld.so prints an error'
 check 'removal: names the unit' contains remove.log /etc/systemd/system/other.service.d/megapipe.conf
 check 'removal: the programs run' kill -0 "${servers[@]}" "${clients[@]}"
@@ -82,7 +84,7 @@ check 'removal: the monitor has ended' is "systemctl is-active $unit.service $un
 check 'removal: the policy stays' test -f /etc/megapipe/monitor.toml
 check 'a program with LD_PRELOAD runs all the same' env LD_PRELOAD="$library" true
 
-dpkg --purge megapipe megapipe-preload libmegapipe-dev libmegapipe0 >purge.log 2>&1 || { cat purge.log; exit 1; }
+dpkg --purge "${packages[@]}" >purge.log 2>&1 || { cat purge.log; exit 1; }
 check 'purge: no policy' gone /etc/megapipe
 check 'purge: no unit is enabled' gone /etc/systemd/system/sockets.target.wants/$unit.socket
 find /usr /etc /var/lib /run -name '*megapipe*' -not -path '*/other.service.d/*' -not -path '/run/credentials/*' >left
@@ -93,6 +95,6 @@ kill "${servers[@]}" "${clients[@]}" 2>/dev/null
 dpkg --install first/*.deb >install.log 2>&1
 mkdir -p /etc/megapipe
 echo 'same_user = true' >/etc/megapipe/monitor.toml
-dpkg --purge megapipe megapipe-preload libmegapipe-dev libmegapipe0 >purge.log 2>&1
+dpkg --purge "${packages[@]}" >purge.log 2>&1
 check "purge: the administrator's policy stays" test -f /etc/megapipe/monitor.toml
 printf 'result %d\n' "$failed"

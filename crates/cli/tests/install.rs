@@ -17,10 +17,20 @@ fn uninstall_leaves_what_was_there_before() {
     // The second time nothing has to be made, and what the first made is still known.
     for verb in ["install", "install"] {
         run(scratch, &stage, verb);
-        assert!(stage.join("usr/local/bin/megapipe").exists());
-        assert!(stage.join("usr/local/lib/pkgconfig/megapipe.pc").exists());
-        assert!(stage.join("usr/local/lib/megapipe/libmegapipe_preload.so").exists());
-        assert!(stage.join("usr/local/share/man/man1/megapipe-run.1").exists());
+        for file in [
+            "bin/megapipe",
+            "include/megapipe.h",
+            "include/mtcp_api.h",
+            "lib/libmegapipe.so.0",
+            "lib/libmegapipe_mtcp.so.0",
+            "lib/megapipe/libmegapipe_preload.so",
+            "lib/pkgconfig/megapipe.pc",
+            "lib/pkgconfig/megapipe-mtcp.pc",
+            "share/man/man1/megapipe-run.1",
+            "share/man/man7/megapipe_mtcp.7",
+        ] {
+            assert!(stage.join("usr/local").join(file).exists(), "{file}");
+        }
     }
     fs::write(stage.join("usr/local/include/other.h"), "").unwrap();
     run(scratch, &stage, "uninstall");
@@ -91,7 +101,13 @@ impl Scratch {
         let built = path.join("target/release");
         fs::create_dir_all(&built).unwrap();
         fs::copy(env!("CARGO_BIN_EXE_megapipe"), built.join("megapipe")).unwrap();
-        for library in ["libmegapipe.so", "libmegapipe_c.a", "libmegapipe_preload.so"] {
+        for library in [
+            "libmegapipe.so",
+            "libmegapipe_c.a",
+            "libmegapipe_preload.so",
+            "libmegapipe_mtcp.so",
+            "libmegapipe_mtcp.a",
+        ] {
             fs::write(built.join(library), "stands for a library, which the script only copies").unwrap();
         }
         Scratch(path)

@@ -1,5 +1,5 @@
 /* The calls of mTCP (NSDI 2014) over Megapipe's TCP in user space: for programs that were written
- * for mTCP, and compile unchanged. Experimental. What differs is in docs/tcp.md.
+ * for mTCP, and compile unchanged. Experimental. What differs is in docs/mtcp.md.
  *
  * Threads that share a context take turns; one that waits leaves it to the others. A signal handler
  * that interrupts a call on a context gets EBUSY from its own. All calls return -1, or NULL, and set

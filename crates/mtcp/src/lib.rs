@@ -3,7 +3,7 @@
 //!
 //! `include/mtcp_api.h` and `include/mtcp_epoll.h` declare what programs for mTCP call;
 //! `include/mtcp_device.h` adds contexts on packets and a clock of the caller's. What differs from
-//! mTCP is in `docs/tcp.md` of the repository.
+//! mTCP is in `docs/mtcp.md` of the repository.
 //!
 //! * `registry`: contexts as C has them, and the threads that use them in turn;
 //! * [`lifecycle`], [`socket`], [`transfer`], [`epoll`]: the calls;

@@ -39,7 +39,7 @@ fn every_call_over_packets_of_the_caller() {
     place.start(&place.build("tests/c/calls.c"), &[]).ended();
 }
 
-/// The example over plain sockets builds, and differs from the one for mTCP as docs/tcp.md says.
+/// The example over plain sockets builds, and differs from the one for mTCP as docs/mtcp.md says.
 #[test]
 fn the_port_changes_few_lines() {
     Place::new("port").build("../../examples/mtcp/http_sockets.c");
@@ -49,9 +49,9 @@ fn the_port_changes_few_lines() {
     let diff = String::from_utf8(diff.stdout).expect("text");
     let count = |mark| diff.lines().filter(|line| line.starts_with(mark)).count();
     let words = format!("{} lines go and {} come", count('<'), count('>'));
-    let documentation = fs::read_to_string(root.join("docs/tcp.md")).expect("readable");
+    let documentation = fs::read_to_string(root.join("docs/mtcp.md")).expect("readable");
     let documentation: Vec<&str> = documentation.split_whitespace().collect();
-    assert!(documentation.join(" ").contains(&words), "docs/tcp.md does not say: {words}");
+    assert!(documentation.join(" ").contains(&words), "docs/mtcp.md does not say: {words}");
 }
 
 #[test]
