@@ -34,6 +34,11 @@ impl Index {
         Index { slots: vec![Slot::default(); size], mask: size as u32 - 1, changes: 0 }
     }
 
+    /// What nearly always is the only entry of this hash: the first one with its tag.
+    pub(crate) fn likely(&self, hash: u64) -> Option<(Kind, u32)> {
+        self.find(hash, |_, _| true)
+    }
+
     /// The entry of this hash for which `same` holds.
     pub(crate) fn find(&self, hash: u64, same: impl Fn(Kind, u32) -> bool) -> Option<(Kind, u32)> {
         let tag = tag_of(hash);

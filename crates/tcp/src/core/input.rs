@@ -1,5 +1,9 @@
 //! What a received segment changes, in the order of RFC 9293, 3.10.7.
 
+use std::hint::black_box;
+
+use arrayvec::ArrayVec;
+
 use super::flow::{NO_COLD, flag};
 use super::handshake::is_older;
 use super::index::Kind;
@@ -16,43 +20,59 @@ use crate::time::{Deadline, Time};
 /// Segments that go through the stages together.
 pub(crate) const BURST: usize = 64;
 
+pub(crate) type Burst<'a> = ArrayVec<Segment<'a>, BURST>;
+
 /// Answers a second to segments that no honest peer sends, per flow: the base, and the range of
 /// a random part, so that their number tells an attacker nothing (RFC 5961, 7; CVE-2016-5696).
 const CHALLENGES: u64 = 4;
 const CHALLENGES_SPREAD: u64 = 8;
 
 impl<C: Control> Stack<C> {
-    /// Takes segments. In stages, so that the cache misses of different flows overlap.
-    pub(crate) fn input(&mut self, now: Time, segments: &[Segment<'_>], keep: &mut impl Keep) {
-        for (number, burst) in segments.chunks(BURST).enumerate() {
-            let mut hashes = [0; BURST];
-            for (hash, segment) in hashes.iter_mut().zip(burst) {
-                *hash = self.secret.hash(&segment.tuple);
+    /// Takes segments. In stages, so that cache misses of different flows overlap: a stage does so
+    /// little that the processor is at work on many segments of it at once.
+    pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
+        let mut hashes = ArrayVec::<u64, BURST>::new();
+        hashes.extend(burst.iter().map(|segment| self.secret.hash(&segment.tuple)));
+        let mut likely = ArrayVec::<Option<(Kind, u32)>, BURST>::new();
+        likely.extend(hashes.iter().map(|&hash| self.index.likely(hash)));
+        if burst.len() > 1 {
+            for &(kind, slot) in likely.iter().flatten() {
+                if kind == Kind::Flow {
+                    self.touch(slot);
+                    keep.touch(slot);
+                }
             }
-            let mut found = [None; BURST];
-            for ((found, segment), &hash) in found.iter_mut().zip(burst).zip(&hashes) {
-                *found = self.find(hash, &segment.tuple);
-            }
-            let changes = self.index.changes;
-            for (at, segment) in burst.iter().enumerate() {
-                let record = if self.index.changes == changes {
-                    found[at]
-                } else {
-                    // A segment before it in the burst has opened or closed a connection.
-                    self.find(hashes[at], &segment.tuple)
-                };
-                let verdict = self.segment(now, segment, record, keep);
-                keep.verdict(number * BURST + at, verdict);
-            }
+        }
+        let changes = self.index.changes;
+        for (at, (segment, &hash)) in burst.iter().zip(&hashes).enumerate() {
+            // Unless a segment before it in the burst has opened or closed a connection.
+            let known = likely[at].filter(|_| self.index.changes == changes);
+            let record = match known {
+                Some((kind, slot)) if self.is_of(kind, slot, &segment.tuple) => known,
+                _ => self.find(hash, &segment.tuple),
+            };
+            let verdict = self.segment(now, segment, record, keep);
+            keep.verdict(at, verdict);
+        }
+    }
+
+    /// Loads what a segment of this flow needs, without waiting for it.
+    fn touch(&self, slot: u32) {
+        black_box((self.flows[slot].state, self.flows[slot].owner));
+        black_box(self.flows.generation(slot));
+        black_box((self.happened.contains(slot), self.ready.contains(slot)));
+    }
+
+    fn is_of(&self, kind: Kind, slot: u32, tuple: &Tuple) -> bool {
+        match kind {
+            Kind::Flow => self.flows[slot].tuple == *tuple,
+            Kind::Syn => self.syns[slot].tuple == *tuple,
+            Kind::Wait => self.wait_tuple(slot) == *tuple,
         }
     }
 
     pub(crate) fn find(&self, hash: u64, tuple: &Tuple) -> Option<(Kind, u32)> {
-        self.index.find(hash, |kind, slot| match kind {
-            Kind::Flow => self.flows[slot].tuple == *tuple,
-            Kind::Syn => self.syns[slot].tuple == *tuple,
-            Kind::Wait => self.wait_tuple(slot) == *tuple,
-        })
+        self.index.find(hash, |kind, slot| self.is_of(kind, slot, tuple))
     }
 
     fn segment(

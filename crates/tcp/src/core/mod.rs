@@ -62,7 +62,7 @@ use crate::event::{Flow, REASONS, Ready, Reason};
 const REPLIES: usize = 256;
 
 /// A received segment, without its payload.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(crate) struct Segment<'a> {
     pub(crate) tuple: Tuple,
     /// The TCP header with its options.
@@ -90,6 +90,9 @@ pub(crate) enum Verdict {
 
 /// The store of received bytes.
 pub(crate) trait Keep {
+    /// Loads what later calls for this flow need: nothing waits for it, so that loads of different
+    /// flows overlap.
+    fn touch(&self, slot: u32);
     /// Whether these bytes can be kept.
     fn has_room(&mut self, slot: u32, span: Span) -> bool;
     /// What becomes of the payload of segment `index` of the burst.

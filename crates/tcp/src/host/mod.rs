@@ -6,11 +6,14 @@ pub(crate) mod ip;
 mod output;
 pub(crate) mod store;
 
+use std::hint::black_box;
+
+use arrayvec::ArrayVec;
 use packet::{Batch, Capabilities, Frame, Protocol};
 
 use crate::config::{Config, Prefix};
 use crate::control::{Control, Reno};
-use crate::core::input::BURST;
+use crate::core::input::{BURST, Burst};
 use crate::core::planted::{Bug, planted};
 use crate::core::queue::Queue;
 use crate::core::seq::{Seq, Span};
@@ -99,28 +102,29 @@ impl<C: Control> Host<C> {
     /// Takes received packets.
     pub fn input<'a>(&mut self, now: Time, frames: impl IntoIterator<Item = Frame<'a>>) {
         let mut frames = frames.into_iter();
+        let mut segments = Burst::new();
+        let mut payloads = ArrayVec::<&[u8], BURST>::new();
         loop {
-            let mut segments = [Segment::default(); BURST];
-            let mut payloads: [&[u8]; BURST] = [&[]; BURST];
-            let (mut count, mut taken) = (0, 0);
+            let mut taken = 0;
             for frame in frames.by_ref().take(BURST) {
                 taken += 1;
                 match self.packet(now, &frame) {
                     Ok(Some((segment, payload))) => {
-                        segments[count] = segment;
-                        payloads[count] = payload;
-                        count += 1;
+                        segments.push(segment);
+                        payloads.push(payload);
                     }
                     Ok(None) => {}
                     Err(reason) => self.stack.refused[reason as usize] += 1,
                 }
             }
             let mut keeper = Keeper { store: &mut self.store, payloads: &payloads };
-            self.stack.input(now, &segments[..count], &mut keeper);
+            self.stack.input(now, &segments, &mut keeper);
             self.tidy();
             if taken < BURST {
-                break;
+                return;
             }
+            segments.clear();
+            payloads.clear();
         }
     }
 
@@ -241,6 +245,10 @@ struct Keeper<'a> {
 }
 
 impl Keep for Keeper<'_> {
+    fn touch(&self, slot: u32) {
+        black_box(self.store.streams.get(slot as usize).map(|streams| streams.received));
+    }
+
     fn has_room(&mut self, slot: u32, span: Span) -> bool {
         self.store.received.has_room(&self.store.streams[slot as usize].received, span)
     }
