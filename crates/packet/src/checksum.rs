@@ -10,19 +10,20 @@ impl Sum {
     /// Sums 32-bit words of the machine's byte order: the ones' complement sum does not depend on
     /// the order, so one swap at the end replaces one for each word (RFC 1071, section 2).
     #[must_use]
+    #[inline]
     pub fn with(self, bytes: &[u8]) -> Sum {
-        let mut words = bytes.chunks_exact(4);
-        let mut sum = 0u64;
-        for word in &mut words {
-            sum += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
+        let (words, rest) = bytes.as_chunks::<4>();
+        let mut sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+        if !rest.is_empty() {
+            let mut tail = [0; 4];
+            tail[..rest.len()].copy_from_slice(rest);
+            sum += u64::from(u32::from_ne_bytes(tail));
         }
-        let mut tail = [0; 4];
-        tail[..words.remainder().len()].copy_from_slice(words.remainder());
-        sum += u64::from(u32::from_ne_bytes(tail));
         Sum(fold32(self.0) + fold32(sum))
     }
 
     /// The sum, folded to 16 bits, not complemented: what a partial checksum field holds.
+    #[inline]
     pub fn folded(self) -> u16 {
         let mut sum = fold32(self.0);
         sum = (sum & 0xffff) + (sum >> 16);
@@ -48,9 +49,11 @@ fn fold32(sum: u64) -> u64 {
 
 /// Sum of the pseudo-header of IPv4 (RFC 9293, 3.1) or IPv6 (RFC 8200, 8.1): addresses in the
 /// packet's byte order, the protocol, the length of transport header and payload.
+#[inline]
 pub fn pseudo_header(source: &[u8], destination: &[u8], protocol: u8, len: usize) -> Sum {
-    let len = (len as u32).to_be_bytes();
-    Sum::default().with(source).with(destination).with(&[0, protocol]).with(&len)
+    // Protocol and length are 16-bit words of their own, and so is their sum.
+    let tail = (len as u32 + u32::from(protocol)).to_be_bytes();
+    Sum::default().with(source).with(destination).with(&tail)
 }
 
 #[cfg(test)]

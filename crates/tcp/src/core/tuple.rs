@@ -1,6 +1,6 @@
 //! The two addresses and ports of a flow.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Addresses and ports of both endpoints. IPv4 addresses are kept as IPv4-mapped ones
 /// (RFC 4291, 2.5.5.2), so that one index serves both.
@@ -15,12 +15,12 @@ pub(crate) struct Tuple {
 impl Tuple {
     /// From here to there.
     pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Tuple {
-        Tuple {
-            local: octets(local.ip()),
-            remote: octets(remote.ip()),
-            local_port: local.port(),
-            remote_port: remote.port(),
-        }
+        Tuple::between((local.ip(), local.port()), (remote.ip(), remote.port()))
+    }
+
+    /// The same, of parts.
+    pub(crate) fn between(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Tuple {
+        Tuple { local: octets(local.0), remote: octets(remote.0), local_port: local.1, remote_port: remote.1 }
     }
 
     /// This endpoint.
@@ -36,6 +36,16 @@ impl Tuple {
     /// Whether the packets are IPv6.
     pub(crate) fn is_v6(&self) -> bool {
         self.local[..12] != MAPPED
+    }
+
+    /// Addresses of this endpoint and of the peer.
+    pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
+        (address(self.local), address(self.remote))
+    }
+
+    /// Ports of this endpoint and of the peer.
+    pub(crate) fn ports(&self) -> (u16, u16) {
+        (self.local_port, self.remote_port)
     }
 
     pub(crate) fn bytes(&self) -> [u8; 36] {
@@ -58,7 +68,9 @@ fn octets(address: IpAddr) -> [u8; 16] {
 }
 
 fn address(octets: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(octets).to_canonical()
+    let [.., a, b, c, d] = octets;
+    // As Ipv6Addr::to_canonical, which compares byte by byte.
+    if octets[..12] == MAPPED { Ipv4Addr::new(a, b, c, d).into() } else { Ipv6Addr::from(octets).into() }
 }
 
 impl std::fmt::Debug for Tuple {

@@ -143,7 +143,7 @@ impl Head {
     }
 
     /// Writes the header, with a checksum of 0. Returns its length.
-    pub(crate) fn write(&self, source: u16, destination: u16, out: &mut [u8]) -> Option<usize> {
+    pub(crate) fn write(&self, (source, destination): (u16, u16), out: &mut [u8]) -> Option<usize> {
         let len = 20 + self.options_len() as usize;
         let out = out.get_mut(..len)?;
         out[..2].copy_from_slice(&source.to_be_bytes());
@@ -216,7 +216,7 @@ mod tests {
                 head.sacks.push(Span::new(Seq(start), Seq(end)));
             }
             let mut bytes = [0xaa; 60];
-            let len = head.write(1, 2, &mut bytes).expect("room");
+            let len = head.write((1, 2), &mut bytes).expect("room");
             prop_assert_eq!(len as u32, 20 + head.options_len());
             let read = Head::parse(&bytes[..len]).expect("a header");
             prop_assert_eq!((read.seq, read.ack, read.window), (head.seq, head.ack, window));

@@ -4,7 +4,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use packet::{Checksum, Frame, Protocol, Sum};
 
-use crate::core::tuple::Tuple;
 use crate::event::Reason;
 
 /// A received packet, its header checked.
@@ -169,9 +168,4 @@ pub(crate) fn write(
         }
         _ => debug_assert!(false, "addresses of two families"),
     }
-}
-
-/// Addresses of a packet to the peer of a flow.
-pub(crate) fn outward(tuple: &Tuple) -> (IpAddr, IpAddr) {
-    (tuple.local().ip(), tuple.remote().ip())
 }

@@ -225,7 +225,7 @@ fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &
     }
     let (header, payload) = packet.payload.split_at(len);
     let port = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-    let tuple = Tuple::new((packet.destination, port(2)).into(), (packet.source, port(0)).into());
+    let tuple = Tuple::between((packet.destination, port(2)), (packet.source, port(0)));
     let segment = Segment { tuple, header, len: payload.len() as u32, size: frame.offload.segment };
     Ok((segment, payload))
 }

@@ -20,7 +20,7 @@ const CHECKSUM: usize = 16;
 
 impl Emit for Writer<'_> {
     fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full> {
-        let (source, destination) = ip::outward(segment.tuple);
+        let (source, destination) = segment.tuple.addresses();
         let ip_len = ip::header_len(source);
         let tcp_len = 20 + segment.head.options_len() as usize;
         let data_len = segment.data.len() as usize;
@@ -30,8 +30,7 @@ impl Emit for Writer<'_> {
         let pieces = data_len.checked_div(usize::from(segment.size)).unwrap_or(0) + 1;
         *self.identification = self.identification.wrapping_add(pieces as u16);
         let tcp = &mut room[ip_len..];
-        let ports = (segment.tuple.local().port(), segment.tuple.remote().port());
-        segment.head.write(ports.0, ports.1, tcp);
+        segment.head.write(segment.tuple.ports(), tcp);
         if data_len > 0 {
             let stream = &mut self.store.streams[segment.slot as usize].sent;
             self.store.sent.read(stream, segment.data.start, &mut tcp[tcp_len..]);
