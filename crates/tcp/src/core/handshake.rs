@@ -216,7 +216,7 @@ impl<C: Control> Stack<C> {
         self.listeners[listener].accepted.push_back(flow);
         self.incoming.push(listener);
         keep.acknowledged(flow, iss + 1);
-        self.on_flow(now, flow, segment, *head, keep)
+        self.on_flow(now, flow, segment, head, keep)
     }
 
     /// Makes a flow of a half-open connection.

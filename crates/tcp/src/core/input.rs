@@ -32,7 +32,12 @@ impl<C: Control> Stack<C> {
     /// little that the processor is at work on many segments of it at once.
     pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
         let mut hashes = ArrayVec::<u64, BURST>::new();
-        hashes.extend(burst.iter().map(|segment| self.secret.hash(&segment.tuple)));
+        for segment in burst {
+            if segment.tuple != self.last.0 {
+                self.last = (segment.tuple, self.secret.hash(&segment.tuple));
+            }
+            hashes.push(self.last.1);
+        }
         let mut likely = ArrayVec::<Option<(Kind, u32)>, BURST>::new();
         likely.extend(hashes.iter().map(|&hash| self.index.likely(hash)));
         if burst.len() > 1 {
@@ -82,12 +87,12 @@ impl<C: Control> Stack<C> {
         record: Option<(Kind, u32)>,
         keep: &mut impl Keep,
     ) -> Verdict {
-        let Some(head) = Head::parse(segment.header) else { return self.refuse(Reason::Malformed) };
+        let Some(head) = &Head::parse(segment.header) else { return self.refuse(Reason::Malformed) };
         match record {
             Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),
-            Some((Kind::Syn, slot)) => self.on_half_open(now, slot, segment, &head, keep),
-            Some((Kind::Wait, slot)) => self.on_wait(now, slot, &head, segment.len),
-            None => self.on_stranger(now, segment, &head),
+            Some((Kind::Syn, slot)) => self.on_half_open(now, slot, segment, head, keep),
+            Some((Kind::Wait, slot)) => self.on_wait(now, slot, head, segment.len),
+            None => self.on_stranger(now, segment, head),
         }
     }
 
@@ -116,17 +121,17 @@ impl<C: Control> Stack<C> {
         now: Time,
         slot: u32,
         segment: &Segment<'_>,
-        head: Head,
+        head: &Head,
         keep: &mut impl Keep,
     ) -> Verdict {
         let verdict = match self.flows[slot].state {
             State::SynSent => {
-                let verdict = self.on_syn_sent(now, slot, &head);
+                let verdict = self.on_syn_sent(now, slot, head);
                 let hot = &self.flows[slot];
                 keep.acknowledged(slot, hot.snd_una);
                 if hot.state.is_synchronized() {
                     // RFC 9293, 3.10.7.3, fourth: what came with the SYN counts.
-                    let behind = Head { seq: head.seq + 1, ..head };
+                    let behind = Head { seq: head.seq + 1, ..*head };
                     self.on_text(now, slot, segment, &behind, keep)
                 } else if hot.state == State::SynReceived && segment.len > 0 {
                     self.hold_early(slot, segment.len, keep)
@@ -134,7 +139,7 @@ impl<C: Control> Stack<C> {
                     verdict
                 }
             }
-            State::TimeWait => self.on_flow_wait(now, slot, &head, segment.len),
+            State::TimeWait => self.on_flow_wait(now, slot, head, segment.len),
             _ => self.checks(now, slot, segment, head, keep),
         };
         self.settle(now, slot);
@@ -147,16 +152,20 @@ impl<C: Control> Stack<C> {
         now: Time,
         slot: u32,
         segment: &Segment<'_>,
-        mut head: Head,
+        head: &Head,
         keep: &mut impl Keep,
     ) -> Verdict {
         let hot = &self.flows[slot];
         // In a simultaneous open the peer's SYN comes again, now with an ACK.
         let opens = Flags::SYN.with(Flags::ACK);
-        if hot.state == State::SynReceived && head.flags.has(opens) && head.seq + 1 == hot.rcv_nxt {
-            head.seq = head.seq + 1;
-            head.flags = Flags::ACK;
-        }
+        let without_syn;
+        let head = if hot.state == State::SynReceived && head.flags.has(opens) && head.seq + 1 == hot.rcv_nxt
+        {
+            without_syn = Head { seq: head.seq + 1, flags: Flags::ACK, ..*head };
+            &without_syn
+        } else {
+            head
+        };
         let reset = head.flags.has(Flags::RST);
         if hot.has(flag::TIMESTAMPS) && !reset {
             match head.timestamps {
@@ -169,9 +178,9 @@ impl<C: Control> Stack<C> {
             }
         }
         if reset {
-            return self.on_reset(now, slot, &head);
+            return self.on_reset(now, slot, head);
         }
-        if !self.is_acceptable(slot, &head, segment.len) {
+        if !self.is_acceptable(slot, head, segment.len) {
             self.note_duplicate(slot, Span::new(head.seq, head.seq + segment.len));
             self.challenge(now, slot, segment.len > 0);
             return self.refuse(Reason::Window);
@@ -194,13 +203,13 @@ impl<C: Control> Stack<C> {
         }
         hot.probes = 0;
         self.touch_keep_alive(now, slot);
-        if let Err(reason) = self.on_ack(now, slot, &head, segment.len, keep) {
+        if let Err(reason) = self.on_ack(now, slot, head, segment.len, keep) {
             return self.refuse(reason);
         }
         if self.flows[slot].state == State::Closed {
             return Verdict::Nothing;
         }
-        self.on_text(now, slot, segment, &head, keep)
+        self.on_text(now, slot, segment, head, keep)
     }
 
     /// Payload and FIN (RFC 9293, 3.10.7.4, seventh and eighth).

@@ -141,6 +141,8 @@ pub(crate) struct Stack<C> {
     control: C,
     secret: Secret,
     index: Index,
+    /// The tuple of the last segment and its hash: of neighbours many are of one connection.
+    last: (Tuple, u64),
     pub(crate) flows: Table<Hot>,
     pub(crate) colds: Table<Cold>,
     syns: Table<Syn>,
@@ -169,13 +171,15 @@ impl<C: Control> Stack<C> {
         let entries = limits.flows + limits.half_open + limits.time_wait;
         // An IP packet has at most 65,535 bytes, headers included.
         let gso = (config.capabilities.segment.min(65_535) as u32).saturating_sub(120);
+        let secret = Secret::new(seed, config.initial);
         Stack {
             limits,
             profile: config.profile,
             mtu: config.capabilities.mtu.clamp(576, 65_535) as u16,
             gso,
             control,
-            secret: Secret::new(seed, config.initial),
+            last: (Tuple::default(), secret.hash(&Tuple::default())),
+            secret,
             index: Index::new(entries),
             flows: Table::new(limits.flows),
             colds: Table::new(limits.active),

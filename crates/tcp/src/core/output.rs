@@ -73,7 +73,7 @@ impl<C: Control> Stack<C> {
         if plan != Plan::Syn {
             head.sacks = self.sack_blocks(slot);
         }
-        let size = self.payload_size(slot);
+        let size = if data.is_empty() { 0 } else { self.payload_size(slot) };
         let size = if data.len() > size { size as u16 } else { 0 };
         emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size })?;
         self.sent(now, slot, plan, edge);

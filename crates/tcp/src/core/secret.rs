@@ -34,7 +34,10 @@ impl Secret {
 
     /// Place of a tuple in the index.
     pub(crate) fn hash(&self, tuple: &Tuple) -> u64 {
-        self.index.hash(&tuple.bytes())
+        match tuple.bytes_v4() {
+            Some(bytes) => self.index.hash(&bytes),
+            None => self.index.hash(&tuple.bytes()),
+        }
     }
 
     /// Initial sequence number (RFC 6528, 3; RFC 9293, MUST-8): a clock of 4 us and a keyed

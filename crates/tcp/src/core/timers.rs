@@ -9,7 +9,7 @@ use super::transmit::Plan;
 use super::wire::{Flags, Head};
 use crate::control::Control;
 use crate::event::{Failure, Ready};
-use crate::time::{Deadline, Time, micros};
+use crate::time::{Deadline, Time};
 
 /// A flow that found no block for outstanding data tries again after this time (microseconds).
 const STARVED_RETRY: u64 = 10_000;
@@ -242,14 +242,14 @@ impl<C: Control> Stack<C> {
         self.cool(slot);
         self.arm_send_timer(now, slot, plan);
         let hot = &self.flows[slot];
-        let next = [hot.send_at, hot.ack_at, hot.life_at].into_iter().filter_map(|at| at.tick(now)).min();
-        if let Some(tick) = next {
-            self.wheel.schedule(slot, tick);
+        for at in [hot.send_at, hot.ack_at, hot.life_at] {
+            if let Some(tick) = at.tick(now) {
+                self.wheel.schedule(slot, tick);
+            }
         }
     }
 
     fn arm_send_timer(&mut self, now: Time, slot: u32, plan: Plan) {
-        let rto = self.rto(slot);
         let hot = &mut self.flows[slot];
         if !hot.state.is_synchronized() {
             // Set when the SYN was sent.
@@ -267,7 +267,8 @@ impl<C: Control> Stack<C> {
         } else if plan == Plan::Starved {
             hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
         } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
-            hot.send_at = Deadline::at(now.plus(rto.min(micros(self.profile.rto_max))));
+            let rto = self.rto(slot);
+            self.flows[slot].send_at = Deadline::at(now.plus(rto));
         }
     }
 }

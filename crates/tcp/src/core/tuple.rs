@@ -48,6 +48,18 @@ impl Tuple {
         (self.local_port, self.remote_port)
     }
 
+    /// The same of an IPv4 flow, without what all of them have in common.
+    pub(crate) fn bytes_v4(&self) -> Option<[u8; 12]> {
+        (!self.is_v6()).then(|| {
+            let mut bytes = [0; 12];
+            bytes[..4].copy_from_slice(&self.local[12..]);
+            bytes[4..8].copy_from_slice(&self.remote[12..]);
+            bytes[8..10].copy_from_slice(&self.local_port.to_be_bytes());
+            bytes[10..].copy_from_slice(&self.remote_port.to_be_bytes());
+            bytes
+        })
+    }
+
     pub(crate) fn bytes(&self) -> [u8; 36] {
         let mut bytes = [0; 36];
         bytes[..16].copy_from_slice(&self.local);

@@ -72,6 +72,9 @@ impl Wheel {
                 self.unlink(owner);
                 return Some(owner);
             }
+            if now <= self.elapsed {
+                return None;
+            }
             match self.next_bucket() {
                 Some((level, bucket, tick)) if tick <= now => self.cascade(level, bucket, tick),
                 _ => {

@@ -60,43 +60,44 @@ const SCALE_MAX: u8 = 14;
 
 impl Head {
     /// Reads a header, options included. `None` if it is cut short.
+    #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
         let fixed = bytes.first_chunk::<20>()?;
         let len = usize::from(fixed[12] >> 4) * 4;
         let options = bytes.get(20..len)?;
-        let mut head = Head {
+        let head = Head {
             seq: Seq(word(&fixed[4..])),
             ack: Seq(word(&fixed[8..])),
             flags: Flags(fixed[13]),
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
             ..Head::default()
         };
-        // The form that nearly all segments have (RFC 7323, appendix A).
-        if let &[NOP, NOP, TIMESTAMPS, 10, ref rest @ ..] = options
-            && rest.len() == 8
-        {
-            head.timestamps = Some(Timestamps { value: word(rest), echo: word(&rest[4..]) });
-        } else {
-            head.parse_options(options);
+        // The forms that nearly all segments have (RFC 7323, appendix A).
+        match options {
+            [] => Some(head),
+            &[NOP, NOP, TIMESTAMPS, 10, ref rest @ ..] if rest.len() == 8 => {
+                let timestamps = Some(Timestamps { value: word(rest), echo: word(&rest[4..]) });
+                Some(Head { timestamps, ..head })
+            }
+            options => Some(head.with_options(options)),
         }
-        Some(head)
     }
 
     /// Reads options up to the first of an impossible length (RFC 9293, MUST-7). Unknown ones
     /// are skipped (MUST-6).
-    fn parse_options(&mut self, mut options: &[u8]) {
+    fn with_options(mut self, mut options: &[u8]) -> Head {
         loop {
             let (kind, len) = match *options {
-                [] | [END, ..] => return,
+                [] | [END, ..] => return self,
                 [NOP, ..] => {
                     options = &options[1..];
                     continue;
                 }
-                [_] => return,
+                [_] => return self,
                 [kind, len, ..] => (kind, usize::from(len)),
             };
             if len < 2 || len > options.len() {
-                return;
+                return self;
             }
             let (option, rest) = options.split_at(len);
             self.option(kind, &option[2..]);
@@ -145,16 +146,16 @@ impl Head {
     /// Writes the header, with a checksum of 0. Returns its length.
     pub(crate) fn write(&self, (source, destination): (u16, u16), out: &mut [u8]) -> Option<usize> {
         let len = 20 + self.options_len() as usize;
-        let out = out.get_mut(..len)?;
-        out[..2].copy_from_slice(&source.to_be_bytes());
-        out[2..4].copy_from_slice(&destination.to_be_bytes());
-        out[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
-        out[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        out[12] = (len as u8 / 4) << 4;
-        out[13] = self.flags.0;
-        out[14..16].copy_from_slice(&self.window.to_be_bytes());
-        out[16..20].fill(0);
-        let mut at = 20;
+        let (fixed, out) = out.get_mut(..len)?.split_first_chunk_mut::<20>()?;
+        fixed[..2].copy_from_slice(&source.to_be_bytes());
+        fixed[2..4].copy_from_slice(&destination.to_be_bytes());
+        fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
+        fixed[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
+        fixed[12] = (len as u8 / 4) << 4;
+        fixed[13] = self.flags.0;
+        fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
+        fixed[16..].fill(0);
+        let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();

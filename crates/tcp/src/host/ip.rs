@@ -24,6 +24,7 @@ const EXTENSIONS: usize = 8;
 const HOPS: u8 = 64;
 
 /// Reads a packet. Fragments are refused by name: nothing here reassembles.
+#[inline]
 pub(crate) fn parse<'a>(frame: &Frame<'a>) -> Result<Packet<'a>, Reason> {
     match frame.bytes.first().ok_or(Reason::Malformed)? >> 4 {
         4 => parse_v4(frame.bytes),
@@ -32,6 +33,7 @@ pub(crate) fn parse<'a>(frame: &Frame<'a>) -> Result<Packet<'a>, Reason> {
     }
 }
 
+#[inline]
 fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     let header = bytes.first_chunk::<20>().ok_or(Reason::Malformed)?;
     let len = usize::from(header[0] & 15) * 4;
@@ -39,7 +41,7 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     if len < 20 || total < len || total > bytes.len() {
         return Err(Reason::Malformed);
     }
-    if !Sum::default().with(&bytes[..len]).is_valid() {
+    if !Sum::default().with(header).with(&bytes[20..len]).is_valid() {
         return Err(Reason::Checksum);
     }
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
@@ -152,13 +154,14 @@ pub(crate) fn write(
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let total = ((20 + len) as u16).to_be_bytes();
             let id = identification.to_be_bytes();
-            out[..12].copy_from_slice(&[
-                0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, HOPS, protocol.0, 0, 0,
-            ]);
-            out[12..16].copy_from_slice(&source.octets());
-            out[16..20].copy_from_slice(&destination.octets());
-            let sum = Sum::default().with(&out[..20]).finish();
-            out[10..12].copy_from_slice(&sum.to_be_bytes());
+            let mut header = [0; 20];
+            header[..10]
+                .copy_from_slice(&[0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, HOPS, protocol.0]);
+            header[12..16].copy_from_slice(&source.octets());
+            header[16..].copy_from_slice(&destination.octets());
+            let sum = Sum::default().with(&header).finish();
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            out[..20].copy_from_slice(&header);
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let len = (len as u16).to_be_bytes();

@@ -103,18 +103,13 @@ impl<C: Control> Host<C> {
     pub fn input<'a>(&mut self, now: Time, frames: impl IntoIterator<Item = Frame<'a>>) {
         let mut frames = frames.into_iter();
         let mut segments = Burst::new();
-        let mut payloads = ArrayVec::<&[u8], BURST>::new();
+        let mut payloads = Payloads::new();
         loop {
             let mut taken = 0;
             for frame in frames.by_ref().take(BURST) {
                 taken += 1;
-                match self.packet(now, &frame) {
-                    Ok(Some((segment, payload))) => {
-                        segments.push(segment);
-                        payloads.push(payload);
-                    }
-                    Ok(None) => {}
-                    Err(reason) => self.stack.refused[reason as usize] += 1,
+                if let Err(reason) = self.packet(now, &frame, &mut segments, &mut payloads) {
+                    self.stack.refused[reason as usize] += 1;
                 }
             }
             let mut keeper = Keeper { store: &mut self.store, payloads: &payloads };
@@ -128,29 +123,37 @@ impl<C: Control> Host<C> {
         }
     }
 
-    /// Reads one packet. Returns a TCP segment and its payload; everything else is done here.
+    /// Reads one packet. Adds a TCP segment and its payload; everything else is done here.
     fn packet<'a>(
         &mut self,
         now: Time,
         frame: &Frame<'a>,
-    ) -> Result<Option<(Segment<'a>, &'a [u8])>, Reason> {
-        let packet = ip::parse(frame)?;
+        segments: &mut Burst<'a>,
+        payloads: &mut Payloads<'a>,
+    ) -> Result<(), Reason> {
+        let parsed = ip::parse(frame);
+        let packet = parsed.as_ref().map_err(|&reason| reason)?;
         if !self.owns(packet.destination) || !ip::is_unicast(packet.source) {
             return Err(Reason::Address);
         }
         match packet.protocol {
-            Protocol::TCP => segment(&packet, frame).map(Some),
+            Protocol::TCP => {
+                let (segment, payload) = segment(packet, frame)?;
+                segments.push(segment);
+                payloads.push(payload);
+                Ok(())
+            }
             Protocol::ICMP | Protocol::ICMPV6 => {
-                if let Some(quoted) = self.answers.input(&packet)? {
+                if let Some(quoted) = self.answers.input(packet)? {
                     self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
                 }
-                Ok(None)
+                Ok(())
             }
             protocol => {
-                if icmp::may_be_refused(&packet) {
+                if icmp::may_be_refused(packet) {
                     let port = protocol == Protocol::UDP;
                     let refusal = if port { Refusal::Port } else { Refusal::Protocol };
-                    self.answers.refuse(now, &packet, refusal);
+                    self.answers.refuse(now, packet, refusal);
                 }
                 Err(Reason::Protocol)
             }
@@ -214,6 +217,7 @@ impl<C: Control> Host<C> {
 }
 
 /// Finds header and payload of a TCP segment, and verifies its checksum (RFC 9293, MUST-3).
+#[inline]
 fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &'a [u8]), Reason> {
     let fixed = packet.payload.first_chunk::<20>().ok_or(Reason::Malformed)?;
     let len = usize::from(fixed[12] >> 4) * 4;
@@ -237,6 +241,9 @@ impl Store {
         self.sent.clear(&mut streams.sent);
     }
 }
+
+/// Payloads of the segments of a burst.
+type Payloads<'a> = ArrayVec<&'a [u8], BURST>;
 
 /// Copies payloads into the store, as the engine decides.
 struct Keeper<'a> {
