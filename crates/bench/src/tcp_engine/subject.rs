@@ -78,8 +78,12 @@ impl Subject for Tcp {
         while let Some(event) = self.host.event() {
             match event {
                 Event::Flow { flow, .. } => {
+                    // Less than there is room for is all that there is.
                     while let Ok(Read::Bytes(len)) = self.host.read(now, flow, &mut self.room) {
                         answered.bytes += len as u64;
+                        if len < self.room.len() {
+                            break;
+                        }
                     }
                 }
                 Event::Incoming(_) => while self.host.accept(self.listener).is_some() {},
