@@ -21,20 +21,12 @@ impl<C: Control> Stack<C> {
     ) -> Result<(), Reason> {
         let hot = &mut self.flows[slot];
         let ack = head.ack;
-        // RFC 5961, 5.2: at most one largest window old. That is at most 2^30 (RFC 7323, 2.3).
-        let oldest = hot.snd_una - (65_535 << hot.snd_scale());
-        if ack.after(hot.snd_nxt) || ack.before(oldest) {
-            if hot.state == State::SynReceived {
+        if hot.state == State::SynReceived {
+            // RFC 9293, 3.10.7.4, fifth: only an ACK of our SYN opens, any other is answered with RST.
+            if !ack.after(hot.snd_una) || ack.after(hot.snd_nxt) {
                 let reset = Head { seq: ack, flags: Flags::RST, ..Head::default() };
                 let tuple = hot.tuple;
                 self.reply(tuple, reset);
-            } else {
-                self.challenge(now, slot, len > 0);
-            }
-            return Err(Reason::Acknowledgement);
-        }
-        if hot.state == State::SynReceived {
-            if ack == hot.snd_una {
                 return Err(Reason::Acknowledgement);
             }
             hot.snd_una = ack;
@@ -42,6 +34,12 @@ impl<C: Control> Stack<C> {
             keep.acknowledged(slot, ack);
         }
         let hot = &mut self.flows[slot];
+        // RFC 5961, 5.2: at most one largest window old. That is at most 2^30 (RFC 7323, 2.3).
+        let oldest = hot.snd_una - (65_535 << hot.snd_scale());
+        if ack.after(hot.snd_nxt) || ack.before(oldest) {
+            self.challenge(now, slot, len > 0);
+            return Err(Reason::Acknowledgement);
+        }
         if ack.before(hot.snd_una) {
             return Ok(());
         }
