@@ -19,7 +19,7 @@ TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 
 # PROGRAM:PACKAGE
 DEMO=(redis-server:redis-server redis-benchmark:redis-tools nginx:nginx wrk:wrk)
-TEST=(memcached:memcached memcaslap:libmemcached-tools)
+TEST=(memcached:memcached memcaslap:libmemcached-tools ab:apache2-utils)
 CHECKS=(c++:g++ python3:python3 valgrind:valgrind groff:groff-base shellcheck:shellcheck)
 CHECKS_PACKAGES=(python3-venv libevent-dev libuv1-dev)
 

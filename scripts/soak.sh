@@ -4,7 +4,7 @@
 #     MEGAPIPE_SOAK=1000 MEGAPIPE_SEED=seed cargo test --release -p megapipe --test model ENGINE
 # Then 20,000 busy connections, or as many as the hard limit of open files has room for, for SCALE_SECONDS on each engine.
 # Then the TCP in user space: TCP_FLOWS simulated connections with faults and as many without, and against Linux: TCP_MB each of
-# its named transfers, and every case of the matrix.
+# its named transfers, every case of the matrix, and servers under the load generators of others.
 # Usage: COUNT=10000 SEED=1 SCALE_SECONDS=60 TCP_FLOWS=100000 TCP_MB=1000 scripts/soak.sh
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -93,6 +93,19 @@ linux() {
     fi
 }
 
+# Servers on it, and memaslap, wrk and ab; what these printed.
+demonstration() {
+    local log=$LOGS/demonstration.log
+    if MEGAPIPE_DEMONSTRATION=full "$CARGO" test --locked --release -p megapipe-servers --test servers -- \
+        demonstration --show-output --test-threads=1 >"$log" 2>&1; then
+        sed -n 's/^\(test .* \)\{0,1\}\(\(uring\|epoll\), [a-z].*\)$/servers    \2/p; /^SKIPPED/p' "$log"
+    else
+        failed=$((failed + 1))
+        printf 'servers    FAILED; from %s:\n' "$log"
+        grep -A 1 panicked "$log" | head -n 6 || tail -n 6 "$log"
+    fi
+}
+
 printf 'COUNT=%s SEED=%s SCALE_SECONDS=%s TCP_FLOWS=%s TCP_MB=%s\n' "$COUNT" "$SEED" "$SCALE_SECONDS" "$TCP_FLOWS" "$TCP_MB"
 soak uring uring ''
 soak epoll epoll ''
@@ -101,6 +114,7 @@ scale uring
 scale epoll
 simulated
 linux
+demonstration
 if [ "$failed" -gt 0 ]; then
     printf '%d FAILED\n' "$failed"
     exit 1

@@ -2,9 +2,11 @@
 //! on both engines.
 
 mod client;
+mod demonstration;
 mod drain;
 mod echo;
 mod hostile;
+mod http;
 mod kv;
 mod kv_clients;
 mod kv_transcripts;

@@ -33,6 +33,7 @@ pub(crate) struct Server {
 pub(crate) fn serve(engine: &str, service: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(match service {
         "echo" => env!("CARGO_BIN_EXE_megapipe-echo"),
+        "http" => env!("CARGO_BIN_EXE_megapipe-http"),
         _ => env!("CARGO_BIN_EXE_megapipe-kv"),
     });
     command.args(arguments);
