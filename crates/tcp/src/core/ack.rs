@@ -116,8 +116,11 @@ impl<C: Control> Stack<C> {
                 lost = cold.lose_first(mss);
             }
         }
-        if acked > 0 {
+        // A peer that answers, and has taken back the window for what is outstanding, lives.
+        if acked > 0 || hot.snd_edge().before(hot.snd_nxt) {
             cold.progress_at = now;
+        }
+        if acked > 0 {
             // RFC 6298, 5.2 and 5.3.
             cold.rto_at = (!cold.sent.is_empty()).then(|| now.plus(rto));
         }

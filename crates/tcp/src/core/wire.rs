@@ -230,6 +230,29 @@ mod tests {
             prop_assert!(theirs.options_iterator().all(|option| option.is_ok()));
         }
 
+        /// Options of every kind at every place: unknown ones are skipped by their length, what follows the end of
+        /// the list is not read, and an impossible length ends the reading.
+        #[test]
+        fn options_are_found_anywhere(
+            unknown in prop::collection::vec((9u8..=255, 0usize..4), 0..4), nops in 0usize..4, mss: u16,
+        ) {
+            let mut options = vec![NOP; nops];
+            for (kind, len) in unknown {
+                options.extend([kind, len as u8 + 2]);
+                options.resize(options.len() + len, 0xaa);
+            }
+            let known = [&options[..], &[MSS, 4], &mss.to_be_bytes()].concat();
+            let read = |options: &[u8]| {
+                let mut head = Head::default();
+                head.parse_options(options);
+                head.mss
+            };
+            prop_assert_eq!(read(&known), Some(mss));
+            prop_assert_eq!(read(&[&options[..], &[END], &known].concat()), None);
+            prop_assert_eq!(read(&[&options[..], &[200, 0], &known].concat()), None);
+            prop_assert_eq!(read(&[&options[..], &[200, 99], &known].concat()), None);
+        }
+
         /// No options, however broken, do more than end the reading (RFC 9293, MUST-7).
         #[test]
         fn broken_options_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..80)) {

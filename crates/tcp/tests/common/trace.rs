@@ -68,9 +68,14 @@ impl Trace {
 
     /// The peer sends a segment.
     pub(crate) fn send(&mut self, segment: &str) {
-        let bytes = build(segment, self.peer_port);
+        let bytes = self.packet_of_peer(segment);
         let frame = Frame { bytes: &bytes, offload: Offload::default() };
         self.host.input(self.now, [frame]);
+    }
+
+    /// The packet that the peer sends it in.
+    pub(crate) fn packet_of_peer(&self, segment: &str) -> Vec<u8> {
+        build(segment, self.peer_port)
     }
 
     /// What the host sends now, whole packets.

@@ -32,6 +32,9 @@ const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
 
+const MSS: u8 = 2;
+const SCALE: u8 = 3;
+
 fn before(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) < 0
 }
@@ -54,6 +57,8 @@ impl Wire {
             let (a, b) = (from[from.len() - 2..].to_vec(), to[to.len() - 2..].to_vec());
             println!("{now:>12} {a:?}>{b:?} {flags:02x} seq {seq} len {len} ack {ack} win {window}");
         }
+        let options = &tcp[20..payload - view.transport];
+        assert!(flags & SYN != 0 || option(options, MSS).is_none(), "{now}: an MSS option without a SYN");
         let (way, back) = ((from.clone(), to.clone()), (to, from));
         if flags & RST != 0 {
             return;
@@ -65,7 +70,7 @@ impl Wire {
         if flags & SYN != 0 {
             if direction.syn != Some(seq) {
                 *direction = Direction { syn: Some(seq), next: seq.wrapping_add(1), ..Direction::default() };
-                direction.scale = option(&tcp[20..payload - view.transport], 3);
+                direction.scale = option(options, SCALE);
             }
             // Also the same number may begin a later connection: an old SYN that came late.
             direction.edge = None;
