@@ -16,6 +16,8 @@ pub struct Config {
     pub limits: Limits,
     /// Times.
     pub profile: Profile,
+    /// Time to live, or hop limit, of what is sent.
+    pub hop_limit: u8,
     /// Where sequence numbers and timestamps begin.
     pub initial: Initial,
 }
@@ -28,6 +30,7 @@ impl Config {
             capabilities,
             limits: Limits::default(),
             profile: Profile::wan(),
+            hop_limit: 64,
             initial: Initial::Keyed,
         }
     }

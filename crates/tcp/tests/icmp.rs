@@ -4,7 +4,7 @@ mod common;
 use std::net::{IpAddr, SocketAddr};
 
 use common::trace::{Trace, ms};
-use common::{Net, PLAIN, PORT, address};
+use common::{Net, PLAIN, PORT, address, config};
 use etherparse::{
     Icmpv4Slice, Icmpv4Type, Icmpv6Slice, Icmpv6Type, IpNumber, PacketBuilder, SlicedPacket, TransportSlice,
 };
@@ -155,6 +155,47 @@ fn extension_headers() {
     // Nobody listens: an RST, if it was understood.
     assert_eq!((with(60), with(0), with(44)), (1, 1, 0));
     assert_eq!(net.host(0).refused(Reason::Fragment), 1);
+}
+
+/// RFC 1122, 3.2.1.8: options of IPv4 are passed over.
+#[test]
+fn options_of_ip_are_skipped() {
+    let mut net = Net::plain(PLAIN);
+    let mut bytes = Vec::new();
+    let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
+    builder.tcp(1, PORT, 5, 100).syn().write(&mut bytes, &[]).expect("a packet");
+    // A router alert (RFC 2113), and one that nobody knows.
+    for option in [[148, 4, 0, 0], [99, 3, 7, 0]] {
+        let mut longer = bytes.clone();
+        longer.splice(20..20, option);
+        (longer[0], longer[3]) = (0x46, longer[3] + 4);
+        longer[10..12].fill(0);
+        let sum = packet::Sum::default().with(&longer[..24]).finish();
+        longer[10..12].copy_from_slice(&sum.to_be_bytes());
+        // Nobody listens: an RST, if it was understood.
+        assert_eq!(input(&mut net, &longer).len(), 1);
+    }
+}
+
+/// Packets live as long as the program has said, answers to pings, too.
+#[test]
+fn hops_are_configured() {
+    let mut configuration = config(0, PLAIN);
+    configuration.hop_limit = 3;
+    let mut net = Net::new([configuration, config(1, PLAIN)], 1);
+    let builder = |v6_: bool| match v6_ {
+        false => PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64),
+        true => PacketBuilder::ipv6(v6(address(1, true)), v6(address(0, true)), 64),
+    };
+    for v6 in [false, true] {
+        let mut syn = Vec::new();
+        builder(v6).tcp(1, PORT, 5, 100).syn().write(&mut syn, &[]).expect("a packet");
+        let answers = input(&mut net, &syn);
+        assert_eq!(answers[0][if v6 { 7 } else { 8 }], 3);
+    }
+    let mut ping = Vec::new();
+    builder(false).icmpv4_echo_request(1, 1).write(&mut ping, &[]).expect("a packet");
+    assert_eq!(input(&mut net, &ping)[0][8], 3);
 }
 
 /// The host's segment, quoted in an ICMP error.

@@ -26,6 +26,7 @@ pub(crate) struct Answers {
     second: u64,
     errors: u32,
     identification: u16,
+    hops: u8,
 }
 
 /// An ICMP error about a segment of ours.
@@ -43,8 +44,8 @@ pub(crate) enum Refusal {
 }
 
 impl Answers {
-    pub(crate) fn new() -> Answers {
-        Answers { pending: Batch::new(PENDING), second: 0, errors: 0, identification: 0 }
+    pub(crate) fn new(hops: u8) -> Answers {
+        Answers { pending: Batch::new(PENDING), second: 0, errors: 0, identification: 0, hops }
     }
 
     /// Takes an ICMP message. Returns an error about a segment of ours.
@@ -117,7 +118,7 @@ impl Answers {
         let Ok(room) = self.pending.room(header + len) else { return };
         self.identification = self.identification.wrapping_add(1);
         let protocol = if from.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
-        ip::write(room, from, to, protocol, len, self.identification);
+        ip::write(room, from, to, protocol, len, self.identification, self.hops);
         let message = &mut room[header..];
         fill(message);
         message[2..4].fill(0);

@@ -20,8 +20,6 @@ pub(crate) struct Packet<'a> {
 
 /// Extension headers of a packet, at most.
 const EXTENSIONS: usize = 8;
-/// Time to live of what is sent (RFC 9293, MUST-49).
-const HOPS: u8 = 64;
 
 /// Reads a packet. Fragments are refused by name: nothing here reassembles.
 #[inline]
@@ -149,6 +147,7 @@ pub(crate) fn write(
     protocol: Protocol,
     len: usize,
     identification: u16,
+    hops: u8,
 ) {
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -156,7 +155,7 @@ pub(crate) fn write(
             let id = identification.to_be_bytes();
             let mut header = [0; 20];
             header[..10]
-                .copy_from_slice(&[0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, HOPS, protocol.0]);
+                .copy_from_slice(&[0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, hops, protocol.0]);
             header[12..16].copy_from_slice(&source.octets());
             header[16..].copy_from_slice(&destination.octets());
             let sum = Sum::default().with(&header).finish();
@@ -165,7 +164,7 @@ pub(crate) fn write(
         }
         (IpAddr::V6(source), IpAddr::V6(destination)) => {
             let len = (len as u16).to_be_bytes();
-            out[..8].copy_from_slice(&[0x60, 0, 0, 0, len[0], len[1], protocol.0, HOPS]);
+            out[..8].copy_from_slice(&[0x60, 0, 0, 0, len[0], len[1], protocol.0, hops]);
             out[8..24].copy_from_slice(&source.octets());
             out[24..40].copy_from_slice(&destination.octets());
         }

@@ -47,6 +47,7 @@ pub struct Host<C: Control = Reno> {
     /// Flows that found no page to write to.
     starved: Queue,
     identification: u16,
+    hops: u8,
 }
 
 /// The bytes of all flows.
@@ -93,9 +94,10 @@ impl<C: Control> Host<C> {
             },
             addresses: config.addresses,
             capabilities: config.capabilities,
-            answers: Answers::new(),
+            answers: Answers::new(config.hop_limit),
             starved: Queue::new(limits.flows),
             identification: 0,
+            hops: config.hop_limit,
         }
     }
 
@@ -192,6 +194,7 @@ impl<C: Control> Host<C> {
             store: &mut self.store,
             checksum: self.capabilities.checksum,
             identification: &mut self.identification,
+            hops: self.hops,
         };
         let more = self.stack.output(now, room, &mut writer);
         self.tidy();

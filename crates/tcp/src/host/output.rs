@@ -13,6 +13,7 @@ pub(crate) struct Writer<'a> {
     /// Whether the device completes checksums.
     pub(crate) checksum: bool,
     pub(crate) identification: &'a mut u16,
+    pub(crate) hops: u8,
 }
 
 /// Where the checksum is in a TCP header.
@@ -26,7 +27,7 @@ impl Emit for Writer<'_> {
         let data_len = segment.data.len() as usize;
         let room = self.batch.room(ip_len + tcp_len + data_len).map_err(|_| Full)?;
         let len = tcp_len + data_len;
-        ip::write(room, source, destination, Protocol::TCP, len, *self.identification);
+        ip::write(room, source, destination, Protocol::TCP, len, *self.identification, self.hops);
         let pieces = data_len.checked_div(usize::from(segment.size)).unwrap_or(0) + 1;
         *self.identification = self.identification.wrapping_add(pieces as u16);
         let tcp = &mut room[ip_len..];
