@@ -242,11 +242,7 @@ mod tests {
                 options.resize(options.len() + len, 0xaa);
             }
             let known = [&options[..], &[MSS, 4], &mss.to_be_bytes()].concat();
-            let read = |options: &[u8]| {
-                let mut head = Head::default();
-                head.parse_options(options);
-                head.mss
-            };
+            let read = |options: &[u8]| Head::default().with_options(options).mss;
             prop_assert_eq!(read(&known), Some(mss));
             prop_assert_eq!(read(&[&options[..], &[END], &known].concat()), None);
             prop_assert_eq!(read(&[&options[..], &[200, 0], &known].concat()), None);
