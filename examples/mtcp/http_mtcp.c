@@ -19,6 +19,7 @@
 struct connection {
 	char request[1024], header[128];
 	size_t received, header_left, body_at, body_left;
+	int last;
 };
 
 struct server {
@@ -87,6 +88,8 @@ static int serve(struct server *server, int fd, struct connection *c)
 			watch(server, fd, MTCP_EPOLL_CTL_MOD, MTCP_EPOLLOUT);
 			return status < 0 ? -1 : 0;
 		}
+		if (c->last)
+			return -1;
 		room = sizeof(c->request) - 1 - c->received;
 		n = mtcp_read(server->mctx, fd, c->request + c->received, room);
 		if (n < 0 && errno == EAGAIN) {
@@ -101,6 +104,7 @@ static int serve(struct server *server, int fd, struct connection *c)
 			c->body_left = strtoul(c->request + strcspn(c->request, "/") + 1, NULL, 10);
 			c->header_left = snprintf(c->header, sizeof(c->header),
 				"HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", c->body_left);
+			c->last = strstr(c->request, " HTTP/1.0\r\n") != NULL;
 			c->body_at = c->received = 0;
 		}
 	}

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,6 +21,7 @@
 struct connection {
 	char request[1024], header[128];
 	size_t received, header_left, body_at, body_left;
+	int last;
 };
 
 struct server {
@@ -87,6 +89,8 @@ static int serve(struct server *server, int fd, struct connection *c)
 			watch(server, fd, EPOLL_CTL_MOD, EPOLLOUT);
 			return status < 0 ? -1 : 0;
 		}
+		if (c->last)
+			return -1;
 		room = sizeof(c->request) - 1 - c->received;
 		n = read(fd, c->request + c->received, room);
 		if (n < 0 && errno == EAGAIN) {
@@ -101,6 +105,7 @@ static int serve(struct server *server, int fd, struct connection *c)
 			c->body_left = strtoul(c->request + strcspn(c->request, "/") + 1, NULL, 10);
 			c->header_left = snprintf(c->header, sizeof(c->header),
 				"HTTP/1.1 200 OK\r\nContent-Length: %zu\r\n\r\n", c->body_left);
+			c->last = strstr(c->request, " HTTP/1.0\r\n") != NULL;
 			c->body_at = c->received = 0;
 		}
 	}
@@ -133,6 +138,7 @@ static void *run(void *cpu)
 	server.listener = socket(AF_INET, SOCK_STREAM, 0);
 	fcntl(server.listener, F_SETFL, O_NONBLOCK);
 	setsockopt(server.listener, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+	setsockopt(server.listener, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 	if (bind(server.listener, (struct sockaddr *)&addr, sizeof(addr)) != 0 ||
 	    listen(server.listener, 1024) != 0)
 		return perror("listen"), exit(1), NULL;
@@ -161,6 +167,7 @@ int main(int argc, char **argv)
 	if (count < 1 || count > THREADS)
 		return 1;
 	signal(SIGINT, stop);
+	signal(SIGPIPE, SIG_IGN);
 	for (long i = 0; i < count; i++)
 		pthread_create(&threads[i], NULL, run, (void *)i);
 	for (int i = 0; i < count; i++)

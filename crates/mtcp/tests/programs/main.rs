@@ -91,6 +91,11 @@ fn linux_clients_of_a_server() {
         Ok(curl) => assert_eq!(String::from_utf8_lossy(&curl.stdout), "100000", "{curl:?}"),
         Err(error) => println!("SKIPPED curl: {error}"),
     }
+    let mut last = connect(80);
+    write!(last, "GET /9 HTTP/1.0\r\n\r\n").expect("written");
+    let mut answer = Vec::new();
+    last.read_to_end(&mut answer).expect("the end of the stream");
+    assert!(answer.ends_with(b"\r\n\r\nhello\n\0\0\0"));
     // A connection is open meanwhile.
     let _open = connect(80);
     server.interrupt();
