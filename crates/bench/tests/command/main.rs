@@ -94,7 +94,7 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
     let mut run = files.bench_and_plot("rpc");
     run.args(["--engines", "epoll-shared,epoll-reuseport"])
         .args(["--transactions", "1,10", "--connections", "8"])
-        .args(["--seconds", "0.05", "--rounds", "2"]);
+        .args(["--seconds", "0.3", "--rounds", "2"]);
     let table = table(&mut run);
 
     let records = records::<Record>(&files.json);

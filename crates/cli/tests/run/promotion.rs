@@ -242,11 +242,10 @@ fn a_monitor_of_the_users_own_is_started() {
     if root {
         command.uid(user).gid(user);
     }
-    let ended = output(&mut command);
-    let monitor = EndOf(runtime.join("megapipe/monitor.sock"));
-    let said = text(&ended.stderr);
-    assert!(promoted(&said, 2) >= 1, "{said}");
-    drop(monitor);
+    let _monitor = EndOf(runtime.join("megapipe/monitor.sock"));
+    // The first may be over before the monitor is up.
+    let said: Vec<String> = (0..RUNS).map(|_| text(&output(&mut command).stderr)).collect();
+    assert!(said.iter().any(|said| promoted(said, 2) >= 1), "{said:?}");
 }
 
 /// Ends the monitor at a socket, which outlives what started it.
