@@ -26,6 +26,7 @@ testkit::one_test_per_engine!(
     a_channel_that_is_dropped_sends_what_was_written
     a_dropped_channel_resets_a_peer_that_does_not_read
     deadlines_end_sleeps_and_cost_no_spinning
+    answers_carry_the_acknowledgements
     a_descriptor_is_refused
     two_stacks_share_the_clients
 );
@@ -297,6 +298,31 @@ fn deadlines_end_sleeps_and_cost_no_spinning(fixture: &mut Fixture) -> Verdict {
     let packets = silent.receive(&mut received).expect("a link");
     assert!((3..=6).contains(&packets), "{packets} packets");
     assert!(turns <= 50, "{turns} turns");
+    Ok(())
+}
+
+/// More requests wait than one batch of packets holds, and each is answered in one packet: none is
+/// acknowledged before the program had its turn.
+fn answers_carry_the_acknowledgements(fixture: &mut Fixture) -> Verdict {
+    const CLIENTS: usize = 150;
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let pairs: Vec<(Handle, TcpStream)> = (0..CLIENTS).map(|_| connected_peer(&mut driver)).collect();
+    for (ours, peer) in &pairs {
+        driver.read_stream(*ours).expect("reading");
+        let mut peer: &TcpStream = peer;
+        peer.write_all(b"request").expect("room in the socket");
+    }
+    let before = driver.stats().packets_sent;
+    for _ in 0..CLIENTS {
+        let completion = driver.next();
+        assert!(matches!(completion.event, Event::Read { result: Ok(7), .. }), "{completion:?}");
+        driver.write_quiet(completion.handle, b"answer".to_vec()).expect("room in the queue");
+    }
+    driver.expect_silence();
+    assert_eq!(driver.stats().packets_sent - before, CLIENTS as u64);
     Ok(())
 }
 

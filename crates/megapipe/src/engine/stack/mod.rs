@@ -392,7 +392,10 @@ impl Beside for Stacks {
         for port in &mut self.ports {
             again |= port.note_raised(view);
         }
-        if again || self.ports.iter().any(|port| port.host.deadline().is_some_and(|at| at <= self.clock())) {
+        let now = self.clock();
+        again |= self.ports.iter().any(|port| port.host.deadline().is_some_and(|at| at <= now));
+        // With results, packets would leave before the answers that can carry their acknowledgements.
+        if again && !view.has_results() {
             self.pump(&mut view.of_stacks());
         }
         result
