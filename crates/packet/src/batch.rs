@@ -3,6 +3,9 @@
 /// Frames that one batch holds at most.
 pub const BATCH_FRAMES: usize = 64;
 
+/// Bytes in front of each frame, for a device's own header: one call moves both.
+pub(crate) const HEADROOM: usize = 16;
+
 /// State of a packet's transport checksum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
@@ -53,6 +56,7 @@ impl std::error::Error for Full {}
 
 #[derive(Clone, Copy)]
 struct Entry {
+    /// Behind [`HEADROOM`] bytes.
     at: usize,
     len: usize,
     offload: Offload,
@@ -107,6 +111,14 @@ impl Batch {
         self.entries.get(self.first).map(|entry| self.frame_of(entry))
     }
 
+    /// The oldest frame behind a header that is written there.
+    pub(crate) fn first_behind<const HEADER: usize>(&mut self, header: [u8; HEADER]) -> Option<&[u8]> {
+        const { assert!(HEADER <= HEADROOM) }
+        let &Entry { at, len, .. } = self.entries.get(self.first)?;
+        self.memory[at - HEADER..at].copy_from_slice(&header);
+        Some(&self.memory[at - HEADER..at + len])
+    }
+
     /// Removes the oldest frame, once a device has sent it.
     pub fn remove_first(&mut self) {
         if !self.is_empty() {
@@ -119,17 +131,25 @@ impl Batch {
 
     /// Room for a frame of up to `len` bytes, to be filled and then [committed](Batch::commit).
     pub fn room(&mut self, len: usize) -> Result<&mut [u8], Full> {
-        if self.entries.len() >= BATCH_FRAMES || self.memory.len() - self.used < len {
+        self.room_behind::<0>(len)
+    }
+
+    /// As [`room`](Batch::room), with the last `HEADER` bytes of the headroom in front.
+    pub(crate) fn room_behind<const HEADER: usize>(&mut self, len: usize) -> Result<&mut [u8], Full> {
+        const { assert!(HEADER <= HEADROOM) }
+        let at = self.used + HEADROOM;
+        if self.entries.len() >= BATCH_FRAMES || self.memory.len() < at + len {
             return Err(Full);
         }
-        Ok(&mut self.memory[self.used..self.used + len])
+        Ok(&mut self.memory[at - HEADER..at + len])
     }
 
     /// Adds the first `len` bytes of the last [room](Batch::room) as a frame.
     pub fn commit(&mut self, len: usize, offload: Offload) {
-        let len = len.min(self.memory.len() - self.used);
-        self.entries.push(Entry { at: self.used, len, offload });
-        self.used += len;
+        let at = self.used + HEADROOM;
+        let len = len.min(self.memory.len().saturating_sub(at));
+        self.entries.push(Entry { at, len, offload });
+        self.used = (at + len).next_multiple_of(HEADROOM);
     }
 
     /// Adds a copy of a frame.

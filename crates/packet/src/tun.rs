@@ -6,14 +6,16 @@
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::{Batch, Capabilities, Device, sys, vnet};
+use rustix::io::Errno;
+
+use crate::{Batch, Capabilities, Device, Offload, sys, vnet};
 
 /// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
 const FRAME_MAX: usize = 65_535 + 40;
@@ -181,18 +183,17 @@ impl Device for Tun {
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
         let longest = if self.offloads { FRAME_MAX } else { usize::from(self.mtu) };
         let mut count = 0;
-        while let Ok(room) = batch.room(longest) {
-            let mut header = [0; vnet::LEN];
-            let read = self.file.read_vectored(&mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)]);
-            match read {
+        while let Ok(room) = batch.room_behind::<{ vnet::LEN }>(longest) {
+            match rustix::io::read(&self.file, &mut *room) {
                 Ok(len) if len > vnet::LEN => {
-                    batch.commit(len - vnet::LEN, vnet::decode(header));
+                    let offload =
+                        room.first_chunk().map_or(Offload::default(), |header| vnet::decode(*header));
+                    batch.commit(len - vnet::LEN, offload);
                     count += 1;
                 }
-                Ok(_) => break,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Ok(_) | Err(Errno::WOULDBLOCK) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(count)
@@ -202,13 +203,13 @@ impl Device for Tun {
         let mut count = 0;
         while let Some(frame) = batch.first() {
             let header = vnet::encode(frame.bytes, frame.offload);
-            match self.file.write_vectored(&[IoSlice::new(&header), IoSlice::new(frame.bytes)]) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            let Some(bytes) = batch.first_behind(header) else { break };
+            match rustix::io::write(&self.file, bytes) {
+                Err(Errno::WOULDBLOCK) => break,
+                Err(Errno::INTR) => continue,
                 // The kernel refuses this packet, not the device: it is lost.
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(error) => return Err(error),
-                Ok(_) => {}
+                Ok(_) | Err(Errno::INVAL) => {}
+                Err(error) => return Err(error.into()),
             }
             batch.remove_first();
             count += 1;
