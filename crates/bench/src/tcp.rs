@@ -215,7 +215,8 @@ impl Row {
     /// That the server has to expect.
     fn connections(self) -> usize {
         match self.work() {
-            Work::Echo { connections, .. } => connections * 2,
+            Work::Echo { connections, .. } if self.has_two_clients() => connections * 2,
+            Work::Echo { connections, .. } => connections,
             _ => 1024,
         }
     }

@@ -113,6 +113,10 @@ impl Worker {
         let limits = &mut stack.config().limits;
         limits.flows = limits.flows.max(self.connections + 64);
         limits.active = limits.active.max(self.connections.min(4096));
+        if self.service != Service::Echo {
+            // As the kernel gives a stream that can use it.
+            (limits.receive_buffer, limits.send_buffer) = (BULK_WINDOW, BULK_WINDOW);
+        }
         let config = match self.service {
             Service::Echo => config(SIZE, self.connections),
             _ => Config { read_buffers: 64, buffer_size: BULK_BUFFER, ..Config::default() },
@@ -198,6 +202,9 @@ fn take(channel: &mut Channel, handle: Handle, event: Event) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// Bytes that a stream may have on its way, in bulk.
+const BULK_WINDOW: u32 = 1 << 20;
 
 /// Bytes of a buffer for bulk.
 const BULK_BUFFER: u32 = 64 << 10;
