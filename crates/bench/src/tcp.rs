@@ -379,8 +379,13 @@ impl Turn<'_> {
         }))
     }
 
-    /// Lets the load run for the window, after a quarter of it.
+    /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
+    /// link may lose the first SYN, which is repeated after a second.
     fn observe(&self, server: &mut Server, load: &Load) -> Result<(Sample, Sample), Failure> {
+        let end = Instant::now() + PATIENCE;
+        while load.done() == 0 && load.is_running() && Instant::now() < end {
+            self.pause(STEP / 10)?;
+        }
         self.pause(self.plan.window / 4)?;
         let begin = Sample::take(self.side, server, load)?;
         self.pause(self.plan.window)?;

@@ -73,6 +73,11 @@ impl Load {
         self.shared.failures.load(Ordering::Relaxed)
     }
 
+    /// Whether no thread has ended by itself.
+    pub(super) fn is_running(&self) -> bool {
+        !self.threads.iter().any(JoinHandle::is_finished)
+    }
+
     /// CPU time of all its threads.
     pub(super) fn cpu(&self) -> io::Result<Duration> {
         self.threads.iter().map(crate::clock::of_thread).sum()
