@@ -22,10 +22,11 @@ mod segments;
 mod smol;
 mod subject;
 pub mod table;
+mod threads;
 
 pub use idle::{IDLE_VERB, IdleError, Resident, hold};
 
-use record::{Absent, Flows, Header, Idle, Record, Segment};
+use record::{Absent, Flows, Header, Idle, Record, Segment, Threads};
 use segments::Bench;
 use smol::Smoltcp;
 use subject::Tcp;
@@ -38,19 +39,22 @@ pub enum Figure {
     Segment,
     /// The same among many connections, in bursts.
     Flows,
+    /// One thread and two, which share nothing.
+    Threads,
     /// Memory of idle connections of a channel.
     Idle,
 }
 
 impl Figure {
     /// All.
-    pub const ALL: &[Figure] = &[Figure::Segment, Figure::Flows, Figure::Idle];
+    pub const ALL: &[Figure] = &[Figure::Segment, Figure::Flows, Figure::Threads, Figure::Idle];
 
     /// The name users write and records carry.
     pub fn name(self) -> &'static str {
         match self {
             Figure::Segment => "segment",
             Figure::Flows => "flows",
+            Figure::Threads => "threads",
             Figure::Idle => "idle",
         }
     }
@@ -129,7 +133,7 @@ impl Plan {
     pub fn measurements(&self) -> usize {
         let of = |figure| match figure {
             Figure::Segment => self.payloads.len() * self.checksums.len(),
-            Figure::Flows | Figure::Idle => 1,
+            Figure::Flows | Figure::Threads | Figure::Idle => 1,
         };
         self.rounds as usize * self.figures.iter().map(|&figure| of(figure)).sum::<usize>()
     }
@@ -166,6 +170,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
 enum Case {
     Segment(usize, Checksums),
     Flows,
+    Threads,
     Idle,
 }
 
@@ -176,6 +181,7 @@ fn cases(plan: &Plan, figure: Figure) -> Vec<Case> {
             plan.payloads.iter().flat_map(of).collect()
         }
         Figure::Flows => vec![Case::Flows],
+        Figure::Threads => vec![Case::Threads],
         Figure::Idle => vec![Case::Idle],
     }
 }
@@ -187,6 +193,7 @@ impl Case {
                 format!("segments of {payload} B, checksums: {}", checksums.name())
             }
             Case::Flows => "many connections".to_owned(),
+            Case::Threads => "one thread and two".to_owned(),
             Case::Idle => "idle connections".to_owned(),
         }
     }
@@ -197,6 +204,7 @@ impl Case {
                 segment(plan, round, payload, checksums).map(Record::Segment)
             }
             Case::Flows => flows(plan, round).map(Record::Flows),
+            Case::Threads => threads(plan, round).map(Record::Threads),
             Case::Idle => idle(plan, round).map(Record::Idle),
         }
     }
@@ -224,6 +232,23 @@ fn flows(plan: &Plan, round: u32) -> Result<Flows, String> {
     let (hot_ns, random_ns) = alternate(round, || few.measure(window), || all.measure(window))?;
     let flows = plan.flows.next_power_of_two();
     Ok(Flows { round, payload, flows, burst, single_ns, hot_ns, random_ns, ratio: random_ns / hot_ns })
+}
+
+/// One thread and two, each first in every other round.
+fn threads(plan: &Plan, round: u32) -> Result<Threads, String> {
+    let cpus = plan.cpus.as_slice();
+    if cpus.len() < 2 {
+        return Err("it takes two CPUs".to_owned());
+    }
+    let measure = |count| threads::measure(&cpus[..count], plan.window);
+    let (one, two) = alternate(round, || measure(1), || measure(2))?;
+    Ok(Threads {
+        round,
+        one_per_s: one.per_s,
+        two_per_s: two.per_s,
+        ratio: two.per_s / one.per_s,
+        cpu_ratio: two.per_cpu_s / one.per_cpu_s,
+    })
 }
 
 fn idle(plan: &Plan, round: u32) -> Result<Idle, String> {

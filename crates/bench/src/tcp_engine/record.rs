@@ -16,6 +16,8 @@ pub enum Record {
     Segment(Segment),
     /// Many connections, and a few.
     Flows(Flows),
+    /// One thread and two.
+    Threads(Threads),
     /// Idle connections of a channel.
     Idle(Idle),
     /// A figure that could not be measured.
@@ -75,6 +77,22 @@ pub struct Flows {
     pub random_ns: f64,
     /// All over the few.
     pub ratio: f64,
+}
+
+/// Transactions of 64 B between two hosts over a link in memory: by one thread, and by two on two CPUs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Threads {
+    /// Counted from 1.
+    pub round: u32,
+    /// Transactions a second of one thread.
+    pub one_per_s: f64,
+    /// Of two.
+    pub two_per_s: f64,
+    /// Two over one.
+    pub ratio: f64,
+    /// The same for transactions in a second of CPU time, summed over the threads: without what other
+    /// processes took from either.
+    pub cpu_ratio: f64,
 }
 
 /// Resident memory of a process with idle connections, each of which was used once and has its read pending.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::Checksums;
-use super::record::{Flows, Idle, Record, Segment};
+use super::record::{Flows, Idle, Record, Segment, Threads};
 use crate::summary::Spread;
 use crate::table::{align, with_columns};
 
@@ -78,6 +78,15 @@ fn rows(records: &[Record]) -> Vec<Row> {
         let ratio = of(|one| one.random_ns / one.single_ns);
         row(format!("{count} / 1 connection"), "", 3, "", ratio);
     }
+    let threads: Vec<&Threads> = records
+        .iter()
+        .filter_map(|record| if let Record::Threads(threads) = record { Some(threads) } else { None })
+        .collect();
+    let of = |value: fn(&Threads) -> f64| threads.iter().map(|one| value(one)).collect();
+    row("transactions of one thread".to_owned(), "1/s", 0, "", of(|one| one.one_per_s));
+    row("transactions of two threads".to_owned(), "1/s", 0, "", of(|one| one.two_per_s));
+    row("two threads / one".to_owned(), "", 3, "1.8", of(|one| one.ratio));
+    row("two threads / one, by CPU time".to_owned(), "", 3, "", of(|one| one.cpu_ratio));
     let idle: Vec<&Idle> = records
         .iter()
         .filter_map(|record| if let Record::Idle(idle) = record { Some(idle) } else { None })
@@ -93,8 +102,9 @@ fn rows(records: &[Record]) -> Vec<Row> {
 
 const LEGEND: &str = "\
 Medians over the rounds. ns CPU: for a segment that arrives, is read by the program and is acknowledged, each by an ACK of
-its own. Connections of bursts come in an order without pattern. Idle: resident memory of a process with a channel whose
-connections were used once and have their read pending, all of it and what came after the channel and its stack were made.
+its own. Connections of bursts come in an order without pattern. Transactions: 64 B there and back between two hosts of
+each thread, over a link in memory. Idle: resident memory of a process with a channel whose connections were used once and
+have their read pending, all of it, and what came after the channel and its stack were made.
 ";
 
 #[cfg(test)]

@@ -10,6 +10,10 @@ fn a_run_leaves_a_header_and_a_record_per_case_and_round() {
     let mut run = files.bench("tcp-engine");
     run.args(["--payloads", "1,1448", "--flows", "2000", "--connections", "1000"]);
     run.args(["--seconds", "0.05", "--rounds", "2"]);
+    let two_cpus = std::thread::available_parallelism().map_or(1, usize::from) > 1;
+    if !two_cpus {
+        run.args(["--figures", "segment,flows,idle"]);
+    }
     let table = table(&mut run);
     let records = records::<Record>(&files.json);
     assert_eq!(records[0]["scenario"], "tcp-engine");
@@ -21,6 +25,11 @@ fn a_run_leaves_a_header_and_a_record_per_case_and_round() {
     assert_eq!(flows[0]["flows"], 2048);
     for record in segments.iter().chain(&flows) {
         assert!(record["ratio"].as_f64().unwrap() > 0.0, "{record}");
+    }
+    let threads = of_kind(&records, "threads");
+    assert_eq!(threads.len(), if two_cpus { 2 } else { 0 });
+    for record in &threads {
+        assert!(record["cpu_ratio"].as_f64().unwrap() > 0.0, "{record}");
     }
     let idle = of_kind(&records, "idle");
     assert_eq!(idle.len(), 2);

@@ -17,8 +17,8 @@ use super::report::{Report, View};
 
 #[derive(Args)]
 pub(super) struct TcpEngine {
-    /// What to measure: segment (one connection, beside smoltcp), flows (many connections), idle (memory)
-    /// [default: all]
+    /// What to measure: segment (one connection, beside smoltcp), flows (many connections), threads (one
+    /// and two), idle (memory) [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Figure::ALL, Figure::name))]
     figures: Vec<Figure>,
     /// Bytes of a segment; flows has the first
@@ -78,7 +78,7 @@ impl TcpEngine {
             flows: self.flows,
             burst: BURST,
             connections: self.connections,
-            cpus: up_to_two_cpus(self.cpus.as_ref(), allowed, "what takes one")?,
+            cpus: up_to_two_cpus(self.cpus.as_ref(), allowed, "one thread")?,
             window: self.extent.seconds,
             rounds: self.extent.rounds,
         })
