@@ -46,6 +46,7 @@ fi
 check documentation documentation
 check "lock file of fuzz/" fuzz_lock
 check "list of decisions" decisions
+check "requirements of RFC 9293" scripts/requirements.sh
 
 if "$CARGO" deny --version >/dev/null 2>&1; then
     # Advisories need a database from the network and are looked at apart: `cargo deny check advisories`.

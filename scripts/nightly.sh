@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/provision.sh
 
-PARTS=${PARTS:-loom miri model planted fuzz soak test-kernels deb tarball test-systemd test-fresh advisories msrv}
+PARTS=${PARTS:-loom miri model planted fuzz soak test-kernels deb tarball test-systemd test-fresh requirements advisories msrv}
 LOGS=target/nightly-logs
 
 skip() {
@@ -43,6 +43,7 @@ part() {
         command -v dh >/dev/null || skip deb 'no debhelper (apt-get install debhelper)'
         make --no-print-directory deb && scripts/deb-test.sh
         ;;
+    requirements) scripts/requirements.sh ;;
     tarball) make --no-print-directory tarball && scripts/tarball-test.sh ;;
     miri)
         "$CARGO" +nightly miri --version >/dev/null 2>&1 ||

@@ -16,6 +16,8 @@ pub struct Config {
     pub limits: Limits,
     /// Times.
     pub profile: Profile,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2
+    //# Time to Live (TTL): The TTL value used to send TCP segments MUST be configurable (MUST-49).
     /// Time to live, or hop limit, of what is sent.
     pub hop_limit: u8,
     /// Where sequence numbers and timestamps begin.
@@ -116,12 +118,17 @@ pub struct Profile {
     pub rto_min: Duration,
     /// Largest one; at least 60 s (RFC 6298, 2.5).
     pub rto_max: Duration,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
+    //# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed;
+    //# in particular, the delay MUST be less than 0.5 seconds (MUST-40).
     /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s);
     /// zero acknowledges every segment.
     pub delayed_ack: Duration,
     /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
     /// start, and a delay costs it a round trip. At most 7; 0 delays from the first one on.
     pub quick_acks: u8,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# The value of R2 SHOULD correspond to at least 100 seconds (SHLD-11).
     /// How long unacknowledged data is sent again before the connection is given up: R2 of
     /// RFC 9293, 3.8.3, at least 100 s.
     pub give_up: Duration,
@@ -129,6 +136,8 @@ pub struct Profile {
     pub time_wait: Duration,
     /// How long a connection that the program has closed waits for the peer to close, too.
     pub fin_wait: Duration,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# This interval MUST be configurable (MUST-27) and MUST default to no less than two hours (MUST-28).
     /// Silence before the first keep-alive probe (RFC 9293, MUST-28: at least two hours by
     /// default), on connections that ask for it.
     pub keep_alive: Duration,

@@ -25,6 +25,9 @@ pub trait Control {
     fn timed_out(&self, window: &mut Window, flight: u32, mss: u32, again: bool);
 }
 
+//= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+//# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion avoidance,
+//# and exponential backoff of RTO to avoid creating congestion collapse conditions (MUST-19).
 /// Reno (RFC 5681), with appropriate byte counting (RFC 3465) and the initial window of RFC 6928.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reno;

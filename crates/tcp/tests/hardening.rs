@@ -16,6 +16,17 @@ fn state(trace: &Trace, flow: Flow) -> State {
 /// outside it is dropped.
 #[test]
 fn forged_resets() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number
+    //# (RCV.NXT), then TCP endpoints MUST reset the connection in the manner prescribed below according to
+    //# the connection state.
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# 3) If the RST bit is set and the sequence number does not exactly match the next expected sequence
+    //# value, yet is within the current receive window, TCP endpoints MUST send an acknowledgment (challenge
+    //# ACK):
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# After sending the challenge ACK, TCP endpoints MUST drop the unacceptable segment and stop processing
+    //# the incoming packet further.
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     trace.send("R 2:2(0)");
     trace.expect(&[". 1:1(0) ack 1"]);
@@ -43,6 +54,11 @@ fn connecting(change: impl FnOnce(&mut Config)) -> (Trace, Flow) {
 /// has the window that every segment has: one of 0 would stop the peer.
 #[test]
 fn forged_resets_in_every_state() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5
+    //# A TCP implementation MUST support simultaneous open attempts (MUST- 10).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5
+    //# Note that a TCP implementation MUST keep track of whether a connection has reached SYN-RECEIVED state
+    //# as the result of a passive OPEN or an active OPEN (MUST-11).
     let close = |trace: &mut Trace, flow: Flow| {
         let now = trace.now;
         trace.host.shutdown(now, flow);
@@ -167,6 +183,18 @@ fn what_comes_with_a_syn_ack() {
 /// challenged; section 7: not without limit.
 #[test]
 fn forged_syns_and_acknowledgements() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# RFC 5961 recommends that in these synchronized states, if the SYN bit is set, irrespective of the
+    //# sequence number, TCP endpoints MUST send a "challenge ACK" to the remote peer:
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# o After sending the acknowledgment, TCP implementations MUST drop the unacceptable segment and stop
+    //# processing further.
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# TCP stacks that implement RFC 5961 MUST add an input check that the ACK value is acceptable only if it
+    //# is in the range of ((SND.UNA - MAX.SND.WND) =< SEG.ACK =< SND.NXT).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# All incoming segments whose ACK value doesn't satisfy the above condition MUST be discarded and an ACK
+    //# sent back.
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     for forged in ["S 1:1(0)", "S 5000:5000(0)", ". 1:1(0) ack 2", ". 1:1(0) ack 4294000000"] {
         trace.send(forged);
@@ -188,6 +216,8 @@ fn forged_syns_and_acknowledgements() {
 /// without timestamps is dropped.
 #[test]
 fn old_timestamps() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# A TCP implementation MUST be able to receive a TCP Option in any segment (MUST-5).
     let (mut trace, _) = {
         let mut trace = Trace::new(|_| {});
         let listener = trace.listen();
@@ -230,6 +260,9 @@ fn time_wait() -> [(Trace, Flow); 2] {
 /// it.
 #[test]
 fn time_wait_lasts() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+    //# When a connection is closed actively, it MUST linger in the TIME-WAIT state for a time 2xMSL (Maximum
+    //# Segment Lifetime) (MUST-13).
     for (mut trace, _) in time_wait() {
         trace.pass(Duration::from_secs(50));
         for silent in ["R 2:2(0)", "R 3:3(0)", "R 90000:90000(0)", ". 2:2(0) ack 2", "F 2:2(0)"] {
@@ -257,6 +290,10 @@ fn time_wait_lasts() {
 /// connection, with numbers above the old ones; an old one does not.
 #[test]
 fn time_wait_is_reused() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+    //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented since
+    //# Timestamp Options are commonly used, and using them to reduce TIME-WAIT provides benefits for busy
+    //# Internet servers (SHLD-4).
     for (mut trace, flow) in time_wait() {
         trace.send("S -10:-10(0) win 65535 <mss 1000>");
         trace.expect(&[". 2:2(0) ack 2"]);
@@ -272,6 +309,21 @@ fn time_wait_is_reused() {
 /// answer keeps the connection, silence ends it.
 #[test]
 fn keep_alive() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# If keep-alives are included, the application MUST be able to turn them on or off for each TCP
+    //# connection (MUST-24), and they MUST default to off (MUST-25).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or acknowledgment
+    //# packets have been received for the connection within an interval (MUST-26).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# This interval MUST be configurable (MUST-27) and MUST default to no less than two hours (MUST-28).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# Consequently, if a keep-alive mechanism is implemented it MUST NOT interpret failure to respond to any
+    //# specific probe as a dead connection (MUST-29).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# An implementation SHOULD send a keep-alive segment with no data (SHLD-12); however, it MAY be
+    //# configurable to send a keep-alive segment containing one garbage octet (MAY-6), for compatibility with
+    //# erroneous TCP implementations.
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     trace.pass(Duration::from_secs(10_000));
     let now = trace.now;
@@ -290,6 +342,10 @@ fn keep_alive() {
 /// RFC 9293, 3.6.1 (SHLD-3): a close over unread bytes, and bytes after a close, reset.
 #[test]
 fn bytes_that_nobody_reads() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+    //# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or if
+    //# new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show that data
+    //# was lost (SHLD-3).
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     trace.send("P. 1:11(10) ack 1");
     trace.expect(&[". 1:1(0) ack 11"]);

@@ -86,6 +86,14 @@ fn datagrams_are_refused() {
 /// What is not a whole packet for this host is dropped, and counted by its reason.
 #[test]
 fn refused_by_name() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
+    //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP layer
+    //# [(MUST-63)] (see | Section 3.2.1.3).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
+    //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
+    //# broadcast or multicast address [(MUST-57)].
     let mut net = Net::plain(PLAIN);
     let mut good = Vec::new();
     let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
@@ -122,6 +130,9 @@ fn refused_by_name() {
 /// and nobody can be reached at one, at a group or at port 0.
 #[test]
 fn addresses_of_nobody() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# A TCP implementation MUST reject as an error a local OPEN call for an invalid remote IP address (e.g.,
+    //# a broadcast or multicast address) (MUST-46).
     let mut net = Net::plain(PLAIN);
     let mapped = std::net::Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped();
     let mut bytes = Vec::new();
@@ -160,6 +171,9 @@ fn extension_headers() {
 /// RFC 1122, 3.2.1.8: options of IPv4 are passed over.
 #[test]
 fn options_of_ip_are_skipped() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2
+    //# When received options are passed up to TCP from the IP layer, a TCP implementation MUST ignore options
+    //# that it does not understand (MUST- 50).
     let mut net = Net::plain(PLAIN);
     let mut bytes = Vec::new();
     let builder = PacketBuilder::ipv4(v4(address(1, false)), v4(address(0, false)), 64);
@@ -180,6 +194,8 @@ fn options_of_ip_are_skipped() {
 /// Packets live as long as the program has said, answers to pings, too.
 #[test]
 fn hops_are_configured() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2
+    //# Time to Live (TTL): The TTL value used to send TCP segments MUST be configurable (MUST-49).
     let mut configuration = config(0, PLAIN);
     configuration.hop_limit = 3;
     let mut net = Net::new([configuration, config(1, PLAIN)], 1);
@@ -215,6 +231,15 @@ fn error(kind: u8, code: u8, mtu: u16, about: &[u8]) -> Vec<u8> {
 /// quotes what is outstanding; a soft one, or any on an open connection, does not.
 #[test]
 fn unreachable() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+    //# TCP implementations MUST act on an ICMP error message passed up from the IP layer, directing it to the
+    //# connection that created the error (MUST-54).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+    //# Source Quench TCP implementations MUST silently discard any received ICMP Source Quench messages
+    //# (MUST-55).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+    //# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT abort
+    //# the connection (MUST-56), and it SHOULD make the information available to the application (SHLD-25).
     let connect = || {
         let mut trace = Trace::new(|_| {});
         let now = trace.now;

@@ -47,6 +47,12 @@ fn handshake_echo_close() {
 /// Many bytes each way at once, larger than every buffer.
 #[test]
 fn a_megabyte_each_way() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# The window size MUST be treated as an unsigned number, or else large window sizes will appear like
+    //# negative windows and TCP will not work (MUST-1).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# It is RECOMMENDED that implementations will reserve 32-bit fields for the send and receive window
+    //# sizes in the connection record and do all window computations with 32 bits (REC- 1).
     for capabilities in [OFFLOADS, PLAIN] {
         let mut net = Net::plain(capabilities);
         let (client, server) = net.connect(true);

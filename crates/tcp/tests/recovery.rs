@@ -24,6 +24,12 @@ fn ten_segments(options: &str) -> (Trace, Flow) {
 /// window is one segment, and an acknowledgement of new data lets it grow.
 #[test]
 fn timeout() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.1
+    //# The RTO MUST be computed according to the algorithm in [10], including Karn's algorithm for taking RTT
+    //# samples (MUST-18).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+    //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
+    //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions (MUST-19).
     let (mut trace, flow) = ten_segments("");
     for wait in [200, 400, 800, 1600] {
         trace.expect_after(ms(wait), &[". 1:1001(1000) ack 1"]);
@@ -58,6 +64,9 @@ fn timeout() {
 /// RFC 6298, 3 (Karn): an acknowledgement of segments of which one was sent twice measures nothing.
 #[test]
 fn ambiguous_round_trips() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.1
+    //# The RTO MUST be computed according to the algorithm in [10], including Karn's algorithm for taking RTT
+    //# samples (MUST-18).
     let (mut trace, flow) = ten_segments("");
     let before = trace.host.info(flow).expect("a flow").round_trip_micros;
     trace.expect_after(ms(200), &[". 1:1001(1000) ack 1"]);
@@ -100,6 +109,10 @@ fn forged_sacks() {
 /// RFC 9293, 3.8.3 (MUST-20): given up after R2, with an RST.
 #[test]
 fn given_up() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# The following procedure MUST be used to handle excessive retransmissions of data segments (MUST-20):
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# The value of R2 SHOULD correspond to at least 100 seconds (SHLD-11).
     let change = |config: &mut tcp::Config| config.profile.give_up = Duration::from_secs(100);
     let (mut trace, flow) = Trace::accepted(change, "");
     write(&mut trace, flow, 100);
@@ -120,6 +133,9 @@ fn given_up() {
 /// once; the congestion window is halved once (RFC 5681, 3.2).
 #[test]
 fn fast_recovery() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+    //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
+    //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions (MUST-19).
     let (mut trace, flow) = ten_segments(",sackOK");
     trace.pass(ms(10));
     trace.send(". 1:1(0) ack 1 <sack 1001:2001>");
@@ -235,6 +251,12 @@ fn peer_takes_sacks_back() {
 /// RFC 6298, 2.1; RFC 9293, MUST-23: a SYN after 1, 2, 4 ... s, for at least three minutes.
 #[test]
 fn syn_without_answer() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# SYN retransmissions MUST be handled in the general way just described for data retransmissions,
+    //# including notification of the application layer.
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# In particular, R2 for a SYN segment MUST be set large enough to provide retransmission of the segment
+    //# for at least 3 minutes (MUST-23).
     let mut trace = Trace::new(|_| {});
     let now = trace.now;
     let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);

@@ -13,6 +13,21 @@ use tcp::{Failure, ListenError, Pattern, Prefix, ReadError, State};
 /// again, and the connection stays open for as long as the peer answers.
 #[test]
 fn shrinking_window() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+    //# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable
+    //# window" (see Section 3.8.6.2.1) to become negative (MUST-34).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+    //# If this happens, the sender SHOULD NOT send new data (SHLD-15), but SHOULD retransmit normally the old
+    //# unacknowledged data between SND.UNA and SND.UNA+SND.WND (SHLD-16).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+    //# The sender MAY also retransmit old data beyond SND.UNA+SND.WND (MAY-7), but SHOULD NOT time out the
+    //# connection if data beyond the right window edge is not acknowledged (SHLD-17).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+    //# If the window shrinks to zero, the TCP implementation MUST probe it in the standard way (described
+    //# below) (MUST-35).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+    //# As long as the receiving TCP peer continues to send acknowledgments in response to the probe segments,
+    //# the sending TCP peer MUST allow the connection to stay open (MUST-37).
     let (mut trace, flow) = Trace::accepted(|config| config.profile.give_up = Duration::from_secs(100), "");
     let now = trace.now;
     assert_eq!(trace.host.write(now, flow, &[0; 5_000]), Ok(5_000));
@@ -39,6 +54,11 @@ fn shrinking_window() {
 /// An RST counts while our window is closed, and with data in it.
 #[test]
 fn reset_at_a_closed_window() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4
+    //# A TCP receiver MUST process the RST and URG fields of all incoming segments, even when the receive
+    //# window is zero (MUST-66).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5.3
+    //# TCP implementations SHOULD allow a received RST segment to include data (SHLD-2).
     let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_buffer = 2_000, "");
     trace.send(". 1:1001(1000) ack 1");
     trace.send(". 1001:2001(1000) ack 1");
@@ -54,6 +74,21 @@ fn reset_at_a_closed_window() {
 /// path gets what the path takes.
 #[test]
 fn largest_segments() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs from
+    //# the default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# If an MSS Option is not received at connection setup, TCP implementations MUST assume a default send
+    //# MSS of 536 (576 - 40) for IPv4 or 1220 (1280 - 60) for IPv6 (MUST-15).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# The maximum size of a segment that a TCP endpoint really sends, the "effective send MSS", MUST be the
+    //# smaller (MUST-16) of the send MSS (that reflects the available reassembly buffer size at the remote
+    //# host, the EMTU_R [19]) and the largest transmission size permitted by the IP layer (EMTU_S [19]):
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# where MMS_R is the maximum size for a transport-layer message that can be received (and reassembled at
+    //# the IP layer) (MUST-67).
     for (options, size) in [("", 536), ("<mss 700>", 700), ("<mss 9000>", 1_000)] {
         let mut trace = Trace::new(|_| {});
         let listener = trace.listen();
@@ -72,6 +107,23 @@ fn largest_segments() {
 /// them; a second time at the same place is an error.
 #[test]
 fn listening_beside_connections() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# Every passive OPEN call either creates a new connection record in LISTEN state, or it returns an
+    //# error; it MUST NOT affect any previously created connection record (MUST-41).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# A TCP implementation that supports multiple concurrent connections MUST provide an OPEN call that will
+    //# functionally allow an application to LISTEN on a port while a connection block with the same local
+    //# port is in SYN-SENT or SYN-RECEIVED state (MUST-42).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# The optional "local IP address" parameter MUST be supported to allow the specification of the local IP
+    //# address (MUST-43).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# If an application on a multihomed host does not specify the local IP address when actively opening a
+    //# TCP connection, then the TCP implementation MUST ask the IP layer to select a local IP address before
+    //# sending the (first) SYN (MUST-44).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# At all other times, a previous segment has either been sent or received on this connection, and TCP
+    //# implementations MUST use the same local address that was used in those previous segments (MUST- 45).
     let other = std::net::IpAddr::from([10, 0, 0, 9]);
     let mut trace = Trace::new(|config| config.addresses.push(Prefix::one(other)));
     let (now, remote) = (trace.now, SocketAddr::new(address(1, false), PEER_PORT));
@@ -96,6 +148,12 @@ fn listening_beside_connections() {
 /// All segments of a burst are taken before the first acknowledgement goes, which is the only one.
 #[test]
 fn a_burst_is_acknowledged_once() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# o In general, the processing of received segments MUST be implemented to aggregate ACK segments
+    //# whenever possible (MUST-58).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# For example, if the TCP endpoint is processing a series of queued segments, it MUST process them all
+    //# before sending any ACK segments (MUST-59).
     let (mut trace, _) = Trace::accepted(|_| {}, "");
     let segments: Vec<Vec<u8>> = (0..10)
         .map(|at| trace.packet_of_peer(&format!(". {}:{}(1000) ack 1", at * 1000 + 1, at * 1000 + 1001)))

@@ -479,6 +479,11 @@ fn flows(default: usize) -> usize {
 
 #[test]
 fn every_flow_ends_with_the_right_bytes() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.2
+    //# This field may be sent in the initial connection request (i.e., in segments with the SYN control bit
+    //# set) and MUST NOT be sent in other segments (MUST- 65).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+    //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left (SHLD-14).
     if let Ok(seed) = env::var("MEGAPIPE_TCP_SEED") {
         let mut world = World::new(seed.parse().expect("a number"), false);
         world.net.wire.loud = true;

@@ -135,6 +135,9 @@ fn peeked_bytes_are_read_again() {
 
 #[test]
 fn connect_echo_half_close_close() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6
+    //# If the local TCP connection is closed by the remote side due to a FIN or RST received from the remote
+    //# side, then the local application MUST be informed whether it closed normally or was aborted (MUST-12).
     let mut pair = Pair::new();
     let (client, server, listener) = pair.connected();
     let (sockets, now) = pair.client();
@@ -168,6 +171,9 @@ fn connect_echo_half_close_close() {
 
 #[test]
 fn refused_and_reset_are_reported_once() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6
+    //# If the local TCP connection is closed by the remote side due to a FIN or RST received from the remote
+    //# side, then the local application MUST be informed whether it closed normally or was aborted (MUST-12).
     let mut pair = Pair::new();
     let (sockets, now) = pair.client();
     let socket = sockets.socket().expect("a socket");

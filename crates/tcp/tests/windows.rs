@@ -39,6 +39,21 @@ fn past_quick_acks(trace: &mut Trace, flow: Flow) -> u32 {
 /// is outstanding, unless the program wants no delay.
 #[test]
 fn nagle() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.4
+    //# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.4
+    //# However, there MUST be a way for an application to disable the Nagle algorithm on an individual
+    //# connection (MUST-17).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+    //# If PUSH flags are not implemented, then the sending TCP peer: (1) MUST NOT buffer data indefinitely
+    //# (MUST-60), and (2) MUST set the PSH bit in the last buffered segment (i.e., when there is no more
+    //# queued data to be sent) (MUST-61).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+    //# The transmitter SHOULD collapse successive bits when it packetizes data, to send the largest possible
+    //# segment (SHLD-27).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+    //# However, a TCP implementation SHOULD send a maximum-sized segment whenever possible (SHLD-28) to
+    //# improve performance (see Section 3.8.6.2.1).
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     write(&mut trace, flow, 10);
     trace.expect(&["P. 1:11(10) ack 1"]);
@@ -58,6 +73,8 @@ fn nagle() {
 /// is not sent, until the override timer expires.
 #[test]
 fn silly_window_of_the_peer() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.2.1
+    //# A TCP implementation MUST include a SWS avoidance algorithm in the sender (MUST-38).
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     write(&mut trace, flow, 3_000);
     trace.expect(&[". 1:1001(1000) ack 1", ". 1001:2001(1000) ack 1", "P. 2001:3001(1000) ack 1"]);
@@ -72,6 +89,15 @@ fn silly_window_of_the_peer() {
 /// for as long as the peer answers.
 #[test]
 fn zero_window() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+    //# Probing of zero (offered) windows MUST be supported (MUST-36).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+    //# As long as the receiving TCP peer continues to send acknowledgments in response to the probe segments,
+    //# the sending TCP peer MUST allow the connection to stay open (MUST-37).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+    //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for the
+    //# retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially the
+    //# interval between successive probes (SHLD-30).
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     write(&mut trace, flow, 1_000);
     trace.expect(&["P. 1:1001(1000) ack 1"]);
@@ -105,6 +131,8 @@ fn fin_waits_for_the_window() {
 /// bytes causes no updates.
 #[test]
 fn silly_window_of_ours() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.2.2
+    //# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
     let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_buffer = 4_000, "");
     for start in [1, 1001, 2001, 3001] {
         trace.send(&format!(". {start}:{}(1000) ack 1", start + 1000));
@@ -125,6 +153,13 @@ fn silly_window_of_ours() {
 /// after 40 ms; at the start of a connection each at once.
 #[test]
 fn delayed_acknowledgement() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
+    //# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed;
+    //# in particular, the delay MUST be less than 0.5 seconds (MUST-40).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
+    //# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
+    //# (where RMSS is the MSS specified by the TCP endpoint receiving the segments to be acknowledged, or the
+    //# default value if not specified) (SHLD-19).
     let (mut trace, flow) = Trace::accepted(|_| {}, "");
     trace.send(". 1:1001(1000) ack 1");
     trace.expect(&[". 1:1(0) ack 1001"]);
@@ -167,6 +202,8 @@ fn delayed_acknowledgement() {
 /// RFC 2018, 4: the block that was reported last comes first; a filled gap is acknowledged at once.
 #[test]
 fn selective_acknowledgement() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
     let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
     past_quick_acks(&mut trace, flow);
     let at = |n: u32| 20_001 + n * 1000;

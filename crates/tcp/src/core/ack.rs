@@ -34,6 +34,12 @@ impl<C: Control> Stack<C> {
             keep.acknowledged(slot, ack);
         }
         let hot = &mut self.flows[slot];
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# TCP stacks that implement RFC 5961 MUST add an input check that the ACK value is acceptable only
+        //# if it is in the range of ((SND.UNA - MAX.SND.WND) =< SEG.ACK =< SND.NXT).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# All incoming segments whose ACK value doesn't satisfy the above condition MUST be discarded and an
+        //# ACK sent back.
         // RFC 5961, 5.2: at most one largest window old. That is at most 2^30 (RFC 7323, 2.3).
         let oldest = hot.snd_una - (65_535 << hot.snd_scale());
         if ack.after(hot.snd_nxt) || ack.before(oldest) {
@@ -43,6 +49,9 @@ impl<C: Control> Stack<C> {
         if ack.before(hot.snd_una) {
             return Ok(());
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+        //# The window size MUST be treated as an unsigned number, or else large window sizes will appear like
+        //# negative windows and TCP will not work (MUST-1).
         let window = u32::from(head.window) << hot.snd_scale();
         let same_window = window == hot.snd_wnd;
         let acked = ack - hot.snd_una;
@@ -116,6 +125,12 @@ impl<C: Control> Stack<C> {
                 lost = cold.lose_first(mss);
             }
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+        //# The sender MAY also retransmit old data beyond SND.UNA+SND.WND (MAY-7), but SHOULD NOT time out
+        //# the connection if data beyond the right window edge is not acknowledged (SHLD-17).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+        //# If the window shrinks to zero, the TCP implementation MUST probe it in the standard way (described
+        //# below) (MUST-35).
         // A peer that answers, and has taken back the window for what is outstanding, lives.
         if acked > 0 || hot.snd_edge().before(hot.snd_nxt) {
             cold.progress_at = now;
@@ -153,6 +168,9 @@ impl<C: Control> Stack<C> {
         hot.state = hot.state.after(Step::FinAcknowledged);
         match hot.state {
             State::Closed => self.end(slot, None),
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+            //# When a connection is closed actively, it MUST linger in the TIME-WAIT state for a time 2xMSL
+            //# (Maximum Segment Lifetime) (MUST-13).
             State::TimeWait => hot.life_at = Deadline::at(now.after(self.profile.time_wait)),
             State::FinWait2 if hot.has(flag::ORPHAN) && !planted(Bug::EndlessFinWait2) => {
                 hot.life_at = Deadline::at(now.after(self.profile.fin_wait));
@@ -179,6 +197,9 @@ impl<C: Control> Stack<C> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.1
+    //# The RTO MUST be computed according to the algorithm in [10], including Karn's algorithm for taking RTT
+    //# samples (MUST-18).
     /// The retransmission timeout in microseconds, backed off (RFC 6298, 2 and 5.5).
     pub(crate) fn rto(&self, slot: u32) -> u64 {
         let hot = &self.flows[slot];

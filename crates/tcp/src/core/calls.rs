@@ -51,6 +51,13 @@ impl<C: Control> Stack<C> {
         ask: bool,
         backlog: usize,
     ) -> Result<Listener, ListenError> {
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+        //# Every passive OPEN call either creates a new connection record in LISTEN state, or it returns an
+        //# error; it MUST NOT affect any previously created connection record (MUST-41).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+        //# A TCP implementation that supports multiple concurrent connections MUST provide an OPEN call that
+        //# will functionally allow an application to LISTEN on a port while a connection block with the same
+        //# local port is in SYN-SENT or SYN-RECEIVED state (MUST-42).
         if self.listeners.slots().any(|slot| self.listeners[slot].pattern == pattern) {
             return Err(ListenError::InUse);
         }
@@ -169,6 +176,10 @@ impl<C: Control> Stack<C> {
             State::SynSent => return self.end(slot, None),
             _ => {}
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+        //# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or
+        //# if new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
+        //# that data was lost (SHLD-3).
         // RFC 9293, 3.6.1, SHLD-3: unread bytes are lost, and the peer must know.
         let Closing::Linger(linger) = how else { return self.abort(now, slot) };
         if unread && hot.state != State::TimeWait {

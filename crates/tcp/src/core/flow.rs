@@ -47,6 +47,9 @@ pub(crate) const NO_COLD: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 pub(crate) struct Hot {
     // First cache line.
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# At all other times, a previous segment has either been sent or received on this connection, and TCP
+    //# implementations MUST use the same local address that was used in those previous segments (MUST- 45).
     pub(crate) tuple: Tuple,
     pub(crate) state: State,
     pub(crate) failure: Option<Failure>,
@@ -56,6 +59,9 @@ pub(crate) struct Hot {
     pub(crate) rcv_edge: Seq,
     pub(crate) snd_una: Seq,
     pub(crate) snd_nxt: Seq,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# It is RECOMMENDED that implementations will reserve 32-bit fields for the send and receive window
+    //# sizes in the connection record and do all window computations with 32 bits (REC- 1).
     pub(crate) snd_wnd: u32,
     pub(crate) ts_recent: u32,
     // Second cache line.

@@ -12,6 +12,9 @@ use crate::control::Control;
 use crate::event::{Failure, Ready, Reason};
 use crate::time::{Deadline, Time};
 
+//= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+//# In particular, R2 for a SYN segment MUST be set large enough to provide retransmission of the segment for
+//# at least 3 minutes (MUST-23).
 /// A SYN is repeated so often: with a first timeout of 1 s that is more than three minutes
 /// (RFC 9293, MUST-23).
 pub(crate) const SYN_RETRIES: u8 = 7;
@@ -115,6 +118,8 @@ impl<C: Control> Stack<C> {
             self.established(now, slot);
             self.flows[slot].set(flag::ACK_NOW);
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5
+            //# A TCP implementation MUST support simultaneous open attempts (MUST- 10).
             // Simultaneous open (RFC 9293, 3.5, MUST-10).
             hot.state = hot.state.after(Step::SynReceived);
             hot.backoff = 0;

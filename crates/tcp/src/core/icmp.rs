@@ -25,6 +25,9 @@ pub(crate) enum Trouble {
 }
 
 impl<C: Control> Stack<C> {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+    //# TCP implementations MUST act on an ICMP error message passed up from the IP layer, directing it to the
+    //# connection that created the error (MUST-54).
     /// An ICMP error that quotes a segment of ours with this sequence number.
     pub(crate) fn trouble(&mut self, now: Time, tuple: &Tuple, seq: Seq, trouble: Trouble) {
         let Some((Kind::Flow, slot)) = self.find(self.secret.hash(tuple), tuple) else { return };
@@ -41,6 +44,10 @@ impl<C: Control> Stack<C> {
                 let refused = trouble == Trouble::Refused;
                 self.end(slot, Some(if refused { Failure::Refused } else { Failure::Unreachable }));
             }
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+            //# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT
+            //# abort the connection (MUST-56), and it SHOULD make the information available to the
+            //# application (SHLD-25).
             Trouble::Refused | Trouble::Hard | Trouble::Soft => {}
             Trouble::TooBig(mtu) => self.shrink(now, slot, mtu),
         }

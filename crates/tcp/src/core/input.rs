@@ -28,6 +28,12 @@ const CHALLENGES: u64 = 4;
 const CHALLENGES_SPREAD: u64 = 8;
 
 impl<C: Control> Stack<C> {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# o In general, the processing of received segments MUST be implemented to aggregate ACK segments
+    //# whenever possible (MUST-58).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# For example, if the TCP endpoint is processing a series of queued segments, it MUST process them all
+    //# before sending any ACK segments (MUST-59).
     /// Takes segments. In stages, so that cache misses of different flows overlap: a stage does so
     /// little that the processor is at work on many segments of it at once.
     pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
@@ -177,6 +183,9 @@ impl<C: Control> Stack<C> {
                 Some(_) => {}
             }
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4
+        //# A TCP receiver MUST process the RST and URG fields of all incoming segments, even when the receive
+        //# window is zero (MUST-66).
         if reset {
             return self.on_reset(now, slot, head);
         }
@@ -185,6 +194,12 @@ impl<C: Control> Stack<C> {
             self.challenge(now, slot, segment.len > 0);
             return self.refuse(Reason::Window);
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# RFC 5961 recommends that in these synchronized states, if the SYN bit is set, irrespective of the
+        //# sequence number, TCP endpoints MUST send a "challenge ACK" to the remote peer:
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# o After sending the acknowledgment, TCP implementations MUST drop the unacceptable segment and
+        //# stop processing further.
         if head.flags.has(Flags::SYN) {
             // RFC 5961, 4.2.
             self.challenge(now, slot, false);
@@ -201,6 +216,9 @@ impl<C: Control> Stack<C> {
             // RFC 7323, 4.3 (2).
             hot.ts_recent = stamps.value;
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+        //# As long as the receiving TCP peer continues to send acknowledgments in response to the probe
+        //# segments, the sending TCP peer MUST allow the connection to stay open (MUST-37).
         hot.probes = 0;
         self.touch_keep_alive(now, slot);
         if let Err(reason) = self.on_ack(now, slot, head, segment.len, keep) {
@@ -245,10 +263,16 @@ impl<C: Control> Stack<C> {
         end.after(hot.rcv_nxt) && head.seq.upto(edge)
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5.3
+    //# TCP implementations SHOULD allow a received RST segment to include data (SHLD-2).
     /// RFC 5961, 3.2: only an RST at exactly the next sequence number resets; another one inside the
     /// window is challenged.
     fn on_reset(&mut self, now: Time, slot: u32, head: &Head) -> Verdict {
         let hot = &self.flows[slot];
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# 2) If the RST bit is set and the sequence number exactly matches the next expected sequence number
+        //# (RCV.NXT), then TCP endpoints MUST reset the connection in the manner prescribed below according
+        //# to the connection state.
         if head.seq == hot.rcv_nxt || planted(Bug::ResetAnywhere) {
             let refused = hot.state == State::SynReceived;
             self.end(slot, Some(if refused { Failure::Refused } else { Failure::Reset }));
@@ -257,6 +281,13 @@ impl<C: Control> Stack<C> {
         if head.seq.before(hot.rcv_nxt) || !head.seq.before(hot.rcv_edge) {
             return self.refuse(Reason::Window);
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# 3) If the RST bit is set and the sequence number does not exactly match the next expected sequence
+        //# value, yet is within the current receive window, TCP endpoints MUST send an acknowledgment
+        //# (challenge ACK):
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+        //# After sending the challenge ACK, TCP endpoints MUST drop the unacceptable segment and stop
+        //# processing the incoming packet further.
         self.challenge(now, slot, false);
         self.refuse(Reason::Challenged)
     }
@@ -318,6 +349,10 @@ impl<C: Control> Stack<C> {
         if self.flows[slot].state == State::TimeWait {
             self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6
+        //# If the local TCP connection is closed by the remote side due to a FIN or RST received from the
+        //# remote side, then the local application MUST be informed whether it closed normally or was aborted
+        //# (MUST-12).
         self.happen(slot, Ready::END);
         self.happen(slot, Ready::READABLE);
     }

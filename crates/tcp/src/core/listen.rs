@@ -16,6 +16,9 @@ use crate::time::Time;
 /// Connections for which a listener is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pattern {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+    //# The optional "local IP address" parameter MUST be supported to allow the specification of the local IP
+    //# address (MUST-43).
     /// To this address; to every address of the host if `None`.
     pub address: Option<IpAddr>,
     /// To this port; to every port if `None`.
@@ -49,6 +52,9 @@ pub(crate) struct Listening {
 /// process than they carry (CVE-2019-11479).
 pub(crate) const MSS_MIN: u16 = 216;
 
+//= https://www.rfc-editor.org/rfc/rfc9293#section-3.5
+//# Note that a TCP implementation MUST keep track of whether a connection has reached SYN-RECEIVED state as
+//# the result of a passive OPEN or an active OPEN (MUST-11).
 /// A connection whose SYN has arrived (SYN-RECEIVED): much smaller than a flow, so that a flood
 /// of SYNs costs little (RFC 4987, 3.4).
 pub(crate) struct Syn {
@@ -68,6 +74,9 @@ pub(crate) struct Syn {
     pub(crate) asked: bool,
 }
 
+//= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+//# If an MSS Option is not received at connection setup, TCP implementations MUST assume a default send MSS
+//# of 536 (576 - 40) for IPv4 or 1220 (1280 - 60) for IPv6 (MUST-15).
 /// The largest segment that a peer takes (RFC 9293, MUST-15: 536 and 1,220 by default).
 pub(crate) fn peer_mss(head: &Head, tuple: &Tuple) -> u16 {
     head.mss.unwrap_or(if tuple.is_v6() { 1220 } else { 536 }).max(MSS_MIN)
@@ -121,6 +130,11 @@ impl<C: Control> Stack<C> {
             ts_recent: head.timestamps.map_or(0, |stamps| stamps.value),
             ts_offset: self.secret.timestamp_offset(&tuple),
             sent_at: now,
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+            //# The maximum size of a segment that a TCP endpoint really sends, the "effective send MSS", MUST
+            //# be the smaller (MUST-16) of the send MSS (that reflects the available reassembly buffer size
+            //# at the remote host, the EMTU_R [19]) and the largest transmission size permitted by the IP
+            //# layer (EMTU_S [19]):
             mss: peer_mss(head, &tuple).min(self.path_mss(&tuple)),
             scale: head.scale,
             flags,

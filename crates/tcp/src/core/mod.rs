@@ -209,6 +209,9 @@ impl<C: Control> Stack<C> {
         Flow { slot, generation: self.flows.generation(slot) }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+    //# where MMS_R is the maximum size for a transport-layer message that can be received (and reassembled at
+    //# the IP layer) (MUST-67).
     /// Payload of a segment without options that fits the path (RFC 9293, MUST-16; RFC 6691).
     fn path_mss(&self, tuple: &Tuple) -> u16 {
         self.mtu - if tuple.is_v6() { 60 } else { 40 }

@@ -56,10 +56,18 @@ impl<C: Control> Stack<C> {
                     head.flags = head.flags.with(Flags::FIN);
                 }
                 if data.end == hot.snd_end {
+                    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+                    //# If PUSH flags are not implemented, then the sending TCP peer: (1) MUST NOT buffer data
+                    //# indefinitely (MUST-60), and (2) MUST set the PSH bit in the last buffered segment
+                    //# (i.e., when there is no more queued data to be sent) (MUST-61).
                     // MUST-60 of RFC 9293: the last of what is queued is pushed.
                     head.flags = head.flags.with(Flags::PSH);
                 }
             }
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+            //# An implementation SHOULD send a keep-alive segment with no data (SHLD-12); however, it MAY be
+            //# configurable to send a keep-alive segment containing one garbage octet (MAY-6), for
+            //# compatibility with erroneous TCP implementations.
             // A number that the peer has acknowledged: it must answer (RFC 9293, 3.8.4 and 3.8.6.1),
             // and nothing goes beyond its window.
             Plan::Probe => head.seq = hot.snd_una - 1,
@@ -86,6 +94,14 @@ impl<C: Control> Stack<C> {
         head.seq = hot.snd_una;
         head.flags = if first { Flags::SYN } else { Flags::SYN.with(Flags::ACK) };
         head.window = self.first_window() as u16;
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.2
+        //# This field may be sent in the initial connection request (i.e., in segments with the SYN control
+        //# bit set) and MUST NOT be sent in other segments (MUST- 65).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+        //# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+        //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs
+        //# from the default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
         head.mss = Some(self.path_mss(&hot.tuple));
         // After a SYN of the peer only what it offered.
         head.scale = (first || hot.scales != 0).then(|| self.window_scale());

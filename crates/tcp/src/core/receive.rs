@@ -26,6 +26,10 @@ impl<C: Control> Stack<C> {
         if !hot.state.can_receive() {
             return self.refuse(Reason::Over);
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+        //# If such a host issues a CLOSE call while received data is still pending in the TCP connection, or
+        //# if new data is received after CLOSE is called, its TCP implementation SHOULD send a RST to show
+        //# that data was lost (SHLD-3).
         if hot.has(flag::ORPHAN) && arrived.end.after(hot.rcv_nxt) {
             // Nobody will read it, and the peer must know (RFC 9293, 3.6.1, SHLD-3).
             self.abort(now, slot);
@@ -144,6 +148,8 @@ impl<C: Control> Stack<C> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
+    //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
     /// Remembers an out-of-order range. Returns false if there is no place to.
     fn hold(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
         let Some(cold) = self.warm(slot) else { return false };
@@ -195,6 +201,10 @@ impl<C: Control> Stack<C> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
+    //# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
+    //# (where RMSS is the MSS specified by the TCP endpoint receiving the segments to be acknowledged, or the
+    //# default value if not specified) (SHLD-19).
     /// An acknowledgement for data in order: at once for every second full segment (RFC 9293,
     /// SHLD-19) and at the start of a connection, else a little later.
     fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
@@ -244,10 +254,15 @@ impl<C: Control> Stack<C> {
         // A quarter of what is left for everybody: a dry pool closes the window.
         let most = space.min(room / 4);
         let wanted = (hot.rcv_read + space).past(hot.rcv_nxt).min(most);
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.2.2
+        //# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
         // Half of what it can be at all: else a window that is closed in want never opens again.
         let step = (most / 2).min(u32::from(hot.mss));
         let grows = wanted > promised && wanted >= promised + step;
         let window = if grows { wanted >> scale } else { 0 };
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+        //# A TCP receiver SHOULD NOT shrink the window, i.e., move the right window edge to the left
+        //# (SHLD-14).
         let kept =
             if planted(Bug::EdgeRoundedDown) { promised >> scale } else { promised.div_ceil(1 << scale) };
         let field = window.max(kept).min(65_535);

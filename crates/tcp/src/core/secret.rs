@@ -21,6 +21,9 @@ pub(crate) struct Secret {
 impl Secret {
     pub(crate) fn new(seed: [u8; 32], initial: Initial) -> Secret {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| seed[at * 8 + i]));
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4.1
+        //# F() MUST NOT be computable from the outside (MUST-9), or an attacker could still guess at sequence
+        //# numbers from the ISN used for some other connection.
         // One key for each purpose, derived by the same function (RFC 6528, 3: the key must not
         // be computable from what is sent).
         let key = |purpose: u64| {
@@ -46,6 +49,10 @@ impl Secret {
         match self.initial {
             Initial::Fixed { sequence, .. } => Seq(sequence),
             Initial::Keyed => {
+                //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4.1
+                //# A TCP implementation MUST use the above type of "clock" for clock- driven selection of
+                //# initial sequence numbers (MUST-8), and SHOULD generate its initial sequence numbers with
+                //# the expression:
                 let clock = (now.micros() / 4) as u32;
                 Seq((self.sequence.hash(&tuple.bytes()) as u32).wrapping_add(clock))
             }
@@ -83,6 +90,14 @@ mod tests {
     /// give others.
     #[test]
     fn numbers_differ_and_advance() {
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4.1
+        //= type=test
+        //# A TCP implementation MUST use the above type of "clock" for clock- driven selection of initial
+        //# sequence numbers (MUST-8), and SHOULD generate its initial sequence numbers with the expression:
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.4.1
+        //= type=test
+        //# F() MUST NOT be computable from the outside (MUST-9), or an attacker could still guess at sequence
+        //# numbers from the ISN used for some other connection.
         let secret = Secret::new([1; 32], Initial::Keyed);
         let (start, later) = (Time::from_micros(1_000), Time::from_micros(5_000));
         let first = secret.initial_sequence(start, &tuple(1));

@@ -63,6 +63,9 @@ impl<C: Control> Stack<C> {
         match hot.state {
             State::Closed => {}
             State::SynSent | State::SynReceived => {
+                //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+                //# SYN retransmissions MUST be handled in the general way just described for data
+                //# retransmissions, including notification of the application layer.
                 if hot.backoff >= SYN_RETRIES {
                     return self.end(slot, Some(Failure::TimedOut));
                 }
@@ -107,11 +110,18 @@ impl<C: Control> Stack<C> {
     fn on_retransmission_timer(&mut self, now: Time, slot: u32) {
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+        //# The following procedure MUST be used to handle excessive retransmissions of data segments
+        //# (MUST-20):
         if now.since(cold.progress_at) >= self.profile.give_up {
             return self.give_up(slot);
         }
         let again = cold.by_timeout && cold.recovery.is_some();
         let flight = cold.in_flight();
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
+        //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
+        //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions
+        //# (MUST-19).
         self.control.timed_out(&mut hot.window, flight, u32::from(hot.mss), again);
         cold.lose_on_timeout(hot, now);
         cold.recovery = Some(hot.snd_nxt);
@@ -142,6 +152,8 @@ impl<C: Control> Stack<C> {
         if hot.snd_edge().after(hot.snd_nxt) {
             hot.set(flag::PUSH);
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+            //# Probing of zero (offered) windows MUST be supported (MUST-36).
             hot.probes += 1;
             hot.set(flag::PROBE);
         }
@@ -156,10 +168,15 @@ impl<C: Control> Stack<C> {
             State::FinWait2 if hot.has(flag::ORPHAN) => self.end(slot, None),
             _ if hot.has(flag::ORPHAN) => self.abort(now, slot),
             _ if hot.has(flag::KEEP_ALIVE) => {
-                // RFC 9293, 3.8.4, MUST-26: not one unanswered probe alone ends it.
+                //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+                //# Consequently, if a keep-alive mechanism is implemented it MUST NOT interpret failure to
+                //# respond to any specific probe as a dead connection (MUST-29).
                 if hot.probes >= self.profile.probes {
                     return self.give_up(slot);
                 }
+                //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+                //# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or
+                //# acknowledgment packets have been received for the connection within an interval (MUST-26).
                 // Unacknowledged data is its own probe.
                 if hot.outstanding() == 0 {
                     hot.probes += 1;
@@ -209,6 +226,10 @@ impl<C: Control> Stack<C> {
         if orphan {
             self.over.push(slot);
         } else {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6
+            //# If the local TCP connection is closed by the remote side due to a FIN or RST received from the
+            //# remote side, then the local application MUST be informed whether it closed normally or was
+            //# aborted (MUST-12).
             self.happen(slot, if failure.is_some() { Ready::FAILED } else { Ready::FLUSHED });
         }
     }
@@ -266,6 +287,10 @@ impl<C: Control> Stack<C> {
             hot.backoff = 0;
         } else if plan == Plan::Starved {
             hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
+        //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for
+        //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially
+        //# the interval between successive probes (SHLD-30).
         } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
             let rto = self.rto(slot);
             self.flows[slot].send_at = Deadline::at(now.plus(rto));

@@ -81,6 +81,12 @@ impl<C: Control> Stack<C> {
     fn plan_new(&self, hot: &Hot, cold: Option<&Cold>, size: u32) -> Plan {
         let queued = hot.snd_end.past(hot.snd_nxt);
         let beyond = if planted(Bug::BeyondTheWindow) { 1 << 20 } else { 0 };
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+        //# However, a sending TCP peer MUST be robust against window shrinking, which may cause the "usable
+        //# window" (see Section 3.8.6.2.1) to become negative (MUST-34).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
+        //# If this happens, the sender SHOULD NOT send new data (SHLD-15), but SHOULD retransmit normally the
+        //# old unacknowledged data between SND.UNA and SND.UNA+SND.WND (SHLD-16).
         let usable = (hot.snd_edge() + beyond).past(hot.snd_nxt);
         let ignored = planted(Bug::CongestionIgnored);
         let flying = cold.filter(|_| !ignored).map_or(0, |cold| emulated_flight(hot, cold));
@@ -94,6 +100,12 @@ impl<C: Control> Stack<C> {
         // The FIN takes a number, and must fit into the window like a byte.
         let fin = hot.has(flag::FIN) && !hot.fin_is_sent() && all && usable > queued;
         let len = queued.min(self.burst(allowed, size));
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+        //# The transmitter SHOULD collapse successive bits when it packetizes data, to send the largest
+        //# possible segment (SHLD-27).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.2
+        //# However, a TCP implementation SHOULD send a maximum-sized segment whenever possible (SHLD-28) to
+        //# improve performance (see Section 3.8.6.2.1).
         let whole = len - len % size;
         let small_may_go = self.small_may_go(hot, queued, usable, allowed);
         // A rest goes along if it is the end of the queue and may go.
@@ -119,11 +131,18 @@ impl<C: Control> Stack<C> {
         if hot.has(flag::PUSH) || hot.has(flag::TAIL_PROBE) {
             return true;
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.4
+        //# A TCP implementation SHOULD implement the Nagle algorithm to coalesce short segments (SHLD-7).
         let nothing_unacknowledged = hot.snd_una == hot.snd_nxt;
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.4
+        //# However, there MUST be a way for an application to disable the Nagle algorithm on an individual
+        //# connection (MUST-17).
         let no_delay = hot.has(flag::NO_DELAY) || hot.has(flag::FIN);
         if queued <= allowed {
             return nothing_unacknowledged || no_delay;
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.2.1
+        //# A TCP implementation MUST include a SWS avoidance algorithm in the sender (MUST-38).
         // Half of the largest window that the peer ever offered.
         usable <= allowed
             && usable >= hot.largest_window().div_ceil(2)

@@ -125,6 +125,10 @@ impl<C: Control> Stack<C> {
             return Outcome::Nothing;
         }
         if head.flags.has(Flags::SYN) && !head.flags.has(Flags::ACK) {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+            //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented
+            //# since Timestamp Options are commonly used, and using them to reduce TIME-WAIT provides
+            //# benefits for busy Internet servers (SHLD-4).
             // RFC 6191, 2: a newer timestamp, else a sequence number above the last (RFC 9293,
             // 3.6.1), begin a new connection.
             let newer = match head.timestamps {

@@ -59,6 +59,8 @@ const TIMESTAMPS: u8 = 8;
 const SCALE_MAX: u8 = 14;
 
 impl Head {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# A TCP implementation MUST be able to receive a TCP Option in any segment (MUST-5).
     /// Reads a header, options included. `None` if it is cut short.
     #[inline]
     pub(crate) fn parse(bytes: &[u8]) -> Option<Head> {
@@ -94,19 +96,34 @@ impl Head {
                     continue;
                 }
                 [_] => return self,
+                //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+                //# All TCP Options except End of Option List Option (EOL) and No-Operation (NOP) MUST have
+                //# length fields, including all future options (MUST-68).
                 [kind, len, ..] => (kind, usize::from(len)),
             };
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //# TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
+            //# suggested procedure is to reset the connection and log the error cause (MUST-7).
             if len < 2 || len > options.len() {
                 return self;
             }
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.2
+            //# There is no guarantee that senders will use this option, so receivers MUST be prepared to
+            //# process options even if they do not begin on a word boundary (MUST-64).
             let (option, rest) = options.split_at(len);
             self.option(kind, &option[2..]);
             options = rest;
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# A given TCP implementation can support any currently defined options, but the following options MUST
+    //# be supported (MUST-4 -- note Maximum Segment Size Option support is also part of MUST-14 in Section
+    //# 3.7.1):
     fn option(&mut self, kind: u8, value: &[u8]) {
         match (kind, value.len()) {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
+            //# TCP endpoints MUST implement both sending and receiving the MSS Option (MUST-14).
             (MSS, 2) => self.mss = Some(u16::from_be_bytes([value[0], value[1]])),
             (SCALE, 1) => self.scale = Some(value[0].min(SCALE_MAX)),
             (SACK_PERMITTED, 0) => self.sack_permitted = true,
@@ -119,6 +136,9 @@ impl Head {
                     self.sacks.push(Span::new(Seq(word(block)), Seq(word(&block[4..]))));
                 }
             }
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //# A TCP implementation MUST (MUST-6) ignore without error any TCP Option it does not implement,
+            //# assuming that the option has a length field.
             _ => {}
         }
     }
@@ -143,6 +163,9 @@ impl Head {
         len
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# The content of the header beyond the End of Option List Option MUST be header padding of zeros
+    //# (MUST-69).
     /// Writes the header, with a checksum of 0. Returns its length.
     pub(crate) fn write(&self, (source, destination): (u16, u16), out: &mut [u8]) -> Option<usize> {
         let len = 20 + self.options_len() as usize;
@@ -205,6 +228,10 @@ mod tests {
             sack_permitted: bool, stamps: Option<(u32, u32)>,
             blocks in prop::collection::vec((any::<u32>(), any::<u32>()), 0..4),
         ) {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //= type=test
+            //# The content of the header beyond the End of Option List Option MUST be header padding of zeros
+            //# (MUST-69).
             let mut head = Head {
                 seq: Seq(seq), ack: Seq(ack), flags: Flags::ACK.with(Flags::PSH), window,
                 ..Head::default()
@@ -236,6 +263,23 @@ mod tests {
         fn options_are_found_anywhere(
             unknown in prop::collection::vec((9u8..=255, 0usize..4), 0..4), nops in 0usize..4, mss: u16,
         ) {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //= type=test
+            //# A given TCP implementation can support any currently defined options, but the following
+            //# options MUST be supported (MUST-4 -- note Maximum Segment Size Option support is also part of
+            //# MUST-14 in Section 3.7.1):
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //= type=test
+            //# A TCP implementation MUST (MUST-6) ignore without error any TCP Option it does not implement,
+            //# assuming that the option has a length field.
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //= type=test
+            //# All TCP Options except End of Option List Option (EOL) and No-Operation (NOP) MUST have length
+            //# fields, including all future options (MUST-68).
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.2
+            //= type=test
+            //# There is no guarantee that senders will use this option, so receivers MUST be prepared to
+            //# process options even if they do not begin on a word boundary (MUST-64).
             let mut options = vec![NOP; nops];
             for (kind, len) in unknown {
                 options.extend([kind, len as u8 + 2]);
@@ -252,6 +296,10 @@ mod tests {
         /// No options, however broken, do more than end the reading (RFC 9293, MUST-7).
         #[test]
         fn broken_options_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+            //= type=test
+            //# TCP implementations MUST be prepared to handle an illegal option length (e.g., zero); a
+            //# suggested procedure is to reset the connection and log the error cause (MUST-7).
             if bytes.len() > 12 {
                 bytes[12] |= 0x50;
             }

@@ -95,10 +95,20 @@ impl<C: Control> Host<C> {
     ) -> Result<Flow, ConnectError> {
         let family = |address: IpAddr| address.is_ipv4() == remote.is_ipv4();
         let address = match address {
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+            //# The optional "local IP address" parameter MUST be supported to allow the specification of the
+            //# local IP address (MUST-43).
             Some(address) => Some(address).filter(|&address| self.owns(address) && family(address)),
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+            //# If an application on a multihomed host does not specify the local IP address when actively
+            //# opening a TCP connection, then the TCP implementation MUST ask the IP layer to select a local
+            //# IP address before sending the (first) SYN (MUST-44).
             None => self.addresses.iter().map(|prefix| prefix.address).find(|&address| family(address)),
         };
         let address = address.ok_or(ConnectError::Address)?;
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
+        //# A TCP implementation MUST reject as an error a local OPEN call for an invalid remote IP address
+        //# (e.g., a broadcast or multicast address) (MUST-46).
         if !super::ip::is_unicast(remote.ip()) || remote.port() == 0 {
             return Err(ConnectError::Remote);
         }
@@ -207,6 +217,9 @@ impl<C: Control> Host<C> {
         }
     }
 
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
+    //# If keep-alives are included, the application MUST be able to turn them on or off for each TCP
+    //# connection (MUST-24), and they MUST default to off (MUST-25).
     /// Whether a silent peer is probed (SO_KEEPALIVE).
     pub fn set_keep_alive(&mut self, now: Time, flow: Flow, on: bool) {
         if let Some(slot) = self.stack.slot(flow) {

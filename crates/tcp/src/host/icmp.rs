@@ -137,6 +137,9 @@ fn trouble_v4(kind: u8, code: u8, rest: &[u8]) -> Option<Trouble> {
         (3, 9 | 10 | 13) => Some(Trouble::Hard),
         (3, 4) => Some(Trouble::TooBig(u16::from_be_bytes([rest[2], rest[3]]))),
         (3 | 11 | 12, _) => Some(Trouble::Soft),
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
+        //# Source Quench TCP implementations MUST silently discard any received ICMP Source Quench messages
+        //# (MUST-55).
         // Source quench is ignored (RFC 9293, MUST-55), and so is the rest.
         _ => None,
     }

@@ -42,6 +42,9 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     if !Sum::default().with(header).with(&bytes[20..len]).is_valid() {
         return Err(Reason::Checksum);
     }
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2
+    //# When received options are passed up to TCP from the IP layer, a TCP implementation MUST ignore options
+    //# that it does not understand (MUST- 50).
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
         return Err(Reason::Fragment);
     }

@@ -135,6 +135,12 @@ impl<C: Control> Host<C> {
     ) -> Result<(), Reason> {
         let parsed = ip::parse(frame);
         let packet = parsed.as_ref().map_err(|&reason| reason)?;
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
+        //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP
+        //# layer [(MUST-63)] (see | Section 3.2.1.3).
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
+        //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
+        //# broadcast or multicast address [(MUST-57)].
         if !self.owns(packet.destination) || !ip::is_unicast(packet.source) {
             return Err(Reason::Address);
         }
@@ -227,6 +233,8 @@ fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &
     if len < 20 || len > packet.payload.len() {
         return Err(Reason::Malformed);
     }
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+    //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
     if !ip::checksum_is_valid(packet, frame.offload.checksum) {
         return Err(Reason::Checksum);
     }

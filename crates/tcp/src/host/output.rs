@@ -36,6 +36,8 @@ impl Emit for Writer<'_> {
             let stream = &mut self.store.streams[segment.slot as usize].sent;
             self.store.sent.read(stream, segment.data.start, &mut tcp[tcp_len..]);
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
+        //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
         let pseudo = ip::pseudo(source, destination, Protocol::TCP, len);
         let (sum, checksum) = if self.checksum {
             (pseudo.folded(), Checksum::Partial { start: ip_len as u16, field: CHECKSUM as u16 })
