@@ -6,6 +6,7 @@ pub mod bpf;
 pub mod capabilities;
 pub mod clock;
 pub mod epoll;
+pub mod ethtool;
 pub mod eventfd;
 pub mod file;
 pub mod mapping;

@@ -10,7 +10,7 @@ use sys::capabilities::Capabilities;
 use finding::Finding;
 use monitor::Reach;
 use process::Process;
-use system::System;
+pub(crate) use system::{System, hex_mask, parse_list, parse_mask};
 
 mod confinement;
 mod cpu;

@@ -3,7 +3,7 @@
 //! arrive on the CPUs that serve.
 
 use super::finding::Finding;
-use super::system::{System, format_list, parse_list, parse_mask};
+use super::system::{System, format_list, hex_mask, parse_list, parse_mask};
 
 const AREA: &str = "network";
 
@@ -18,6 +18,7 @@ pub(super) fn findings(system: &System) -> Vec<Finding> {
     for card in &cards {
         findings.extend(card.findings(system, &allowed));
     }
+    findings.extend(virtual_steering(system));
     findings.push(flow_steering(system));
     findings
 }
@@ -55,14 +56,6 @@ impl Card {
             return None;
         }
         let queues = system.names(&format!("{base}/queues"));
-        let receive_queues = queues
-            .iter()
-            .filter(|queue| queue.starts_with("rx-"))
-            .map(|queue| ReceiveQueue {
-                rps_cpus: mask(system, &format!("{base}/queues/{queue}/rps_cpus")),
-                rps_flows: system.value(&format!("{base}/queues/{queue}/rps_flow_cnt")).unwrap_or(0),
-            })
-            .collect();
         let transmit_cpus = queues
             .iter()
             .filter(|queue| queue.starts_with("tx-"))
@@ -73,7 +66,7 @@ impl Card {
             state: system.read(&format!("{base}/operstate")),
             mtu: system.value(&format!("{base}/mtu")),
             speed: system.value(&format!("{base}/speed")),
-            receive_queues,
+            receive_queues: receive_queues(system, &name),
             transmit_cpus,
             interrupts: interrupts(system, &base),
             name,
@@ -83,7 +76,8 @@ impl Card {
     fn findings(&self, system: &System, allowed: &[u32]) -> Vec<Finding> {
         let mut findings = vec![self.summary(), self.queues(system, allowed)];
         findings.extend(self.interrupt_cpus(system, allowed));
-        findings.push(self.packet_steering());
+        findings.push(packet_steering(system, &self.name, &self.receive_queues));
+        findings.extend(self.flow_filters(system));
         findings.push(self.transmit_steering(system));
         findings
     }
@@ -111,7 +105,6 @@ impl Card {
             return Finding::ok(AREA, self.named("queues"), found);
         }
         let base = format!("/sys/class/net/{}/queues", self.name);
-        let every_cpu = allowed.iter().fold(0u128, |mask, cpu| mask | 1u128.checked_shl(*cpu).unwrap_or(0));
         Finding::note(AREA, self.named("queues"), found)
             .instead(format!(
                 "packets arrive on {receive} of {} CPUs: steer connections by hash, or serve on those CPUs",
@@ -122,7 +115,7 @@ impl Card {
                 system.as_root(&format!("ethtool -L {} combined {}", self.name, allowed.len())),
                 system.as_root(&format!(
                     "sh -c 'for q in {base}/rx-*; do echo {} > $q/rps_cpus; done'",
-                    hex(every_cpu)
+                    hex_mask(allowed)
                 ))
             ))
     }
@@ -151,19 +144,22 @@ impl Card {
         )
     }
 
-    fn packet_steering(&self) -> Finding {
-        let name = self.named("RPS and RFS");
-        let queues: Vec<String> = self
-            .receive_queues
-            .iter()
-            .enumerate()
-            .filter(|(_, queue)| !queue.rps_cpus.is_empty())
-            .map(|(index, queue)| format!("rx-{index} to CPUs {}", format_list(&queue.rps_cpus)))
-            .collect();
-        let flows: u32 = self.receive_queues.iter().map(|queue| queue.rps_flows).sum();
-        let spread = if queues.is_empty() { "RPS off".to_owned() } else { queues.join(", ") };
-        let follow = if flows == 0 { "RFS off".to_owned() } else { format!("RFS follows {flows} flows") };
-        Finding::ok(AREA, name, format!("{spread}; {follow}"))
+    /// Accelerated RFS: the card itself sends packets to the CPU of their program, by filters.
+    fn flow_filters(&self, system: &System) -> Option<Finding> {
+        let filters = system.has_flow_filters(&self.name)?;
+        let name = self.named("aRFS");
+        Some(match filters {
+            true => Finding::ok(AREA, name, "the card has flow filters, which RFS sets"),
+            false if self.receive_queues.len() < 2 => {
+                Finding::ok(AREA, name, "not needed with one receive queue")
+            }
+            false => {
+                Finding::note(AREA, name, "off").instead("RFS moves packets between CPUs in software").remedy(
+                    system
+                        .as_root(&format!("ethtool -K {} ntuple on   (if the card has filters)", self.name)),
+                )
+            }
+        })
     }
 
     fn transmit_steering(&self, system: &System) -> Finding {
@@ -188,16 +184,52 @@ impl Card {
     }
 }
 
-fn mask(system: &System, path: &str) -> Vec<u32> {
-    system.read(path).map(|mask| parse_mask(&mask)).unwrap_or_default()
+fn receive_queues(system: &System, interface: &str) -> Vec<ReceiveQueue> {
+    let base = format!("/sys/class/net/{interface}/queues");
+    let queues = system.names(&base).into_iter().filter(|queue| queue.starts_with("rx-"));
+    queues
+        .map(|queue| ReceiveQueue {
+            rps_cpus: mask(system, &format!("{base}/{queue}/rps_cpus")),
+            rps_flows: system.value(&format!("{base}/{queue}/rps_flow_cnt")).unwrap_or(0),
+        })
+        .collect()
 }
 
-/// A mask as sysfs takes it: groups of 32 bits.
-fn hex(mask: u128) -> String {
-    let digits = format!("{mask:x}");
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(8).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
+/// Virtual interfaces whose packets RPS spreads.
+fn virtual_steering(system: &System) -> Vec<Finding> {
+    let interfaces = system.names("/sys/class/net").into_iter();
+    let virtual_ones = interfaces.filter(|name| !system.exists(&format!("/sys/class/net/{name}/device")));
+    virtual_ones
+        .map(|name| (receive_queues(system, &name), name))
+        .filter(|(queues, _)| queues.iter().any(|queue| !queue.rps_cpus.is_empty()))
+        .map(|(queues, name)| packet_steering(system, &name, &queues))
+        .collect()
+}
+
+/// RPS spreads packets over CPUs by hash; RFS has them follow the program that reads them.
+fn packet_steering(system: &System, interface: &str, receive_queues: &[ReceiveQueue]) -> Finding {
+    let name = format!("{interface} RPS and RFS");
+    let queues: Vec<String> = receive_queues
+        .iter()
+        .enumerate()
+        .filter(|(_, queue)| !queue.rps_cpus.is_empty())
+        .map(|(index, queue)| format!("rx-{index} to CPUs {}", format_list(&queue.rps_cpus)))
+        .collect();
+    let flows: u32 = receive_queues.iter().map(|queue| queue.rps_flows).sum();
+    let follows = flows > 0 && flow_entries(system) > 0;
+    let spread = if queues.is_empty() { "RPS off".to_owned() } else { queues.join(", ") };
+    let follow = if follows { format!("RFS follows {flows} flows") } else { "RFS off".to_owned() };
+    let found = format!("{spread}; {follow}");
+    if follows || queues.is_empty() {
+        return Finding::ok(AREA, name, found);
+    }
+    Finding::note(AREA, name, found)
+        .instead("answers arrive on another CPU than that of the program that waits for them")
+        .remedy(system.as_root("megapipe setup --network"))
+}
+
+fn mask(system: &System, path: &str) -> Vec<u32> {
+    system.read(path).map(|mask| parse_mask(&mask)).unwrap_or_default()
 }
 
 /// The card's message-signalled interrupts. Those of a virtio card belong to the device above it.
@@ -218,11 +250,14 @@ fn interrupts(system: &System, base: &str) -> Vec<Interrupt> {
         .collect()
 }
 
+fn flow_entries(system: &System) -> u32 {
+    system.value("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0)
+}
+
 fn flow_steering(system: &System) -> Finding {
-    let entries: u32 = system.value("/proc/sys/net/core/rps_sock_flow_entries").unwrap_or(0);
-    let found = match entries {
+    let found = match flow_entries(system) {
         0 => "0: RFS off; cpu masks do its work for new connections".to_owned(),
-        _ => entries.to_string(),
+        entries => entries.to_string(),
     };
     Finding::ok(AREA, "net.core.rps_sock_flow_entries", found)
 }
@@ -274,13 +309,22 @@ mod tests {
         write(&root, "sys/class/net/eth7/queues/rx-0/rps_cpus", "f\n");
         let seen = findings(&system);
         assert_eq!(verdict_of(&seen, "eth7 interrupts").verdict, Verdict::Ok);
-        assert_eq!(verdict_of(&seen, "eth7 RPS and RFS").found, "rx-0 to CPUs 0-3; RFS off");
-        fs::remove_dir_all(root).expect("removal");
-    }
+        let steering = verdict_of(&seen, "eth7 RPS and RFS");
+        assert_eq!((steering.verdict, steering.found.as_str()), (Verdict::Note, "rx-0 to CPUs 0-3; RFS off"));
 
-    #[test]
-    fn masks_are_written_in_groups() {
-        assert_eq!(hex(0xf), "f");
-        assert_eq!(hex(1 << 40 | 1), "100,00000001");
+        // RFS takes a table of the host's and one of each queue.
+        write(&root, "sys/class/net/eth7/queues/rx-0/rps_flow_cnt", "4096\n");
+        assert_eq!(verdict_of(&findings(&system), "eth7 RPS and RFS").verdict, Verdict::Note);
+        write(&root, "proc/sys/net/core/rps_sock_flow_entries", "32768\n");
+        let seen = findings(&system);
+        let steering = verdict_of(&seen, "eth7 RPS and RFS");
+        assert_eq!(steering.found, "rx-0 to CPUs 0-3; RFS follows 4096 flows");
+        assert_eq!(steering.verdict, Verdict::Ok);
+
+        // Virtual interfaces count where RPS spreads their packets.
+        assert!(seen.iter().all(|finding| !finding.name.starts_with("veth3 ")));
+        write(&root, "sys/class/net/veth3/queues/rx-0/rps_cpus", "3\n");
+        assert_eq!(verdict_of(&findings(&system), "veth3 RPS and RFS").verdict, Verdict::Note);
+        fs::remove_dir_all(root).expect("removal");
     }
 }

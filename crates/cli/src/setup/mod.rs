@@ -11,8 +11,10 @@ use policy::Found;
 use service::Service;
 use users::Pair;
 
+use crate::doctor::System;
 use crate::programs;
 
+mod network;
 mod policy;
 mod service;
 mod users;
@@ -21,6 +23,8 @@ pub(crate) use users::described;
 
 /// Let programs share memory on this host: write the monitor's policy, and enable its service
 ///
+/// With --network instead: spread packets and connections over the CPUs, where that is off.
+///
 /// Programs of the same user share, root's included. With --allow, so do programs of the two users that it names. Users that
 /// an earlier setup allowed stay allowed. A policy file that was not written by setup, or was edited since, is not
 /// changed: setup prints the lines to add.
@@ -28,7 +32,7 @@ pub(crate) use users::described;
 /// Exit status: 0 if everything is as asked for, 1 if not, 2 if an option is not valid.
 #[derive(Args)]
 #[command(
-    override_usage = "megapipe setup [--allow A[:B]]...\n       megapipe setup --undo",
+    override_usage = "megapipe setup [--allow A[:B]]...\n       megapipe setup --network\n       megapipe setup [--network] --undo",
     after_long_help = NOTES
 )]
 pub(crate) struct Arguments {
@@ -40,6 +44,13 @@ pub(crate) struct Arguments {
     /// under Megapipe
     #[arg(long, conflicts_with = "allow")]
     undo: bool,
+
+    /// Until the next boot: RPS on cards with fewer queues than CPUs, RFS where there is RPS, XPS, and migration of waiting
+    /// connections (tcp_migrate_req)
+    ///
+    /// With --undo: each of these settings as it was, unless it was changed since; the policy stays.
+    #[arg(long, conflicts_with = "allow")]
+    network: bool,
 }
 
 const NOTES: &str = "\
@@ -47,15 +58,18 @@ Examples:
   sudo megapipe setup                               programs of one user, for every user
   sudo megapipe setup --allow postgres:www-data     the database and the web server
   sudo megapipe setup --undo
+  sudo megapipe setup --network                     as `megapipe doctor` proposes
 
 See also: megapipe-monitor(1), megapipe-doctor(1); docs/monitor.md in the sources.";
 
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let outcome = match () {
         () if !rustix::process::geteuid().is_root() => Err(format!(
-            "only root may write {POLICY_FILE} and enable the monitor's service; type: sudo megapipe setup{}",
+            "only root may change this system; type: sudo megapipe setup{}",
             as_typed(&arguments)
         )),
+        () if arguments.network && arguments.undo => network::undo(&System::this()),
+        () if arguments.network => network::set(&System::this()),
         () if arguments.undo => undo(),
         () => allow(&arguments.allow),
     };
@@ -69,12 +83,13 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 fn as_typed(arguments: &Arguments) -> String {
+    let network = if arguments.network { " --network" } else { "" };
     let undo = if arguments.undo { " --undo" } else { "" };
     let pairs = arguments.allow.iter().map(|(one, other)| match one == other {
         true => format!(" --allow {one}"),
         false => format!(" --allow {one}:{other}"),
     });
-    pairs.chain([undo.to_owned()]).collect()
+    pairs.chain([network.to_owned(), undo.to_owned()]).collect()
 }
 
 fn allow(named: &[(String, String)]) -> Result<(), String> {
