@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sys::bpf::{Error, Kind, Program, SocketArray, WordArray};
@@ -25,6 +25,13 @@ pub struct Steering {
 /// A member's place in its [`Steering`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u32);
+
+impl Slot {
+    /// Counted from 1; the lowest that is free.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
 
 /// Why a socket could not join.
 #[derive(Debug, thiserror::Error)]
@@ -52,6 +59,24 @@ impl Steering {
         let code = program::assemble(&maps, slow_path, &Select(maps.sockets.as_fd()))?;
         let program = Program::load("steering", Kind::ReuseportSelectOrMigrate, &code)?;
         Ok(Steering { program, members, places, sockets })
+    }
+
+    /// Has its descriptors numbers from `lowest` on, out of the way of a program that expects its own.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE and EINVAL, as of fcntl(2).
+    pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
+        self.program.raise(lowest)?;
+        self.members.raise(lowest)?;
+        self.places.raise(lowest)?;
+        self.sockets.raise(lowest)
+    }
+
+    /// The descriptors that it keeps open.
+    pub fn descriptors(&self) -> [RawFd; 4] {
+        let all = [self.program.as_fd(), self.members.as_fd(), self.places.as_fd(), self.sockets.as_fd()];
+        all.map(|fd| fd.as_raw_fd())
     }
 
     /// Makes `socket`, which listens, the one of [`SlowPath::SharedSocket`].

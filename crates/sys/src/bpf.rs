@@ -16,6 +16,7 @@ pub use map::{SocketArray, WordArray};
 pub use program::{Kind, Program, Tracepoint};
 
 use std::io;
+use std::os::fd::{OwnedFd, RawFd};
 
 /// Why a map or program was not made.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,12 @@ pub enum Error {
     /// Anything else.
     #[error("BPF is refused: {0}")]
     Refused(#[source] io::Error),
+}
+
+/// Has a descriptor a number from `lowest` on.
+fn raise(descriptor: &mut OwnedFd, lowest: RawFd) -> io::Result<()> {
+    *descriptor = rustix::io::fcntl_dupfd_cloexec(&*descriptor, lowest)?;
+    Ok(())
 }
 
 impl From<io::Error> for Error {

@@ -1,7 +1,7 @@
 //! Maps: memory that programs share with processes.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::AtomicU64;
@@ -69,6 +69,15 @@ impl WordArray {
         })
     }
 
+    /// Has its descriptor a number from `lowest` on, out of the way of a program's own.
+    ///
+    /// # Errors
+    ///
+    /// EMFILE and EINVAL, as of fcntl(2).
+    pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
+        super::raise(&mut self.map, lowest)
+    }
+
     /// How many entries there are.
     pub fn entries(&self) -> u32 {
         self.entries
@@ -105,6 +114,15 @@ impl SocketArray {
     pub fn new(name: &str, entries: u32) -> Result<SocketArray, Error> {
         let map = create(name, BPF_MAP_TYPE_REUSEPORT_SOCKARRAY, 8, entries, 0)?;
         Ok(SocketArray { map })
+    }
+
+    /// As [`WordArray::raise`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
+        super::raise(&mut self.map, lowest)
     }
 
     /// Puts a socket that listens into an entry that has none.

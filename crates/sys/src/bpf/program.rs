@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use super::Error;
 use super::assembler::Code;
@@ -51,6 +51,15 @@ impl Program {
             }
             error => Err(error),
         }
+    }
+
+    /// As [`super::WordArray::raise`].
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
+        super::raise(&mut self.0, lowest)
     }
 
     /// Makes it the program of the whole SO_REUSEPORT group that `member` belongs to.
@@ -110,6 +119,12 @@ impl Program {
 #[derive(Debug)]
 pub struct Tracepoint {
     _link: OwnedFd,
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 fn load(name: &str, kind: Kind, code: &Code<'_>, log: &mut [u8]) -> io::Result<OwnedFd> {
