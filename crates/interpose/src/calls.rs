@@ -23,6 +23,7 @@ use crate::epoll::{self, Limit};
 use crate::fork as process;
 use crate::kernel;
 use crate::leaving;
+use crate::local_listen;
 use crate::memory::{Pieces, are_readable, is_readable, is_writable, piece};
 use crate::options;
 use crate::poll as polling;

@@ -19,6 +19,13 @@ pub(crate) fn of_thread() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// Nanoseconds of the monotonic clock, exactly.
+pub(crate) fn nanoseconds() -> u64 {
+    // Neither is negative.
+    let now = get(libc::CLOCK_MONOTONIC);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 fn get(clock: libc::clockid_t) -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: room for the time.

@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::family;
+use crate::local_listen;
 use crate::promoter;
 use crate::real;
 use crate::sets;
@@ -114,4 +115,7 @@ pub(crate) fn in_child() {
     family::forked();
     spin::forked();
     start::forked();
+    if local_listen::is_on() {
+        local_listen::forked();
+    }
 }

@@ -22,6 +22,7 @@ mod heir;
 mod holders;
 mod kernel;
 mod leaving;
+mod local_listen;
 mod lock;
 mod low_water;
 mod memory;

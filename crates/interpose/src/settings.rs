@@ -48,6 +48,10 @@ pub struct Settings {
     pub only: Vec<u16>,
     /// MEGAPIPE_NOT: promote none with these.
     pub not: Vec<u16>,
+    /// MEGAPIPE_LOCAL_LISTEN: a listen queue for each worker.
+    pub local_listen: bool,
+    /// MEGAPIPE_VERBOSE: a line for each listener that gets such queues, or does not.
+    pub verbose: bool,
 }
 
 impl Settings {
@@ -63,6 +67,8 @@ impl Settings {
             log: variable("MEGAPIPE_LOG").map(PathBuf::from).filter(|path| path.is_absolute()),
             only: ports(text("MEGAPIPE_ONLY")),
             not: ports(text("MEGAPIPE_NOT")),
+            local_listen: is_set(text("MEGAPIPE_LOCAL_LISTEN")),
+            verbose: is_set(text("MEGAPIPE_VERBOSE")),
         }
     }
 
@@ -73,12 +79,15 @@ impl Settings {
             |text: &str| text.split(',').all(|port| port.trim().parse::<u16>().is_ok_and(|port| port > 0));
         let is_spin = |text: &str| text == "auto" || text.parse::<u32>().is_ok();
         type Known<'a> = (&'a str, &'a str, &'a dyn Fn(&str) -> bool);
-        let known: [Known<'_>; 5] = [
+        let is_switch = |text: &str| matches!(text, "0" | "1");
+        let known: [Known<'_>; 7] = [
             ("MEGAPIPE_PROMOTE", "off, observe, auto or eager", &|text| Mode::parse(text).is_some()),
             ("MEGAPIPE_SPIN", "auto, or microseconds", &is_spin),
             ("MEGAPIPE_STATS", "1, or 0 for none", &|text| Stats::parse(text).is_some()),
             ("MEGAPIPE_ONLY", "port numbers, as in 6379,8080", &is_ports),
             ("MEGAPIPE_NOT", "port numbers, as in 6379,8080", &is_ports),
+            ("MEGAPIPE_LOCAL_LISTEN", "1, or 0", &is_switch),
+            ("MEGAPIPE_VERBOSE", "1, or 0", &is_switch),
         ];
         let wrong = |(name, remedy, means): Known<'_>| {
             let text = variable(name).filter(|text| !text.is_empty())?;
@@ -119,6 +128,10 @@ impl Stats {
             Err(_) => Address::parse(text).map(Stats::Recorded),
         }
     }
+}
+
+fn is_set(text: Option<String>) -> bool {
+    text.as_deref() == Some("1")
 }
 
 fn ports(text: Option<String>) -> Vec<u16> {

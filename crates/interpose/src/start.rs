@@ -14,6 +14,7 @@ use crate::descriptors;
 use crate::fork;
 use crate::holders;
 use crate::leaving;
+use crate::local_listen;
 use crate::promoter;
 use crate::recorded;
 use crate::settings::{Mode, Settings, Stats};
@@ -26,29 +27,39 @@ use crate::threads;
 /// Begins to watch this process's sockets, once, before the program's own code runs. Without
 /// it every function of [`crate::calls`] is the kernel's.
 pub fn start(settings: Settings) {
+    if settings.mode != Mode::Off || settings.local_listen {
+        fork::remember_process();
+        threads::find();
+        prepare_report(&settings);
+        local_listen::start(&settings);
+    }
     if settings.mode == Mode::Off
         || sockets::make().and_then(|()| holders::make()).and_then(|()| table::make()).is_err()
     {
         return;
     }
-    fork::remember_process();
-    threads::find();
     spin::fix(settings.spin);
-    if settings.stats != Stats::None {
-        let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-        let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
-        let name = promoter::program_name();
-        if let Stats::Recorded(recorder) = settings.stats {
-            recorded::start(recorder, &name);
-        }
-        let _ = REPORT.set(Report { name, log, error });
+    if let (Stats::Recorded(recorder), Some(report)) = (settings.stats, REPORT.get()) {
+        recorded::start(recorder, &report.name);
     }
     promoter::start(settings);
     descriptors::inherited();
 }
 
+fn prepare_report(settings: &Settings) {
+    if settings.stats == Stats::None && !settings.verbose {
+        return;
+    }
+    let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
+    let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
+    let (summarizes, verbose) = (settings.stats != Stats::None, settings.verbose);
+    let _ = REPORT.set(Report { summarizes, verbose, name: promoter::program_name(), log, error });
+}
+
 /// What the summary needs, found out while memory can be had.
 struct Report {
+    summarizes: bool,
+    verbose: bool,
     name: String,
     log: Option<CString>,
     /// Which file standard error was at the start.
@@ -94,7 +105,9 @@ pub(crate) fn forked() {
 }
 
 fn tell() {
-    let Some(report) = REPORT.get().filter(|_| !recorded::is_recorded()) else { return };
+    let Some(report) = REPORT.get().filter(|report| report.summarizes && !recorded::is_recorded()) else {
+        return;
+    };
     let pid = std::process::id();
     let summary = stats::COUNTERS.summary();
     if summary.is_idle() {
@@ -107,8 +120,27 @@ fn tell() {
         let users = users.as_ref().map(|other| [&own, other].map(|user| user as &dyn fmt::Display));
         summary.write(&mut text, &report.name, pid, users)
     };
-    crate::real::kept_errno(|| {
-        let logged = report.log.as_ref().is_some_and(|path| {
+    report.write(&text);
+}
+
+/// A line for `--verbose`.
+pub(crate) fn say(line: fmt::Arguments<'_>) {
+    let Some(report) = REPORT.get().filter(|report| report.verbose && !confined::is_confined()) else {
+        return;
+    };
+    let mut text = Text { room: [0; LONGEST], len: 0 };
+    if writeln!(text, "megapipe: {} ({}): {line}", report.name, std::process::id()).is_ok() {
+        report.write(&text);
+    }
+}
+
+impl Report {
+    fn write(&self, text: &Text) {
+        crate::real::kept_errno(|| self.try_to_write(text));
+    }
+
+    fn try_to_write(&self, text: &Text) {
+        let logged = self.log.as_ref().is_some_and(|path| {
             let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOCTTY;
             rustix::fs::open(path.as_c_str(), flags, FileMode::from_raw_mode(0o666))
                 .is_ok_and(|file| text.write_to(file.as_fd()))
@@ -116,11 +148,11 @@ fn tell() {
         // A program that gave up its rights since, or its root directory, may not write there any more. What it
         // has put in the place of standard error may be a client's connection.
         if let Some(error) = promoter::borrow(libc::STDERR_FILENO).filter(|_| !logged)
-            && (report.log.is_none() || file_of(error) == report.error)
+            && (self.log.is_none() || file_of(error) == self.error)
         {
             text.write_to(error);
         }
-    });
+    }
 }
 
 /// Device and number of an open file.

@@ -11,7 +11,7 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use interpose::{Settings, calls};
 use libc::{
     epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sighandler_t,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
 mod creators;
@@ -72,6 +72,7 @@ names! {
     __socket = socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     connect = connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     __connect = connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
+    listen = listen(fd: c_int, backlog: c_int) -> c_int;
     accept = accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4 = accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;
     shutdown = shutdown(fd: c_int, how: c_int) -> c_int;
@@ -130,6 +131,10 @@ names! {
     __select = select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
     pselect = pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
 
+    setuid = setuid(user: uid_t) -> c_int;
+    seteuid = seteuid(user: uid_t) -> c_int;
+    setreuid = setreuid(real: uid_t, effective: uid_t) -> c_int;
+    setresuid = setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
     prctl = prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 
     fork = fork() -> pid_t;

@@ -17,6 +17,8 @@ const STATS: &str = "MEGAPIPE_STATS";
 const LOG: &str = "MEGAPIPE_LOG";
 const ONLY: &str = "MEGAPIPE_ONLY";
 const NOT: &str = "MEGAPIPE_NOT";
+const LOCAL_LISTEN: &str = "MEGAPIPE_LOCAL_LISTEN";
+const VERBOSE: &str = "MEGAPIPE_VERBOSE";
 const PRELOAD: &str = "LD_PRELOAD";
 const ASAN_OPTIONS: &str = "ASAN_OPTIONS";
 const LINK_ORDER: &str = "verify_asan_link_order";
@@ -38,6 +40,8 @@ impl Environment {
         self.put(ONLY, arguments.only.clone());
         self.put(NOT, arguments.not.clone());
         self.put(STATS, arguments.stats.then(|| "1".to_owned()));
+        self.put(LOCAL_LISTEN, arguments.local_listen.then(|| "1".to_owned()));
+        self.put(VERBOSE, arguments.verbose.then(|| "1".to_owned()));
         if let Some(path) = &arguments.log {
             let absolute = check_log(path)?;
             self.0.insert(LOG.into(), absolute.into());
@@ -48,8 +52,14 @@ impl Environment {
         self.check(ONLY, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         self.check(NOT, "port numbers, as in 6379,8080", |text| super::ports(text).ok())?;
         let stats = self.check(STATS, "1, or 0 for none", stats)?;
+        self.check(LOCAL_LISTEN, "1, or 0", switch)?;
+        let verbose = self.check(VERBOSE, "1, or 0", switch)?;
         self.check_ports()?;
-        let log = self.0.get(OsStr::new(LOG)).map(Path::new).filter(|_| stats == Some(true));
+        let log = self
+            .0
+            .get(OsStr::new(LOG))
+            .map(Path::new)
+            .filter(|_| stats == Some(true) || verbose == Some(true));
         match log {
             Some(path) if path.is_absolute() => drop(check_log(path)?),
             // Another word is a level for libmegapipe, and none of those looks like this.
@@ -62,6 +72,10 @@ impl Environment {
             _ => {}
         }
         Ok(when.unwrap_or(When::Auto))
+    }
+
+    pub(super) fn has_local_listen(&self) -> bool {
+        self.0.get(OsStr::new(LOCAL_LISTEN)).is_some_and(|value| value == "1")
     }
 
     /// Starts a recorder where summaries are asked for: this process becomes the program. A program under
@@ -167,6 +181,15 @@ impl Environment {
             CString::new([name.as_bytes(), b"=", value.as_bytes()].concat()).ok()
         };
         self.0.iter().filter_map(line).collect()
+    }
+}
+
+/// 1 or 0.
+fn switch(text: &str) -> Option<bool> {
+    match text {
+        "1" => Some(true),
+        "0" => Some(false),
+        _ => None,
     }
 }
 

@@ -25,8 +25,8 @@ mod signals;
 /// Start both programs of a connection this way. A connection that cannot use shared memory stays on TCP. The program
 /// replaces this process: pid, signals, descriptors and exit status are its own. For unit files and containers each option
 /// has a variable of the environment, too: MEGAPIPE_PROMOTE, MEGAPIPE_SPIN, MEGAPIPE_STATS=1, MEGAPIPE_LOG,
-/// MEGAPIPE_ONLY and MEGAPIPE_NOT; MEGAPIPE_MONITOR is the monitor's socket, MEGAPIPE_PRELOAD the library. An option
-/// overrides its variable.
+/// MEGAPIPE_ONLY, MEGAPIPE_NOT, MEGAPIPE_LOCAL_LISTEN=1 and MEGAPIPE_VERBOSE=1; MEGAPIPE_MONITOR is the monitor's socket,
+/// MEGAPIPE_PRELOAD the library. An option overrides its variable.
 ///
 /// Exit status: the program's; 125 if Megapipe fails, 126 if the program cannot be executed, 127 if it is not found, 2 if an
 /// option is not valid.
@@ -56,6 +56,17 @@ pub(crate) struct Arguments {
     /// Promote no connections with one of these ports on either side
     #[arg(long, value_name = "PORT,..", value_parser = ports)]
     not: Option<String>,
+
+    /// Experimental: a listen queue for each worker of a server, with the shared one as its slow path
+    ///
+    /// Connections are accepted on the CPU that handled their SYN, unless the worker there is busy, behind or stopped: then
+    /// any worker accepts them. For servers whose processes or threads wait for one listener by epoll; needs CAP_BPF.
+    #[arg(long)]
+    local_listen: bool,
+
+    /// Print a line for each listener that gets such queues, or why it does not
+    #[arg(long, requires = "local_listen")]
+    verbose: bool,
 
     /// The program, searched for in PATH, and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -193,12 +204,13 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
     let mut environment = Environment::of_this_process();
     let promote = environment.settle(arguments)?;
     let program = Program::find(&arguments.command[0])?;
-    if promote == When::Off {
-        if arguments.stats {
-            warn(
-                "no summary is printed, as the program runs without the library (--promote off); to count connections without promoting any: --promote observe",
-            );
-        }
+    let promotes = promote != When::Off;
+    if !promotes && arguments.stats {
+        warn(
+            "no summary is printed, as nothing is counted (--promote off); to count connections without promoting any: --promote observe",
+        );
+    }
+    if !promotes && !environment.has_local_listen() {
         environment.leave_out_library();
         return Ok((program, environment));
     }
@@ -214,9 +226,12 @@ fn prepare(arguments: &Arguments) -> Result<(Program, Environment), Failure> {
         return Ok((program, environment));
     }
     environment.put_library_first(&library.path);
-    environment.record();
+    if promotes {
+        environment.record();
+    }
     // What is wrong with the monitor is no reason not to run the program.
-    if promote != When::Observe
+    if promotes
+        && promote != When::Observe
         && let Err(line) = demand::provide()
     {
         warn(&line);

@@ -36,13 +36,29 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
 }
 
 pub unsafe fn accept(fd: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
-    let new = real::accept(fd, address, length);
+    let new = accepting(fd, |from| real::accept(from, address, length));
     accepted(fd, new, 0)
 }
 
 pub unsafe fn accept4(fd: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int {
-    let new = real::accept4(fd, address, length, flags);
+    let new = accepting(fd, |from| real::accept4(from, address, length, flags));
     accepted(fd, new, flags)
+}
+
+#[inline]
+fn accepting(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
+    match local_listen::is_on() {
+        false => accept(fd),
+        true => local_listen::accept(fd, accept),
+    }
+}
+
+pub unsafe fn listen(fd: c_int, backlog: c_int) -> c_int {
+    let status = real::listen(fd, backlog);
+    if status == 0 && local_listen::is_on() {
+        local_listen::listened(fd, backlog);
+    }
+    status
 }
 
 fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
@@ -75,7 +91,7 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
-    if promoter::is_hidden(fd) {
+    if promoter::is_hidden(fd) || (local_listen::is_on() && local_listen::closing(fd)) {
         real::set_errno(libc::EBADF);
         return -1;
     }
@@ -94,7 +110,13 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     kept_errno(|| descriptors::closing_range(low, high));
     // The library's own descriptors stay open.
     let (mut first, mut status) = (first, 0);
-    for hidden in promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)) {
+    let mut all_hidden: Vec<c_int> =
+        promoter::all_hidden().filter(|hidden| (low..=high).contains(hidden)).collect();
+    if local_listen::is_on() {
+        all_hidden.extend(local_listen::closing_range(low, high));
+        all_hidden.sort_unstable();
+    }
+    for hidden in all_hidden {
         let hidden = hidden.unsigned_abs();
         if first < hidden {
             status = status.min(real::close_range(first, hidden - 1, flags));
@@ -112,9 +134,16 @@ pub unsafe fn closefrom(first: c_int) {
 pub unsafe fn dup(fd: c_int) -> c_int {
     let new = real::dup(fd);
     if new >= 0 {
-        descriptors::same(fd, new);
+        duplicated(fd, new);
     }
     new
+}
+
+fn duplicated(fd: c_int, new: c_int) {
+    descriptors::same(fd, new);
+    if local_listen::is_on() {
+        kept_errno(|| local_listen::duplicated(fd, new));
+    }
 }
 
 pub unsafe fn dup2(fd: c_int, new: c_int) -> c_int {
@@ -143,11 +172,14 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     }
     if open && new >= 0 {
         descriptors::closing(new);
+        if local_listen::is_on() && local_listen::closing(new) {
+            local_listen::leave_number(new);
+        }
     }
     real::set_errno(before);
     let status = call();
     if status >= 0 {
-        descriptors::same(fd, new);
+        duplicated(fd, new);
     }
     status
 }
@@ -155,11 +187,14 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     let result = real::fcntl(fd, command, argument);
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if result >= 0 => descriptors::same(fd, result),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if result >= 0 => duplicated(fd, result),
         libc::F_SETFL if result >= 0 => {
             if let Some(socket) = table::socket(fd) {
                 let nonblocking = argument.addr() as c_int & libc::O_NONBLOCK != 0;
                 options::nonblocking(socket, nonblocking);
+            }
+            if local_listen::is_on() && argument.addr() as c_int & libc::O_NONBLOCK == 0 {
+                kept_errno(|| local_listen::blocks(fd));
             }
         }
         _ => {}
@@ -191,7 +226,12 @@ pub unsafe fn getsockopt(
     length: *mut socklen_t,
 ) -> c_int {
     let ours = table::socket(fd).and_then(|socket| options::get(socket, level, name, value, length));
-    ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length))
+    let status = ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length));
+    if status == 0 && local_listen::is_on() && local_listen::hides_option(fd, level, name) {
+        // The kernel has just written so many bytes there.
+        value.write_bytes(0, *length as usize);
+    }
+    status
 }
 
 pub unsafe fn setsockopt(
@@ -205,7 +245,38 @@ pub unsafe fn setsockopt(
         Entry::Socket(number) => options::set(fd, number, level, name, value, length),
         Entry::Unknown | Entry::Foreign | Entry::Set(_) => None,
     };
-    ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length))
+    let status = ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length));
+    if status == 0 && local_listen::is_on() {
+        local_listen::set_option(fd, level, name, value, length);
+    }
+    status
+}
+
+/// Before a call that changes the process's user.
+fn changes_user(user: libc::uid_t) {
+    if local_listen::is_on() {
+        local_listen::changes_user(user);
+    }
+}
+
+pub unsafe fn setuid(user: libc::uid_t) -> c_int {
+    changes_user(user);
+    real::setuid(user)
+}
+
+pub unsafe fn seteuid(user: libc::uid_t) -> c_int {
+    changes_user(user);
+    real::seteuid(user)
+}
+
+pub unsafe fn setreuid(real: libc::uid_t, effective: libc::uid_t) -> c_int {
+    changes_user(effective);
+    real::setreuid(real, effective)
+}
+
+pub unsafe fn setresuid(real: libc::uid_t, effective: libc::uid_t, saved: libc::uid_t) -> c_int {
+    changes_user(effective);
+    real::setresuid(real, effective, saved)
 }
 
 pub unsafe fn prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int {

@@ -86,6 +86,7 @@ pub unsafe fn syscall(
         libc::SYS_connect => connect(fd, b as *const sockaddr, c as socklen_t),
         libc::SYS_accept => accept(fd, b as *mut sockaddr, c as *mut socklen_t),
         libc::SYS_accept4 => accept4(fd, b as *mut sockaddr, c as *mut socklen_t, d as c_int),
+        libc::SYS_listen => listen(fd, b as c_int),
         libc::SYS_shutdown => shutdown(fd, b as c_int),
         libc::SYS_getsockopt => getsockopt(fd, b as c_int, c as c_int, d as *mut c_void, e as *mut socklen_t),
         libc::SYS_setsockopt => setsockopt(fd, b as c_int, c as c_int, d as *const c_void, e as socklen_t),

@@ -24,7 +24,11 @@ fn made_set(fd: c_int) -> c_int {
 }
 
 pub unsafe fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    epoll::control(set, operation, fd, event, || real::epoll_ctl(set, operation, fd, event))
+    let call = || epoll::control(set, operation, fd, event, || real::epoll_ctl(set, operation, fd, event));
+    match local_listen::is_on() {
+        false => call(),
+        true => local_listen::control(set, operation, fd, event, call),
+    }
 }
 
 /// A wait whose events have nowhere to go, as the kernel finds out once there are some.
@@ -43,8 +47,22 @@ unsafe fn unreachable_memory(
     count
 }
 
+/// A wait in a set, which `call` makes.
+#[inline(always)]
+fn in_set(set: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    match local_listen::is_on() {
+        false => call(),
+        true => local_listen::around_wait(set, call),
+    }
+}
+
 #[inline]
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    in_set(set, || wait_in_milliseconds(set, events, most, timeout))
+}
+
+#[inline(always)]
+unsafe fn wait_in_milliseconds(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
     promoter::answers();
     let promoted = epoll::promoted_set(set);
     if epoll::is_the_kernels(promoted) {
@@ -64,6 +82,17 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    in_set(set, || wait_masked(set, events, most, timeout, mask))
+}
+
+#[inline(always)]
+unsafe fn wait_masked(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
     promoter::answers();
     let promoted = epoll::promoted_set(set);
     if epoll::is_the_kernels(promoted) {
@@ -75,6 +104,17 @@ pub unsafe fn epoll_pwait(
 
 #[inline]
 pub unsafe fn epoll_pwait2(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    in_set(set, || wait_exactly(set, events, most, timeout, mask))
+}
+
+#[inline(always)]
+unsafe fn wait_exactly(
     set: c_int,
     events: *mut epoll_event,
     most: c_int,

@@ -1,0 +1,228 @@
+//! nginx: reloads, upgrades, and workers that stop or die.
+
+use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::Stdio;
+
+use testkit::process::{Fosterling, cpus, pin_to, until};
+
+use crate::support::{
+    Lab, Load, Server, answer, ask, asleep, children, clean, find, get, listeners, nginx, signal, start,
+};
+
+const PORT: u16 = 8080;
+/// Connections that may wait for a worker that is stopped in its wait.
+const BEHIND: usize = 8;
+
+fn address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, PORT).into()
+}
+
+/// nginx with two workers, each with a queue of its own.
+fn with_two_workers(lab: &Lab) -> (Server, Vec<u32>) {
+    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080"]));
+    let mut server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
+    let workers = server.workers();
+    (server, workers)
+}
+
+/// The worker that answered.
+fn worker(answer: &str) -> u32 {
+    let line = answer.lines().find_map(|line| line.strip_prefix("X-Worker: ")).expect("the worker's number");
+    line.parse().expect("a number")
+}
+
+#[test]
+fn a_connection_is_accepted_on_the_cpu_of_its_syn() {
+    let Some(lab) = Lab::new("a_connection_is_accepted_on_the_cpu_of_its_syn", &["nginx"]) else { return };
+    let (_server, workers) = with_two_workers(&lab);
+    assert_eq!(listeners(PORT), 3);
+    let cpus = cpus();
+    if cpus.len() < 2 {
+        println!("SKIPPED a_connection_is_accepted_on_the_cpu_of_its_syn: one CPU");
+        return;
+    }
+    for turn in 0..100 {
+        let cpu = cpus[turn % 2];
+        pin_to(cpu);
+        workers.iter().for_each(|worker| asleep(*worker));
+        let local = workers.iter().find(|pid| allowed(**pid) == cpu.to_string());
+        assert_eq!(Some(&worker(&get(address()))), local, "connection {turn}");
+    }
+}
+
+/// The CPUs that a process may run on.
+fn allowed(pid: u32) -> String {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    line.trim().to_owned()
+}
+
+#[test]
+fn connections_pass_a_stopped_worker_by() {
+    let Some(lab) = Lab::new("connections_pass_a_stopped_worker_by", &["nginx"]) else { return };
+    let (_server, workers) = with_two_workers(&lab);
+    stop(workers[0]);
+    let waiting = beside_stopped();
+    signal(workers[0], libc::SIGCONT);
+    waiting.into_iter().for_each(|socket| drop(answer(socket).expect("an answer")));
+}
+
+#[test]
+fn nothing_is_reset_when_a_stopped_worker_is_killed() {
+    let Some(lab) = Lab::new("nothing_is_reset_when_a_stopped_worker_is_killed", &["nginx"]) else { return };
+    let (_server, workers) = with_two_workers(&lab);
+    stop(workers[0]);
+    let waiting = beside_stopped();
+    signal(workers[0], libc::SIGKILL);
+    waiting.into_iter().for_each(|socket| drop(answer(socket).expect("an answer")));
+}
+
+fn stop(worker: u32) {
+    asleep(worker);
+    signal(worker, libc::SIGSTOP);
+}
+
+/// A hundred connections from each CPU. Returns those that are not answered: few.
+fn beside_stopped() -> Vec<std::net::TcpStream> {
+    let mut sockets = Vec::new();
+    for cpu in cpus() {
+        pin_to(cpu);
+        sockets.extend((0..100).map(|_| ask(address()).expect("a connection")));
+    }
+    let many = sockets.len();
+    until("all but a few are answered", || {
+        sockets.retain(|socket| {
+            let mut byte = [0];
+            socket.set_nonblocking(true).unwrap();
+            let waits =
+                socket.peek(&mut byte).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+            socket.set_nonblocking(false).unwrap();
+            waits
+        });
+        (sockets.len() <= BEHIND).then_some(())
+    });
+    assert!(sockets.len() < many);
+    sockets
+}
+
+#[test]
+fn no_connection_is_lost_over_reloads() {
+    let Some(lab) = Lab::new("no_connection_is_lost_over_reloads", &["nginx"]) else { return };
+    let (mut server, _) = with_two_workers(&lab);
+    let load = Load::start(address());
+    for reload in 1..=8 {
+        signal(server.pid(), libc::SIGHUP);
+        until("the new workers have their queues", || (lab.queues() == 2 * (1 + reload)).then_some(()));
+    }
+    load.end();
+    until("the old workers have ended", || (listeners(PORT) == 3).then_some(()));
+}
+
+#[test]
+fn no_connection_is_lost_over_an_upgrade() {
+    let Some(lab) = Lab::new("no_connection_is_lost_over_an_upgrade", &["nginx"]) else { return };
+    // A master whose parent waits for it refuses to upgrade.
+    let configuration = nginx(&lab.path(""), 2, &["127.0.0.1:8080"]).replace("daemon off", "daemon on");
+    let configuration = lab.write("nginx.conf", &configuration);
+    assert!(lab.local("nginx").arg("-c").arg(configuration).status().unwrap().success());
+    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
+    let master = || fs::read_to_string(lab.path("nginx.pid")).ok()?.trim().parse::<u32>().ok();
+    let old = Daemon(master().expect("a master"));
+    let workers = children(old.0);
+    let load = Load::start(address());
+    signal(old.0, libc::SIGUSR2);
+    let new = until("the new master runs", || {
+        master().filter(|pid| *pid != old.0 && children(*pid).len() == 2).map(Daemon)
+    });
+    signal(old.0, libc::SIGWINCH);
+    until("the old workers have ended", || {
+        workers.iter().all(|worker| !children(old.0).contains(worker)).then_some(())
+    });
+    signal(old.0, libc::SIGQUIT);
+    until("the old master has ended", || (!exists(old.0)).then_some(()));
+    get(address());
+    load.end();
+    assert!(exists(new.0));
+}
+
+fn exists(pid: u32) -> bool {
+    fs::exists(format!("/proc/{pid}")).unwrap()
+}
+
+/// A master that is no child of the test's, and its workers; ended when dropped.
+struct Daemon(u32);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let workers = children(self.0);
+        for pid in std::iter::once(self.0).chain(workers).filter(|pid| exists(*pid)) {
+            // SAFETY: a process that the test's server started.
+            unsafe { libc::kill(pid as libc::pid_t, libc::SIGKILL) };
+        }
+    }
+}
+
+#[test]
+fn a_second_start_finds_the_address_in_use() {
+    let Some(lab) = Lab::new("a_second_start_finds_the_address_in_use", &["nginx"]) else { return };
+    let (_server, _) = with_two_workers(&lab);
+    let second = lab.path("second");
+    fs::create_dir(&second).unwrap();
+    let configuration = lab.write("second.conf", &nginx(&second, 2, &["127.0.0.1:8080"]));
+    for mut command in [lab.local("nginx"), clean(find("nginx").unwrap())] {
+        let mut refused = Fosterling::start(command.arg("-c").arg(&configuration).stderr(Stdio::piped()));
+        let status = until("the second one ends", || refused.child().try_wait().unwrap());
+        let mut said = String::new();
+        refused.child().stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        assert!(!status.success() && said.contains("Address already in use"), "{status}: {said}");
+    }
+    get(address());
+}
+
+#[test]
+fn listeners_of_both_families_and_more_workers_than_cpus() {
+    let Some(lab) = Lab::new("listeners_of_both_families_and_more_workers_than_cpus", &["nginx"]) else {
+        return;
+    };
+    let workers = 2 * cpus().len().min(4) + 1;
+    let listen = ["127.0.0.1:8080", "127.0.0.1:8081", "[::1]:8080"];
+    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), workers, &listen));
+    let _server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    until("all have their queues", || (lab.queues() == workers * listen.len()).then_some(()));
+    assert_eq!((listeners(8080), listeners(8081)), (2 * (workers + 1), workers + 1));
+    for _ in 0..50 {
+        get(address());
+        get((Ipv4Addr::LOCALHOST, 8081));
+        get((Ipv6Addr::LOCALHOST, 8080));
+    }
+}
+
+#[test]
+fn without_the_capability_the_queue_stays_shared() {
+    let name = "without_the_capability_the_queue_stays_shared";
+    let Some(lab) = Lab::new(name, &["nginx", "setpriv"]) else { return };
+    let configuration =
+        lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080", "127.0.0.1:8081"]));
+    let local = lab.local("nginx");
+    let mut command = clean(find("setpriv").unwrap());
+    command.args(["--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"]);
+    command.arg(local.get_program()).args(local.get_args()).arg("-c").arg(configuration);
+    let mut server = start(&mut command, PORT);
+    until("the workers are there", || (server.workers().len() == 2).then_some(()));
+    get(address());
+    assert_eq!((listeners(PORT), lab.queues(), lab.lines("shared queue: bpf")), (1, 0, 1));
+}
+
+#[test]
+fn queues_of_the_programs_own_are_left_alone() {
+    let Some(lab) = Lab::new("queues_of_the_programs_own_are_left_alone", &["nginx"]) else { return };
+    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080 reuseport"]));
+    let mut server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    until("the workers are there", || (server.workers().len() == 2).then_some(()));
+    server.workers().into_iter().for_each(asleep);
+    get(address());
+    assert_eq!((listeners(PORT), lab.queues()), (2, 0));
+}

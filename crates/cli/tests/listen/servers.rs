@@ -1,0 +1,149 @@
+//! Other servers whose processes or threads wait for one listener by epoll.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use testkit::process::{cpus, until};
+
+use crate::support::{Lab, Load, asleep, get, listeners, signal, start};
+
+const PORT: u16 = 8080;
+
+fn address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, PORT).into()
+}
+
+const HAPROXY: &str = "global
+    maxconn 1000
+    user www-data
+    nbthread 2
+defaults
+    mode http
+    timeout client 60s
+    timeout connect 60s
+    timeout server 60s
+frontend short
+    bind 127.0.0.1:8080
+    http-request return status 200 content-type text/plain string hello
+";
+
+#[test]
+fn threads_of_haproxy_have_queues_and_reload() {
+    let name = "threads_of_haproxy_have_queues_and_reload";
+    let Some(lab) = Lab::new(name, &["haproxy"]) else { return };
+    if cpus().len() < 2 {
+        println!("SKIPPED {name}: one CPU");
+        return;
+    }
+    let configuration = lab.write("haproxy.cfg", HAPROXY);
+    let serve = || {
+        let mut command = lab.local("haproxy");
+        command.arg("-db").arg("-f").arg(&configuration);
+        command
+    };
+    let mut server = start(&mut serve(), PORT);
+    until("both threads have a queue", || (lab.queues() == 2).then_some(()));
+    let load = Load::start(address());
+    for reload in 2..=4 {
+        let old = server.pid().to_string();
+        let next = start(serve().args(["-sf", &old]), PORT);
+        until("the old one has ended", || server.ended());
+        until("the new threads have their queues", || (lab.queues() == 2 * reload).then_some(()));
+        server = next;
+    }
+    load.end();
+    assert_eq!(listeners(PORT), 3);
+}
+
+/// A WSGI application.
+const APPLICATION: &str = "def application(environment, start):
+    start('200 OK', [('Content-Type', 'text/plain'), ('Connection', 'close')])
+    return [b'hello']
+";
+
+#[test]
+fn workers_of_gunicorn_have_queues_and_come_and_go() {
+    let name = "workers_of_gunicorn_have_queues_and_come_and_go";
+    let Some(lab) = Lab::new(name, &["gunicorn"]) else { return };
+    lab.write("app.py", APPLICATION);
+    let mut command = lab.local("gunicorn");
+    command.args(["-w", "2", "-k", "gthread", "--threads", "4", "-b", "127.0.0.1:8080", "app:application"]);
+    let mut server = start(&mut command, PORT);
+    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
+    let load = Load::start(address());
+    signal(server.pid(), libc::SIGHUP);
+    until("the new workers have their queues", || (lab.queues() == 4 && listeners(PORT) == 3).then_some(()));
+    signal(server.pid(), libc::SIGTTOU);
+    until("one worker is left", || (listeners(PORT) == 2).then_some(()));
+    load.end();
+    get(address());
+}
+
+#[test]
+fn workers_of_apache_have_queues() {
+    let Some(lab) = Lab::new("workers_of_apache_have_queues", &["apache2"]) else { return };
+    let Some(mut command) = apache(&lab, "event") else { return };
+    let mut server = start(&mut command, PORT);
+    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
+    let load = Load::start(address());
+    signal(server.pid(), libc::SIGUSR1);
+    // It starts and ends some by load, too.
+    until("the new workers have their queues", || (lab.queues() >= 4).then_some(()));
+    load.end();
+}
+
+/// Apache with two worker processes; `None`: it lacks the module.
+pub(crate) fn apache(lab: &Lab, module: &str) -> Option<std::process::Command> {
+    let modules = "/usr/lib/apache2/modules";
+    if !std::path::Path::new(modules).join(format!("mod_mpm_{module}.so")).exists() {
+        println!("SKIPPED apache with mpm_{module}: no such module");
+        return None;
+    }
+    let folder = lab.path("").display().to_string();
+    let sizes = match module {
+        "event" => "ThreadsPerChild 8\nMaxRequestWorkers 16\nMinSpareThreads 1\nMaxSpareThreads 16\n",
+        _ => "MaxRequestWorkers 2\nMinSpareServers 1\nMaxSpareServers 2\n",
+    };
+    let configuration = lab.write(
+        "apache.conf",
+        &format!(
+            "ServerRoot {folder}
+ServerName localhost
+PidFile {folder}/apache.pid
+ErrorLog {folder}/apache.log
+Mutex pthread
+LoadModule mpm_{module}_module {modules}/mod_mpm_{module}.so
+LoadModule authz_core_module {modules}/mod_authz_core.so
+LoadModule dir_module {modules}/mod_dir.so
+User www-data
+Group www-data
+Listen 127.0.0.1:8080
+StartServers 2
+ServerLimit 2
+DocumentRoot {folder}/www
+{sizes}"
+        ),
+    );
+    std::fs::create_dir(lab.path("www")).unwrap();
+    lab.write("www/index.html", "hello");
+    let mut command = lab.local("apache2");
+    command.arg("-DFOREGROUND").arg("-f").arg(configuration);
+    Some(command)
+}
+
+#[test]
+fn one_worker_alone_waits_for_both_queues() {
+    // Connections of the other CPUs come by the shared queue.
+    let Some(lab) = Lab::new("one_worker_alone_waits_for_both_queues", &["gunicorn"]) else { return };
+    lab.write("app.py", APPLICATION);
+    let mut command = lab.local("gunicorn");
+    command.args(["-w", "1", "-k", "gthread", "--threads", "2", "-b", "[::1]:8080", "app:application"]);
+    let mut server = start(&mut command, PORT);
+    until("it has a queue", || (lab.queues() == 1).then_some(()));
+    server.workers().into_iter().for_each(asleep);
+    let load = Load::start((std::net::Ipv6Addr::LOCALHOST, PORT).into());
+    for _ in 0..20 {
+        get((std::net::Ipv6Addr::LOCALHOST, PORT));
+    }
+    load.end();
+    assert_eq!(listeners(PORT), 2);
+}

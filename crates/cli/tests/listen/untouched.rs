@@ -1,0 +1,181 @@
+//! Programs that are left as they are: those that wait for their listener in one place, or without epoll, and all
+//! programs without the option.
+
+use std::fs;
+use std::process::Command;
+
+use testkit::process::until;
+
+use crate::servers::apache;
+use crate::support::{Lab, clean, find, get, listeners, start};
+
+/// Calls of this feature, and no other's.
+const OURS: [&str; 4] = ["SO_REUSEPORT", "bpf(", "SO_DOMAIN", "shutdown("];
+
+/// A program under strace(1), whose trace goes to `trace`.
+fn traced(lab: &Lab, command: &Command) -> Command {
+    let mut traced = clean(find("strace").expect("strace"));
+    traced
+        .args(["-f", "-qq", "-o"])
+        .arg(lab.path("trace"))
+        .arg(command.get_program())
+        .args(command.get_args());
+    traced.current_dir(lab.path(""));
+    traced
+}
+
+/// Lines of the trace after the program's first fork, that are calls of this feature.
+fn ours_after_fork(lab: &Lab) -> Vec<String> {
+    let trace = fs::read_to_string(lab.path("trace")).unwrap();
+    let listened = trace.lines().skip_while(|line| !line.contains("listen("));
+    let forked = listened.skip_while(|line| !line.contains("clone(") && !line.contains("fork("));
+    let lines: Vec<&str> = forked.collect();
+    assert!(!lines.is_empty(), "no fork in the trace");
+    lines
+        .iter()
+        .filter(|line| OURS.iter().any(|call| line.contains(call)))
+        .map(|line| line.to_string())
+        .collect()
+}
+
+#[test]
+fn redis_forks_as_without() {
+    let Some(lab) = Lab::new("redis_forks_as_without", &["redis-server", "redis-cli", "strace"]) else {
+        return;
+    };
+    let mut command = lab.local("redis-server");
+    command.args(["--port", "6379", "--bind", "127.0.0.1", "--save", ""]);
+    let _server = start(&mut traced(&lab, &command), 6379);
+    let asked = |words: &[&str]| {
+        let output = Command::new(find("redis-cli").unwrap()).args(words).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    until("redis answers", || asked(&["ping"]).contains("PONG").then_some(()));
+    asked(&["bgsave"]);
+    until("it has saved", || {
+        asked(&["info", "persistence"]).contains("rdb_bgsave_in_progress:0").then_some(())
+    });
+    assert_eq!((listeners(6379), lab.queues()), (1, 0));
+    assert_eq!(ours_after_fork(&lab), [""; 0]);
+}
+
+#[test]
+fn memcached_keeps_one_listener() {
+    let Some(lab) = Lab::new("memcached_keeps_one_listener", &["memcached"]) else { return };
+    let mut command = lab.local("memcached");
+    command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", "11211", "-t", "4"]);
+    let _server = start(&mut command, 11211);
+    let mut socket = std::net::TcpStream::connect("127.0.0.1:11211").unwrap();
+    std::io::Write::write_all(&mut socket, b"version\r\nquit\r\n").unwrap();
+    let answer = std::io::read_to_string(socket).unwrap();
+    assert!(answer.starts_with("VERSION"), "{answer}");
+    assert_eq!((listeners(11211), lab.queues()), (1, 0));
+}
+
+#[test]
+fn postgresql_forks_as_without() {
+    let name = "postgresql_forks_as_without";
+    let Some(lab) = Lab::new(name, &["setpriv", "strace"]) else { return };
+    let folders = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let Some(programs) =
+        folders.map(|folder| folder.path().join("bin")).find(|bin| bin.join("initdb").is_file())
+    else {
+        println!("SKIPPED {name}: postgresql is not installed");
+        return;
+    };
+    let as_postgres = |program: &std::path::Path| {
+        let mut command = clean(find("setpriv").unwrap());
+        command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]).arg(program);
+        command.current_dir(lab.path(""));
+        command
+    };
+    let data = lab.path("data");
+    let made =
+        as_postgres(&programs.join("initdb")).args(["-A", "trust", "-N", "-D"]).arg(&data).status().unwrap();
+    assert!(made.success());
+    // Capabilities stay, so that the steering program could be loaded.
+    let postgres = lab.run(&programs.join("postgres"));
+    let mut command = clean(find("setpriv").unwrap());
+    command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
+    command.args(["--inh-caps", "+bpf,+net_admin", "--ambient-caps", "+bpf,+net_admin"]);
+    command.arg(postgres.get_program()).args(postgres.get_args()).arg("-D").arg(&data);
+    command.args(["-p", "5432", "-c", "listen_addresses=127.0.0.1", "-k"]).arg(lab.path(""));
+    let _server = start(&mut traced(&lab, &command), 5432);
+    until("it answers", || {
+        let query = ["-h", "127.0.0.1", "-U", "postgres", "-c", "select 1"];
+        as_postgres(&programs.join("psql")).args(query).status().unwrap().success().then_some(())
+    });
+    assert_eq!((listeners(5432), lab.queues()), (1, 0));
+    assert_eq!(ours_after_fork(&lab), [""; 0]);
+}
+
+#[test]
+fn workers_without_epoll_share_the_queue() {
+    let name = "workers_without_epoll_share_the_queue";
+    let Some(lab) = Lab::new(name, &["gunicorn", "strace"]) else { return };
+    lab.write(
+        "app.py",
+        "def application(environment, start):\n    start('200 OK', [])\n    return [b'hello']\n",
+    );
+    let mut command = lab.local("gunicorn");
+    command.args(["-w", "2", "-k", "sync", "-b", "127.0.0.1:8080", "app:application"]);
+    let mut server = start(&mut traced(&lab, &command), 8080);
+    get((std::net::Ipv4Addr::LOCALHOST, 8080));
+    assert!(server.ended().is_none());
+    assert_eq!((listeners(8080), lab.queues()), (1, 0));
+    assert_eq!(ours_after_fork(&lab), [""; 0]);
+}
+
+#[test]
+fn prefork_workers_of_apache_share_the_queue() {
+    let Some(lab) = Lab::new("prefork_workers_of_apache_share_the_queue", &["apache2"]) else { return };
+    let Some(mut command) = apache(&lab, "prefork") else { return };
+    let _server = start(&mut command, 8080);
+    get((std::net::Ipv4Addr::LOCALHOST, 8080));
+    assert_eq!((listeners(8080), lab.queues()), (1, 0));
+}
+
+/// A server and its client in one: it listens, forks, waits by epoll, accepts, and changes its user.
+const SERVER: &str = "import os, select, socket
+listener = socket.create_server(('127.0.0.1', 8080))
+listener.setblocking(False)
+if os.fork() == 0:
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    client = socket.create_connection(('127.0.0.1', 8080))
+    poll.poll()
+    accepted, _ = listener.accept()
+    poll.unregister(listener)
+    listener.close()
+    os.setuid(65534)
+    os._exit(0)
+os.wait()
+";
+
+#[test]
+fn without_the_option_no_system_call_is_changed() {
+    let name = "without_the_option_no_system_call_is_changed";
+    let Some(lab) = Lab::new(name, &["python3", "strace"]) else { return };
+    let script = lab.write("server.py", SERVER);
+    let calls = |arguments: &[&str]| {
+        let mut command = clean(find("strace").unwrap());
+        command.args(["-f", "-qq", "-o"]).arg(lab.path("trace")).args(arguments);
+        command.arg("python3").arg(&script).current_dir(lab.path(""));
+        assert!(command.status().unwrap().success());
+        let trace = fs::read_to_string(lab.path("trace")).unwrap();
+        let from_listen = trace.lines().skip_while(|line| !line.contains("listen("));
+        // Of each line the call: it begins with the process.
+        let call = |line: &str| Some(line.split_once(' ')?.1.trim_start().split_once('(')?.0.to_owned());
+        let whole = from_listen.filter(|line| !line.contains("resumed"));
+        // The library asks which process it is in, with the option and without.
+        let mut calls: Vec<String> = whole.filter_map(call).filter(|call| call != "getpid").collect();
+        calls.sort_unstable();
+        calls
+    };
+    let plain = calls(&[]);
+    assert!(["fork", "clone", "vfork"].iter().any(|fork| plain.iter().any(|call| call.starts_with(fork))));
+    let library = testkit::process::preload_library(crate::support::PROGRAM.as_ref());
+    let preloaded = format!("LD_PRELOAD={}", library.display());
+    assert_eq!(calls(&["env", &preloaded, "MEGAPIPE_PROMOTE=off"]), plain);
+    assert_ne!(calls(&["env", &preloaded, "MEGAPIPE_PROMOTE=off", "MEGAPIPE_LOCAL_LISTEN=1"]), plain);
+}

@@ -1,0 +1,235 @@
+//! A listen queue for each worker, with a slow path, for programs that share one listening socket
+//! (`megapipe run --local-listen`).
+//!
+//! A worker that waits for the shared listener by epoll gets a *sibling*: a socket with the same
+//! address in the same SO_REUSEPORT group, which enters the worker's epoll set beside the shared
+//! listener, under the same data. A program in the kernel ([`steering`]) sends a connection to the
+//! sibling of the CPU that handles its SYN, unless its worker is away or behind: then to the shared
+//! listener, where any worker accepts it. accept(2) on the shared listener tries both.
+//!
+//! What fails or is not understood leaves a listener as it was (docs/listen.md).
+
+use std::cell::Cell;
+use std::ffi::c_int;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed};
+
+use crate::clock;
+use crate::real;
+
+mod listeners;
+mod sibling;
+mod steering;
+mod word;
+
+pub(crate) use listeners::{
+    blocks, changes_user, closing, closing_range, duplicated, forked, hides_option, leave_number, listened,
+    set_option, start,
+};
+use steering::Words;
+
+static ON: AtomicBool = AtomicBool::new(false);
+
+/// Whether `--local-listen` was asked for: all that other calls ask where it was not.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    ON.load(Relaxed)
+}
+
+/// Descriptors with a higher number are not followed.
+const DESCRIPTORS: usize = 4096;
+/// Listeners of one process that are followed, and epoll sets that wait for any of them.
+const LISTENERS: usize = 32;
+const SETS: usize = 128;
+
+/// What a descriptor is to this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Nothing,
+    Listener(usize),
+    Set(usize),
+    /// A descriptor of the library's own.
+    Own,
+    /// A socket that cannot have siblings.
+    Unique,
+}
+
+const OWN: u8 = 254;
+const UNIQUE: u8 = 255;
+const FIRST_SET: usize = 1 + LISTENERS;
+
+static WHAT: [AtomicU8; DESCRIPTORS] = [const { AtomicU8::new(0) }; DESCRIPTORS];
+
+#[inline]
+fn what(fd: c_int) -> What {
+    let Some(word) = WHAT.get(fd as usize) else { return What::Nothing };
+    match word.load(Relaxed) {
+        0 => What::Nothing,
+        OWN => What::Own,
+        UNIQUE => What::Unique,
+        set if usize::from(set) >= FIRST_SET => What::Set(usize::from(set) - FIRST_SET),
+        listener => What::Listener(usize::from(listener) - 1),
+    }
+}
+
+/// False: its number is too high.
+fn set_what(fd: c_int, what: What) -> bool {
+    let value = match what {
+        What::Nothing => 0,
+        What::Listener(number) => 1 + number,
+        What::Set(number) => FIRST_SET + number,
+        What::Own => OWN.into(),
+        What::Unique => UNIQUE.into(),
+    };
+    // LISTENERS and SETS leave 93 values unused.
+    WHAT.get(fd as usize).inspect(|word| word.store(value as u8, Relaxed)).is_some()
+}
+
+/// One listener's sibling in one epoll set. Zeroed memory is none.
+struct Member {
+    /// Its descriptor, and 1; 0: none that listens.
+    fd: AtomicI32,
+    /// Accepts tried, by which the shared listener comes first now and then.
+    turn: AtomicU32,
+    /// What the steering program goes by.
+    words: AtomicPtr<Words>,
+}
+
+static MEMBERS: [[Member; LISTENERS]; SETS] = [const { [const { Member::NONE }; LISTENERS] }; SETS];
+
+/// Listeners that have a sibling in each set, a bit each.
+static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
+/// Those that the program took out of the set since its last wait: nginx puts its listeners back in the meantime.
+static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
+
+thread_local! {
+    /// The set in which this thread waited last, of those that have listeners.
+    static WAITED_IN: Cell<usize> = const { Cell::new(SETS) };
+}
+
+impl Member {
+    #[allow(clippy::declare_interior_mutable_const)] // each use is a member of its own
+    const NONE: Member =
+        Member { fd: AtomicI32::new(0), turn: AtomicU32::new(0), words: AtomicPtr::new(null_mut()) };
+
+    #[inline]
+    fn descriptor(&self) -> Option<c_int> {
+        Some(self.fd.load(Relaxed) - 1).filter(|fd| *fd >= 0)
+    }
+
+    #[inline]
+    fn words(&self) -> Option<&'static Words> {
+        steering::words(self.words.load(Relaxed))
+    }
+}
+
+/// The members of a set.
+#[inline]
+fn members(set: usize) -> impl Iterator<Item = &'static Member> {
+    let mut left = OF_SET[set].load(Relaxed);
+    std::iter::from_fn(move || {
+        let number = left.checked_ilog2()? as usize;
+        left &= !(1 << number);
+        Some(&MEMBERS[set][number])
+    })
+}
+
+/// epoll_wait(2) and its like, which `call` makes: meanwhile its thread is not away.
+#[inline]
+pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    let What::Set(set) = what(epfd) else { return call() };
+    WAITED_IN.set(set);
+    if OUT_OF_SET[set].load(Relaxed) != 0 {
+        real::kept_errno(|| listeners::settle(set));
+    }
+    members(set).filter_map(Member::words).for_each(|words| words.waits());
+    let found = call();
+    let now = clock::nanoseconds();
+    members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
+    found
+}
+
+/// accept(2), which `accept` makes of the descriptor it gets: the sibling's connections come
+/// first, then the shared listener's, and the other way round each eighth time.
+#[inline]
+pub(crate) fn accept(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
+    const SHARED_FIRST: u32 = 8;
+    let What::Listener(number) = what(fd) else { return accept(fd) };
+    let member = MEMBERS.get(WAITED_IN.get()).map(|set| &set[number]);
+    let Some((member, sibling)) = member.and_then(|member| Some((member, member.descriptor()?))) else {
+        return accept_elsewhere(fd, number, accept);
+    };
+    let turn = member.turn.load(Relaxed).wrapping_add(1);
+    member.turn.store(turn, Relaxed);
+    let order = if turn.is_multiple_of(SHARED_FIRST) { [fd, sibling] } else { [sibling, fd] };
+    for (first, from) in [true, false].into_iter().zip(order) {
+        let new = accept(from);
+        if from == sibling {
+            count(member, new);
+        }
+        if new >= 0 || !(first && is_empty()) {
+            return new;
+        }
+    }
+    -1
+}
+
+/// For a thread that did not wait for the listener: another did, perhaps for what came to a sibling.
+#[cold]
+fn accept_elsewhere(fd: c_int, number: usize, accept: impl Fn(c_int) -> c_int) -> c_int {
+    let new = accept(fd);
+    if new >= 0 || !is_empty() {
+        return new;
+    }
+    for member in MEMBERS.iter().map(|set| &set[number]) {
+        let Some(sibling) = member.descriptor() else { continue };
+        let new = accept(sibling);
+        count(member, new);
+        if new >= 0 || !is_empty() {
+            return new;
+        }
+    }
+    -1
+}
+
+/// Whether the last accept found no connection: EINVAL is a sibling's that another thread has just shut down.
+fn is_empty() -> bool {
+    matches!(real::errno(), libc::EAGAIN | libc::EINVAL)
+}
+
+/// Has the steering program know what an accept took from a sibling.
+fn count(member: &Member, new: c_int) {
+    let Some(words) = member.words() else { return };
+    match new {
+        0.. => words.accepted(),
+        // SYNs that never became connections were steered, too.
+        _ if is_empty() => words.found_queue_empty(),
+        _ => {}
+    }
+}
+
+/// epoll_ctl(2), which `call` makes: what it does to a listener is done to its sibling.
+///
+/// # Safety
+///
+/// As epoll_ctl(2).
+#[allow(unsafe_code)] // the event lies in the program's memory
+pub(crate) unsafe fn control(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    event: *const libc::epoll_event,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let status = call();
+    if status == 0
+        && let What::Listener(number) = what(fd)
+    {
+        let wish = (operation != libc::EPOLL_CTL_DEL).then(|| {
+            // SAFETY: the kernel has just read it; it is packed.
+            unsafe { event.read_unaligned() }
+        });
+        real::kept_errno(|| listeners::control(number, epfd, fd, wish));
+    }
+    status
+}

@@ -1,0 +1,609 @@
+//! The listeners of this process, and how siblings of theirs come and go.
+#![allow(unsafe_code)] // epoll_ctl(2), listen(2) and shutdown(2), and what the lock guards
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+
+use libc::{epoll_event, socklen_t};
+use steering::Slot;
+
+use super::steering::Steering;
+use super::word::Word;
+use super::{
+    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, set_what,
+    sibling, what, word,
+};
+use crate::confined;
+use crate::fork;
+use crate::kernel;
+use crate::lock::{Held, Lock};
+use crate::promoter;
+use crate::real::{self, kept_errno};
+use crate::settings::Settings;
+use crate::start as program;
+use crate::threads;
+
+/// A listening socket of the program's, shared by what waits for it.
+struct Listener {
+    /// Descriptors that name it, and one of them.
+    names: u32,
+    fd: c_int,
+    backlog: c_int,
+    /// The process that called listen(2), or was executed with it.
+    owner: u32,
+    /// The program itself set SO_REUSEPORT.
+    own_group: bool,
+    /// This module set it.
+    late: bool,
+    /// `None`: it is left as it is.
+    steering: Option<Steering>,
+    /// Siblings that were made while this process could still bind them.
+    reserve: Vec<c_int>,
+    /// The siblings' places in the steering, by their sets.
+    slots: Vec<(usize, Slot)>,
+    /// Siblings of sets that do not wait for the listener now.
+    paused: Vec<(usize, c_int)>,
+    waiters: Waiters,
+}
+
+/// The epoll sets of this process that waited for a listener.
+#[derive(Clone, Copy)]
+enum Waiters {
+    None,
+    /// In the listener's own process: siblings begin with a second one.
+    One(Place),
+    Several,
+}
+
+/// A listener in an epoll set, and what the program asks there.
+#[derive(Clone, Copy)]
+struct Place {
+    set: usize,
+    epfd: c_int,
+    event: epoll_event,
+}
+
+struct State {
+    lock: Lock,
+    listeners: UnsafeCell<[Option<Listener>; LISTENERS]>,
+}
+
+// SAFETY: `listeners` is reached through `Guard` only, which holds the lock.
+unsafe impl Sync for State {}
+
+static STATE: State = State { lock: Lock::new(), listeners: UnsafeCell::new([const { None }; LISTENERS]) };
+/// The descriptors of the sets, and 1; 0: free.
+static SET_DESCRIPTORS: [AtomicI32; SETS] = [const { AtomicI32::new(0) }; SETS];
+/// The library's own descriptors have at least this number.
+static LOWEST: AtomicI32 = AtomicI32::new(0);
+/// The kernel refused the program once: it is not asked again.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// Siblings made at most before a process changes its user: for as many threads.
+const RESERVE: usize = 16;
+
+struct Guard<'a>(&'a State, #[allow(dead_code)] Held<'a>);
+
+fn listeners() -> Guard<'static> {
+    Guard(&STATE, STATE.lock.hold())
+}
+
+impl std::ops::Deref for Guard<'_> {
+    type Target = [Option<Listener>; LISTENERS];
+
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: the lock is held while the guard lives.
+        unsafe { &*self.0.listeners.get() }
+    }
+}
+
+impl std::ops::DerefMut for Guard<'_> {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        // SAFETY: as for `deref`; there is one guard at a time.
+        unsafe { &mut *self.0.listeners.get() }
+    }
+}
+
+/// At the start: listeners that this program was executed with are its own.
+pub(crate) fn start(settings: &Settings) {
+    if !settings.local_listen {
+        return;
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let numbers = limit.map_or(DESCRIPTORS, |limit| usize::try_from(limit).unwrap_or(DESCRIPTORS));
+    LOWEST.store((numbers.min(DESCRIPTORS) / 4 * 3) as c_int, Relaxed);
+    ON.store(true, Relaxed);
+    let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
+    let inherited: Vec<c_int> = open
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| kernel::option(*fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1))
+        .collect();
+    // The option may be an earlier library's. Where it is the program's, there are several at one address.
+    let addresses: Vec<_> = inherited.iter().map(|fd| sibling::address(*fd)).collect();
+    for (fd, address) in inherited.iter().zip(&addresses) {
+        const MOST: c_int = 65_535; // the kernel cuts it at net.core.somaxconn
+        let own_group = addresses.iter().filter(|other| *other == address).count() > 1;
+        note(*fd, MOST, Some(own_group));
+    }
+}
+
+/// listen(2) succeeded.
+#[cold]
+pub(crate) fn listened(fd: c_int, backlog: c_int) {
+    kept_errno(|| note(fd, backlog, None));
+}
+
+fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
+    if fork::borrows_memory() || confined::is_confined() {
+        return;
+    }
+    let mut listeners = listeners();
+    match what(fd) {
+        What::Listener(number) => {
+            let Some(listener) = &mut listeners[number] else { return };
+            listener.backlog = backlog;
+            siblings(number).for_each(|sibling| listener.listen(sibling).unwrap_or_default());
+            return;
+        }
+        What::Unique => return program::say(format_args!("{}", Word::Option.of(fd))),
+        What::Own => return,
+        What::Nothing | What::Set(_) => {}
+    }
+    let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+    if !is_tcp {
+        return;
+    }
+    let place = listeners.iter().position(Option::is_none);
+    let Some(number) = place.filter(|number| set_what(fd, What::Listener(*number))) else {
+        return program::say(format_args!("{}", Word::Descriptors.of(fd)));
+    };
+    let is_set = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1);
+    let own_group = own_group.unwrap_or_else(is_set);
+    let steering = steering(fd);
+    listeners[number] = Some(Listener {
+        names: 1,
+        fd,
+        backlog,
+        owner: std::process::id(),
+        own_group,
+        late: false,
+        steering,
+        reserve: Vec::new(),
+        slots: Vec::new(),
+        paused: Vec::new(),
+        waiters: Waiters::None,
+    });
+}
+
+/// Before any fork, so that all workers share it.
+fn steering(fd: c_int) -> Option<Steering> {
+    if REFUSED.load(Relaxed) {
+        return None;
+    }
+    let steering = Steering::new(LOWEST.load(Relaxed));
+    if let Err(error) = &steering {
+        REFUSED.store(true, Relaxed);
+        program::say(format_args!("{}: {error}", Word::Bpf.of(fd)));
+    }
+    steering.ok()
+}
+
+/// A change of a listener in an epoll set, which the kernel has made; `None`: it left the set.
+#[cold]
+pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll_event>) {
+    if confined::is_confined() || fork::borrows_memory() {
+        return;
+    }
+    let mut listeners = listeners();
+    let Some(listener) = &mut listeners[number] else { return };
+    let waits = event.filter(|event| event.events & libc::EPOLLIN as u32 != 0);
+    let outcome = match waits {
+        Some(event) => match set_number(epfd) {
+            Some(set) => listener.enter(number, Place { set, epfd, event }),
+            None => Err(Word::Descriptors),
+        },
+        None => {
+            if let What::Set(set) = what(epfd) {
+                listener.leave(number, set, epfd);
+            }
+            Ok(())
+        }
+    };
+    if let Err(word) = outcome {
+        program::say(format_args!("{}", word.of(fd)));
+    }
+}
+
+/// A wait begins in a set that listeners have left.
+#[cold]
+pub(super) fn settle(set: usize) {
+    for (number, listener) in listeners().iter_mut().enumerate() {
+        let is_out = OUT_OF_SET[set].load(Relaxed) & 1 << number != 0;
+        if let Some(listener) = listener.as_mut().filter(|_| is_out) {
+            listener.pause(number, set);
+        }
+    }
+}
+
+/// The number of a set, which it gets with its first listener.
+fn set_number(epfd: c_int) -> Option<usize> {
+    if let What::Set(set) = what(epfd) {
+        return Some(set);
+    }
+    let set = SET_DESCRIPTORS.iter().position(|fd| fd.load(Relaxed) == 0)?;
+    set_what(epfd, What::Set(set)).then(|| SET_DESCRIPTORS[set].store(epfd + 1, Relaxed))?;
+    Some(set)
+}
+
+impl Listener {
+    fn enter(&mut self, number: usize, place: Place) -> Result<(), Word> {
+        let member = &MEMBERS[place.set][number];
+        let blocks = kernel::flags(self.fd) & libc::O_NONBLOCK == 0;
+        if blocks || place.event.events & libc::EPOLLONESHOT as u32 != 0 {
+            self.release(number, place.set);
+            return if self.steering.is_some() { Err(Word::Waits) } else { Ok(()) };
+        }
+        if let Some(sibling) = member.descriptor() {
+            let was_out = OUT_OF_SET[place.set].fetch_and(!(1 << number), Relaxed) & 1 << number != 0;
+            OF_SET[place.set].fetch_or(1 << number, Relaxed);
+            let operation = if was_out { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+            return change(place.epfd, operation, sibling, without_exclusive(place.event));
+        }
+        if let Some(index) = self.paused.iter().position(|(set, _)| *set == place.set) {
+            let (_, sibling) = self.paused.swap_remove(index);
+            return self.begin(number, place, sibling);
+        }
+        if self.steering.is_none() {
+            return Ok(());
+        }
+        let is_worker = self.owner != std::process::id() && !self.own_group;
+        match self.waiters {
+            _ if is_worker => self.claim(number, place),
+            Waiters::Several => self.claim(number, place),
+            Waiters::One(first) if first.set != place.set => {
+                self.waiters = Waiters::Several;
+                self.claim(number, first)?;
+                self.claim(number, place)
+            }
+            Waiters::None | Waiters::One(_) => {
+                self.waiters = Waiters::One(place);
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes a sibling for a set.
+    fn claim(&mut self, number: usize, place: Place) -> Result<(), Word> {
+        let sibling = match self.reserve.pop() {
+            Some(sibling) => sibling,
+            None => self.make_sibling()?,
+        };
+        self.begin(number, place, sibling)?;
+        program::say(format_args!("local-listen: {} has a queue of its own here", word::name(self.fd)));
+        if threads::is_alone() {
+            // The others were for threads.
+            self.reserve.drain(..).for_each(close);
+        }
+        Ok(())
+    }
+
+    fn make_sibling(&mut self) -> Result<c_int, Word> {
+        if !self.own_group && !self.late {
+            // After the program's own bind(2), which found the address in use where it is.
+            kernel::set(self.fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1);
+            self.late = true;
+        }
+        let sibling = sibling::make(self.fd, LOWEST.load(Relaxed))?;
+        if set_what(sibling, What::Own) {
+            return Ok(sibling);
+        }
+        sibling::close(sibling);
+        Err(Word::Descriptors)
+    }
+
+    /// From here on connections come to the sibling.
+    fn begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
+        let begun = self.try_to_begin(number, place, sibling);
+        if begun.is_err() {
+            close(sibling);
+        }
+        begun
+    }
+
+    fn try_to_begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
+        self.listen(sibling)?;
+        // The program is the group's, which the listener enters with its first sibling.
+        let (shared, queue) = (promoter::borrow(self.fd), promoter::borrow(sibling));
+        let (shared, queue) = shared.zip(queue).ok_or(Word::Descriptors)?;
+        let steering = self.steering.as_mut().ok_or(Word::Bpf)?;
+        let (slot, words) = steering.join(shared, queue).map_err(|_| Word::Places)?;
+        self.slots.push((place.set, slot));
+        if let Err(word) = change(place.epfd, libc::EPOLL_CTL_ADD, sibling, without_exclusive(place.event)) {
+            self.part(place.set);
+            return Err(word);
+        }
+        let member = &MEMBERS[place.set][number];
+        member.words.store(words, Relaxed);
+        member.fd.store(sibling + 1, Relaxed);
+        OF_SET[place.set].fetch_or(1 << number, Relaxed);
+        Ok(())
+    }
+
+    fn listen(&self, sibling: c_int) -> Result<(), Word> {
+        // SAFETY: listen(2) takes numbers.
+        if unsafe { real::listen(sibling, self.backlog) } == 0 { Ok(()) } else { Err(Word::User) }
+    }
+
+    /// A set waits for the listener no more: neither does it for the sibling.
+    fn leave(&mut self, number: usize, set: usize, epfd: c_int) {
+        if matches!(self.waiters, Waiters::One(place) if place.set == set) {
+            self.waiters = Waiters::None;
+        }
+        let member = &MEMBERS[set][number];
+        let Some(sibling) = member.descriptor() else { return };
+        let _ = change(epfd, libc::EPOLL_CTL_DEL, sibling, epoll_event { events: 0, u64: 0 });
+        OF_SET[set].fetch_and(!(1 << number), Relaxed);
+        OUT_OF_SET[set].fetch_or(1 << number, Relaxed);
+        if let Some(words) = member.words() {
+            words.cannot_accept();
+        }
+    }
+
+    /// The set's next wait begins without it: what is in the sibling's queue goes to the others of the group.
+    fn pause(&mut self, number: usize, set: usize) {
+        let Some(sibling) = forget(set, number) else { return };
+        self.part(set);
+        // SAFETY: shutdown(2) takes numbers. A socket that no longer listens may do so again.
+        unsafe { real::shutdown(sibling, libc::SHUT_RD) };
+        self.paused.push((set, sibling));
+    }
+
+    /// No more connections are steered to a set's sibling.
+    fn part(&mut self, set: usize) {
+        for (_, slot) in self.slots.extract_if(.., |(of, _)| *of == set) {
+            if let Some(steering) = &self.steering {
+                steering.leave(slot);
+            }
+        }
+    }
+
+    /// A set has no sibling any more; its queue goes to the others of the group.
+    fn release(&mut self, number: usize, set: usize) {
+        if matches!(self.waiters, Waiters::One(place) if place.set == set) {
+            self.waiters = Waiters::None;
+        }
+        if let Some(sibling) = forget(set, number) {
+            self.part(set);
+            close(sibling);
+        }
+        self.paused.extract_if(.., |(paused, _)| *paused == set).for_each(|(_, sibling)| close(sibling));
+    }
+
+    /// It is left as it is from here on.
+    fn release_all(&mut self, number: usize) {
+        (0..SETS).for_each(|set| self.release(number, set));
+        self.reserve.drain(..).for_each(close);
+        self.steering = None;
+    }
+
+    fn uses(&self, number: usize, fd: c_int) -> bool {
+        self.steering.as_ref().is_some_and(|steering| steering.uses(fd))
+            || self.reserve.contains(&fd)
+            || self.paused.iter().any(|(_, sibling)| *sibling == fd)
+            || siblings(number).any(|sibling| sibling == fd)
+    }
+}
+
+/// The siblings of a listener that listen.
+fn siblings(number: usize) -> impl Iterator<Item = c_int> {
+    MEMBERS.iter().filter_map(move |set| set[number].descriptor())
+}
+
+/// Takes the sibling of a listener out of a set, as far as this process is concerned.
+fn forget(set: usize, number: usize) -> Option<c_int> {
+    let member: &Member = &MEMBERS[set][number];
+    let sibling = member.descriptor()?;
+    member.fd.store(0, Relaxed);
+    member.words.store(null_mut(), Relaxed);
+    OF_SET[set].fetch_and(!(1 << number), Relaxed);
+    OUT_OF_SET[set].fetch_and(!(1 << number), Relaxed);
+    Some(sibling)
+}
+
+fn close(fd: c_int) {
+    set_what(fd, What::Nothing);
+    sibling::close(fd);
+}
+
+/// EPOLLEXCLUSIVE spares the other waiters of a socket: a sibling has one.
+fn without_exclusive(event: epoll_event) -> epoll_event {
+    epoll_event { events: event.events & !(libc::EPOLLEXCLUSIVE as u32), ..event }
+}
+
+fn change(epfd: c_int, operation: c_int, fd: c_int, mut event: epoll_event) -> Result<(), Word> {
+    // SAFETY: a live event.
+    let status = unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) };
+    if status == 0 { Ok(()) } else { Err(Word::Descriptors) }
+}
+
+/// `fd` is about to be closed.
+#[cold]
+fn close_known(fd: c_int) {
+    if fork::borrows_memory() {
+        return;
+    }
+    let mut listeners = listeners();
+    match what(fd) {
+        What::Listener(number) => {
+            set_what(fd, What::Nothing);
+            let Some(listener) = &mut listeners[number] else { return };
+            listener.names -= 1;
+            if listener.names == 0 {
+                listener.release_all(number);
+                listeners[number] = None;
+            } else if listener.fd == fd {
+                let other = (0..DESCRIPTORS as c_int).find(|other| what(*other) == What::Listener(number));
+                listener.fd = other.unwrap_or(-1);
+            }
+        }
+        What::Set(set) => {
+            set_what(fd, What::Nothing);
+            for (number, listener) in listeners.iter_mut().enumerate() {
+                if let Some(listener) = listener {
+                    listener.release(number, set);
+                }
+            }
+            SET_DESCRIPTORS[set].store(0, Relaxed);
+        }
+        What::Unique => drop(set_what(fd, What::Nothing)),
+        What::Nothing | What::Own => {}
+    }
+}
+
+/// `fd` is about to be closed. True: it is the library's own, and the program means something else.
+#[inline]
+pub(crate) fn closing(fd: c_int) -> bool {
+    match what(fd) {
+        What::Nothing => false,
+        What::Own => !fork::borrows_memory(),
+        What::Listener(_) | What::Set(_) | What::Unique => {
+            kept_errno(|| close_known(fd));
+            false
+        }
+    }
+}
+
+/// All from `first` to `last` are about to be closed, but for those that it returns, which are the library's own.
+pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
+    (first..=last.min(DESCRIPTORS as c_int - 1)).filter(|fd| closing(*fd))
+}
+
+/// The program puts a file of its own at a number of the library's.
+#[cold]
+pub(crate) fn leave_number(fd: c_int) {
+    if fork::borrows_memory() {
+        return;
+    }
+    for (number, listener) in listeners().iter_mut().enumerate() {
+        if let Some(listener) = listener.as_mut().filter(|listener| listener.uses(number, fd)) {
+            listener.release_all(number);
+            program::say(format_args!("{}", Word::Descriptors.of(listener.fd)));
+        }
+    }
+}
+
+/// `new` is the same open file as `fd`.
+pub(crate) fn duplicated(fd: c_int, new: c_int) {
+    if fd == new || fork::borrows_memory() {
+        return;
+    }
+    let What::Listener(number) = what(fd) else { return };
+    let mut listeners = listeners();
+    let Some(listener) = &mut listeners[number] else { return };
+    if set_what(new, What::Listener(number)) {
+        listener.names += 1;
+    } else {
+        // An accept by that name would find the shared queue only.
+        listener.release_all(number);
+        program::say(format_args!("{}", Word::Descriptors.of(fd)));
+    }
+}
+
+/// The program has its listener block: an accept from a sibling could not wait for both.
+pub(crate) fn blocks(fd: c_int) {
+    let What::Listener(number) = what(fd) else { return };
+    if let Some(listener) = &mut listeners()[number] {
+        listener.release_all(number);
+        program::say(format_args!("{}", Word::Waits.of(fd)));
+    }
+}
+
+/// setsockopt(2) succeeded.
+///
+/// # Safety
+///
+/// As setsockopt(2).
+pub(crate) unsafe fn set_option(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: socklen_t,
+) {
+    match what(fd) {
+        What::Nothing if sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
+        What::Listener(number) => {
+            let mut listeners = listeners();
+            let Some(listener) = &mut listeners[number] else { return };
+            if sibling::is_unique(level, name) {
+                listener.release_all(number);
+                return program::say(format_args!("{}", Word::Option.of(fd)));
+            }
+            if (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT) {
+                listener.own_group = kernel::option(fd, level, name) == Some(1);
+                return;
+            }
+            let others = listener.reserve.iter().copied().chain(listener.paused.iter().map(|(_, fd)| *fd));
+            for sibling in others.chain(siblings(number)) {
+                // SAFETY: the caller's promise.
+                kept_errno(|| unsafe { real::setsockopt(sibling, level, name, value, length) });
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether an option that getsockopt(2) reports is this module's, and off for the program.
+pub(crate) fn hides_option(fd: c_int, level: c_int, name: c_int) -> bool {
+    let What::Listener(number) = what(fd) else { return false };
+    (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT)
+        && listeners()[number].as_ref().is_some_and(|listener| listener.late && !listener.own_group)
+}
+
+/// The process is about to become another user's, which cannot bind beside sockets of this one.
+#[cold]
+pub(crate) fn changes_user(user: libc::uid_t) {
+    let unchanged = user == libc::uid_t::MAX || rustix::process::geteuid().as_raw() == user;
+    if unchanged || fork::borrows_memory() || confined::is_confined() {
+        return;
+    }
+    let cpus = super::steering::allowed_cpus().len().min(RESERVE);
+    kept_errno(|| {
+        for listener in listeners().iter_mut().flatten() {
+            while listener.steering.is_some() && listener.reserve.len() < cpus {
+                match listener.make_sibling() {
+                    Ok(sibling) => listener.reserve.push(sibling),
+                    Err(word) => {
+                        program::say(format_args!("{}", word.of(listener.fd)));
+                        break;
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// In the child of a fork: siblings are the parent's.
+pub(crate) fn forked() {
+    STATE.lock.reset();
+    WAITED_IN.set(SETS);
+    let mut listeners = listeners();
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        (0..SETS).filter_map(|set| forget(set, number)).for_each(close);
+        if let Some(listener) = listener {
+            listener.slots.clear();
+            listener.paused.drain(..).for_each(|(_, sibling)| close(sibling));
+            listener.reserve.drain(..).for_each(close);
+            listener.waiters = Waiters::None;
+        }
+    }
+    for set in &SET_DESCRIPTORS {
+        let fd = set.swap(0, Relaxed) - 1;
+        if fd >= 0 {
+            set_what(fd, What::Nothing);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! The steering of one listener, in the hands of all processes that were forked since.
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+use steering::{JoinError, Owner, Slot, SlowPath};
+use sys::bpf::Error;
+
+use super::{What, set_what};
+
+/// What a worker tells the program about one sibling.
+pub(super) type Words = Owner<'static>;
+
+pub(super) struct Steering {
+    inner: &'static steering::Steering,
+    /// Members of this process have its words, perhaps in the hands of another thread: it stays.
+    is_used: bool,
+}
+
+impl Steering {
+    /// Its descriptors have numbers from `lowest` on.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses it.
+    pub(super) fn new(lowest: c_int) -> Result<Steering, Error> {
+        let mut inner = Box::new(steering::Steering::new(SlowPath::SharedSocket)?);
+        inner.raise(lowest)?;
+        for fd in inner.descriptors() {
+            set_what(fd, What::Own);
+        }
+        Ok(Steering { inner: Box::leak(inner), is_used: false })
+    }
+
+    /// Puts a sibling into the group, for one of the CPUs that its thread may run on.
+    ///
+    /// # Errors
+    ///
+    /// The listener has the steering of an earlier process, or too many members.
+    pub(super) fn join(
+        &mut self,
+        shared: BorrowedFd<'_>,
+        sibling: BorrowedFd<'_>,
+    ) -> Result<(Slot, *mut Words), JoinError> {
+        match self.inner.share(shared) {
+            // By another worker.
+            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {}
+            shared => shared?,
+        }
+        let slot = self.inner.join(sibling, std::iter::empty())?;
+        // Workers that may run anywhere get one CPU each all the same.
+        let cpus = allowed_cpus();
+        let cpu = cpus.get((slot.number() as usize - 1) % cpus.len().max(1)).copied();
+        self.inner.set_cpus(slot, cpu.into_iter());
+        self.is_used = true;
+        Ok((slot, Box::leak(Box::new(self.inner.owner(slot)))))
+    }
+
+    pub(super) fn leave(&self, slot: Slot) {
+        self.inner.leave(slot);
+    }
+
+    pub(super) fn uses(&self, fd: c_int) -> bool {
+        self.inner.descriptors().contains(&fd)
+    }
+}
+
+impl Drop for Steering {
+    #[allow(unsafe_code)] // takes back what `new` leaked
+    fn drop(&mut self) {
+        if !self.is_used {
+            for fd in self.inner.descriptors() {
+                set_what(fd, What::Nothing);
+            }
+            // SAFETY: of the box that `new` leaked; no member has borrowed from it, and `self` goes.
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
+        }
+    }
+}
+
+/// A member's words by their address, which [`Steering::join`] gave; `None`: null.
+#[allow(unsafe_code)] // they are leaked, and used by address
+pub(super) fn words(at: *mut Words) -> Option<&'static Words> {
+    // SAFETY: null, or words that live for good, of which nobody has an exclusive reference.
+    unsafe { at.as_ref() }
+}
+
+/// CPUs that this thread may run on.
+pub(super) fn allowed_cpus() -> Vec<u32> {
+    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
+    (0..rustix::thread::CpuSet::MAX_CPU as u32).filter(|cpu| set.is_set(*cpu as usize)).collect()
+}

@@ -1,0 +1,50 @@
+//! What became of a listener, for `--verbose`: one line for each thing that keeps it on its shared queue alone.
+
+use std::ffi::c_int;
+use std::fmt;
+
+use super::sibling;
+
+/// Why a listener has no local queue here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Word {
+    /// The kernel refuses the steering program.
+    Bpf,
+    /// The listener has queues of an earlier process, or too many.
+    Places,
+    /// Waits that this does not follow.
+    Waits,
+    /// An option that cannot be copied.
+    Option,
+    /// Another user than the listener's cannot bind beside it.
+    User,
+    /// No descriptors, or more listeners or epoll sets than are followed.
+    Descriptors,
+}
+
+/// A listener by its address, for messages.
+pub(super) fn name(fd: c_int) -> String {
+    sibling::address(fd).map_or_else(|| format!("descriptor {fd}"), |address| address.to_string())
+}
+
+impl Word {
+    /// The line for a listener.
+    pub(super) fn of(self, fd: c_int) -> impl fmt::Display {
+        format!("local-listen: {} stays on its shared queue: {self}", name(fd))
+    }
+}
+
+impl fmt::Display for Word {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Word::Bpf => "bpf (the kernel refuses the steering program; it needs CAP_BPF and Linux 5.14)",
+            Word::Places => {
+                "places (it has the queues of an earlier process, or too many workers on one CPU)"
+            }
+            Word::Waits => "waits (it blocks, is one-shot, or is waited for by other calls than epoll's)",
+            Word::Option => "option (the listener has an option that cannot be copied)",
+            Word::User => "user (the process changed its user before it made its queues)",
+            Word::Descriptors => "descriptors (too few, or too many listeners or epoll sets)",
+        })
+    }
+}
