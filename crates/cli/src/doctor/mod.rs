@@ -17,6 +17,7 @@ mod cpu;
 mod engine;
 mod finding;
 mod limits;
+mod listen;
 mod monitor;
 mod network;
 mod process;

@@ -9,6 +9,7 @@ use promote::wire::view::Loop;
 use promote::{Place, Reason};
 
 use super::finding::Finding;
+use super::listen;
 use super::monitor::{Reach, user_name};
 use super::profile;
 use super::program;
@@ -98,6 +99,7 @@ impl Process {
             }
         };
         findings.extend(network(*pid));
+        findings.extend(listen::finding(name));
         findings.extend(profile::of_process(*pid, system));
         (findings, next)
     }

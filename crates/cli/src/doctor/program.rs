@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use super::finding::Finding;
+use super::listen;
 use super::monitor::Reach;
 use super::profile;
 use super::system::System;
@@ -35,6 +36,7 @@ pub(super) fn findings(name: &OsStr, reach: &Reach, system: &System) -> (Vec<Fin
     };
     findings.push(library_finding);
     findings.extend(profile::of_file(&path, system));
+    findings.extend(path.file_name().and_then(OsStr::to_str).and_then(listen::finding));
     let next = match () {
         () if library.is_err() || obstacle.is_some() => None,
         () => Some(reach.remedy().unwrap_or_else(|| {
