@@ -9,6 +9,7 @@
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
 //! [`tcp_engine`] measures the user-level TCP alone, without a device.
 //! [`tcp`] is user-level TCP on a TUN device beside the kernel's.
+//! [`listen`] measures the listen queues of servers, with and without queues of their own for workers.
 //! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
 
@@ -21,6 +22,7 @@ pub mod cpu;
 pub mod engine;
 mod epoll;
 pub mod floor;
+pub mod listen;
 pub mod mmsg;
 pub mod pair;
 pub mod peer;

@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 mod apps;
 mod flags;
+mod listen;
 mod mmsg;
 mod pair;
 mod product;
@@ -82,6 +83,13 @@ enum Scenario {
     Tcp(tcp::Tcp),
     /// What a TUN device costs before any TCP: a responder without state beside the kernel's TCP over veth
     TcpFloor(tcp::Floor),
+    /// Listen queues of servers: shared, one for each worker (SO_REUSEPORT), and `megapipe run --local-listen`
+    ///
+    /// Makes two network namespaces and starts each server anew for every measurement: as many short connections as nginx
+    /// and HAProxy can serve, where connections are accepted, and what the others notice of a worker that blocks, is
+    /// stopped, or killed. The shared queue is measured twice. Needs root, ip(8), and those servers. Ctrl-C ends the run
+    /// and keeps what was measured.
+    Listen(listen::Listen),
     /// One server of a benchmark; ends when standard input closes
     #[command(hide = true)]
     Peer(rpc::Peer),
@@ -109,6 +117,15 @@ enum Scenario {
     /// A server of `tcp`; ends when standard input closes
     #[command(hide = true)]
     TcpServer(tcp::Server),
+    /// The load of `listen`
+    #[command(hide = true)]
+    ListenLoad(listen::Load),
+    /// A server of `listen`
+    #[command(hide = true)]
+    ListenServer(listen::Server),
+    /// Asks a server of `listen` what it has accepted
+    #[command(hide = true)]
+    ListenCounts(listen::Counts),
     /// Uses a CPU; ends when standard input closes
     #[command(hide = true)]
     Busy(pair::Busy),
@@ -125,6 +142,7 @@ fn main() -> ExitCode {
         Scenario::TcpEngine(arguments) => arguments.run(),
         Scenario::Tcp(arguments) => arguments.run(),
         Scenario::TcpFloor(arguments) => arguments.run(),
+        Scenario::Listen(arguments) => arguments.run(),
         Scenario::Peer(arguments) => return arguments.run(),
         Scenario::Floor(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),
@@ -134,6 +152,9 @@ fn main() -> ExitCode {
         Scenario::MmsgServer(arguments) => return arguments.run(),
         Scenario::TcpIdle(arguments) => return arguments.run(),
         Scenario::TcpServer(arguments) => return arguments.run(),
+        Scenario::ListenLoad(arguments) => return arguments.run(),
+        Scenario::ListenServer(arguments) => return arguments.run(),
+        Scenario::ListenCounts(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),
     };
     match ended {

@@ -1,0 +1,280 @@
+//! Listen queues of unmodified servers: one that all workers share, one for each of them by the server's own switch, and
+//! `megapipe run --local-listen`, which has both.
+//!
+//! Client and server are in two network namespaces that a veth pair joins, with packets spread over all CPUs (RPS). Each
+//! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
+//! stands beside the others' ratios.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Child, Failure};
+use crate::progress::{self, Listener, Progress};
+use crate::record::Origin;
+
+pub mod load;
+mod network;
+mod programs;
+pub mod record;
+pub mod server;
+pub mod table;
+
+pub use programs::{Program, get};
+
+use load::Pace;
+use network::Network;
+use programs::Server;
+use record::{Absent, Header, Measurement, Record};
+use server::Counts;
+
+/// The hidden verb under which the program is the load.
+pub const LOAD_VERB: &str = "listen-load";
+/// The hidden verb that asks the server for its counts.
+pub const COUNTS_VERB: &str = "listen-counts";
+
+/// What happens to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Case {
+    /// As many short connections as it can serve.
+    Short,
+    /// Workers on a CPU each, at a rate: where connections are accepted, and by whom.
+    Locality,
+    /// 0.5 % of the requests block their worker for 20 ms.
+    Blocked,
+    /// A worker is stopped for a second.
+    Stopped,
+    /// A worker is stopped for half a second, and then killed.
+    Killed,
+}
+
+/// How a server shares its listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Variant {
+    /// One queue that all workers share.
+    Plain,
+    /// The same once more.
+    PlainAgain,
+    /// A queue for each worker, by SO_REUSEPORT.
+    Reuseport,
+    /// `megapipe run --local-listen`.
+    Local,
+}
+
+impl Case {
+    /// All.
+    pub const ALL: &[Case] = &[Case::Short, Case::Locality, Case::Blocked, Case::Stopped, Case::Killed];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Case::Short => "short",
+            Case::Locality => "locality",
+            Case::Blocked => "blocked",
+            Case::Stopped => "stopped",
+            Case::Killed => "killed",
+        }
+    }
+
+    fn programs(self) -> &'static [Program] {
+        match self {
+            Case::Short => &[Program::Nginx, Program::Haproxy],
+            Case::Locality | Case::Blocked => &[Program::Prefork],
+            Case::Stopped | Case::Killed => &[Program::Nginx],
+        }
+    }
+
+    fn pace(self) -> Pace {
+        match self {
+            Case::Short => Pace::AtATime(64),
+            _ => Pace::Rate(800),
+        }
+    }
+}
+
+impl Variant {
+    /// All, the baseline first.
+    pub const ALL: &[Variant] = &[Variant::Plain, Variant::PlainAgain, Variant::Reuseport, Variant::Local];
+
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Variant::Plain => "plain",
+            Variant::PlainAgain => "plain-again",
+            Variant::Reuseport => "reuseport",
+            Variant::Local => "local",
+        }
+    }
+}
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// This program, which is run again as load and server.
+    pub program: PathBuf,
+    /// The program `megapipe`.
+    pub megapipe: PathBuf,
+    /// The command line, for the record.
+    pub command: String,
+    /// Which cases.
+    pub cases: Vec<Case>,
+    /// Which variants.
+    pub variants: Vec<Variant>,
+    /// Length of each load.
+    pub length: Duration,
+    /// Measurements of everything.
+    pub rounds: u32,
+}
+
+/// Why a run cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No namespaces.
+    #[error("cannot make two network namespaces; this needs root and ip(8)")]
+    Network(#[source] io::Error),
+    /// No folder for the servers.
+    #[error("cannot make a temporary folder")]
+    Folder(#[source] io::Error),
+    /// The caller cannot take a record.
+    #[error(transparent)]
+    Report(io::Error),
+}
+
+impl Plan {
+    /// How many measurements a complete run makes.
+    pub fn measurements(&self) -> usize {
+        let servers: usize = self.cases.iter().map(|case| case.programs().len()).sum();
+        servers * self.variants.len() * self.rounds as usize
+    }
+}
+
+/// Runs the plan until it is complete or `stop` is set.
+///
+/// # Errors
+///
+/// No namespaces, or a record that the caller cannot take.
+pub fn run(
+    plan: &Plan,
+    stop: &AtomicBool,
+    report: &mut Listener<'_, Record>,
+) -> Result<progress::Outcome, RunError> {
+    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
+    tell(Progress::Record(&Record::Header(header(plan))))?;
+    let network = Network::new().map_err(RunError::Network)?;
+    let folder = tempfile::tempdir().map_err(RunError::Folder)?;
+    let mut absent = Vec::new();
+    let mut port = FIRST_PORT;
+    for round in 1..=plan.rounds {
+        for (case, program) in
+            plan.cases.iter().flat_map(|case| case.programs().iter().map(|one| (*case, *one)))
+        {
+            // Each round begins with another variant, so that none has the best place always.
+            let first = round as usize % plan.variants.len();
+            for &variant in plan.variants.iter().cycle().skip(first).take(plan.variants.len()) {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(progress::Outcome::Stopped);
+                }
+                let names = [case.name(), program.name(), variant.name()];
+                tell(Progress::Measuring(names.join(", ")))?;
+                let side = (case, program, variant);
+                if !absent.contains(&side) {
+                    port += 1;
+                    match measure(plan, &network, side, port, folder.path()) {
+                        Ok(measured) => {
+                            tell(Progress::Record(&Record::Measurement(Measurement { round, ..measured })))?;
+                        }
+                        Err(Failure::Stopped) => return Ok(progress::Outcome::Stopped),
+                        Err(Failure::Because(reason)) => {
+                            absent.push(side);
+                            let absent = Absent { case, program, variant, reason };
+                            tell(Progress::Record(&Record::Absent(absent)))?;
+                        }
+                    }
+                }
+                tell(Progress::Done)?;
+            }
+        }
+    }
+    Ok(progress::Outcome::Complete)
+}
+
+fn measure(
+    plan: &Plan,
+    network: &Network,
+    (case, program, variant): (Case, Program, Variant),
+    port: u16,
+    folder: &Path,
+) -> Result<Measurement, Failure> {
+    // What is measured has to do without it.
+    network.set("net.ipv4.tcp_migrate_req", "0")?;
+    let address = SocketAddr::new(Network::address(), port);
+    let server = Server::start(plan, network, (program, variant), address, folder)?;
+    let mut client = start_load(plan, network, case, address)?;
+    match case {
+        Case::Stopped => disturb(&server, plan, Duration::from_secs(1), libc::SIGCONT)?,
+        Case::Killed => disturb(&server, plan, Duration::from_millis(500), libc::SIGKILL)?,
+        Case::Short | Case::Locality | Case::Blocked => {}
+    }
+    let words = client.wait()?;
+    let printed = client.stdout.take().map(crate::child::text).unwrap_or_default();
+    if !words.success() {
+        return Err(client.complaint().unwrap_or("the load has failed".into()).into());
+    }
+    let outcome = serde_json::from_str(&printed).map_err(io::Error::from)?;
+    let workers: Vec<Counts> = match program {
+        Program::Prefork => {
+            let counts = programs::ask(network, &plan.program, address)?;
+            serde_json::from_str(&counts).map_err(io::Error::from)?
+        }
+        Program::Nginx | Program::Haproxy => Vec::new(),
+    };
+    Ok(Measurement { case, program, variant, round: 0, outcome, workers })
+}
+
+fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -> io::Result<Child> {
+    let mut command = network.in_client(&plan.program.to_string_lossy());
+    command.args([LOAD_VERB, "--server", &address.to_string()]);
+    command.args(["--seconds", &plan.length.as_secs_f64().to_string()]);
+    match case.pace() {
+        Pace::Rate(rate) => command.args(["--rate", &rate.to_string()]),
+        Pace::AtATime(count) => command.args(["--at-a-time", &count.to_string()]),
+    };
+    if case == Case::Blocked {
+        command.args(["--blocking-every", &BLOCKING_EVERY.to_string()]);
+    }
+    Child::start(&mut command)
+}
+
+/// Stops a worker amid the load, and ends that with another signal.
+fn disturb(server: &Server, plan: &Plan, length: Duration, end: libc::c_int) -> Result<(), Failure> {
+    let worker = server.worker()?;
+    // Before the end of the load there is time to see what follows.
+    thread::sleep(plan.length.mul_f64(0.25));
+    // SAFETY: a child of our server, which lives: it ends with the server.
+    unsafe { libc::kill(worker, libc::SIGSTOP) };
+    thread::sleep(length);
+    // SAFETY: as above.
+    unsafe { libc::kill(worker, end) };
+    Ok(())
+}
+
+fn header(plan: &Plan) -> Header {
+    Header {
+        origin: Origin::of_this_machine(plan.command.clone()),
+        scenario: "listen".to_owned(),
+        seconds: plan.length.as_secs_f64(),
+        rounds: plan.rounds,
+    }
+}
+
+/// 0.5 %.
+const BLOCKING_EVERY: u64 = 200;
+/// Each measurement has a port of its own, on which no connection of an earlier one is left.
+const FIRST_PORT: u16 = 20_000;

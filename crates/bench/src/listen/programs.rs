@@ -1,0 +1,204 @@
+//! The servers, as they are started in each variant.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::network::Network;
+use super::server::SERVER_VERB;
+use super::{Plan, Variant};
+use crate::child::{Child, Failure};
+
+/// A server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Program {
+    /// nginx with two workers, each on a CPU of its own.
+    Nginx,
+    /// HAProxy with two threads, each on a CPU of its own, which answers by itself.
+    Haproxy,
+    /// [`super::server`] with two workers.
+    Prefork,
+}
+
+/// Workers or threads of each server.
+pub(super) const WORKERS: usize = 2;
+/// How long the worker of [`Program::Prefork`] blocks.
+pub(super) const BLOCKS: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(10);
+
+impl Program {
+    /// The name users write and records carry.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Nginx => "nginx",
+            Program::Haproxy => "haproxy",
+            Program::Prefork => "prefork",
+        }
+    }
+
+    /// The file to execute; `None`: not installed.
+    pub(super) fn file(self, plan: &Plan) -> Option<PathBuf> {
+        let places = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        match self {
+            Program::Prefork => Some(plan.program.clone()),
+            _ => std::env::split_paths(&path)
+                .chain(places)
+                .map(|folder| folder.join(self.name()))
+                .find(|file| file.is_file()),
+        }
+    }
+}
+
+/// A server that runs; ended when dropped.
+pub(super) struct Server {
+    child: Child,
+}
+
+impl Server {
+    pub(super) fn start(
+        plan: &Plan,
+        network: &Network,
+        (program, variant): (Program, Variant),
+        address: SocketAddr,
+        folder: &Path,
+    ) -> Result<Server, Failure> {
+        let file = program.file(plan).ok_or_else(|| format!("{} is not installed", program.name()))?;
+        let megapipe = plan.megapipe.to_string_lossy();
+        let mut command = match variant {
+            Variant::Local => network.in_server(&megapipe),
+            _ => network.in_server(&file.to_string_lossy()),
+        };
+        if variant == Variant::Local {
+            command.args(["run", "--promote", "off", "--local-listen", "--"]).arg(&file);
+        }
+        let reuseport = variant == Variant::Reuseport;
+        match program {
+            Program::Nginx => {
+                let configuration = folder.join("nginx.conf");
+                fs::write(&configuration, nginx(address, reuseport, folder))?;
+                command.arg("-c").arg(configuration).arg("-p").arg(folder);
+            }
+            Program::Haproxy => {
+                let configuration = folder.join("haproxy.cfg");
+                fs::write(&configuration, haproxy(address, reuseport))?;
+                command.arg("-db").arg("-f").arg(configuration);
+            }
+            Program::Prefork => {
+                command.args([SERVER_VERB, "--address", &address.to_string()]);
+                command.args(["--workers", &WORKERS.to_string()]);
+                command.args(["--blocks-ms", &BLOCKS.as_millis().to_string()]);
+                command.args(reuseport.then_some("--reuseport"));
+            }
+        }
+        let mut server = Server { child: Child::start(&mut command)? };
+        server.await_listener(network, address)?;
+        Ok(server)
+    }
+
+    /// Until it listens, as its own namespace has it, and its workers have had time to begin.
+    fn await_listener(&mut self, network: &Network, address: SocketAddr) -> Result<(), Failure> {
+        let end = Instant::now() + PATIENCE;
+        let filter = format!("sport = :{}", address.port());
+        while Instant::now() < end {
+            if self.child.try_wait()?.is_some() {
+                return Err(self.child.complaint().unwrap_or("the server has ended".into()).into());
+            }
+            let listening = network.in_server("ss").args(["-Hltn", &filter]).output()?;
+            if !listening.stdout.is_empty() {
+                std::thread::sleep(Duration::from_millis(300));
+                return Ok(());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Err("the server does not listen".to_owned().into())
+    }
+
+    /// The first of its workers.
+    pub(super) fn worker(&self) -> io::Result<libc::pid_t> {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        first.ok_or_else(|| io::Error::other("the server has no workers"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // nginx ends its workers itself.
+        // SAFETY: a child that is not yet waited for.
+        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
+        let end = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn nginx(address: SocketAddr, reuseport: bool, folder: &Path) -> String {
+    let (option, folder) = (if reuseport { " reuseport" } else { "" }, folder.display());
+    format!(
+        "daemon off; user root; worker_processes {WORKERS}; worker_cpu_affinity auto; pid {folder}/nginx.pid;
+error_log stderr crit;
+events {{ worker_connections 8192; }}
+http {{
+    access_log off; keepalive_timeout 0;
+    client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+    uwsgi_temp_path {folder}; scgi_temp_path {folder};
+    server {{ listen {address}{option} backlog=4096; location / {{ return 200 'hello\\n'; }} }}
+}}
+"
+    )
+}
+
+fn haproxy(address: SocketAddr, reuseport: bool) -> String {
+    let option = if reuseport { " shards by-thread" } else { "" };
+    let last = WORKERS - 1;
+    format!(
+        "global
+    maxconn 8000
+    nbthread {WORKERS}
+    cpu-map auto:1/1-{WORKERS} 0-{last}
+defaults
+    mode http
+    timeout client 10s
+    timeout http-request 10s
+    timeout connect 1s
+    timeout server 10s
+frontend short
+    bind {address} backlog 4096{option}
+    http-request return status 200 content-type text/plain string hello
+"
+    )
+}
+
+/// Asks [`Program::Prefork`] for what its workers have accepted.
+pub(super) fn ask(network: &Network, program: &Path, address: SocketAddr) -> Result<String, Failure> {
+    let asked = network
+        .in_client(&program.to_string_lossy())
+        .args([super::COUNTS_VERB, &address.to_string()])
+        .output()?;
+    match asked.status.success() {
+        true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),
+        false => Err(String::from_utf8_lossy(&asked.stderr).trim().to_owned().into()),
+    }
+}
+
+/// The answer of a server to one request, its head left out.
+///
+/// # Errors
+///
+/// It does not answer.
+pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+    use io::{Read, Write};
+    let mut socket = TcpStream::connect(address)?;
+    socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer)?;
+    Ok(answer.split_once("\r\n\r\n").map_or(answer.clone(), |(_, body)| body.to_owned()))
+}
