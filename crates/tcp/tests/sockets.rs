@@ -204,6 +204,23 @@ fn refused_and_reset_are_reported_once() {
     assert_eq!(sockets.read(now, server, &mut bytes), Ok(0));
 }
 
+/// The program's own patience, not the stack's.
+#[test]
+fn a_connection_is_timed_out_by_the_program() {
+    let mut pair = Pair::new();
+    let (client, server, _) = pair.connected();
+    let (sockets, now) = pair.client();
+    sockets.time_out(client).expect("a connection");
+    assert!(sockets.readiness(client).expect("open").has(Readiness::ERROR));
+    assert_eq!(sockets.read(now, client, &mut [0; 8]), Err(Errno::TimedOut));
+    // It is over: nothing more to time out.
+    sockets.time_out(client).expect("open");
+    assert_eq!(sockets.take_error(client), Ok(None));
+    pair.settle();
+    let (sockets, now) = pair.server();
+    assert_eq!(sockets.read(now, server, &mut [0; 8]), Err(Errno::Reset));
+}
+
 #[test]
 fn a_full_buffer_blocks_and_room_is_an_edge() {
     let mut pair = Pair::new();

@@ -7,7 +7,7 @@ use super::seq::Seq;
 use super::state::{State, Step};
 use super::tuple::Tuple;
 use crate::control::Control;
-use crate::event::{Event, Flow, Listener, Ready};
+use crate::event::{Event, Failure, Flow, Listener, Ready};
 use crate::time::{Deadline, Time};
 
 /// Why a listener was not made.
@@ -204,11 +204,16 @@ impl<C: Control> Stack<C> {
     /// Resets a flow whose handle is closed.
     pub(crate) fn abort(&mut self, now: Time, slot: u32) {
         let _ = now;
+        self.reset(slot, None);
+    }
+
+    /// Resets the peer, and ends the flow for this reason.
+    pub(crate) fn reset(&mut self, slot: u32, failure: Option<Failure>) {
         let hot = &self.flows[slot];
         if hot.state.is_synchronized() && hot.state != State::TimeWait || hot.state == State::SynReceived {
             self.send_reset(slot);
         }
-        self.end(slot, None);
+        self.end(slot, failure);
     }
 
     /// Sets or clears a flag that is the program's to choose.

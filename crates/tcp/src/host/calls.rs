@@ -201,6 +201,18 @@ impl<C: Control> Host<C> {
         self.close_how(now, flow, Closing::Reset);
     }
 
+    /// Ends a connection as if its peer had not answered for too long: for a program that has waits
+    /// of its own. The peer is reset, and reads fail with [`Failure::TimedOut`].
+    pub fn time_out(&mut self, flow: Flow) {
+        if let Some(slot) = self.stack.slot(flow)
+            && !self.stack.flows[slot].has(flag::ORPHAN)
+            && self.stack.flows[slot].state != State::Closed
+        {
+            self.stack.reset(slot, Some(Failure::TimedOut));
+            self.tidy();
+        }
+    }
+
     fn close_how(&mut self, now: Time, flow: Flow, how: Closing) {
         if let Some(slot) = self.stack.slot(flow)
             && !self.stack.flows[slot].has(flag::ORPHAN)

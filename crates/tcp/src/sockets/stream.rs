@@ -91,6 +91,14 @@ impl<C: Control> Sockets<C> {
         Ok(())
     }
 
+    /// Ends a connection as if its peer had not answered for too long: ETIMEDOUT.
+    pub fn time_out(&mut self, socket: Socket) -> Result<(), Errno> {
+        let flow = self.stream(socket)?.flow;
+        self.host.time_out(flow);
+        self.events();
+        Ok(())
+    }
+
     /// SO_ERROR: why the connection failed, once.
     pub fn take_error(&mut self, socket: Socket) -> Result<Option<Errno>, Errno> {
         match self.entry(socket)?.kind {
