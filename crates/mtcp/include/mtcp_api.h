@@ -45,7 +45,7 @@ struct mtcp_conf {
 	int rcvbuf_size;     /* unread bytes of a connection */
 	int sndbuf_size;     /* unacknowledged bytes of a connection */
 	int tcp_timewait;    /* seconds of TIME_WAIT */
-	int tcp_timeout;     /* kept, without effect */
+	int tcp_timeout;     /* seconds after which an idle connection ends; -1 for never */
 };
 
 typedef struct mtcp_context *mctx_t;

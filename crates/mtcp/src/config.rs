@@ -25,7 +25,7 @@ pub struct Conf {
     pub sndbuf_size: c_int,
     /// Seconds of TIME_WAIT.
     pub tcp_timewait: c_int,
-    /// Kept, and without effect.
+    /// Seconds after which an idle connection ends; -1 for never.
     pub tcp_timeout: c_int,
 }
 

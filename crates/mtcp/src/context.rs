@@ -9,8 +9,10 @@ use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
 use crate::carrier::{Carrier, Waiter};
+use crate::config::Conf;
 use crate::errno::{AGAIN, Errno};
 use crate::files::Files;
+use crate::idle::Idle;
 use crate::pipe::Pipe;
 use crate::ports::Ports;
 
@@ -46,6 +48,7 @@ pub(crate) struct Context {
     last_turn: Time,
     /// A turn brought packets, or did what was due.
     moved: bool,
+    idle: Option<Idle>,
 }
 
 /// Why a call does not return a result now.
@@ -66,7 +69,7 @@ impl Context {
     pub(crate) fn new(
         carrier: Box<dyn Carrier>,
         config: Config,
-        descriptors: usize,
+        conf: &Conf,
         ports: Option<Ports>,
     ) -> Result<Context, Errno> {
         let mut seed = [0; 32];
@@ -74,8 +77,8 @@ impl Context {
         let backlog_max = config.limits.flows;
         let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
         Ok(Context {
-            sockets: Sockets::new(Host::new(config, seed), descriptors),
-            files: Files::new(descriptors),
+            sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),
+            files: Files::new(conf.descriptors()),
             pipes: Vec::new(),
             backlog_max,
             addresses,
@@ -85,6 +88,7 @@ impl Context {
             received: Batch::new(BATCH_BYTES),
             to_send: Batch::new(BATCH_BYTES),
             moved: false,
+            idle: Idle::new(conf),
         })
     }
 
@@ -106,6 +110,9 @@ impl Context {
             self.sockets.input(now, self.received.frames());
         }
         self.sockets.advance(now);
+        if let Some(idle) = &mut self.idle {
+            idle.check(now, self.files.sockets(), &mut self.sockets);
+        }
         Ok(())
     }
 
@@ -127,7 +134,8 @@ impl Context {
     pub(crate) fn before_sleep(&mut self, limit: Option<Duration>) -> (Waiter, Option<Duration>) {
         let now = self.now();
         self.send(now);
-        let due = self.sockets.deadline().map(|at| at.since(now));
+        let idle = self.idle.as_ref().filter(|_| self.files.sockets().next().is_some()).map(Idle::next);
+        let due = [self.sockets.deadline(), idle].into_iter().flatten().min().map(|at| at.since(now));
         let more = self.sockets.host().has_output() || !self.to_send.is_empty();
         let retry = more.then_some(BUSY_WAIT);
         (self.carrier.waiter(), [limit, due, retry].into_iter().flatten().min())

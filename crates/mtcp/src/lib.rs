@@ -10,6 +10,7 @@
 //! * `context`: one stack, its device, its sockets, and the turn that moves packets;
 //! * `carrier`: TUN devices and those of the caller;
 //! * `files`, `pipe`: what the numbers of a context stand for;
+//! * `idle`: connections on which nothing moves;
 //! * `ports`: local ports of connections, where a device has several queues;
 //! * `config`: the configuration file; `signal`: handlers that end waits; `errno`, `address`:
 //!   conversions.
@@ -24,6 +25,7 @@ mod context;
 pub mod epoll;
 mod errno;
 mod files;
+mod idle;
 pub mod lifecycle;
 mod pipe;
 mod ports;

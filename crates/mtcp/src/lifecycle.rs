@@ -196,7 +196,7 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
     let made = registry::insert(|index| {
         let carrier = Queue::new(tun, number, Interrupt::of(index)?)?;
         let config = stack(&conf, network.networks(), &carrier);
-        Context::new(Box::new(carrier), config, conf.descriptors(), ports)
+        Context::new(Box::new(carrier), config, &conf, ports)
     });
     match made {
         Ok(handle) => shared.cpus.push((handle, cpu)),
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn mtcp_create_context_on(
         let networks = networks.ok_or(INVALID)?;
         let conf = shared().settings.conf;
         let config = stack(&conf, &networks, &carrier);
-        registry::insert(|_| Context::new(Box::new(carrier), config, conf.descriptors(), None))
+        registry::insert(|_| Context::new(Box::new(carrier), config, &conf, None))
     }))
 }
 

@@ -278,6 +278,41 @@ static void failures(void)
 	assert(mtcp_close(client, id) == 0);
 }
 
+/* A connection on which nothing moves ends after tcp_timeout; one on which something does is kept. */
+static void idle(void)
+{
+	int moving[2], still[2], error = 0;
+	socklen_t len = sizeof(error);
+	struct mtcp_conf conf;
+	char byte;
+
+	assert(mtcp_getconf(&conf) == 0 && conf.tcp_timeout == 30);
+	connected(moving);
+	watch(client, client_ep, MTCP_EPOLL_CTL_MOD, moving[0], 0);
+	connected(still);
+	watch(client, client_ep, MTCP_EPOLL_CTL_MOD, still[0], 0);
+	for (int second = 0; second < 29; second++) {
+		assert(mtcp_write(client, moving[0], "x", 1) == 1);
+		pass(1);
+		assert(mtcp_read(server, moving[1], &byte, 1) == 1);
+		clock_now += 1000000;
+		assert(ready(client, client_ep, still[0]) == 0);
+	}
+	/* What is late by an eighth at most. */
+	for (int second = 0; second < 9; second++) {
+		assert(mtcp_write(client, moving[0], "x", 1) == 1);
+		clock_now += 1000000;
+		pass(1);
+	}
+	assert(ready(client, client_ep, still[0]) == (MTCP_EPOLLERR | MTCP_EPOLLHUP));
+	assert(mtcp_getsockopt(client, still[0], SOL_SOCKET, SO_ERROR, &error, &len) == 0);
+	assert(error == ETIMEDOUT);
+	assert(mtcp_close(client, still[0]) == 0 && mtcp_close(server, still[1]) == 0);
+	assert(ready(client, client_ep, moving[0]) == 0);
+	assert(mtcp_abort(client, moving[0]) == 0 && mtcp_close(server, moving[1]) == 0);
+	pass(1);
+}
+
 static void options(void)
 {
 	struct linger linger = {.l_onoff = 1, .l_linger = 3};
@@ -401,6 +436,7 @@ int main(void)
 	no_delay();
 	triggers();
 	failures();
+	idle();
 	options();
 	mistakes();
 	numbers();
