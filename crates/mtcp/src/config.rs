@@ -103,8 +103,10 @@ impl Conf {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        let flows = positive(self.max_concurrency);
-        let active = positive(self.max_num_buffers).min(flows);
+        let open = self.descriptors();
+        // Those that the program has closed and its peers have not, such as epwget's.
+        let flows = open + open.max(4096);
+        let active = positive(self.max_num_buffers).min(open);
         let (receive, send) = (positive(self.rcvbuf_size), positive(self.sndbuf_size));
         // All of them at once have a page, and one in eight its whole buffer.
         let pages = |buffer: usize| active + (active * buffer.div_ceil(4096)).div_ceil(8).max(1024);

@@ -74,7 +74,7 @@ impl Context {
     ) -> Result<Context, Errno> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
-        let backlog_max = config.limits.flows;
+        let backlog_max = conf.descriptors();
         let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
         Ok(Context {
             sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),

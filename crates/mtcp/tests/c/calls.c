@@ -394,6 +394,23 @@ static void numbers(void)
 	assert(count > conf.max_concurrency / 2);
 }
 
+/* A peer that goes on after the program has closed takes no number from it. */
+static void half_closed(void)
+{
+	int pairs[100][2];
+	struct mtcp_conf conf;
+
+	assert(mtcp_getconf(&conf) == 0 && conf.max_concurrency < 100);
+	for (int i = 0; i < 100; i++) {
+		connected(pairs[i]);
+		assert(mtcp_close(client, pairs[i][0]) == 0);
+		pass(1);
+	}
+	for (int i = 0; i < 100; i++)
+		assert(mtcp_close(server, pairs[i][1]) == 0);
+	pass(1);
+}
+
 static void pipes(void)
 {
 	char buffer[8];
@@ -418,10 +435,14 @@ static void pipes(void)
 int main(void)
 {
 	struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons(80)};
+	struct mtcp_conf conf;
 
 	assert(!context(&wires[0], "nonsense") && errno == EINVAL);
 	assert(!mtcp_create_context_on(NULL, "10.0.0.1") && errno == EFAULT);
 	server = context(&wires[0], "10.0.0.1");
+	assert(mtcp_getconf(&conf) == 0);
+	conf.max_concurrency = 64;
+	assert(mtcp_setconf(&conf) == 0);
 	client = context(&wires[1], "10.0.0.2, fd00::2");
 	assert(server && client && server != client);
 	server_ep = mtcp_epoll_create(server, 8);
@@ -440,6 +461,7 @@ int main(void)
 	options();
 	mistakes();
 	numbers();
+	half_closed();
 	pipes();
 	assert(strcmp(EventToString(MTCP_EPOLLIN), "IN") == 0);
 	mtcp_destroy_context(client);
