@@ -121,7 +121,7 @@ pub struct Profile {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
     //# A TCP endpoint SHOULD implement a delayed ACK (SHLD-18), but an ACK should not be excessively delayed;
     //# in particular, the delay MUST be less than 0.5 seconds (MUST-40).
-    /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-59: below 0.5 s);
+    /// How long an acknowledgement waits for data to go with (RFC 9293, MUST-40: below 0.5 s);
     /// zero acknowledges every segment.
     pub delayed_ack: Duration,
     /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow

@@ -290,10 +290,6 @@ fn time_wait_lasts() {
 /// connection, with numbers above the old ones; an old one does not.
 #[test]
 fn time_wait_is_reused() {
-    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
-    //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented since
-    //# Timestamp Options are commonly used, and using them to reduce TIME-WAIT provides benefits for busy
-    //# Internet servers (SHLD-4).
     for (mut trace, flow) in time_wait() {
         trace.send("S -10:-10(0) win 65535 <mss 1000>");
         trace.expect(&[". 2:2(0) ack 2"]);
@@ -302,6 +298,35 @@ fn time_wait_is_reused() {
         assert!(trace.host.info(flow).is_none_or(|info| info.state == State::Closed));
         trace.send(". 11:16(5) ack 128003");
         trace.expect(&[". 128003:128003(0) ack 16"]);
+    }
+}
+
+/// RFC 6191, 2: a newer timestamp begins a new connection whatever the sequence number, and so does the
+/// first one between these ports; an older one does not.
+#[test]
+fn timestamps_reuse_time_wait() {
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.6.1
+    //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented since
+    //# Timestamp Options are commonly used, and using them to reduce TIME-WAIT provides benefits for busy
+    //# Internet servers (SHLD-4).
+    let mut trace = Trace::new(|_| {});
+    let listener = trace.listen();
+    trace.send("S 0:0(0) win 65535 <mss 1000,TS 1000 0>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 <TS 1001 0>");
+    let flow = trace.host.accept(listener).expect("a connection");
+    let now = trace.now;
+    trace.host.close(now, flow);
+    trace.take();
+    trace.send("F. 1:1(0) ack 2 <TS 1002 0>");
+    trace.expect(&[". 2:2(0) ack 2 <TS>"]);
+    trace.send("S 10:10(0) win 65535 <mss 1000,TS 1001 0>");
+    trace.expect(&[". 2:2(0) ack 2 <TS>"]);
+    trace.send("S -10:-10(0) win 65535 <mss 1000,TS 1003 0>");
+    trace.expect(&["S. 128002:128002(0) ack 4294967287 <mss 1000,TS>"]);
+    for (mut trace, _) in time_wait() {
+        trace.send("S -10:-10(0) win 65535 <mss 1000,TS 7 0>");
+        trace.expect(&["S. 128002:128002(0) ack 4294967287 <mss 1000,TS>"]);
     }
 }
 

@@ -116,8 +116,9 @@ fn refused_by_name() {
         (changed(&|bytes| bytes[6] = 0x20, true), Reason::Fragment),
         (changed(&|bytes| bytes[7] = 9, true), Reason::Fragment),
         (changed(&|bytes| bytes[19] = 77, true), Reason::Address),
-        // RFC 9293, MUST-57: a SYN from a multicast address.
+        // RFC 9293, MUST-63 and MUST-57: a SYN from a multicast address, and to one.
         (changed(&|bytes| bytes[12] = 224, true), Reason::Address),
+        (changed(&|bytes| bytes[16] = 224, true), Reason::Address),
         (changed(&|bytes| bytes[32] = 0x40, false), Reason::Malformed),
     ] {
         let before = net.host(0).refused(reason);
@@ -296,4 +297,24 @@ fn packet_too_big() {
     let starts: Vec<&str> = sent.iter().filter_map(|sent| sent.split(' ').nth(1)).collect();
     assert_eq!(starts, ["1:601(600)", "601:1201(600)", "1201:1801(600)", "1801:2001(200)"]);
     trace.pass(ms(1));
+}
+
+/// RFC 8201, 4: a path of IPv6 may take less than the first hop, but not less than 1,280 bytes.
+#[test]
+fn ipv6_paths_that_take_too_little() {
+    let mut net = Net::plain(PLAIN);
+    let (flow, _) = net.connect(true);
+    let now = net.now;
+    assert_eq!(net.host(0).write(now, flow, &[0; 4_000]), Ok(4_000));
+    let mut batch = Batch::new(1 << 18);
+    while net.host(0).output(now, &mut batch) {}
+    let about = batch.frames().next().expect("a segment").bytes[..60].to_vec();
+    for (mtu, mss) in [(1_279, 1_440), (0, 1_440), (1_400, 1_340), (1_280, 1_220), (1_500, 1_220)] {
+        let mut bytes = Vec::new();
+        let builder = PacketBuilder::ipv6(v6(address(1, true)), v6(address(0, true)), 64);
+        let error = Icmpv6Type::PacketTooBig { mtu };
+        builder.icmpv6(error).write(&mut bytes, &about).expect("a packet");
+        input(&mut net, &bytes);
+        assert_eq!(net.host(0).info(flow).expect("a flow").mss, mss, "{mtu}");
+    }
 }

@@ -149,7 +149,7 @@ fn silly_window_of_ours() {
     trace.expect(&[". 1:1(0) ack 4001 win 2000"]);
 }
 
-/// RFC 9293, 3.8.6.3 (MUST-58, MUST-59, SHLD-19): every second full segment at once, a single one
+/// RFC 9293, 3.8.6.3 (MUST-40, SHLD-19): every second full segment at once, a single one
 /// after 40 ms; at the start of a connection each at once.
 #[test]
 fn delayed_acknowledgement() {

@@ -129,12 +129,12 @@ impl<C: Control> Stack<C> {
             //# This algorithm for reducing TIME-WAIT is a Best Current Practice that SHOULD be implemented
             //# since Timestamp Options are commonly used, and using them to reduce TIME-WAIT provides
             //# benefits for busy Internet servers (SHLD-4).
-            // RFC 6191, 2: a newer timestamp, else a sequence number above the last (RFC 9293,
-            // 3.6.1), begin a new connection.
+            // RFC 6191, 2: a newer or the first timestamp, else a sequence number above the last
+            // (RFC 9293, 3.6.1), begin a new connection.
             let newer = match head.timestamps {
-                Some(stamps) if wait.timestamps && stamps.value != wait.ts_recent => {
-                    !is_older(stamps, wait.ts_recent)
-                }
+                // No segment of the old connection has timestamps, so none passes for one of the new.
+                Some(_) if !wait.timestamps => true,
+                Some(stamps) if stamps.value != wait.ts_recent => !is_older(stamps, wait.ts_recent),
                 _ => head.seq.after(wait.rcv_nxt),
             };
             if newer && let Some(listener) = self.listener_for(&wait.tuple) {
