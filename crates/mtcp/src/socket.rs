@@ -317,7 +317,7 @@ pub unsafe extern "C" fn mtcp_getsockopt(
         if value.is_null() || len.is_null() {
             return Err(FAULT);
         }
-        let Options { no_delay, keep_alive, linger } = context.sockets.options(socket)?;
+        let Options { no_delay, keep_alive, linger, .. } = context.sockets.options(socket)?;
         let number = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
                 context.sockets.take_error(socket)?.map_or(0, Error::number)

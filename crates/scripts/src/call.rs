@@ -149,18 +149,39 @@ impl<S: System> Run<S> {
         let value = |on: bool| if on { "1" } else { "0" };
         let wanted = call.argument(3).trim_matches(['[', ']']).to_string();
         let options = self.system.options(socket)?;
+        let number;
         let seen = match call.argument(2) {
             "SO_ERROR" => self.system.take_error(socket)?.map_or("0", Errno::name),
             "SO_RCVBUF" if self.dialect.is_freebsds() => return Ok(()),
             "SO_KEEPALIVE" => value(options.keep_alive),
             "TCP_NODELAY" => value(options.no_delay),
-            _ => return Err(unsupported(call)),
+            name => {
+                let profile = self.system.profile(socket)?;
+                let seconds = match name {
+                    "TCP_KEEPINIT" => profile.attempt.as_secs(),
+                    "TCP_KEEPIDLE" => profile.keep_alive.as_secs(),
+                    "TCP_KEEPINTVL" => profile.keep_alive_interval.as_secs(),
+                    "TCP_KEEPCNT" => profile.probes.into(),
+                    _ => return Err(unsupported(call)),
+                };
+                number = seconds.to_string();
+                &number
+            }
         };
         let name = call.argument(2);
         if wanted == seen || self.dialect.is_freebsds() && freebsd::is_same_error(&wanted, seen) {
             return Ok(());
         }
         Err(Failed::Cause(differs(format!("{name} of {wanted}"), format!("{name} of {seen}"))))
+    }
+
+    /// Whether the connection has no options.
+    pub(crate) fn is_plain(&self) -> Result<(), Cause> {
+        match self.last.map(|socket| self.system.is_plain(socket)) {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(Failed::Cause(cause))) => Err(cause),
+            _ => Err(differs("no options", "some")),
+        }
     }
 
     /// The state of the connection or listener that was used last.
@@ -204,6 +225,13 @@ fn changed(options: Options, call: &Call) -> Option<Options> {
         "SO_REUSEADDR" => options,
         "SO_KEEPALIVE" => Options { keep_alive: on, ..options },
         "TCP_NODELAY" => Options { no_delay: on, ..options },
+        // Of the host: see `Settings`.
+        "TCP_NOOPT" => options,
+        // FreeBSD's.
+        "TCP_KEEPINIT" => {
+            let seconds = value.trim_matches(['[', ']']).parse().ok()?;
+            Options { connect_within: Some(Duration::from_secs(seconds)), ..options }
+        }
         "SO_LINGER" => {
             let seconds = field(value, "linger")?.parse().ok()?;
             let linger = (field(value, "onoff")? != "0").then(|| Duration::from_secs(seconds));

@@ -12,13 +12,14 @@ use packet::tun::{OpenError, Tun};
 use packet::{Batch, Device, Frame, Offload, Protocol, View, segment};
 use rustix::event::{self, PollFd, PollFlags, Timespec, epoll};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
-use tcp::Time;
 use tcp::sockets::{Errno, How, Options, Readiness, Trigger};
+use tcp::{Profile, Time};
 
-use crate::Error;
 use crate::parse::Script;
 use crate::run::{Run, at, differs};
+use crate::settings::Settings;
 use crate::system::{Failed, Sent, System, Watch};
+use crate::{Cause, Error};
 
 /// How late packets may be seen whatever caused them: other programs want the processor, too.
 const LATENESS: Duration = Duration::from_millis(150);
@@ -138,6 +139,9 @@ impl System for Kernel {
         at(self.origin.elapsed().as_micros() as u64)
     }
 
+    /// Nothing: those are not its names.
+    fn configure(&mut self, _settings: &Settings) {}
+
     fn runs_by_itself(&self) -> bool {
         true
     }
@@ -233,6 +237,7 @@ impl System for Kernel {
             no_delay: sockopt::tcp_nodelay(fd)?,
             keep_alive: sockopt::socket_keepalive(fd)?,
             linger: sockopt::socket_linger(fd)?,
+            connect_within: None,
         })
     }
 
@@ -277,6 +282,14 @@ impl System for Kernel {
             Some("0B") => "CLOSING",
             _ => "CLOSED",
         })
+    }
+
+    fn profile(&self, _socket: u32) -> Result<Profile, Failed> {
+        Err(Failed::Cause(Cause::Unsupported("the times of a socket".into())))
+    }
+
+    fn is_plain(&self, _socket: u32) -> Result<bool, Failed> {
+        Err(Failed::Cause(Cause::Unsupported("tcpi_options".into())))
     }
 
     fn poll(&self, socket: u32) -> Result<Readiness, Failed> {

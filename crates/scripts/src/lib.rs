@@ -18,11 +18,12 @@
 //! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
 //!   `write`, `send`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
 //!   `epoll_wait`, and `getsockopt` and `setsockopt` of SO_ERROR, SO_KEEPALIVE, SO_REUSEADDR,
-//!   SO_LINGER, TCP_NODELAY. A call with a time like `+0...0.3` blocks, and returns at the second
+//!   SO_LINGER, TCP_NODELAY, TCP_NOOPT (of the host), TCP_KEEPINIT, and `getsockopt` of
+//!   TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
 //!   one; no other call blocks, also without O_NONBLOCK;
-//! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's; `sockstat` and `tcpdrop` are
-//!   skipped;
-//! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`.
+//! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's, which hold for what is opened
+//!   when nothing else is open; `sockstat` and `tcpdrop` are skipped;
+//! - `%{ assert tcpi_state == TCPI_ESTABLISHED }%`, `%{ assert tcpi_options == 0 }%`.
 //!
 //! All else is [`Cause::Unsupported`], with its line.
 //!

@@ -108,6 +108,10 @@ pub(crate) enum What {
     Call(Call, Option<At>),
     /// The state that the connection used last has to be in.
     State(String),
+    /// It has to be without options.
+    Plain,
+    /// What holds from now on.
+    Settings(Settings),
 }
 
 /// A call and what it has to return.
@@ -151,11 +155,19 @@ pub fn parse(file: &str, text: &str, dialect: Dialect) -> Result<Script, Error> 
         let read = match line.strip_prefix("--") {
             _ if line.is_empty() => Ok(()),
             Some(option) => script.option(option),
-            None if line.contains('`') => script.settings.command(line),
+            None if line.contains('`') => script.command(number + 1, line),
             None => event(line, script.v6)
                 .map(|(at, what)| script.events.push(Event { line: number + 1, at, what })),
         };
         read.map_err(|cause| Error { file: file.into(), line: number + 1, cause })?;
+    }
+    let is_plain = |call: &Call| (call.argument(2), call.argument(3)) == ("TCP_NOOPT", "[1]");
+    if script.events.iter().any(|event| matches!(&event.what, What::Call(call, _) if is_plain(call))) {
+        for event in &mut script.events {
+            if let What::Settings(settings) = &mut event.what {
+                settings.offer_nothing();
+            }
+        }
     }
     let expects = |event: &Event| matches!(event.what, What::Expect(_));
     script.compared = match script.events.iter().rposition(expects) {
@@ -169,6 +181,14 @@ impl Script {
     /// Whether it was written for another stack than ours and Linux's.
     pub(crate) fn is_freebsds(&self) -> bool {
         self.dialect.is_freebsds()
+    }
+
+    /// A line with a command: from there on its settings hold for new connections.
+    fn command(&mut self, line: usize, text: &str) -> Result<(), Cause> {
+        let (at, _, _) = time(text).ok_or_else(|| Cause::Syntax(text.to_string()))?;
+        self.settings.command(text)?;
+        self.events.push(Event { line, at, what: What::Settings(self.settings) });
+        Ok(())
     }
 
     /// How long it takes, if nothing is late.
@@ -217,12 +237,11 @@ fn without_comments(text: &str) -> String {
     kept
 }
 
-fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
-    let syntax = || Cause::Syntax(line.to_string());
+/// The time that a line begins with, when a call that blocks returns, and the rest of the line.
+fn time(line: &str) -> Option<(At, Option<At>, &str)> {
     // Some have a blank behind the plus.
     let (sign, line) = line.strip_prefix('+').map_or(("", line), |rest| ("+", rest.trim_start()));
-    let (time, rest) = line.split_once(char::is_whitespace).ok_or_else(syntax)?;
-    let rest = rest.trim();
+    let (time, rest) = line.split_once(char::is_whitespace)?;
     let moment = |time: &str| {
         let micros = micros(time.trim_start_matches('+'))?;
         Some(if sign == "+" { At::After(micros) } else { At::Absolute(micros) })
@@ -231,13 +250,19 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     let at = if time == "*" {
         At::Any
     } else if let Some((begins, ends)) = time.split_once("...") {
-        returns = Some(moment(ends).ok_or_else(syntax)?);
-        moment(begins).ok_or_else(syntax)?
+        returns = Some(moment(ends)?);
+        moment(begins)?
     } else if let Some((from, to)) = time.split_once("~+") {
-        At::Within(micros(from).ok_or_else(syntax)?, micros(to).ok_or_else(syntax)?)
+        At::Within(micros(from)?, micros(to)?)
     } else {
-        moment(time).ok_or_else(syntax)?
+        moment(time)?
     };
+    Some((at, returns, rest.trim()))
+}
+
+fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
+    let syntax = || Cause::Syntax(line.to_string());
+    let (at, returns, rest) = time(line).ok_or_else(syntax)?;
     let what = if let Some(error) = rest.strip_prefix('<').and_then(|rest| rest.trim().strip_prefix("icmp "))
     {
         What::Error(parse_icmp(error, v6).ok_or_else(|| Cause::Unsupported(rest.to_string()))?)
@@ -250,11 +275,18 @@ fn event(line: &str, v6: bool) -> Result<(At, What), Cause> {
     } else if let Some(segment) = rest.strip_prefix('>') {
         What::Expect(parse_segment(segment)?)
     } else if let Some(code) = rest.strip_prefix("%{") {
-        let state = code
+        let asserted = code
             .trim()
             .strip_suffix("}%")
-            .and_then(|code| code.trim().strip_prefix("assert tcpi_state == TCPI_"));
-        What::State(state.ok_or_else(|| Cause::Unsupported(rest.to_string()))?.trim().to_string())
+            .and_then(|code| code.trim().strip_prefix("assert "))
+            .and_then(|assertion| assertion.split_once("=="))
+            .map(|(name, value)| (name.trim(), value.trim()));
+        match asserted {
+            Some(("tcpi_state", state)) => What::State(state.trim_start_matches("TCPI_").to_string()),
+            // None in use.
+            Some(("tcpi_options", "0")) => What::Plain,
+            _ => return Err(Cause::Unsupported(rest.to_string())),
+        }
     } else {
         What::Call(call(rest).ok_or_else(syntax)?, returns)
     };

@@ -164,6 +164,8 @@ impl<S: System> Run<S> {
                 }
             }
             What::State(state) => self.state(state)?,
+            What::Plain => self.is_plain()?,
+            What::Settings(settings) => self.system.configure(settings),
             What::Expect(_) => {}
         }
         self.pass(self.system.now(), false);

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use packet::{Batch, Capabilities, Frame, Offload};
 use tcp::sockets::{Errno, How, Notice, Options, Readiness, Set, Socket, Sockets};
-use tcp::{Config, Host, Initial, Prefix, State, Time};
+use tcp::{Config, Host, Initial, Prefix, Profile, State, Time};
 
 use crate::parse::Script;
+use crate::settings::Settings;
 use crate::system::{Failed, Sent, System, Watch};
 
 /// Where our sequence numbers begin: data passes 2^32.
@@ -17,6 +18,8 @@ const STEPS: usize = 100_000;
 
 pub(crate) struct Simulated {
     sockets: Sockets,
+    config: Config,
+    is_freebsds: bool,
     now: Time,
     batch: Batch,
 }
@@ -26,9 +29,10 @@ impl Simulated {
         let capabilities = Capabilities { mtu: script.mtu as _, checksum: false, segment: 0 };
         let mut config = Config::new(vec![Prefix::one(local.ip())], capabilities);
         config.initial = Initial::Fixed { sequence: SEQUENCE, timestamp: u32::MAX - 5_000 };
-        script.settings.apply(&mut config, script.is_freebsds());
-        let sockets = Sockets::new(Host::new(config, [7; 32]), 64);
-        Simulated { sockets, now: start, batch: Batch::new(1 << 20) }
+        let is_freebsds = script.is_freebsds();
+        Settings::default().apply(&mut config, is_freebsds);
+        let sockets = sockets(&config);
+        Simulated { sockets, config, is_freebsds, now: start, batch: Batch::new(1 << 20) }
     }
 
     fn collect(&mut self, sent: &mut Sent) {
@@ -41,9 +45,21 @@ impl Simulated {
     }
 }
 
+fn sockets(config: &Config) -> Sockets {
+    Sockets::new(Host::new(config.clone(), [7; 32]), 64)
+}
+
 impl System for Simulated {
     fn now(&self) -> Time {
         self.now
+    }
+
+    /// With a new host, as long as nothing is open on the old one.
+    fn configure(&mut self, settings: &Settings) {
+        settings.apply(&mut self.config, self.is_freebsds);
+        if self.sockets.open() == 0 && self.sockets.host().live_flows().next().is_none() {
+            self.sockets = sockets(&self.config);
+        }
     }
 
     fn runs_by_itself(&self) -> bool {
@@ -146,6 +162,17 @@ impl System for Simulated {
             State::LastAck => "LAST_ACK",
             State::Closed => "CLOSED",
         })
+    }
+
+    fn profile(&self, socket: u32) -> Result<Profile, Failed> {
+        let Options { connect_within, .. } = self.sockets.options(Socket(socket))?;
+        let profile = *self.sockets.host().profile();
+        Ok(Profile { attempt: connect_within.unwrap_or(profile.attempt), ..profile })
+    }
+
+    fn is_plain(&self, socket: u32) -> Result<bool, Failed> {
+        let info = self.sockets.info(Socket(socket))?;
+        Ok(!(info.scale || info.sack || info.timestamps))
     }
 
     fn poll(&self, socket: u32) -> Result<Readiness, Failed> {

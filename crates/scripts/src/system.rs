@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tcp::Time;
 use tcp::sockets::{Errno, How, Options, Readiness, Trigger};
+use tcp::{Profile, Time};
 
 use crate::Cause;
+use crate::settings::Settings;
 
 /// What was sent, and when.
 pub(crate) type Sent = VecDeque<(Time, Vec<u8>)>;
@@ -28,6 +29,9 @@ impl From<Errno> for Failed {
 /// blocks.
 pub(crate) trait System {
     fn now(&self) -> Time;
+
+    /// Settings of FreeBSD that hold from now on. What is open keeps its own.
+    fn configure(&mut self, settings: &Settings);
 
     /// Whether its clock runs by itself: then what happens late makes late what follows.
     fn runs_by_itself(&self) -> bool;
@@ -57,6 +61,12 @@ pub(crate) trait System {
     fn take_error(&mut self, socket: u32) -> Result<Option<Errno>, Failed>;
     /// The state of its connection, by the name that `TCPI_` precedes in scripts.
     fn state(&self, socket: u32) -> Result<&'static str, Failed>;
+
+    /// Times of its connection, and how many keep-alive probes it sends.
+    fn profile(&self, socket: u32) -> Result<Profile, Failed>;
+
+    /// Whether its connection uses neither window scaling, SACK nor timestamps.
+    fn is_plain(&self, socket: u32) -> Result<bool, Failed>;
 
     /// What poll(2) reports of it, if asked for everything.
     fn poll(&self, socket: u32) -> Result<Readiness, Failed>;

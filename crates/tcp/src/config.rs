@@ -22,6 +22,11 @@ pub struct Config {
     pub hop_limit: u8,
     /// Where sequence numbers and timestamps begin.
     pub initial: Initial,
+    /// Options of its SYNs.
+    pub offers: Offers,
+    /// An ICMP error that says that nobody is there, or that the way is closed, ends a connection
+    /// attempt (RFC 1122, 4.2.3.9). Anybody on the way can forge one (RFC 5927).
+    pub icmp_ends_attempts: bool,
 }
 
 impl Config {
@@ -34,6 +39,8 @@ impl Config {
             profile: Profile::wan(),
             hop_limit: 64,
             initial: Initial::Keyed,
+            offers: Offers::default(),
+            icmp_ends_attempts: true,
         }
     }
 }
@@ -109,6 +116,29 @@ impl Default for Limits {
     }
 }
 
+/// Options that a host sends with a SYN, and uses if the peer sends them, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offers {
+    /// The largest segment that it takes (RFC 9293, SHLD-5). Without it peers send 536 bytes, or
+    /// 1,220 over IPv6.
+    pub mss: bool,
+    /// Window scaling (RFC 7323, 2): else windows have at most 64 KB.
+    pub scale: bool,
+    /// Selective acknowledgements (RFC 2018).
+    pub sack: bool,
+    /// Timestamps (RFC 7323, 3).
+    pub timestamps: bool,
+    /// A SYN that is repeated for this time, or a later one, has the first of these alone: something
+    /// on the way may drop SYNs for their options.
+    pub plain_repeat: u8,
+}
+
+impl Default for Offers {
+    fn default() -> Offers {
+        Offers { mss: true, scale: true, sack: true, timestamps: true, plain_repeat: u8::MAX }
+    }
+}
+
 /// Times of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {
@@ -127,6 +157,12 @@ pub struct Profile {
     /// Acknowledgements at the start of a connection that are not delayed: the peer is in slow
     /// start, and a delay costs it a round trip. At most 7; 0 delays from the first one on.
     pub quick_acks: u8,
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+    //# In particular, R2 for a SYN segment MUST be set large enough to provide retransmission of the segment for
+    //# at least 3 minutes (MUST-23).
+    /// How long a connection attempt lasts (RFC 9293, MUST-23: at least three minutes), unless the
+    /// program sets another time.
+    pub attempt: Duration,
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
     //# The value of R2 SHOULD correspond to at least 100 seconds (SHLD-11).
     /// How long unacknowledged data is sent again before the connection is given up: R2 of
@@ -160,6 +196,7 @@ impl Profile {
             rto_max: Duration::from_secs(60),
             delayed_ack: Duration::from_millis(40),
             quick_acks: 7,
+            attempt: Duration::from_secs(180),
             give_up: Duration::from_secs(600),
             time_wait: Duration::from_secs(60),
             fin_wait: Duration::from_secs(60),

@@ -241,8 +241,8 @@ fn unreachable() {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
     //# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT abort
     //# the connection (MUST-56), and it SHOULD make the information available to the application (SHLD-25).
-    let connect = || {
-        let mut trace = Trace::new(|_| {});
+    let connect_where = |ends: bool| {
+        let mut trace = Trace::new(|config| config.icmp_ends_attempts = ends);
         let now = trace.now;
         let remote = SocketAddr::new(address(1, false), 5_000);
         let flow = trace.host.connect(now, None, Some(PORT), remote).expect("a flow");
@@ -254,6 +254,7 @@ fn unreachable() {
         trace.host.input(now, [Frame { bytes, offload: Offload::default() }]);
         trace.host.read(now, flow, &mut [0])
     };
+    let connect = || connect_where(true);
     let (mut trace, flow, syn) = connect();
     // Soft ones (MUST-56), and source quench, which is ignored (MUST-55).
     for (kind, code) in [(3, 0), (3, 1), (3, 5), (3, 11), (11, 0), (11, 1), (12, 0), (4, 0)] {
@@ -281,6 +282,12 @@ fn unreachable() {
     let bytes = error(3, 3, 0, &data);
     trace.host.input(now, [Frame { bytes: &bytes, offload: Offload::default() }]);
     assert!(trace.host.read(now, flow, &mut [0]).is_ok());
+
+    // Where the host is told so, none of them does.
+    let (mut trace, flow, syn) = connect_where(false);
+    for code in [2, 3, 9, 10, 13] {
+        assert!(send(&mut trace, flow, &error(3, code, 0, &syn)).is_ok(), "{code}");
+    }
 }
 
 /// RFC 1191, 6.3 to 6.5: a path takes less, and what is outstanding goes again in smaller pieces.

@@ -333,7 +333,7 @@ fn a_listener_stays_readable_until_all_are_accepted() {
     }
     pair.settle();
     let (sockets, now) = pair.server();
-    let options = Options { no_delay: true, keep_alive: true, linger: None };
+    let options = Options { no_delay: true, keep_alive: true, ..Options::default() };
     sockets.set_options(now, listener, options).expect("open");
     let mut accepted = 0;
     while sockets.readiness(listener) == Ok(Readiness::READABLE) {

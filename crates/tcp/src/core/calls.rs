@@ -139,8 +139,18 @@ impl<C: Control> Stack<C> {
         let mss = self.path_mss(&tuple);
         let slot = self.new_flow(tuple, State::SynSent, iss, mss).ok_or(ConnectError::TooMany)?;
         self.flows[slot].set(flag::SYN_NOW);
+        self.flows[slot].life_at = Deadline::at(now.after(self.profile.attempt));
         self.settle(now, slot);
         Ok(slot)
+    }
+
+    /// Bounds a connection attempt.
+    pub(crate) fn connect_within(&mut self, now: Time, slot: u32, time: std::time::Duration) {
+        let hot = &mut self.flows[slot];
+        if matches!(hot.state, State::SynSent | State::SynReceived) {
+            hot.life_at = Deadline::at(now.after(time));
+            self.settle(now, slot);
+        }
     }
 
     fn is_known(&self, tuple: &Tuple) -> bool {
@@ -190,6 +200,8 @@ impl<C: Control> Stack<C> {
             hot.state = hot.state.after(Step::Close);
         }
         let wait = match hot.state {
+            // The attempt goes on.
+            State::SynReceived if linger.is_none() => return self.settle(now, slot),
             State::FinWait2 => self.profile.fin_wait,
             State::TimeWait => self.profile.time_wait,
             _ => linger.unwrap_or(self.profile.give_up),
@@ -226,7 +238,8 @@ impl<C: Control> Stack<C> {
         }
         if flag == flag::KEEP_ALIVE {
             hot.probes = 0;
-            if !on && !hot.has(flag::ORPHAN) && hot.state != State::TimeWait {
+            let open = hot.state.is_synchronized() && hot.state != State::TimeWait;
+            if !on && !hot.has(flag::ORPHAN) && open {
                 hot.life_at = Deadline::NONE;
             }
             self.touch_keep_alive(now, slot);
@@ -278,6 +291,9 @@ impl<C: Control> Stack<C> {
             congestion_window: hot.window.congestion,
             round_trip_micros: hot.srtt,
             mss: hot.mss,
+            timestamps: hot.has(flag::TIMESTAMPS),
+            sack: hot.has(flag::SACK),
+            scale: hot.scales != 0,
             owes: hot.state != State::Closed && (owes_data || hot.owes_ack()),
             is_scheduled: self.ready.contains(slot) || self.wheel.scheduled(slot).is_some(),
         }
@@ -329,6 +345,12 @@ pub struct Info {
     pub round_trip_micros: u32,
     /// Payload of a segment without options.
     pub mss: u16,
+    /// Both use timestamps.
+    pub timestamps: bool,
+    /// Both use selective acknowledgements.
+    pub sack: bool,
+    /// Both use window scaling.
+    pub scale: bool,
     /// Data or an acknowledgement is owed to the peer.
     pub owes: bool,
     /// The flow sends next, or has a deadline.

@@ -12,13 +12,6 @@ use crate::control::Control;
 use crate::event::{Failure, Ready, Reason};
 use crate::time::{Deadline, Time};
 
-//= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
-//# In particular, R2 for a SYN segment MUST be set large enough to provide retransmission of the segment for
-//# at least 3 minutes (MUST-23).
-/// A SYN is repeated so often: with a first timeout of 1 s that is more than three minutes
-/// (RFC 9293, MUST-23).
-pub(crate) const SYN_RETRIES: u8 = 7;
-
 impl<C: Control> Stack<C> {
     /// A flow that has sent or received a SYN. `None` if there are too many.
     pub(crate) fn new_flow(&mut self, tuple: Tuple, state: State, iss: Seq, mss: u16) -> Option<u32> {
@@ -85,6 +78,7 @@ impl<C: Control> Stack<C> {
         let path_mss = self.path_mss(&hot.tuple);
         let scale = self.window_scale();
         let window = self.first_window();
+        let offers = self.offers;
         let hot = &mut self.flows[slot];
         hot.rcv_nxt = head.seq + 1;
         hot.rcv_edge = hot.rcv_nxt + window;
@@ -94,14 +88,14 @@ impl<C: Control> Stack<C> {
         // RFC 7323, 2.2: the window of a SYN is never scaled.
         hot.offered(u32::from(head.window));
         hot.mss = peer_mss(head, &hot.tuple).min(path_mss);
-        if let Some(theirs) = head.scale {
+        if let Some(theirs) = head.scale.filter(|_| offers.scale) {
             hot.scales = theirs | scale << 4;
         }
-        if let Some(stamps) = head.timestamps {
+        if let Some(stamps) = head.timestamps.filter(|_| offers.timestamps) {
             hot.set(flag::TIMESTAMPS);
             hot.ts_recent = stamps.value;
         }
-        if head.sack_permitted {
+        if head.sack_permitted && offers.sack {
             hot.set(flag::SACK);
         }
         if has_ack {
@@ -143,6 +137,11 @@ impl<C: Control> Stack<C> {
         hot.window = window;
         hot.send_at = Deadline::NONE;
         hot.backoff = 0;
+        // The attempt is over; a program that has closed it waits for the peer from now on.
+        if !hot.has(flag::LINGER) {
+            let orphan = hot.has(flag::ORPHAN);
+            hot.life_at = if orphan { Deadline::at(now.after(self.profile.give_up)) } else { Deadline::NONE };
+        }
         self.touch_keep_alive(now, slot);
         self.happen(slot, Ready::CONNECTED);
         self.happen(slot, Ready::WRITABLE);

@@ -40,7 +40,9 @@ impl<C: Control> Stack<C> {
         match trouble {
             // RFC 5927, 5: hard errors end a connection only before it is open, since anybody can
             // forge them (MUST-56 of RFC 9293: soft ones never do).
-            Trouble::Refused | Trouble::Hard if matches!(hot.state, State::SynSent | State::SynReceived) => {
+            Trouble::Refused | Trouble::Hard
+                if self.icmp_ends_attempts && matches!(hot.state, State::SynSent | State::SynReceived) =>
+            {
                 let refused = trouble == Trouble::Refused;
                 self.end(slot, Some(if refused { Failure::Refused } else { Failure::Unreachable }));
             }

@@ -249,9 +249,10 @@ impl<C: Control> Stack<C> {
 
     /// Whether a segment lies in the window (RFC 9293, 3.4, MUST-66 with a window of zero).
     ///
-    /// Two more are acceptable than the table allows: one that begins at the right edge and adds
-    /// nothing to it, since the ACKs of a peer that has filled the window begin there, and one
-    /// without data from before the last acknowledgement that was sent, since it was overtaken.
+    /// Three more are acceptable than the table allows: one that begins at the right edge and adds
+    /// nothing to it, since the ACKs of a peer that has filled the window begin there; one
+    /// without data from before the last acknowledgement that was sent, since it was overtaken; and
+    /// the peer's FIN once more, since it may acknowledge ours.
     fn is_acceptable(&self, slot: u32, head: &Head, len: u32) -> bool {
         let hot = &self.flows[slot];
         let edge = hot.rcv_edge.max(hot.rcv_nxt);
@@ -260,7 +261,8 @@ impl<C: Control> Stack<C> {
         if end == head.seq {
             return hot.rcv_acked.upto(end) && head.seq.upto(edge);
         }
-        end.after(hot.rcv_nxt) && head.seq.upto(edge)
+        let repeated = len == 0 && end == hot.rcv_nxt && hot.has(flag::FIN_RECEIVED);
+        repeated || end.after(hot.rcv_nxt) && head.seq.upto(edge)
     }
 
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.5.3

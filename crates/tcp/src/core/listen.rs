@@ -116,10 +116,10 @@ impl<C: Control> Stack<C> {
             iss = after + 128_000;
         }
         let mut flags = 0;
-        if head.timestamps.is_some() {
+        if head.timestamps.is_some() && self.offers.timestamps {
             flags |= flag::TIMESTAMPS;
         }
-        if head.sack_permitted {
+        if head.sack_permitted && self.offers.sack {
             flags |= flag::SACK;
         }
         let syn = Syn {
@@ -136,7 +136,7 @@ impl<C: Control> Stack<C> {
             //# at the remote host, the EMTU_R [19]) and the largest transmission size permitted by the IP
             //# layer (EMTU_S [19]):
             mss: peer_mss(head, &tuple).min(self.path_mss(&tuple)),
-            scale: head.scale,
+            scale: head.scale.filter(|_| self.offers.scale),
             flags,
             retries: 0,
             asked: ask,
@@ -176,7 +176,7 @@ impl<C: Control> Stack<C> {
             ack: syn.irs + 1,
             flags: Flags::SYN.with(Flags::ACK),
             window: self.first_window() as u16,
-            mss: Some(self.path_mss(&syn.tuple)),
+            mss: self.offers.mss.then(|| self.path_mss(&syn.tuple)),
             // RFC 7323, 2.2 and 3.2, RFC 2018, 2: only what the SYN offered.
             scale: syn.scale.map(|_| self.window_scale()),
             sack_permitted: syn.flags & flag::SACK != 0,

@@ -53,9 +53,13 @@ use wait::Wait;
 use wheel::Wheel;
 use wire::Head;
 
-use crate::config::{Config, Limits, Profile};
+use crate::config::{Config, Limits, Offers, Profile};
 use crate::control::Control;
 use crate::event::{Flow, REASONS, Ready, Reason};
+
+/// The least that a link carries (RFC 791, 3.2; RFC 8200, 5).
+const MTU_MIN_V4: u16 = 68;
+const MTU_MIN_V6: u16 = 1280;
 
 /// Segments that belong to no flow and wait to be sent: RSTs, SYN-ACKs, ACKs of TIME_WAIT.
 /// Further ones are dropped; the peer repeats what they answer.
@@ -135,6 +139,8 @@ struct Reply {
 pub(crate) struct Stack<C> {
     pub(crate) limits: Limits,
     pub(crate) profile: Profile,
+    pub(crate) offers: Offers,
+    icmp_ends_attempts: bool,
     pub(crate) mtu: u16,
     /// Longest payload of a frame that the device cuts; 0 if it cuts none.
     pub(crate) gso: u32,
@@ -175,7 +181,9 @@ impl<C: Control> Stack<C> {
         Stack {
             limits,
             profile: config.profile,
-            mtu: config.capabilities.mtu.clamp(576, 65_535) as u16,
+            offers: config.offers,
+            icmp_ends_attempts: config.icmp_ends_attempts,
+            mtu: config.capabilities.mtu.clamp(usize::from(MTU_MIN_V4), 65_535) as u16,
             gso,
             control,
             last: (Tuple::default(), secret.hash(&Tuple::default())),
@@ -214,7 +222,7 @@ impl<C: Control> Stack<C> {
     //# the IP layer) (MUST-67).
     /// Payload of a segment without options that fits the path (RFC 9293, MUST-16; RFC 6691).
     fn path_mss(&self, tuple: &Tuple) -> u16 {
-        self.mtu - if tuple.is_v6() { 60 } else { 40 }
+        if tuple.is_v6() { self.mtu.max(MTU_MIN_V6) - 60 } else { self.mtu - 40 }
     }
 
     /// The shift of the windows that we send: the least that can offer the whole buffer.

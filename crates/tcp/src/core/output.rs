@@ -7,6 +7,7 @@ use super::state::State;
 use super::transmit::{Plan, data_of};
 use super::wire::{Flags, Head, Timestamps};
 use super::{Emit, Full, Outgoing, Reply, Stack};
+use crate::config::Offers;
 use crate::control::Control;
 use crate::time::{Deadline, Time, micros};
 
@@ -73,10 +74,10 @@ impl<C: Control> Stack<C> {
             Plan::Probe => head.seq = hot.snd_una - 1,
             Plan::Ack => {}
         }
-        if hot.has(flag::TIMESTAMPS) || plan == Plan::Syn {
-            let offered = plan != Plan::Syn || hot.state == State::SynSent || hot.has(flag::TIMESTAMPS);
+        let first = plan == Plan::Syn && hot.state == State::SynSent;
+        if hot.has(flag::TIMESTAMPS) || first && self.offers_of(slot).timestamps {
             let value = timestamp(now, hot.ts_offset);
-            head.timestamps = offered.then_some(Timestamps { value, echo: hot.ts_recent });
+            head.timestamps = Some(Timestamps { value, echo: hot.ts_recent });
         }
         if plan != Plan::Syn {
             head.sacks = self.sack_blocks(slot);
@@ -88,12 +89,22 @@ impl<C: Control> Stack<C> {
         Ok(())
     }
 
+    /// What our next SYN offers.
+    fn offers_of(&self, slot: u32) -> Offers {
+        let offers = self.offers;
+        match self.flows[slot].backoff >= offers.plain_repeat {
+            false => offers,
+            true => Offers { scale: false, sack: false, timestamps: false, ..offers },
+        }
+    }
+
     fn syn_head(&self, slot: u32, head: &mut Head) {
         let hot = &self.flows[slot];
         let first = hot.state == State::SynSent;
         head.seq = hot.snd_una;
         head.flags = if first { Flags::SYN } else { Flags::SYN.with(Flags::ACK) };
         head.window = self.first_window() as u16;
+        let offers = self.offers_of(slot);
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.2
         //# This field may be sent in the initial connection request (i.e., in segments with the SYN control
         //# bit set) and MUST NOT be sent in other segments (MUST- 65).
@@ -102,10 +113,10 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
         //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs
         //# from the default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
-        head.mss = Some(self.path_mss(&hot.tuple));
+        head.mss = offers.mss.then(|| self.path_mss(&hot.tuple));
         // After a SYN of the peer only what it offered.
-        head.scale = (first || hot.scales != 0).then(|| self.window_scale());
-        head.sack_permitted = first || hot.has(flag::SACK);
+        head.scale = (first && offers.scale || hot.scales != 0).then(|| self.window_scale());
+        head.sack_permitted = first && offers.sack || hot.has(flag::SACK);
         if first {
             head.ack = Seq(0);
         }

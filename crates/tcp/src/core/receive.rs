@@ -229,7 +229,9 @@ impl<C: Control> Stack<C> {
         let cold = &self.colds[hot.cold];
         // Three beside timestamps (RFC 2018, 3).
         let most = if hot.has(flag::TIMESTAMPS) { SACK_BLOCKS - 1 } else { SACK_BLOCKS };
-        if let Some(duplicate) = cold.duplicate {
+        // On a link with tiny packets there has to be room for data, too.
+        let most = most.min(usize::from(hot.mss.saturating_sub(24) / 8));
+        if let Some(duplicate) = cold.duplicate.filter(|_| most > 0) {
             blocks.push(duplicate);
         }
         let mut younger = u32::MAX;

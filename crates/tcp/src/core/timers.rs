@@ -2,7 +2,6 @@
 
 use super::Stack;
 use super::flow::{NO_COLD, flag};
-use super::handshake::SYN_RETRIES;
 use super::planted::{Bug, planted};
 use super::state::{State, Step};
 use super::transmit::Plan;
@@ -66,10 +65,7 @@ impl<C: Control> Stack<C> {
                 //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
                 //# SYN retransmissions MUST be handled in the general way just described for data
                 //# retransmissions, including notification of the application layer.
-                if hot.backoff >= SYN_RETRIES {
-                    return self.end(slot, Some(Failure::TimedOut));
-                }
-                hot.backoff += 1;
+                hot.backoff = (hot.backoff + 1).min(20);
                 hot.set(flag::SYN_NOW | flag::SYN_REPEATED);
             }
             _ if hot.outstanding() > 0 => self.on_outstanding_timer(now, slot),
@@ -162,7 +158,8 @@ impl<C: Control> Stack<C> {
     fn on_life_timer(&mut self, now: Time, slot: u32) {
         let hot = &mut self.flows[slot];
         match hot.state {
-            State::Closed | State::SynSent | State::SynReceived => {}
+            State::Closed => {}
+            State::SynSent | State::SynReceived => self.end(slot, Some(Failure::TimedOut)),
             State::TimeWait => self.end(slot, None),
             // Nobody waits for it any more: linger, or FIN-WAIT-2, has lasted long enough.
             State::FinWait2 if hot.has(flag::ORPHAN) => self.end(slot, None),
@@ -191,7 +188,8 @@ impl<C: Control> Stack<C> {
     /// Something arrived: the connection lives.
     pub(crate) fn touch_keep_alive(&mut self, now: Time, slot: u32) {
         let hot = &mut self.flows[slot];
-        if hot.has(flag::KEEP_ALIVE) && !hot.has(flag::ORPHAN) && hot.state != State::TimeWait {
+        let open = hot.state.is_synchronized() && hot.state != State::TimeWait;
+        if hot.has(flag::KEEP_ALIVE) && !hot.has(flag::ORPHAN) && open {
             hot.life_at = Deadline::at(now.after(self.profile.keep_alive));
         }
     }

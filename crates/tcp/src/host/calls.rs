@@ -229,6 +229,13 @@ impl<C: Control> Host<C> {
         }
     }
 
+    /// Ends a connection attempt after this time, from now on.
+    pub fn set_connect_timeout(&mut self, now: Time, flow: Flow, time: Duration) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.connect_within(now, slot, time);
+        }
+    }
+
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
     //# If keep-alives are included, the application MUST be able to turn them on or off for each TCP
     //# connection (MUST-24), and they MUST default to off (MUST-25).

@@ -11,7 +11,7 @@ use std::hint::black_box;
 use arrayvec::ArrayVec;
 use packet::{Batch, Capabilities, Frame, Protocol};
 
-use crate::config::{Config, Prefix};
+use crate::config::{Config, Prefix, Profile};
 use crate::control::{Control, Reno};
 use crate::core::input::{BURST, Burst};
 use crate::core::planted::{Bug, planted};
@@ -99,6 +99,11 @@ impl<C: Control> Host<C> {
             identification: 0,
             hops: config.hop_limit,
         }
+    }
+
+    /// Its times.
+    pub fn profile(&self) -> &Profile {
+        &self.stack.profile
     }
 
     /// Takes received packets.

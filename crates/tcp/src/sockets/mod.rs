@@ -51,6 +51,9 @@ pub struct Options {
     /// SO_LINGER: how long `close` lets the peer acknowledge before the connection is reset; zero
     /// resets at once.
     pub linger: Option<Duration>,
+    /// How long `connect` tries, if not for as long as the host does
+    /// ([`Profile::attempt`](crate::Profile::attempt)).
+    pub connect_within: Option<Duration>,
 }
 
 /// What a socket is at present.
@@ -120,6 +123,11 @@ impl<C: Control> Sockets<C> {
             sets: Vec::new(),
             listeners: Vec::new(),
         }
+    }
+
+    /// How many sockets are open.
+    pub fn open(&self) -> usize {
+        self.entries.len() - self.free.len()
     }
 
     /// The host below, for its counters and addresses.
@@ -243,6 +251,9 @@ impl<C: Control> Sockets<C> {
         let flow = self.host.connect(now, address, port, remote)?;
         self.host.set_owner(flow, socket.0);
         self.apply(now, flow, options);
+        if let Some(time) = options.connect_within {
+            self.host.set_connect_timeout(now, flow, time);
+        }
         self.entry_mut(socket)?.kind = Kind::Stream(Stream::new(flow));
         Err(Errno::InProgress)
     }
