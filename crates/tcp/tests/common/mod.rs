@@ -17,6 +17,9 @@ pub(crate) const OFFLOADS: Capabilities = Capabilities { mtu: 1500, checksum: tr
 pub(crate) const PLAIN: Capabilities = Capabilities { mtu: 1500, checksum: false, segment: 0 };
 pub(crate) const PORT: u16 = 7;
 
+/// Packets that may move while no time passes.
+const PACKETS_AT_ONCE: usize = 1_000_000;
+
 /// The address of a side.
 pub(crate) fn address(side: usize, v6: bool) -> IpAddr {
     let last = side as u16 + 1;
@@ -95,6 +98,7 @@ impl Net {
                         self.wire.sent(self.now.micros(), frame.bytes);
                     }
                     moved += side.device.send(&mut side.out).expect("a memory link");
+                    assert!(total + moved < PACKETS_AT_ONCE, "packets without end at {:?}", self.now);
                 }
             }
             total += moved;
