@@ -24,7 +24,12 @@ fn start(engine: &'static str, test: &str, service: &str, listen: &str) -> Resul
     if !netns::enter(&format!("demonstration::{engine}::{test}"), BOUND) {
         return Ok(None);
     }
-    Server::start(engine, service, &["--stack", STACK, "--listen", listen, "--threads", "1"]).map(Some)
+    let mut arguments = vec!["--stack", STACK, "--listen", listen, "--threads", "1"];
+    if service == "kv" {
+        // Room for all that is set: what is evicted would be missed.
+        arguments.extend(["--memory-limit", "512"]);
+    }
+    Server::start(engine, service, &arguments).map(Some)
 }
 
 /// What the first of these programs that is there prints.
