@@ -283,7 +283,7 @@ fn unreachable() {
     trace.host.input(now, [Frame { bytes: &bytes, offload: Offload::default() }]);
     assert!(trace.host.read(now, flow, &mut [0]).is_ok());
 
-    // Where the host is told so, none of them does.
+    // Without icmp_ends_attempts none of them does.
     let (mut trace, flow, syn) = connect_where(false);
     for code in [2, 3, 9, 10, 13] {
         assert!(send(&mut trace, flow, &error(3, code, 0, &syn)).is_ok(), "{code}");

@@ -1,5 +1,5 @@
-//! What a host is told not to offer, it does not offer, and does not use either; and how long it
-//! tries to connect.
+//! Options that a host does not offer are neither sent nor used; connection attempts are bounded by
+//! time.
 mod common;
 
 use std::net::SocketAddr;

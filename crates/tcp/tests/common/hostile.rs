@@ -54,7 +54,7 @@ impl Script<'_> {
     }
 }
 
-/// What a peer knows of a connection, from what the host sent.
+/// Numbers of a connection, as the host sent them last.
 #[derive(Clone, Copy, Default)]
 struct Known {
     /// The number that the host expects next.
