@@ -173,7 +173,9 @@ impl Row {
         match self {
             Row::Short | Row::Echo | Row::Asleep => (&[Side::Floor, Side::Stack, Side::Kernel], Side::Kernel),
             Row::BulkIn | Row::BulkOut => (&[Side::Stack, Side::Kernel], Side::Kernel),
-            Row::One | Row::Hundred | Row::Thousand => (&[Side::Stack, Side::Smoltcp], Side::Smoltcp),
+            Row::One | Row::Hundred | Row::Thousand => {
+                (&[Side::Floor, Side::Stack, Side::Smoltcp], Side::Smoltcp)
+            }
             Row::TwoShort | Row::TwoEcho => (&[Side::Stack, Side::TwoStacks], Side::Stack),
             Row::Share => (&[Side::TwoStacks], Side::TwoStacks),
         }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bench::record::Record;
-use bench::{apps, mmsg, pair, promotion, tcp_engine};
+use bench::{apps, mmsg, pair, promotion, tcp, tcp_engine};
 
 #[test]
 fn published_results_are_still_read() {
@@ -28,6 +28,7 @@ fn published_results_are_still_read() {
                 Some("apps") => drop(read::<apps::record::Record>(&file, &text)),
                 Some("mmsg") => drop(read::<mmsg::record::Record>(&file, &text)),
                 Some("promotion") => drop(read::<promotion::record::Record>(&file, &text)),
+                Some("tcp" | "tcp-floor") => drop(read::<tcp::record::Record>(&file, &text)),
                 Some("tcp-engine") => drop(read::<tcp_engine::record::Record>(&file, &text)),
                 Some("pingpong" | "stream") => drop(read::<pair::record::Record>(&file, &text)),
                 _ => {
