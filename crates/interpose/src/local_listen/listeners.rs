@@ -2,11 +2,11 @@
 #![allow(unsafe_code)] // epoll_ctl(2), listen(2) and shutdown(2), and what the lock guards
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 
-use libc::{epoll_event, socklen_t};
+use libc::epoll_event;
 use steering::Slot;
 
 use super::steering::Steering;
@@ -24,6 +24,10 @@ use crate::real::{self, kept_errno};
 use crate::settings::Settings;
 use crate::start as program;
 use crate::threads;
+
+mod options;
+
+pub(crate) use options::{blocks, hides_option, set_option};
 
 /// A listening socket of the program's, shared by what waits for it.
 struct Listener {
@@ -510,57 +514,6 @@ pub(crate) fn duplicated(fd: c_int, new: c_int) {
         listener.release_all(number);
         program::say(format_args!("{}", Word::Descriptors.of(fd)));
     }
-}
-
-/// The program has its listener block: an accept from a sibling could not wait for both.
-pub(crate) fn blocks(fd: c_int) {
-    let What::Listener(number) = what(fd) else { return };
-    if let Some(listener) = &mut listeners()[number] {
-        listener.release_all(number);
-        program::say(format_args!("{}", Word::Waits.of(fd)));
-    }
-}
-
-/// setsockopt(2) succeeded.
-///
-/// # Safety
-///
-/// As setsockopt(2).
-pub(crate) unsafe fn set_option(
-    fd: c_int,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    length: socklen_t,
-) {
-    match what(fd) {
-        What::Nothing if sibling::is_unique(level, name) => drop(set_what(fd, What::Unique)),
-        What::Listener(number) => {
-            let mut listeners = listeners();
-            let Some(listener) = &mut listeners[number] else { return };
-            if sibling::is_unique(level, name) {
-                listener.release_all(number);
-                return program::say(format_args!("{}", Word::Option.of(fd)));
-            }
-            if (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT) {
-                listener.own_group = kernel::option(fd, level, name) == Some(1);
-                return;
-            }
-            let others = listener.reserve.iter().copied().chain(listener.paused.iter().map(|(_, fd)| *fd));
-            for sibling in others.chain(siblings(number)) {
-                // SAFETY: the caller's promise.
-                kept_errno(|| unsafe { real::setsockopt(sibling, level, name, value, length) });
-            }
-        }
-        _ => {}
-    }
-}
-
-/// Whether an option that getsockopt(2) reports is this module's, and off for the program.
-pub(crate) fn hides_option(fd: c_int, level: c_int, name: c_int) -> bool {
-    let What::Listener(number) = what(fd) else { return false };
-    (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT)
-        && listeners()[number].as_ref().is_some_and(|listener| listener.late && !listener.own_group)
 }
 
 /// The process is about to become another user's, which cannot bind beside sockets of this one.
