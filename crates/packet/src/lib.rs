@@ -4,8 +4,9 @@
 //!   [`Offload`] says what a device still has to do to it: complete a checksum, cut it into
 //!   segments.
 //! * [`Device`] moves batches. [`link::pair`] makes two devices joined in memory;
-//!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload, and [`steer`]
-//!   says to which of its queues the kernel sends a flow.
+//!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload. [`group`] is
+//!   one device for several stacks, and [`steer`] says to which of its queues the kernel sends a
+//!   flow.
 //! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
 //!   joins and overlaps packets, repeatably, from a seed and under a clock of the caller.
 //!
@@ -20,6 +21,8 @@ pub mod link;
 pub mod segment;
 mod view;
 
+#[cfg(feature = "tun")]
+pub mod group;
 #[cfg(feature = "tun")]
 pub mod steer;
 #[cfg(feature = "tun")]

@@ -174,13 +174,9 @@ impl AsFd for Tun {
     }
 }
 
-impl Device for Tun {
-    fn capabilities(&self) -> Capabilities {
-        let segment = if self.offloads { 65_535 } else { 0 };
-        Capabilities { mtu: usize::from(self.mtu), checksum: self.offloads, segment }
-    }
-
-    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+/// As of a [`Device`]; the kernel orders what several threads do.
+impl Tun {
+    pub(crate) fn receive_frames(&self, batch: &mut Batch) -> io::Result<usize> {
         let longest = if self.offloads { FRAME_MAX } else { usize::from(self.mtu) };
         let mut count = 0;
         while let Ok(room) = batch.room_behind::<{ vnet::LEN }>(longest) {
@@ -199,7 +195,7 @@ impl Device for Tun {
         Ok(count)
     }
 
-    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+    pub(crate) fn send_frames(&self, batch: &mut Batch) -> io::Result<usize> {
         let mut count = 0;
         while let Some(frame) = batch.first() {
             let header = vnet::encode(frame.bytes, frame.offload);
@@ -215,5 +211,20 @@ impl Device for Tun {
             count += 1;
         }
         Ok(count)
+    }
+}
+
+impl Device for Tun {
+    fn capabilities(&self) -> Capabilities {
+        let segment = if self.offloads { 65_535 } else { 0 };
+        Capabilities { mtu: usize::from(self.mtu), checksum: self.offloads, segment }
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.receive_frames(batch)
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.send_frames(batch)
     }
 }

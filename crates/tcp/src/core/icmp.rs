@@ -28,9 +28,17 @@ impl<C: Control> Stack<C> {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
     //# TCP implementations MUST act on an ICMP error message passed up from the IP layer, directing it to the
     //# connection that created the error (MUST-54).
-    /// An ICMP error that quotes a segment of ours with this sequence number.
-    pub(crate) fn trouble(&mut self, now: Time, tuple: &Tuple, seq: Seq, trouble: Trouble) {
-        let Some((Kind::Flow, slot)) = self.find(self.secret.hash(tuple), tuple) else { return };
+    /// An ICMP error that quotes a segment of ours with this sequence number. Returns whether there
+    /// is such a connection.
+    pub(crate) fn trouble(&mut self, now: Time, tuple: &Tuple, seq: Seq, trouble: Trouble) -> bool {
+        let found = self.find(self.secret.hash(tuple), tuple);
+        if let Some((Kind::Flow, slot)) = found {
+            self.trouble_of(now, slot, seq, trouble);
+        }
+        found.is_some()
+    }
+
+    fn trouble_of(&mut self, now: Time, slot: u32, seq: Seq, trouble: Trouble) {
         let hot = &self.flows[slot];
         // RFC 5927, 4.1: only about something that is outstanding.
         let outstanding = hot.snd_una.upto(seq) && seq.before(hot.snd_nxt);

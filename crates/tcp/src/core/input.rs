@@ -62,7 +62,7 @@ impl<C: Control> Stack<C> {
                 Some((kind, slot)) if self.is_of(kind, slot, &segment.tuple) => known,
                 _ => self.find(hash, &segment.tuple),
             };
-            let verdict = self.segment(now, segment, record, keep);
+            let verdict = self.segment(now, at, segment, record, keep);
             keep.verdict(at, verdict);
         }
     }
@@ -89,6 +89,7 @@ impl<C: Control> Stack<C> {
     fn segment(
         &mut self,
         now: Time,
+        index: usize,
         segment: &Segment<'_>,
         record: Option<(Kind, u32)>,
         keep: &mut impl Keep,
@@ -98,22 +99,35 @@ impl<C: Control> Stack<C> {
             Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),
             Some((Kind::Syn, slot)) => self.on_half_open(now, slot, segment, head, keep),
             Some((Kind::Wait, slot)) => self.on_wait(now, slot, head, segment.len),
-            None => self.on_stranger(now, segment, head),
+            None => self.on_stranger(now, segment, head, || keep.pass_on(index)),
         }
     }
 
     /// A segment without a connection: LISTEN and CLOSED (RFC 9293, 3.10.7.1 and 3.10.7.2).
-    fn on_stranger(&mut self, now: Time, segment: &Segment<'_>, head: &Head) -> Verdict {
-        if head.flags.has(Flags::RST) {
+    fn on_stranger(
+        &mut self,
+        now: Time,
+        segment: &Segment<'_>,
+        head: &Head,
+        pass_on: impl FnOnce() -> bool,
+    ) -> Verdict {
+        let reset = head.flags.has(Flags::RST);
+        let listener = match head.flags.has(Flags::ACK) || reset {
+            true => None,
+            false => self.listener_for(&segment.tuple),
+        };
+        if let Some(listener) = listener
+            && head.flags.has(Flags::SYN)
+        {
+            return self.on_syn(now, segment.tuple, head, listener, None);
+        }
+        if pass_on() {
+            return Verdict::Nothing;
+        }
+        if reset {
             return self.refuse(Reason::NoFlow);
         }
-        let opens = head.flags.has(Flags::SYN) && !head.flags.has(Flags::ACK);
-        if !head.flags.has(Flags::ACK)
-            && let Some(listener) = self.listener_for(&segment.tuple)
-        {
-            if opens {
-                return self.on_syn(now, segment.tuple, head, listener, None);
-            }
+        if listener.is_some() {
             // RFC 9293, 3.10.7.2, fourth: neither a SYN nor an ACK.
             return self.refuse(Reason::NoAck);
         }

@@ -106,6 +106,9 @@ pub(crate) trait Keep {
     fn evict(&mut self, slot: u32, end: Seq);
     /// Everything that the flow has sent before this is acknowledged.
     fn acknowledged(&mut self, slot: u32, upto: Seq);
+    /// Nothing here knows segment `index` of the burst. Whether another stack may: then it is not
+    /// answered.
+    fn pass_on(&mut self, index: usize) -> bool;
 }
 
 /// There is no room for another frame.

@@ -108,18 +108,49 @@ impl<C: Control> Host<C> {
 
     /// Takes received packets.
     pub fn input<'a>(&mut self, now: Time, frames: impl IntoIterator<Item = Frame<'a>>) {
-        let mut frames = frames.into_iter();
+        self.bursts(now, frames.into_iter(), None);
+    }
+
+    /// As [`input`](Host::input), for one of several hosts with the same addresses. A packet about a
+    /// connection that is not here, or for a port without a listener, goes to `pass_on`, which
+    /// returns whether another host gets it. If not, it is answered here.
+    pub fn input_shared<'a>(
+        &mut self,
+        now: Time,
+        frames: impl IntoIterator<Item = Frame<'a>>,
+        mut pass_on: impl FnMut(Frame<'a>) -> bool,
+    ) {
+        self.bursts(now, frames.into_iter(), Some(&mut pass_on));
+    }
+
+    fn bursts<'a>(
+        &mut self,
+        now: Time,
+        mut frames: impl Iterator<Item = Frame<'a>>,
+        mut pass_on: Option<&mut dyn FnMut(Frame<'a>) -> bool>,
+    ) {
         let mut segments = Burst::new();
         let mut payloads = Payloads::new();
+        let mut sources = Sources::new();
         loop {
             let mut taken = 0;
             for frame in frames.by_ref().take(BURST) {
                 taken += 1;
-                if let Err(reason) = self.packet(now, &frame, &mut segments, &mut payloads) {
-                    self.stack.refused[reason as usize] += 1;
+                match self.packet(now, &frame, &mut segments, &mut payloads) {
+                    Ok(Content::Segment) if pass_on.is_some() => sources.push(frame),
+                    Ok(Content::Segment | Content::Done) => {}
+                    Ok(Content::Stranger) => {
+                        // Nobody is owed an answer to an error.
+                        let _ = pass_on.as_mut().is_some_and(|pass_on| pass_on(frame));
+                    }
+                    Err(reason) => self.stack.refused[reason as usize] += 1,
                 }
             }
-            let mut keeper = Keeper { store: &mut self.store, payloads: &payloads };
+            let mut keeper = Keeper {
+                store: &mut self.store,
+                payloads: &payloads,
+                pass_on: |index: usize| pass_on.as_mut().is_some_and(|pass_on| pass_on(sources[index])),
+            };
             self.stack.input(now, &segments, &mut keeper);
             self.tidy();
             if taken < BURST {
@@ -127,6 +158,7 @@ impl<C: Control> Host<C> {
             }
             segments.clear();
             payloads.clear();
+            sources.clear();
         }
     }
 
@@ -137,7 +169,7 @@ impl<C: Control> Host<C> {
         frame: &Frame<'a>,
         segments: &mut Burst<'a>,
         payloads: &mut Payloads<'a>,
-    ) -> Result<(), Reason> {
+    ) -> Result<Content, Reason> {
         let parsed = ip::parse(frame);
         let packet = parsed.as_ref().map_err(|&reason| reason)?;
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
@@ -154,13 +186,12 @@ impl<C: Control> Host<C> {
                 let (segment, payload) = segment(packet, frame)?;
                 segments.push(segment);
                 payloads.push(payload);
-                Ok(())
+                Ok(Content::Segment)
             }
             Protocol::ICMP | Protocol::ICMPV6 => {
-                if let Some(quoted) = self.answers.input(packet)? {
-                    self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
-                }
-                Ok(())
+                let Some(quoted) = self.answers.input(packet)? else { return Ok(Content::Done) };
+                let known = self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
+                Ok(if known { Content::Done } else { Content::Stranger })
             }
             protocol => {
                 if icmp::may_be_refused(packet) {
@@ -261,13 +292,31 @@ impl Store {
 /// Payloads of the segments of a burst.
 type Payloads<'a> = ArrayVec<&'a [u8], BURST>;
 
-/// Copies payloads into the store, as the engine decides.
-struct Keeper<'a> {
-    store: &'a mut Store,
-    payloads: &'a [&'a [u8]],
+/// The packets that they are from, where hosts share their addresses.
+type Sources<'a> = ArrayVec<Frame<'a>, BURST>;
+
+/// What a packet held.
+enum Content {
+    /// A TCP segment.
+    Segment,
+    /// Something that is done with.
+    Done,
+    /// An ICMP error about a connection that is not here.
+    Stranger,
 }
 
-impl Keep for Keeper<'_> {
+/// Copies payloads into the store, as the engine decides.
+struct Keeper<'a, P> {
+    store: &'a mut Store,
+    payloads: &'a [&'a [u8]],
+    pass_on: P,
+}
+
+impl<P: FnMut(usize) -> bool> Keep for Keeper<'_, P> {
+    fn pass_on(&mut self, index: usize) -> bool {
+        (self.pass_on)(index)
+    }
+
     fn touch(&self, slot: u32) {
         black_box(self.store.streams.get(slot as usize).map(|streams| streams.received));
     }

@@ -1,0 +1,312 @@
+//! One TUN device for several stacks with the same addresses, each on a queue of its own.
+//!
+//! The kernel sends a flow to the queue that it chose for the first packet, so a stack gets the
+//! packets of its own connections: all but ICMP errors, whose queue depends on other addresses,
+//! and answers to connections that a stack begins. What a stack does not know it
+//! [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one
+//! answers it. Nobody keeps a table of who has which connection, and no call takes a lock.
+//!
+//! All queues stay open as long as one stack is there: when one is closed, the kernel moves flows of
+//! the others, too. The queue of a stack that is gone, or has not come yet, is read by another one.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use crossbeam_queue::ArrayQueue;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::tun::{OpenError, Tun};
+use crate::{Batch, Capabilities, Device, Frame, Offload};
+
+/// Packets that a stack may have under way to others; further ones are dropped.
+const PASSED_MAX: usize = 64;
+
+/// Packets that wait for one stack; further ones are dropped.
+const INBOX: usize = 256;
+
+/// What a buffer holds at first. It grows once for each larger packet.
+const BUFFER: usize = 2048;
+
+/// No stack reads this queue.
+const NOBODY: usize = usize::MAX;
+
+struct Group {
+    members: Box<[Member]>,
+}
+
+struct Member {
+    tun: Tun,
+    /// The stack that reads `tun`. A stack is there as long as it reads its own queue.
+    reader: AtomicUsize,
+    /// Packets for this stack from all others.
+    inbox: ArrayQueue<Passed>,
+    /// Buffers for what this stack passes on.
+    free: ArrayQueue<Vec<u8>>,
+    /// Readable once there is something in `inbox`, or a queue has lost its reader.
+    doorbell: OwnedFd,
+}
+
+impl Group {
+    fn is_there(&self, number: usize) -> bool {
+        // PASSED-PAIR: after the fences of `pass_on` and `leave`.
+        self.members[number].reader.load(Ordering::Acquire) == number
+    }
+
+    /// The first stack behind `from` that is there, if it comes before `origin`.
+    fn next(&self, from: usize, origin: usize) -> Option<usize> {
+        let count = self.members.len();
+        let behind = (1..count).map(|step| (from + step) % count);
+        behind.take_while(|&number| number != origin).find(|&number| self.is_there(number))
+    }
+
+    fn wake(&self, number: usize) {
+        // A full counter is readable already, which is all that is wanted.
+        let _ = rustix::io::write(&self.members[number].doorbell, &1u64.to_ne_bytes());
+    }
+
+    fn reuse(&self, passed: Passed) {
+        let Passed { sender, mut bytes, .. } = passed;
+        bytes.clear();
+        // There is room: it came from there.
+        let _ = self.members[sender].free.push(bytes);
+    }
+
+    /// Drops what waits for a stack that is gone.
+    fn empty(&self, number: usize) {
+        while let Some(passed) = self.members[number].inbox.pop() {
+            self.reuse(passed);
+        }
+    }
+}
+
+/// A packet on its way through the group.
+struct Passed {
+    /// The stack that the kernel gave it to.
+    origin: usize,
+    /// The stack whose buffer it is in.
+    sender: usize,
+    bytes: Vec<u8>,
+    offload: Offload,
+}
+
+/// What became of a packet that its receiver does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedOn {
+    /// Another stack gets it.
+    Yes,
+    /// It is lost, since too many are under way.
+    Dropped,
+    /// It has been to every stack: it is to be answered.
+    Nobody,
+}
+
+/// A queue of a device, for one stack of a group.
+///
+/// As a [`Device`] it carries the packets of its own queue alone. All else is announced by
+/// [`signal`](Queue::signal). When it is dropped, another stack reads its queue.
+pub struct Queue {
+    group: Arc<Group>,
+    number: usize,
+    /// Of the doorbell, and of the queues that it reads for others.
+    signal: OwnedFd,
+    /// Whether it reads the queue of this number for another.
+    adopted: Vec<bool>,
+}
+
+impl Queue {
+    /// Makes a device with so many queues, at least one, as [`Tun::open`] does.
+    pub fn open(name: &str, mtu: u16, queues: usize) -> Result<Vec<Queue>, OpenError> {
+        let count = queues.max(1);
+        let devices = Tun::open_queues(name, mtu, count)?;
+        let buffers = if count > 1 { PASSED_MAX } else { 0 };
+        let members: io::Result<Vec<Member>> = devices
+            .into_iter()
+            .map(|tun| {
+                let free = ArrayQueue::new(PASSED_MAX);
+                for _ in 0..buffers {
+                    let _ = free.push(Vec::with_capacity(BUFFER));
+                }
+                let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+                let reader = AtomicUsize::new(NOBODY);
+                Ok(Member { tun, reader, inbox: ArrayQueue::new(INBOX), free, doorbell })
+            })
+            .collect();
+        let group = Arc::new(Group { members: members?.into() });
+        let queues: io::Result<Vec<Queue>> =
+            (0..count).map(|number| Queue::of(group.clone(), number)).collect();
+        Ok(queues?)
+    }
+
+    fn of(group: Arc<Group>, number: usize) -> io::Result<Queue> {
+        let signal = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let data = epoll::EventData::new_u64(number as u64);
+        epoll::add(&signal, &group.members[number].doorbell, data, epoll::EventFlags::IN)?;
+        let adopted = vec![false; group.members.len()];
+        Ok(Queue { group, number, signal, adopted })
+    }
+
+    fn own(&self) -> &Member {
+        &self.group.members[self.number]
+    }
+
+    /// The device.
+    pub fn tun(&self) -> &Tun {
+        &self.own().tun
+    }
+
+    /// Its number among the queues of the device.
+    pub fn number(&self) -> usize {
+        self.number
+    }
+
+    /// How many queues the device has.
+    pub fn count(&self) -> usize {
+        self.group.members.len()
+    }
+
+    /// From now on a stack is there. It reads the queues that no other does as well.
+    pub fn join(&mut self) {
+        let before = self.own().reader.swap(self.number, Ordering::AcqRel);
+        if before != NOBODY && before != self.number {
+            self.group.wake(before);
+        }
+        self.adopt();
+    }
+
+    /// The stack is gone. Another one reads its queue, and those that it read for others.
+    pub fn leave(&mut self) {
+        self.give_up_queues();
+        self.adopt();
+    }
+
+    fn give_up_queues(&self) {
+        let mut left = false;
+        for member in &self.group.members {
+            left |= member
+                .reader
+                .compare_exchange(self.number, NOBODY, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        }
+        // PASSED-PAIR: who passes something on either is seen here, or sees that nobody is there.
+        fence(Ordering::SeqCst);
+        self.group.empty(self.number);
+        if left {
+            (0..self.count())
+                .filter(|&number| self.group.is_there(number))
+                .for_each(|it| self.group.wake(it));
+        }
+    }
+
+    /// Reads the queues without a reader from now on, if a stack is there, and those of others no more.
+    fn adopt(&mut self) {
+        let is_there = self.group.is_there(self.number);
+        for (number, member) in self.group.members.iter().enumerate().filter(|&(it, _)| it != self.number) {
+            let reader = match is_there {
+                true => member
+                    .reader
+                    .compare_exchange(NOBODY, self.number, Ordering::AcqRel, Ordering::Acquire)
+                    .map_or_else(|reader| reader, |_| self.number),
+                false => NOBODY,
+            };
+            let reads = reader == self.number;
+            if reads == self.adopted[number] {
+                continue;
+            }
+            let changed = if reads {
+                let data = epoll::EventData::new_u64(number as u64);
+                epoll::add(&self.signal, &member.tun, data, epoll::EventFlags::IN)
+            } else {
+                epoll::delete(&self.signal, &member.tun)
+            };
+            if changed.is_ok() {
+                self.adopted[number] = reads;
+            }
+        }
+    }
+
+    /// Readable when others have passed something on, or a queue that is read for others has packets.
+    pub fn signal(&self) -> BorrowedFd<'_> {
+        self.signal.as_fd()
+    }
+
+    /// Call it when [`signal`](Queue::signal) is readable, before the calls that take what is there.
+    pub fn heed(&mut self) {
+        let mut count = [0; 8];
+        // An empty counter is what is wanted.
+        let _ = rustix::io::read(&self.own().doorbell, &mut count);
+        self.adopt();
+    }
+
+    /// Receives packets of the queues that are read for others.
+    pub fn receive_adopted(&self, batch: &mut Batch) -> io::Result<usize> {
+        let mut received = 0;
+        for (member, _) in self.group.members.iter().zip(&self.adopted).filter(|&(_, &reads)| reads) {
+            received += member.tun.receive_frames(batch)?;
+        }
+        Ok(received)
+    }
+
+    /// The next packet that another stack has passed on, and the stack that the kernel gave it to.
+    /// `take` gets it, and that number for [`pass_on`](Queue::pass_on).
+    pub fn take_passed<T>(&self, take: impl FnOnce(Frame<'_>, usize) -> T) -> Option<T> {
+        let passed = self.own().inbox.pop()?;
+        let taken = take(Frame { bytes: &passed.bytes, offload: passed.offload }, passed.origin);
+        self.group.reuse(passed);
+        Some(taken)
+    }
+
+    /// Whether other stacks have passed on more.
+    pub fn has_passed(&self) -> bool {
+        !self.own().inbox.is_empty()
+    }
+
+    /// Hands a packet on that the stack does not know. `origin` is the number of this queue for one
+    /// from the kernel.
+    pub fn pass_on(&self, frame: Frame<'_>, origin: usize) -> PassedOn {
+        let Some(next) = self.group.next(self.number, origin) else { return PassedOn::Nobody };
+        let Some(mut bytes) = self.own().free.pop() else { return PassedOn::Dropped };
+        bytes.extend_from_slice(frame.bytes);
+        let passed = Passed { origin, sender: self.number, bytes, offload: frame.offload };
+        if let Err(passed) = self.group.members[next].inbox.push(passed) {
+            self.group.reuse(passed);
+            return PassedOn::Dropped;
+        }
+        // PASSED-PAIR: the next stack may have left meanwhile.
+        fence(Ordering::SeqCst);
+        if !self.group.is_there(next) {
+            self.group.empty(next);
+            return PassedOn::Dropped;
+        }
+        self.group.wake(next);
+        PassedOn::Yes
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // `signal` stays as it is: a forked child shares it with its parent.
+        self.give_up_queues();
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own().tun.as_fd()
+    }
+}
+
+impl Device for Queue {
+    fn capabilities(&self) -> Capabilities {
+        self.own().tun.capabilities()
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.own().tun.receive_frames(batch)
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.own().tun.send_frames(batch)
+    }
+}
