@@ -126,6 +126,13 @@ pub struct Stats {
     pub packets_sent: u64,
     /// Segments that came to a stack and belonged to none of its connections or listeners.
     pub segments_unowned: u64,
+    /// Packets that a stack did not know and handed to another one on the same device: ICMP errors,
+    /// above all.
+    pub foreign_sent: u64,
+    /// Packets that other stacks handed over.
+    pub foreign_received: u64,
+    /// Packets that were lost because too many were on their way to other stacks.
+    pub foreign_dropped: u64,
 }
 
 pub(crate) struct HandleEntry {

@@ -124,7 +124,7 @@ pub enum OpenError {
 #[cfg(feature = "tcp")]
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// A channel has at most 31.
+    /// A channel has at most 15.
     #[error("the channel has as many stacks as it can watch")]
     TooMany,
     /// The kernel refused memory, or would not have the device watched.

@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use megapipe::packet::link;
@@ -28,7 +27,6 @@ testkit::one_test_per_engine!(
     deadlines_end_sleeps_and_cost_no_spinning
     answers_carry_the_acknowledgements
     a_descriptor_is_refused
-    two_stacks_share_the_clients
 );
 
 const PORT: u16 = 7;
@@ -345,92 +343,4 @@ fn a_descriptor_is_refused(fixture: &mut Fixture) -> Verdict {
     assert!(matches!(used, OpenError::Io(error) if error.raw_os_error() == Some(libc::EADDRINUSE)));
     channel.close(listener).expect("an open handle");
     Ok(())
-}
-
-/// Each of two threads has a stack with the same address on a queue of its own. Each gets half of
-/// the connections, and no segment comes to the wrong one: not at once, and not after a silence
-/// in which the kernel forgets what it has learnt of flows (tun.c, some 3 s).
-fn two_stacks_share_the_clients(fixture: &mut Fixture) -> Verdict {
-    const SHORT: usize = 2_000;
-    const KEPT: usize = 300;
-    const SILENCE: Duration = Duration::from_secs(4);
-    if !netns::enter(fixture.name(), BOUND) {
-        return Ok(());
-    }
-    let network: TunNetwork = "tun:mp%d,10.78.0.2/24".parse().expect("a network");
-    let queues = network.open_queues(2).expect("a TUN device");
-    let at = SocketAddr::new(address(2, false), PORT);
-    let stop = AtomicBool::new(false);
-    let (ready, is_ready) = std::sync::mpsc::channel();
-    let fixture = &*fixture;
-    let served: Vec<(usize, u64)> = std::thread::scope(|scope| {
-        let servers: Vec<_> = queues
-            .into_iter()
-            .map(|queue| {
-                let (network, stop, ready) = (&network, &stop, ready.clone());
-                scope.spawn(move || {
-                    let mut driver = fixture.driver();
-                    driver.attach(Stack::new(queue, network.networks().to_vec())).expect("a stack");
-                    let listener = driver.listen_on(at, 1024, LISTENER).expect("a listener");
-                    driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).expect("accepting");
-                    ready.send(()).expect("somebody waits");
-                    serve_echo(&mut driver, stop)
-                })
-            })
-            .collect();
-        (0..2).for_each(|_| is_ready.recv().expect("a server"));
-        let ask = |stream: &mut TcpStream| {
-            stream.write_all(b"ping").expect("writing");
-            assert_eq!(net::read_exactly(stream, 4), b"ping");
-        };
-        let connect = || {
-            let mut stream = TcpStream::connect(at).expect("connect");
-            net::bounded(&stream);
-            ask(&mut stream);
-            stream
-        };
-        let mut kept: Vec<_> = (0..KEPT).map(|_| connect()).collect();
-        let asleep = Instant::now();
-        (0..SHORT).for_each(|_| drop(connect()));
-        std::thread::sleep(SILENCE.saturating_sub(asleep.elapsed()));
-        kept.iter_mut().for_each(ask);
-        drop(kept);
-        stop.store(true, Ordering::Relaxed);
-        servers.into_iter().map(|server| server.join().expect("a server")).collect()
-    });
-    let all: usize = served.iter().map(|(connections, _)| connections).sum();
-    assert_eq!(all, SHORT + KEPT);
-    for (connections, unowned) in served {
-        assert!((all * 45 / 100..=all * 55 / 100).contains(&connections), "{connections} of {all}");
-        assert_eq!(unowned, 0, "segments came to the wrong stack");
-    }
-    Ok(())
-}
-
-/// Echoes until `stop` is set and the clients are gone. Returns the connections that it served,
-/// and the segments that belonged to none of them.
-fn serve_echo(driver: &mut Driver, stop: &AtomicBool) -> (usize, u64) {
-    let (mut served, mut open) = (0, 0);
-    while open > 0 || !stop.load(Ordering::Relaxed) {
-        let Some(completion) = driver.next_within(Duration::from_millis(20)) else { continue };
-        match completion.event {
-            Event::Accept { result, .. } => {
-                let socket = result.expect("a connection").socket;
-                let server = driver.register(socket, SERVER).expect("room for a handle");
-                driver.read_stream(server).expect("reading");
-                (served, open) = (served + 1, open + 1);
-            }
-            Event::Read { result, data, .. } => match result.expect("no failure") {
-                0 => {
-                    driver.close(completion.handle).expect("an open handle");
-                    open -= 1;
-                }
-                _ => driver.write_copy(completion.handle, data.bytes()).expect("room in the queue"),
-            },
-            other => panic!("{other:?}"),
-        }
-    }
-    // The last acknowledgements.
-    driver.expect_silence();
-    (served, driver.stats().segments_unowned)
 }

@@ -9,8 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use packet::tun::Tun;
-use packet::{Batch, Capabilities, Device, Offload};
+use packet::{Batch, Capabilities, Device, Offload, group};
 use tcp::Time;
 
 use crate::errno::{Errno, INVALID};
@@ -22,8 +21,8 @@ pub(crate) trait Carrier: Device + Send {
 
     fn waiter(&self) -> Waiter;
 
-    /// Gives the queue back, with its number.
-    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)>;
+    /// Gives the queue back.
+    fn into_queue(self: Box<Self>) -> Option<group::Queue>;
 }
 
 /// How to sleep until packets may have arrived.
@@ -71,30 +70,29 @@ impl Waiter {
 
 /// A queue of a TUN device, under the machine's clock.
 pub(crate) struct Queue {
-    tun: Tun,
-    number: usize,
+    queue: group::Queue,
     origin: Instant,
     waiter: Waiter,
 }
 
 impl Queue {
-    pub(crate) fn new(tun: Tun, number: usize, interrupt: &'static Interrupt) -> io::Result<Queue> {
-        let descriptor = Arc::new(tun.as_fd().try_clone_to_owned()?);
-        Ok(Queue { tun, number, origin: Instant::now(), waiter: Waiter::Queue(descriptor, interrupt) })
+    pub(crate) fn new(queue: group::Queue, interrupt: &'static Interrupt) -> io::Result<Queue> {
+        let descriptor = Arc::new(queue.as_fd().try_clone_to_owned()?);
+        Ok(Queue { queue, origin: Instant::now(), waiter: Waiter::Queue(descriptor, interrupt) })
     }
 }
 
 impl Device for Queue {
     fn capabilities(&self) -> Capabilities {
-        self.tun.capabilities()
+        self.queue.capabilities()
     }
 
     fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        self.tun.receive(batch)
+        self.queue.receive(batch)
     }
 
     fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
-        self.tun.send(batch)
+        self.queue.send(batch)
     }
 }
 
@@ -107,8 +105,8 @@ impl Carrier for Queue {
         self.waiter.clone()
     }
 
-    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {
-        Some((self.number, self.tun))
+    fn into_queue(self: Box<Self>) -> Option<group::Queue> {
+        Some(self.queue)
     }
 }
 
@@ -222,7 +220,7 @@ impl Carrier for Foreign {
         Waiter::Caller(self.device)
     }
 
-    fn into_queue(self: Box<Self>) -> Option<(usize, Tun)> {
+    fn into_queue(self: Box<Self>) -> Option<group::Queue> {
         None
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use packet::Batch;
-use packet::tun::Tun;
+use packet::group::Queue;
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
@@ -214,7 +214,7 @@ impl Context {
 
     /// Closes everything, sends what was written for a second at most, and gives the queue of the
     /// TUN device back.
-    pub(crate) fn end(mut self) -> Option<(usize, Tun)> {
+    pub(crate) fn end(mut self) -> Option<Queue> {
         let begin = Instant::now();
         let now = self.now();
         let open: Vec<_> = self.files.sockets().collect();

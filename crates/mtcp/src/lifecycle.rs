@@ -5,8 +5,7 @@ use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::sighandler_t;
-use packet::Capabilities;
-use packet::tun::Tun;
+use packet::{Capabilities, group};
 use tcp::{Config, Prefix};
 
 use crate::carrier::{CallerDevice, Carrier, Foreign, Queue};
@@ -24,9 +23,7 @@ struct Shared {
     opened: bool,
     /// Queues that no context has. They stay open: when one is closed, the kernel moves flows of
     /// the others.
-    queues: Vec<(usize, Tun)>,
-    /// How many queues the device has.
-    width: usize,
+    queues: Vec<group::Queue>,
     /// CPUs that have a context.
     cpus: Vec<(Handle, c_int)>,
 }
@@ -34,13 +31,8 @@ struct Shared {
 // SAFETY: a handle is a number, not a pointer.
 unsafe impl Send for Shared {}
 
-static SHARED: Mutex<Shared> = Mutex::new(Shared {
-    settings: Settings::new(),
-    opened: false,
-    queues: Vec::new(),
-    width: 0,
-    cpus: Vec::new(),
-});
+static SHARED: Mutex<Shared> =
+    Mutex::new(Shared { settings: Settings::new(), opened: false, queues: Vec::new(), cpus: Vec::new() });
 
 fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -186,21 +178,21 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
             say(&error);
             open_error(error)
         })?;
-        shared.width = queues.len();
-        shared.queues = queues.into_iter().enumerate().collect();
+        shared.queues = queues;
         shared.opened = true;
     }
-    let (number, tun) = shared.queues.pop().ok_or(INVALID)?;
-    let spare = (number, tun.try_clone()?);
-    let ports = (shared.width > 1).then(|| Ports::new(number, shared.width));
+    let mut spare = shared.queues.pop();
     let made = registry::insert(|index| {
-        let carrier = Queue::new(tun, number, Interrupt::of(index)?)?;
+        let interrupt = Interrupt::of(index)?;
+        let queue = spare.take().ok_or(INVALID)?;
+        let ports = (queue.count() > 1).then(|| Ports::new(queue.number(), queue.count()));
+        let carrier = Queue::new(queue, interrupt)?;
         let config = stack(&conf, network.networks(), &carrier);
         Context::new(Box::new(carrier), config, &conf, ports)
     });
     match made {
         Ok(handle) => shared.cpus.push((handle, cpu)),
-        Err(_) => shared.queues.push(spare),
+        Err(_) => shared.queues.extend(spare),
     }
     made
 }

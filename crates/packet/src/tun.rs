@@ -132,13 +132,6 @@ impl Tun {
         Ok(Tun { file, name, mtu, offloads })
     }
 
-    /// The same queue again. It stays with the device, and its flows with it, until the last copy
-    /// is dropped: the kernel then moves flows of other queues, too.
-    pub fn try_clone(&self) -> io::Result<Tun> {
-        let Tun { file, name, mtu, offloads } = self;
-        Ok(Tun { file: file.try_clone()?, name: name.clone(), mtu: *mtu, offloads: *offloads })
-    }
-
     /// Gives the kernel's endpoint an address, and so a route to the addresses of its prefix.
     /// The device has to be up. Returns once sockets can use the address.
     pub fn add_kernel_address(&self, address: IpAddr, prefix: u8) -> io::Result<()> {

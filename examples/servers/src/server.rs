@@ -7,12 +7,13 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use megapipe::packet::tun::{OpenError as TunError, Tun};
+use megapipe::packet::group::Queue;
+use megapipe::packet::tun::OpenError as TunError;
 use megapipe::{AttachError, Config, CpuSet, CreateError, EngineKind, Promotion, Stack, TunNetwork, Waker};
 use rustix::thread::CpuSet as Affinity;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -148,9 +149,8 @@ pub struct Server {
 enum Place {
     /// At the address of this socket of the kernel's.
     Kernel(Socket),
-    /// On stacks of its own, each on a queue of this device. The queues stay as long as the server:
-    /// when one is closed, the kernel moves flows of the others.
-    Stack(TunNetwork, Vec<Tun>),
+    /// On stacks of its own, each on one of these queues of a device until its thread ends.
+    Stack(TunNetwork, Mutex<Vec<Queue>>),
 }
 
 /// What the threads of a server share.
@@ -326,8 +326,10 @@ impl Server {
         let place = match &self.place {
             Place::Kernel(socket) => worker::Place::Kernel(socket.as_fd(), &mask),
             Place::Stack(network, queues) => {
-                let tun = queues[number].try_clone().map_err(AttachError::from)?;
-                worker::Place::Stack(Box::new(self.stack(tun, network)), self.address)
+                let queue = queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
+                let none_left = || AttachError::from(io::Error::other("each queue has had its thread"));
+                let stack = self.stack(queue.ok_or_else(none_left)?, network);
+                worker::Place::Stack(Box::new(stack), self.address)
             }
         };
         let mut worker = Worker::new(config, place, number, service, shared)?;
@@ -342,8 +344,8 @@ impl Server {
     }
 
     /// A stack with room for all connections of the server: any of them may get most.
-    fn stack(&self, tun: Tun, network: &TunNetwork) -> Stack {
-        let mut stack = Stack::new(tun, network.networks().to_vec());
+    fn stack(&self, queue: Queue, network: &TunNetwork) -> Stack {
+        let mut stack = Stack::on_queue(queue, network.networks().to_vec());
         let limits = &mut stack.config().limits;
         // One more than may be served: it is told so.
         limits.flows = self.max_connections + 1;
@@ -381,7 +383,7 @@ fn place(arguments: &ServerArguments, threads: usize) -> Result<(Place, SocketAd
         return Err(Cause::NotOfStack { address, stack: network.clone() });
     }
     let queues = network.open_queues(threads)?;
-    Ok((Place::Stack(network.clone(), queues), address))
+    Ok((Place::Stack(network.clone(), Mutex::new(queues)), address))
 }
 
 /// Ends the wait for signals when no thread is left.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use megapipe::packet::tun::Tun;
+use megapipe::packet::group::Queue;
 use megapipe::tcp::Prefix;
 use megapipe::{
     AcceptAs, AcceptCount, Channel, Completion, Config, DispatchError, Event, Handle, Stack, Stats,
@@ -71,7 +71,7 @@ const LISTENER: u64 = u64::MAX - 1;
 
 /// Serves on each queue, the first on this thread.
 pub(super) fn run(
-    queues: Vec<Tun>,
+    queues: Vec<Queue>,
     networks: &[Prefix],
     address: SocketAddr,
     service: Service,
@@ -107,9 +107,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(self, queue: Tun, networks: Vec<Prefix>, ready: impl FnOnce()) -> io::Result<Infallible> {
+    fn run(self, queue: Queue, networks: Vec<Prefix>, ready: impl FnOnce()) -> io::Result<Infallible> {
         let failed = io::Error::other::<Box<dyn std::error::Error + Send + Sync>>;
-        let mut stack = Stack::new(queue, networks);
+        let mut stack = Stack::on_queue(queue, networks);
         let limits = &mut stack.config().limits;
         limits.flows = limits.flows.max(self.connections + 64);
         limits.active = limits.active.max(self.connections.min(4096));

@@ -62,20 +62,21 @@ pub fn serve(task: &Task) -> Result<Infallible, ServerError> {
         return serve_kernel(task, network);
     }
     let tun: TunNetwork = network.tun().parse().map_err(io::Error::other)?;
-    let mut queues = tun.open_queues(cpus.len())?;
     let address = address(network);
     match (task.side, task.service) {
         (Side::Stack | Side::TwoStacks, service) => {
+            let queues = tun.open_queues(cpus.len())?;
             Ok(channel::run(queues, tun.networks(), address, service, task.connections, cpus)?)
         }
         (Side::Floor, Service::Echo) => {
+            let tun = tun.open()?;
             peer::end_with_standard_input()?;
             ready();
-            Ok(floor::run(queues.remove(0))?)
+            Ok(floor::run(tun)?)
         }
         (Side::Smoltcp, Service::Echo) => {
             peer::end_with_standard_input()?;
-            Ok(foreign::run(queues.remove(0), address, task.connections)?)
+            Ok(foreign::run(tun.open()?, address, task.connections)?)
         }
         (side, _) => Err(ServerError::NoService(side)),
     }

@@ -409,6 +409,15 @@ impl View<'_> {
     }
 }
 
+/// Packets for other stacks on the same device.
+#[cfg(feature = "tcp")]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Foreign {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    pub(crate) dropped: u64,
+}
+
 /// For the engine of stacks.
 #[cfg(feature = "tcp")]
 impl View<'_> {
@@ -441,6 +450,13 @@ impl View<'_> {
         stats.packets_received += received;
         stats.packets_sent += sent;
         stats.segments_unowned += unowned;
+    }
+
+    pub(crate) fn count_foreign(&mut self, foreign: Foreign) {
+        let stats = &mut self.core.stats;
+        stats.foreign_sent += foreign.sent;
+        stats.foreign_received += foreign.received;
+        stats.foreign_dropped += foreign.dropped;
     }
 
     /// A read found no free buffer, and waits.

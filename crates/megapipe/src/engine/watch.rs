@@ -12,7 +12,13 @@ impl Watch {
     /// The device of the stack with this number.
     #[cfg(feature = "tcp")]
     pub(crate) fn of_stack(number: usize) -> Option<Watch> {
-        Watch::from_number(number as u64 + 1)
+        Watch::from_number(2 * number as u64 + 1)
+    }
+
+    /// The other stacks on the device of this one.
+    #[cfg(feature = "tcp")]
+    pub(crate) fn of_group(number: usize) -> Option<Watch> {
+        Watch::from_number(2 * number as u64 + 2)
     }
 
     /// How many there may be.

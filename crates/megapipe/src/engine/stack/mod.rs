@@ -9,6 +9,7 @@ mod accepts;
 mod calls;
 mod network;
 mod port;
+mod signal;
 mod transfers;
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use crate::slab::Slab;
 pub use self::network::{TunNetwork, TunNetworkError};
 pub use self::port::Stack;
 use self::port::{Port, Received};
+use self::signal::Signal;
 
 /// Rounds of sending and receiving that may follow each other in a turn.
 const ROUNDS: usize = 4;
@@ -164,10 +166,11 @@ impl Stacks {
     fn receive(&mut self, view: &mut View<'_>) -> u64 {
         let mut all = 0;
         for port in &mut self.ports {
-            let Received { packets, unowned, calls } = port.receive(self.now);
+            let Received { packets, unowned, calls, foreign } = port.receive(self.now);
             view.count_calls(calls);
             view.count_packets(packets, 0, unowned);
-            all += packets;
+            view.count_foreign(foreign);
+            all += packets + foreign.received;
         }
         all
     }
@@ -419,8 +422,10 @@ impl Beside for Stacks {
     }
 
     fn attach(&mut self, kernel: &mut dyn Engine, stack: Stack) -> Result<(), AttachError> {
-        let watch = Watch::of_stack(self.ports.len()).ok_or(AttachError::TooMany)?;
-        let mut port = Port::new(stack, watch)?;
+        let number = self.ports.len();
+        let (device, group) =
+            Watch::of_stack(number).zip(Watch::of_group(number)).ok_or(AttachError::TooMany)?;
+        let mut port = Port::new(stack, Signal::new(device), Signal::new(group))?;
         port.begin_watch(kernel)?;
         self.ports.push(port);
         Ok(())

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use packet::group::Queue;
 use packet::tun::{OpenError, Tun};
 use tcp::Prefix;
 
@@ -34,19 +35,27 @@ impl TunNetwork {
     /// Makes the device, brings it up, and gives the kernel's end the first other address of each
     /// prefix. The device is gone when it is dropped.
     pub fn open(&self) -> Result<Tun, OpenError> {
-        Ok(self.open_queues(1)?.remove(0))
+        let tun = Tun::open(&self.name, MTU)?;
+        self.set_up(&tun)?;
+        Ok(tun)
     }
 
     /// As [`open`](TunNetwork::open), with so many queues, for a stack with these addresses on each
-    /// of them: the stacks share the work, and nothing else. Every flow stays on the queue that its
-    /// first packet came on.
-    pub fn open_queues(&self, queues: usize) -> Result<Vec<Tun>, OpenError> {
-        let queues = Tun::open_queues(&self.name, MTU, queues)?;
-        queues[0].bring_up()?;
-        for network in &self.networks {
-            queues[0].add_kernel_address(first_other(network), network.bits)?;
-        }
+    /// of them ([`Stack::on_queue`](crate::Stack::on_queue)). Every flow stays on the queue that its
+    /// first packet came on. The stacks share the work, and packets that came to the wrong one; a
+    /// stack that ends leaves its queue to another.
+    pub fn open_queues(&self, queues: usize) -> Result<Vec<Queue>, OpenError> {
+        let queues = Queue::open(&self.name, MTU, queues)?;
+        self.set_up(queues[0].tun())?;
         Ok(queues)
+    }
+
+    fn set_up(&self, tun: &Tun) -> Result<(), OpenError> {
+        tun.bring_up()?;
+        for network in &self.networks {
+            tun.add_kernel_address(first_other(network), network.bits)?;
+        }
+        Ok(())
     }
 }
 

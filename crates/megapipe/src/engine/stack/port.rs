@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use packet::{Batch, Capabilities, Device};
+use packet::group::{PassedOn, Queue};
+use packet::{Batch, Capabilities, Device, Frame};
 use tcp::{Config, Host, Listener, Prefix, Reason, Time};
 
+use super::signal::Signal;
 use crate::engine::Engine;
 use crate::engine::sockets::KeepAlive;
-use crate::engine::view::View;
-use crate::engine::watch::Watch;
+use crate::engine::view::{Foreign, View};
 
 /// Memory for packets on their way in, and as much for those on their way out: three frames of
 /// the largest size, or a batch of small ones.
@@ -22,6 +23,9 @@ const FRAME_MAX: usize = 65_535 + 40;
 
 /// Batches that are sent in a row; windows bound what there is.
 const BATCHES_MAX: usize = 64;
+
+/// Packets of other stacks that are taken in one turn.
+const PASSED_PER_TURN: usize = 64;
 
 /// Longest sleep of a channel that is being dropped, for devices that cannot be watched.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
@@ -50,6 +54,12 @@ impl Stack {
         Stack::over(Box::new(Polled(device)), networks)
     }
 
+    /// A stack on one of the queues of a device, for a thread of its own: see
+    /// [`TunNetwork::open_queues`](crate::TunNetwork::open_queues).
+    pub fn on_queue(queue: Queue, networks: Vec<Prefix>) -> Stack {
+        Stack::over(Box::new(queue), networks)
+    }
+
     fn over(device: Box<dyn Carrier>, networks: Vec<Prefix>) -> Stack {
         let addresses = networks.iter().map(|network| Prefix::one(network.address)).collect();
         let config = Config::new(addresses, device.capabilities());
@@ -65,6 +75,30 @@ impl Stack {
 /// A device, with its descriptor if it has one.
 trait Carrier: Device {
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Its place in a group, if it shares a device with others.
+    fn queue(&mut self) -> Option<&mut Queue> {
+        None
+    }
+
+    /// Readable when there is something from the others of the group.
+    fn group_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Carrier for Queue {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
+    }
+
+    fn queue(&mut self) -> Option<&mut Queue> {
+        Some(self)
+    }
+
+    fn group_descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.signal())
+    }
 }
 
 struct Watched<D>(D);
@@ -117,6 +151,7 @@ pub(super) struct Received {
     /// Segments that belong to no connection or listener.
     pub(super) unowned: u64,
     pub(super) calls: u64,
+    pub(super) foreign: Foreign,
 }
 
 pub(super) struct Port {
@@ -126,11 +161,10 @@ pub(super) struct Port {
     device: Box<dyn Carrier>,
     networks: Vec<Prefix>,
     keep_alive: KeepAlive,
-    watch: Watch,
-    /// Receiving may give something: only a receive that finds nothing clears it.
-    readable: bool,
-    /// The kernel engine reports the next packet.
-    watched: bool,
+    /// Of the device.
+    signal: Signal,
+    /// Of the other stacks on it.
+    group: Signal,
     /// Packets wait because the device took no more.
     busy: bool,
     /// An error of the device was logged.
@@ -140,7 +174,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn new(stack: Stack, watch: Watch) -> io::Result<Port> {
+    pub(super) fn new(stack: Stack, signal: Signal, group: Signal) -> io::Result<Port> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
         let profile = stack.config.profile;
@@ -155,9 +189,8 @@ impl Port {
             listeners: Vec::new(),
             device: stack.device,
             networks: stack.networks,
-            watch,
-            readable: true,
-            watched: false,
+            signal,
+            group,
             busy: false,
             said: false,
             received: Batch::new(BATCH_BYTES),
@@ -186,38 +219,38 @@ impl Port {
     }
 
     pub(super) fn begin_watch(&mut self, kernel: &mut dyn Engine) -> io::Result<()> {
-        if let Some(fd) = self.device.descriptor() {
-            kernel.watch(fd, self.watch)?;
-            self.watched = true;
+        self.signal.begin(self.device.descriptor(), kernel)?;
+        self.group.begin(self.device.group_descriptor(), kernel)?;
+        if let Some(queue) = self.device.queue() {
+            queue.join();
         }
         Ok(())
     }
 
     /// Sees to it that the next packet ends the kernel engine's sleep.
     pub(super) fn watch(&mut self, kernel: &mut dyn Engine) {
-        if let Some(fd) = self.device.descriptor().filter(|_| !self.readable && !self.watched) {
-            self.watched = kernel.watch_again(fd, self.watch).is_ok();
-        }
+        self.signal.watch(self.device.descriptor(), kernel);
+        self.group.watch(self.device.group_descriptor(), kernel);
     }
 
     /// Whether the kernel engine reported packets, or may not have been asked to.
     pub(super) fn note_raised(&mut self, view: &mut View<'_>) -> bool {
-        if view.take_raised(self.watch) {
-            self.readable = true;
-            self.watched = false;
-        }
+        self.signal.note_raised(view);
+        self.group.note_raised(view);
         self.may_receive()
     }
 
     /// Whether receiving may give something. A device without a descriptor reports nothing, and is
     /// asked in any case.
     pub(super) fn may_receive(&self) -> bool {
-        self.readable
+        self.signal.readable || self.group.readable
     }
 
     /// Whether the device has to be tried again after a while.
     pub(super) fn must_retry(&self) -> bool {
-        self.busy || !self.watched && self.device.descriptor().is_some()
+        self.busy
+            || self.signal.is_missing(self.device.descriptor())
+            || self.group.is_missing(self.device.group_descriptor())
     }
 
     /// Sends what the host has to send; returns how many packets that were.
@@ -244,30 +277,78 @@ impl Port {
         packets
     }
 
-    /// Takes one batch of packets.
+    /// Takes one batch of packets, and one of what the group has for it.
     pub(super) fn receive(&mut self, now: Time) -> Received {
-        if !self.readable && !self.is_polled() {
-            return Received::default();
+        let before = self.host.refused(Reason::NoFlow);
+        let mut received = Received::default();
+        if self.signal.readable || self.is_polled() {
+            self.received.clear();
+            if let Err(error) = self.device.receive(&mut self.received) {
+                self.say(&error);
+            }
+            self.signal.readable = self.received.room(FRAME_MAX).is_err();
+            received.packets = self.received.len() as u64;
+            // The last call found nothing, unless the batch is full.
+            let calls = received.packets + u64::from(!self.signal.readable);
+            received.calls = if self.is_polled() { 0 } else { calls };
+            self.input(now, &mut received);
         }
+        if self.group.readable {
+            self.receive_from_group(now, &mut received);
+        }
+        received.unowned = self.host.refused(Reason::NoFlow) - before;
+        received
+    }
+
+    /// Gives the host what the kernel has sent to this stack.
+    fn input(&mut self, now: Time, received: &mut Received) {
+        if self.received.is_empty() {
+            return;
+        }
+        let (host, frames) = (&mut self.host, self.received.frames());
+        match self.device.queue() {
+            None => host.input(now, frames),
+            Some(queue) => host.input_shared(now, frames, |frame| {
+                pass_on(queue, frame, queue.number(), &mut received.foreign)
+            }),
+        }
+    }
+
+    /// Takes what other stacks have passed on, and packets of queues that they do not read.
+    fn receive_from_group(&mut self, now: Time, received: &mut Received) {
+        self.group.readable = false;
         self.received.clear();
-        if let Err(error) = self.device.receive(&mut self.received) {
+        let Some(queue) = self.device.queue() else { return };
+        queue.heed();
+        for _ in 0..PASSED_PER_TURN {
+            let taken = queue.take_passed(|frame, origin| {
+                let foreign = &mut received.foreign;
+                self.host.input_shared(now, [frame], |frame| pass_on(queue, frame, origin, foreign));
+            });
+            if taken.is_none() {
+                break;
+            }
+            received.foreign.received += 1;
+        }
+        self.group.readable = queue.has_passed();
+        let adopted = queue.receive_adopted(&mut self.received);
+        self.group.readable |= self.received.room(FRAME_MAX).is_err();
+        received.calls += 1 + self.received.len() as u64;
+        received.packets += self.received.len() as u64;
+        if let Err(error) = adopted {
             self.say(&error);
         }
-        self.readable = self.received.room(FRAME_MAX).is_err();
-        let packets = self.received.len() as u64;
-        let before = self.host.refused(Reason::NoFlow);
-        if packets > 0 {
-            self.host.input(now, self.received.frames());
-        }
-        // The last call found nothing, unless the batch is full.
-        let calls = if self.is_polled() { 0 } else { packets + u64::from(!self.readable) };
-        Received { packets, unowned: self.host.refused(Reason::NoFlow) - before, calls }
+        self.input(now, received);
     }
 
     /// Closes all connections, and sends until all that was written is acknowledged; what is not
     /// within `linger` is reset.
     pub(super) fn drain(&mut self, now: Time, linger: Duration) {
         let begin = Instant::now();
+        // Other stacks of the group get the connections that clients begin from here on.
+        for Listening { listener, .. } in self.listeners.drain(..) {
+            self.host.unlisten(now, listener);
+        }
         let flows: Vec<_> = self.host.live_flows().collect();
         for flow in flows {
             self.host.close_within(now, flow, linger);
@@ -277,7 +358,8 @@ impl Port {
         loop {
             let elapsed = begin.elapsed();
             let now = now.after(elapsed);
-            self.readable = true;
+            self.signal.readable = true;
+            self.group.readable = true;
             self.receive(now);
             self.host.advance(now);
             self.send(now);
@@ -298,6 +380,10 @@ impl Port {
     /// Until a packet comes, or for so long.
     fn sleep(&self, limit: Duration) {
         match self.device.descriptor() {
+            // Of the group, too, something may come.
+            Some(fd) if self.device.group_descriptor().is_some() => {
+                drop(sys::socket::wait_readable(fd, limit.min(DRAIN_STEP)));
+            }
             // A signal ends it early, which does no harm.
             Some(fd) => drop(sys::socket::wait_readable(fd, limit)),
             None => std::thread::sleep(limit.min(DRAIN_STEP)),
@@ -310,4 +396,14 @@ impl Port {
             tracing::warn!("the device of a stack fails, and packets are lost: {error}");
         }
     }
+}
+
+/// Hands a packet to the next stack of the group. False: to be answered here.
+fn pass_on(queue: &Queue, frame: Frame<'_>, origin: usize, foreign: &mut Foreign) -> bool {
+    match queue.pass_on(frame, origin) {
+        PassedOn::Yes => foreign.sent += 1,
+        PassedOn::Dropped => foreign.dropped += 1,
+        PassedOn::Nobody => return false,
+    }
+    true
 }
