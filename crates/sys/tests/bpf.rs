@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use megapipe_sys::bpf::{
     Arithmetic, Assembler, Condition, Error, Helper, Kind, Program, Register, Size, SocketArray, WordArray,
@@ -121,6 +121,39 @@ fn a_refused_program_comes_with_the_verifiers_words() {
     let refused = Program::load("test", Kind::SocketFilter, &assembler.finish().unwrap());
     let Err(Error::Unverified { log, .. }) = refused else { panic!("{refused:?}") };
     assert!(log.contains("R2 !read_ok"), "{log}");
+}
+
+/// The verifier gives up when a signal comes (EAGAIN).
+#[test]
+fn signals_do_not_keep_a_program_from_being_loaded() {
+    if !allowed("signals_do_not_keep_a_program_from_being_loaded") {
+        return;
+    }
+    extern "C" fn ignore(_: libc::c_int) {}
+    let handler = ignore as extern "C" fn(libc::c_int);
+    // SAFETY: the handler does nothing.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+    // SAFETY: takes nothing.
+    let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                // SAFETY: numbers only, and the thread lives as long as the scope.
+                unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGUSR1) };
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+        });
+        let loaded = (0..300).try_for_each(|_| {
+            let mut assembler = Assembler::new();
+            let again = assembler.label();
+            assembler.set(R0, 0).set(R2, 500).place(again).arithmetic(Arithmetic::Add, R0, R2);
+            assembler.arithmetic(Arithmetic::Add, R2, -1).jump_if(Condition::NotEqual, R2, 0, again).exit();
+            Program::load("loop", Kind::SocketFilter, &assembler.finish()?).map(drop)
+        });
+        over.store(true, Ordering::Relaxed);
+        assert!(loaded.is_ok(), "a program was not loaded");
+    });
 }
 
 /// A member of a group on loopback.

@@ -147,9 +147,19 @@ fn load(name: &str, kind: Kind, code: &Code<'_>, log: &mut [u8]) -> io::Result<O
         interface: 0,
         attach_type,
     };
-    // SAFETY: instructions, license and log live for the call and are of the sizes given.
+    for _ in 1..ATTEMPTS {
+        // SAFETY: instructions, license and log live for the call and are of the sizes given.
+        match unsafe { command::open(command::PROG_LOAD, &mut attributes) } {
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
+            result => return result,
+        }
+    }
+    // SAFETY: as above.
     unsafe { command::open(command::PROG_LOAD, &mut attributes) }
 }
+
+/// The verifier gives up with EAGAIN when a signal is pending, or work of an io_uring of this thread.
+const ATTEMPTS: u32 = 100;
 
 /// Bytes of the verifier's log that are kept.
 const LOG_MAX: usize = 64 << 10;
