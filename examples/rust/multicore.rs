@@ -42,8 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// One thread: a channel, and the connections of one CPU. (A real server would pin the
 /// thread to that CPU, too.)
 fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
-    // An idle channel takes fresh connections from a busy one.
-    let mut channel = Channel::new(Config { balance: true, ..Config::default() })?;
+    let mut channel = Channel::new(Config::default())?;
     let listener = channel.register_partitioned(socket.as_fd(), 0, &CpuSet::of(cpu))?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
     channel.flush()?;

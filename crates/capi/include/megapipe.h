@@ -91,7 +91,7 @@ struct mp_config {
 	int64_t  spin_ns;             /* with MP_SPIN_FOR */
 	int64_t  close_timeout_ns;    /* how long a close waits for queued writes [30 s] */
 	uint32_t latency_completions; /* a wait goes on until so many completions are there... */
-	uint32_t balance;             /* 1: idle channels of a listener may take connections */
+	uint32_t reserved;            /* 0 */
 	int64_t  latency_delay_ns;    /* ...or, with one or more there, for so long */
 	uint32_t promotion;           /* enum mp_promotion */
 	uint32_t ring_buffers;        /* pool buffers for reads from shared memory [64, at most 65535] */
@@ -104,7 +104,6 @@ struct mp_stats {
 	uint64_t pool_dry;        /* reads paused for want of a pool buffer */
 	uint64_t accepts_paused;  /* accepts paused for want of slots or descriptors */
 	uint64_t close_timeouts;  /* connections reset because close_timeout_ns was over */
-	uint64_t handed_over;     /* connections given to or taken from other channels */
 	uint64_t promoted;           /* connections that moved to shared memory */
 	uint64_t promotions_refused; /* offers of connections that came to nothing */
 	uint64_t ring_reads;         /* reads served from shared memory */

@@ -30,7 +30,7 @@ pub struct MpConfig {
     pub spin_ns: i64,
     pub close_timeout_ns: i64,
     pub latency_completions: u32,
-    pub balance: u32,
+    pub reserved: u32,
     pub latency_delay_ns: i64,
     pub promotion: u32,
     pub ring_buffers: u32,
@@ -73,7 +73,6 @@ pub struct MpStats {
     pub pool_dry: u64,
     pub accepts_paused: u64,
     pub close_timeouts: u64,
-    pub handed_over: u64,
     pub promoted: u64,
     pub promotions_refused: u64,
     pub ring_reads: u64,
@@ -122,7 +121,7 @@ impl MpConfig {
         spin_ns: 0,
         close_timeout_ns: 0,
         latency_completions: 0,
-        balance: 0,
+        reserved: 0,
         latency_delay_ns: 0,
         promotion: 0,
         ring_buffers: 0,
@@ -159,18 +158,16 @@ impl MpConfig {
             SPIN_FOR => Spin::For(duration(self.spin_ns)?),
             _ => return Err(INVALID),
         };
-        let balance = match self.balance {
-            0 => false,
-            1 => true,
-            _ => return Err(INVALID),
-        };
+        if self.reserved != 0 {
+            return Err(INVALID);
+        }
         let promotion = match self.promotion {
             PROMOTION_OFF => Promotion::Off,
             PROMOTION_AUTO => Promotion::Auto,
             PROMOTION_EAGER => Promotion::Eager,
             _ => return Err(INVALID),
         };
-        let mut config = Config { engine, spin, balance, promotion, ..Config::default() };
+        let mut config = Config { engine, spin, promotion, ..Config::default() };
         let set = |field: &mut u32, value| {
             if value != 0 {
                 *field = value;
@@ -234,7 +231,6 @@ impl From<Stats> for MpStats {
             pool_dry: stats.pool_dry,
             accepts_paused: stats.accepts_paused,
             close_timeouts: stats.close_timeouts,
-            handed_over: stats.handed_over,
             promoted: stats.promoted,
             promotions_refused: stats.promotions_refused,
             ring_reads: stats.ring_reads,
@@ -275,11 +271,11 @@ mod tests {
         }
         layout!(MpConfig, "mp_config", size engine batch_threshold operations_max handles_max lwsockets_max
             read_buffers buffer_size write_buffers write_queue_max spin spin_ns close_timeout_ns
-            latency_completions balance latency_delay_ns promotion ring_buffers);
+            latency_completions reserved latency_delay_ns promotion ring_buffers);
         layout!(MpEvent, "mp_event", cookie handle op size buf addr addrlen cmd fd buffer more pending
             truncated reserved);
         layout!(MpStats, "mp_stats", completions turns system_calls pool_dry accepts_paused close_timeouts
-            handed_over promoted promotions_refused ring_reads ring_writes bells spills);
+            promoted promotions_refused ring_reads ring_writes bells spills);
         for (name, value) in [
             ("MP_ENGINE_URING", ENGINE_URING),
             ("MP_ENGINE_EPOLL", ENGINE_EPOLL),

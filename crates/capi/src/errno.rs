@@ -136,7 +136,7 @@ impl From<PartitionError> for Errno {
             PartitionError::NotTcp => Errno(libc::EOPNOTSUPP),
             PartitionError::NotBound => Errno(libc::EDESTADDRREQ),
             PartitionError::NoReusePort => INVALID,
-            PartitionError::ProgramTooLong { .. } => Errno(libc::E2BIG),
+            PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => Errno(libc::E2BIG),
             PartitionError::Io(error) => error.into(),
         }
     }

@@ -90,6 +90,11 @@ impl AcceptState {
         AcceptState { count, kind, peer, paused: None, untold: false }
     }
 
+    /// Whether it waits for room.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
     /// Whether the engine may take connections one after the other without being asked anew.
     pub(crate) fn is_multishot(&self) -> bool {
         self.count == AcceptCount::Unlimited && self.peer.is_none()
@@ -106,11 +111,6 @@ impl Core {
             self.request_start(op);
         }
         Ok(op)
-    }
-
-    /// Whether the accept's connections come with their peers' addresses.
-    pub(crate) fn wants_peer(&self, op: OpId) -> bool {
-        matches!(self.op(op), Some(Op { kind: OpKind::Accept(state), .. }) if state.peer.is_some())
     }
 
     /// Whether the next accept into the lightweight table may be the last that fits.
@@ -136,6 +136,9 @@ impl Core {
             let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
             let peer = state.peer.as_ref().and_then(|room| room.address());
             self.accepted_one = true;
+            if let Some(owner) = self.owner_of(handle) {
+                owner.accepted();
+            }
             let socket = self.accepted(handle, kind, done);
             if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
                 self.pause_accept(done.op, Paused::TableFull);

@@ -35,7 +35,7 @@ pub struct Channel {
     pub(crate) engine: Engines,
     pub(crate) core: Core,
     pub(crate) fork_mark: ForkMark,
-    /// Its partitioned listeners, for balancing.
+    /// Its partitioned listeners, whose steering knows whether it waits.
     pub(crate) partitioned: Vec<Handle>,
     /// The last handle of each descriptor number that came as a number; most may be stale.
     pub(crate) registered_raw: Vec<Handle>,
@@ -165,6 +165,12 @@ impl Channel {
     /// same address share the connections by their masks; a CPU in several masks is
     /// shared by hash, and a CPU in none goes to any.
     ///
+    /// Where the process has CAP_BPF and CAP_NET_ADMIN, a channel that has been away from
+    /// [`Channel::dispatch`]'s waits for more than half a millisecond, has not accepted 8 connections
+    /// that were steered to it, or cannot accept, is passed over while another channel of the listener
+    /// is there; and connections in the queue of a channel that leaves move to another. Elsewhere the
+    /// CPU alone decides and those connections are reset, which the log says once.
+    ///
     /// A listener may have members in several processes, but each process steers among its
     /// own members as if there were no others, and the last to change a mask prevails: which
     /// member gets a connection is then undefined, though one of them does. Have one process
@@ -185,7 +191,7 @@ impl Channel {
         cookie: u64,
         mask: &CpuSet,
     ) -> Result<Handle, RegisterError> {
-        let (fd, member) = Member::join(listener, mask, self.engine.waker())?;
+        let (fd, member) = Member::join(listener, mask)?;
         let handle = self.register(fd, cookie)?;
         if let Ok(entry) = self.core.open_entry(handle) {
             entry.member = Some(Box::new(member));
@@ -361,12 +367,7 @@ impl Channel {
     fn next_settled(&mut self) -> Option<Completion> {
         while let Some(done) = self.core.done.pop_front() {
             if let Some(completion) = self.core.settle(done) {
-                if !self.core.config.balance {
-                    return Some(completion);
-                }
-                if let Some(kept) = self.balance(completion) {
-                    return Some(kept);
-                }
+                return Some(completion);
             }
         }
         None
@@ -446,17 +447,17 @@ impl Channel {
                 return Ok(None);
             }
             self.keep_house(now);
-            if self.make_room_for_handed_over()? {
-                continue;
-            }
-            now = self.wait(deadline, now)?;
+            now = match self.partitioned.is_empty() {
+                true => self.wait(deadline, now)?,
+                false => self.wait_for_connections(deadline, now)?,
+            };
             looked = true;
             self.unattended = 0;
         }
     }
 
     /// One wait: spins if that is likely to pay, then sleeps. Returns when it ended.
-    fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<Instant, DispatchError> {
+    pub(crate) fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<Instant, DispatchError> {
         let limit = self.core.wait_until(deadline, now);
         if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
             self.turn(Wait::No)?;
@@ -499,9 +500,7 @@ impl Channel {
             if !self.go_to_sleep() {
                 return Ok(Instant::now());
             }
-            self.publish_idle(true);
             let slept = self.turn(Wait::For(limit));
-            self.publish_idle(false);
             self.woke_up();
             slept?;
             let end = Instant::now();
@@ -533,7 +532,7 @@ impl Channel {
         }
     }
 
-    /// Wake-ups, timers and connections handed over: completions that no engine made.
+    /// Wake-ups and timers: completions that no engine made.
     fn next_of_own(&mut self, now: Instant) -> Option<Completion> {
         if self.core.woken {
             self.core.woken = false;
@@ -541,9 +540,6 @@ impl Channel {
             return Some(Completion { handle: Handle::NONE, cookie: 0, op: OpId::NONE, event: Event::Wake });
         }
         if let Some(completion) = self.core.next_writable() {
-            return Some(completion);
-        }
-        if let Some(completion) = self.accept_handed_over() {
             return Some(completion);
         }
         while let Some(op) = self.ended_timers.pop_front() {
@@ -593,6 +589,8 @@ impl Drop for Channel {
             self.core.leave_groups_to_parent();
             return;
         }
+        // Before the engine accepts more: what waits in their queues moves to other members.
+        self.core.leave_groups();
         // What is queued goes out as if flushed; then everything ends.
         let _ = self.turn(Wait::Flush);
         if !self.engine.shut(&mut View::of(&mut self.core)) {

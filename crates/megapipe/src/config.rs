@@ -92,9 +92,6 @@ pub struct Config {
     pub spin: Spin,
     /// Lets waits gather a batch; `None` returns from a wait with the first completion.
     pub latency_bound: Option<LatencyBound>,
-    /// Lets other channels of the same partitioned listener take accepted connections
-    /// from this one while it is busy and they are idle, and the other way round.
-    pub balance: bool,
     /// Whether connections on this host may move to shared memory.
     pub promotion: Promotion,
     /// The socket of the monitor through which connections are promoted; `None`: where
@@ -166,7 +163,6 @@ impl Default for Config {
             close_timeout: Duration::from_secs(30),
             spin: Spin::Auto,
             latency_bound: None,
-            balance: false,
             promotion: Promotion::Off,
             monitor: None,
             ring_buffers: 64,

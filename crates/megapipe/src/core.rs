@@ -106,8 +106,6 @@ pub struct Stats {
     pub accepts_paused: u64,
     /// Connections that were reset because their queued writes outlasted the close timeout.
     pub close_timeouts: u64,
-    /// Accepted connections handed to, or taken over from, other channels.
-    pub handed_over: u64,
     /// Connections that were promoted to shared memory.
     pub promoted: u64,
     /// Offers of a connection that were refused, or came to nothing.
@@ -658,6 +656,15 @@ impl Core {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let close = self.closes.front().map(|(deadline, _)| *deadline);
         [self.timers.next_deadline(), close, self.retry_accepts_at].into_iter().flatten().min()
+    }
+
+    /// Leaves all partitioned listeners.
+    pub(crate) fn leave_groups(&mut self) {
+        for index in self.handles.indices() {
+            if let Some(entry) = self.handles.at_mut(index) {
+                entry.member = None;
+            }
+        }
     }
 
     /// In a forked child: leaving a partitioned listener would shut the parent's down.

@@ -15,7 +15,6 @@
 #![deny(unsafe_code)]
 
 mod accept;
-mod balance;
 mod buffer;
 mod channel;
 mod closing;
@@ -43,6 +42,7 @@ mod source;
 mod spin;
 #[cfg(feature = "tcp")]
 mod stack;
+mod steering;
 mod timer;
 mod waker;
 mod write;

@@ -58,8 +58,7 @@ impl Channel {
     }
 
     fn start_accept(&mut self, handle: Handle, state: AcceptState) -> Result<OpId, SubmitError> {
-        let count = state.count;
-        if count == AcceptCount::Exactly(0) {
+        if state.count == AcceptCount::Exactly(0) {
             return Err(SubmitError::InvalidArgument);
         }
         let index = self.core.open(handle)?;
@@ -68,9 +67,6 @@ impl Channel {
             return Err(SubmitError::Unsupported);
         }
         let op = self.core.queue_accept(index, state)?;
-        if count == AcceptCount::Unlimited {
-            self.core.note_accept(index, op);
-        }
         self.flush_if_due();
         Ok(op)
     }

@@ -1,25 +1,23 @@
 //! Partitioned listeners: one listening socket per channel on one address, and a program
 //! in the kernel that steers each connection by the CPU that handled its SYN.
 //!
-//! The sockets are a SO_REUSEPORT group; a member's number in it is its place in the
-//! order of listen(2), and when a member leaves, the last one moves into its place
-//! (net/core/sock_reuseport.c). The program knows members by number, so it is rebuilt at
-//! every join, leave and change of a mask. In between, a number that is out of range
-//! makes the kernel choose by hash: a connection may land on the wrong CPU for a moment,
-//! but none is lost.
+//! The sockets are a SO_REUSEPORT group. Where this process may load one, the program is that of
+//! crate `steering`, which also passes channels over that are away or behind. Elsewhere it is a
+//! classic one that knows the CPU alone, and members by number: a member's number is its place in
+//! the order of listen(2), and when a member leaves, the last one moves into its place
+//! (net/core/sock_reuseport.c). So it is rebuilt at every join, leave and change of a mask. In
+//! between, a number that is out of range makes the kernel choose by hash: a connection may land
+//! on the wrong CPU for a moment, but none is lost.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 
 use socket2::{SockAddr, SockRef, Socket};
+use steering::{JoinError, Owner, Slot, SlowPath, Steering};
 use sys::reuseport;
 use thiserror::Error;
-
-use crate::id::OpId;
-use crate::waker::Waker;
 
 /// A set of CPUs, by their kernel numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,7 +37,7 @@ impl CpuSet {
     }
 
     /// The CPUs, each once, in order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = u32> + Clone + '_ {
         self.cpus.iter().copied()
     }
 }
@@ -73,9 +71,21 @@ pub enum PartitionError {
         /// Instructions needed.
         instructions: usize,
     },
+    /// The group has as many members as there can be.
+    #[error(transparent)]
+    TooManyMembers(JoinError),
     /// The kernel refused.
     #[error("the listener cannot be partitioned: {0}")]
     Io(#[from] io::Error),
+}
+
+impl From<JoinError> for PartitionError {
+    fn from(error: JoinError) -> Self {
+        match error {
+            JoinError::Io(error) => PartitionError::Io(error),
+            full @ JoinError::Full => PartitionError::TooManyMembers(full),
+        }
+    }
 }
 
 impl From<PartitionError> for io::Error {
@@ -85,7 +95,9 @@ impl From<PartitionError> for io::Error {
             PartitionError::NotTcp | PartitionError::NotBound | PartitionError::NoReusePort => {
                 io::Error::new(io::ErrorKind::InvalidInput, error)
             }
-            PartitionError::ProgramTooLong { .. } => io::Error::new(io::ErrorKind::OutOfMemory, error),
+            PartitionError::ProgramTooLong { .. } | PartitionError::TooManyMembers(_) => {
+                io::Error::new(io::ErrorKind::OutOfMemory, error)
+            }
         }
     }
 }
@@ -94,6 +106,8 @@ impl From<PartitionError> for io::Error {
 struct Group {
     /// In the kernel's order; some may have been left to the caller's listener.
     members: Vec<Arc<Seat>>,
+    /// `None` where it is not permitted.
+    steering: Option<Arc<Steering>>,
 }
 
 /// A listening socket of the caller's that a member shares.
@@ -112,30 +126,16 @@ struct Seat {
     /// A forked child inherits the table of groups, but the members are its parent's.
     process: u32,
     mask: Mutex<CpuSet>,
-    /// Connections that the channel could take: 0 unless it sleeps.
-    room: AtomicU32,
-    /// Handles of the channel, as of its last sleep.
-    load: AtomicU32,
-    /// `None` once the member has left.
-    handed_over: Mutex<Option<VecDeque<OwnedFd>>>,
-    /// How many those are, for a look without the lock.
-    waiting: AtomicUsize,
-    waker: Waker,
+    /// Its place in the group's steering; `None` also for a socket that another process steers to.
+    slot: Option<Slot>,
 }
 
 /// A channel's place in a partitioned listener; leaving is dropping it.
 pub(crate) struct Member {
     seat: Arc<Seat>,
     key: Vec<u8>,
-    /// Accepts without end of this channel's listener, which take what is handed over.
-    pub(crate) accepts: Vec<OpId>,
+    steering: Option<Arc<Steering>>,
 }
-
-/// Another channel that could take a connection.
-pub(crate) struct Peer(Arc<Seat>);
-
-/// Connections that may wait to be taken over by one channel.
-const HANDED_OVER_MAX: usize = 256;
 
 /// Longest accept queue asked for; the kernel cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 65535;
@@ -150,23 +150,23 @@ impl Member {
     /// Opens this channel's own listening socket on `listener`'s address. The first member
     /// shares `listener` itself if that already listens, so that no connection waits where
     /// nobody accepts.
-    pub(crate) fn join(
-        listener: BorrowedFd<'_>,
-        mask: &CpuSet,
-        waker: Waker,
-    ) -> Result<(OwnedFd, Member), PartitionError> {
+    pub(crate) fn join(listener: BorrowedFd<'_>, mask: &CpuSet) -> Result<(OwnedFd, Member), PartitionError> {
         let given = SockRef::from(&listener);
         let address = check(&given)?;
         let key = key_of(&given, &address)?;
         let mut groups = groups();
-        let group = groups.entry(key.clone()).or_insert_with(|| Group { members: Vec::new() });
-        group.members.retain(|seat| seat.process == std::process::id());
-        let result = open_member(group, listener, &given, &address, mask, waker);
+        let here = |seat: &Arc<Seat>| seat.process == std::process::id();
+        if groups.get(&key).is_some_and(|group| !group.members.iter().all(here)) {
+            groups.remove(&key);
+        }
+        let group = groups.entry(key.clone()).or_insert_with(Group::new);
+        let result = open_member(group, listener, &given, &address, mask);
+        let steering = group.steering.clone();
         if group.is_deserted() {
             groups.remove(&key);
         }
         let (fd, seat) = result?;
-        Ok((fd, Member { seat, key, accepts: Vec::new() }))
+        Ok((fd, Member { seat, key, steering }))
     }
 
     pub(crate) fn set_mask(&mut self, mask: &CpuSet) -> Result<(), PartitionError> {
@@ -175,6 +175,10 @@ impl Member {
             return Ok(());
         };
         let old = std::mem::replace(&mut *lock(&self.seat.mask), mask.clone());
+        if let (Some(steering), Some(slot)) = (&self.steering, self.seat.slot) {
+            steering.set_cpus(slot, mask.iter());
+            return Ok(());
+        }
         let steered = group.steer();
         if steered.is_err() {
             *lock(&self.seat.mask) = old;
@@ -182,38 +186,9 @@ impl Member {
         steered
     }
 
-    /// How many connections the channel could take, and how many handles it has.
-    pub(crate) fn publish(&self, room: u32, load: u32) {
-        // Hints for `idle_peer` only: nothing else hangs on their order.
-        self.seat.load.store(load, Ordering::Relaxed);
-        self.seat.room.store(room, Ordering::Relaxed);
-    }
-
-    /// The least loaded channel that sleeps while this one has more to do.
-    pub(crate) fn idle_peer(&self, load: u32) -> Option<Peer> {
-        let groups = groups();
-        groups
-            .get(&self.key)?
-            .members
-            .iter()
-            .filter(|seat| !Arc::ptr_eq(seat, &self.seat))
-            .filter(|seat| seat.load.load(Ordering::Relaxed) < load)
-            .filter(|seat| seat.waiting.load(Ordering::Relaxed) < seat.room())
-            .min_by_key(|seat| seat.load.load(Ordering::Relaxed))
-            .map(|seat| Peer(Arc::clone(seat)))
-    }
-
-    /// Whether connections wait to be taken over. Who handed one over wakes this channel
-    /// afterwards, so that no look is too early for good.
-    pub(crate) fn has_handed_over(&self) -> bool {
-        self.seat.waiting.load(Ordering::Relaxed) > 0
-    }
-
-    pub(crate) fn take_handed_over(&self) -> Option<OwnedFd> {
-        let mut queue = lock(&self.seat.handed_over);
-        let fd = queue.as_mut()?.pop_front();
-        self.seat.waiting.store(queue.as_ref().map_or(0, VecDeque::len), Ordering::Relaxed);
-        fd
+    /// What this channel shares with the program that steers to it, where there is one.
+    pub(crate) fn owner(&self) -> Option<Owner<'_>> {
+        Some(self.steering.as_ref()?.owner(self.seat.slot?))
     }
 }
 
@@ -225,9 +200,11 @@ impl Drop for Member {
         };
         if let Some(place) = group.members.iter().position(|seat| Arc::ptr_eq(seat, &self.seat)) {
             let socket = lock(&self.seat.socket).take();
+            if let (Some(steering), Some(slot)) = (&self.steering, self.seat.slot) {
+                steering.leave(slot);
+            }
             if self.seat.is_callers() {
                 *lock(&self.seat.mask) = CpuSet::empty();
-                self.publish(0, 0);
             } else {
                 // Leaves the kernel's group now, not when the last copy of the descriptor is
                 // closed (a pending accept holds one).
@@ -236,15 +213,6 @@ impl Drop for Member {
             }
             // A stale program falls back to hashing: nothing is lost if this fails.
             let _ = group.steer();
-            // What was handed to it goes to who sleeps, or to the first; to nobody if it was
-            // the last, as its accept queue does.
-            let left = lock(&self.seat.handed_over).take().unwrap_or_default();
-            let heir = group.members.iter().find(|seat| seat.room() > 0);
-            if let Some(heir) = heir.or(group.members.iter().find(|seat| !seat.is_left())) {
-                left.into_iter().for_each(|fd| {
-                    heir.receive(fd, usize::MAX);
-                });
-            }
         }
         if group.is_deserted() {
             groups.remove(&self.key);
@@ -253,15 +221,33 @@ impl Drop for Member {
 }
 
 impl Group {
+    fn new() -> Group {
+        let steering = Steering::new(SlowPath::OtherMember);
+        if let Err(error) = &steering {
+            static SAID: Once = Once::new();
+            SAID.call_once(|| {
+                tracing::warn!(
+                    "partitioned listeners steer by CPU alone, also to channels that hang, and connections \
+                     in the queue of one that ends are reset: {error}"
+                );
+            });
+        }
+        Group { members: Vec::new(), steering: steering.ok().map(Arc::new) }
+    }
+
     fn is_deserted(&self) -> bool {
         self.members.iter().all(|seat| seat.is_left())
     }
 
-    /// Gives the kernel's group the program for its members' present masks and numbers.
+    /// Gives the kernel's group the classic program for its members' present masks and numbers,
+    /// unless it has the better one.
     fn steer(&mut self) -> Result<(), PartitionError> {
         // As the kernel does when a listener is closed.
         while let Some(place) = self.members.iter().position(|seat| seat.is_left() && !seat.is_callers()) {
             self.members.swap_remove(place);
+        }
+        if self.steering.is_some() {
+            return Ok(());
         }
         let masks: Vec<Vec<u32>> = self.members.iter().map(|seat| lock(&seat.mask).cpus.clone()).collect();
         let program = reuseport::steer_by_cpu(&masks);
@@ -277,13 +263,6 @@ impl Group {
     }
 }
 
-impl Peer {
-    /// False if the channel left, or has too many waiting, since it was chosen.
-    pub(crate) fn hand_over(self, fd: OwnedFd) -> bool {
-        self.0.receive(fd, self.0.room())
-    }
-}
-
 impl Seat {
     fn is_left(&self) -> bool {
         lock(&self.socket).is_none()
@@ -294,22 +273,6 @@ impl Seat {
         self.given.as_ref().is_some_and(|given| {
             sys::socket::cookie_of_number(given.number).is_ok_and(|cookie| cookie == given.cookie)
         })
-    }
-
-    fn room(&self) -> usize {
-        (self.room.load(Ordering::Relaxed) as usize).min(HANDED_OVER_MAX)
-    }
-
-    fn receive(&self, fd: OwnedFd, max: usize) -> bool {
-        match &mut *lock(&self.handed_over) {
-            Some(queue) if queue.len() < max => {
-                queue.push_back(fd);
-                self.waiting.store(queue.len(), Ordering::Relaxed);
-            }
-            _ => return false,
-        }
-        self.waker.wake();
-        true
     }
 }
 
@@ -348,7 +311,6 @@ fn open_member(
     given: &SockRef<'_>,
     address: &SockAddr,
     mask: &CpuSet,
-    waker: Waker,
 ) -> Result<(OwnedFd, Arc<Seat>), PartitionError> {
     let shared = group.members.is_empty() && given.is_listener()?;
     let fd = if shared {
@@ -370,16 +332,21 @@ fn open_member(
         true => Some(Given { number, cookie: sys::socket::cookie_of_number(number)? }),
         false => None,
     };
+    let slot = match &group.steering {
+        Some(steering) => match steering.join(fd.as_fd(), mask.iter()) {
+            Ok(slot) => Some(slot),
+            // The caller's, and it came by fork from a process that steers to it.
+            Err(JoinError::Io(error)) if error.raw_os_error() == Some(libc::EBUSY) => None,
+            Err(error) => return Err(error.into()),
+        },
+        None => None,
+    };
     let seat = Arc::new(Seat {
         socket: Mutex::new(Some(fd.try_clone()?)),
         given,
         process: std::process::id(),
         mask: Mutex::new(mask.clone()),
-        room: AtomicU32::new(0),
-        load: AtomicU32::new(0),
-        handed_over: Mutex::new(Some(VecDeque::new())),
-        waiting: AtomicUsize::new(0),
-        waker,
+        slot,
     });
     group.members.push(Arc::clone(&seat));
     if let Err(error) = group.steer() {
@@ -403,63 +370,18 @@ mod tests {
     #[test]
     fn a_socket_that_cannot_be_shared_is_refused() {
         let socket = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        let waker = Waker::new().unwrap();
-        let refused = Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone());
+        let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
         assert!(matches!(refused, Err(PartitionError::NotBound)));
         socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
-        let refused = Member::join(socket.as_fd(), &CpuSet::of(0), waker);
+        let refused = Member::join(socket.as_fd(), &CpuSet::of(0));
         assert!(matches!(refused, Err(PartitionError::NoReusePort)));
-    }
-
-    /// A descriptor that can be told from others, and the other end of it.
-    fn connection() -> (OwnedFd, Socket) {
-        let (ours, peer) = Socket::pair(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
-        (ours.into(), peer)
-    }
-
-    #[test]
-    fn a_member_that_leaves_loses_no_connection() {
-        let socket = bound();
-        let waker = Waker::new().unwrap();
-        let join = || Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone()).unwrap().1;
-        let (busy, idle) = (join(), join());
-        idle.publish(2, 0);
-        assert!(idle.idle_peer(9).is_none(), "nobody sleeps but the one that asks");
-        let (first, mut peer) = connection();
-        assert!(busy.idle_peer(1).unwrap().hand_over(first));
-        assert!(idle.has_handed_over());
-        let late = busy.idle_peer(1).unwrap();
-        drop(idle);
-        // What it had goes to who is left; what comes too late stays where it was.
-        assert!(!late.hand_over(connection().0));
-        let passed_on = busy.take_handed_over().unwrap();
-        std::io::Write::write_all(&mut std::fs::File::from(passed_on), b"x").unwrap();
-        let mut byte = [0];
-        std::io::Read::read_exact(&mut peer, &mut byte).unwrap();
-        assert!(!busy.has_handed_over() && busy.take_handed_over().is_none());
-    }
-
-    #[test]
-    fn nobody_gets_more_than_there_is_room_for() {
-        let socket = bound();
-        let waker = Waker::new().unwrap();
-        let join = || Member::join(socket.as_fd(), &CpuSet::of(0), waker.clone()).unwrap().1;
-        let (busy, idle) = (join(), join());
-        idle.publish(2, 0);
-        let (one, two) = (busy.idle_peer(1).unwrap(), busy.idle_peer(1).unwrap());
-        let three = busy.idle_peer(1).unwrap();
-        assert!(one.hand_over(connection().0) && two.hand_over(connection().0));
-        assert!(!three.hand_over(connection().0));
-        assert!(busy.idle_peer(1).is_none());
     }
 
     #[test]
     fn leaving_keeps_the_kernels_order() {
         let socket = bound();
-        let waker = Waker::new().unwrap();
-        let mut members: Vec<_> = (0..3)
-            .map(|cpu| Member::join(socket.as_fd(), &CpuSet::of(cpu), waker.clone()).unwrap())
-            .collect();
+        let mut members: Vec<_> =
+            (0..3).map(|cpu| Member::join(socket.as_fd(), &CpuSet::of(cpu)).unwrap()).collect();
         let last = Arc::clone(&members[2].1.seat);
         let key = members[0].1.key.clone();
         members.remove(0);

@@ -5,17 +5,29 @@ use crate::program::{AWAY_MAX, BEHIND_MAX, SlowPath};
 /// A member as the program sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Member {
-    /// Nanoseconds since its owner left its wait; `None` if it waits.
-    pub(crate) away_for: Option<i64>,
+    pub(crate) owner: Owner,
     /// Connections steered to it and not accepted.
     pub(crate) behind: i64,
     /// Its socket was closed.
     pub(crate) gone: bool,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Owner {
+    Waits,
+    /// For so many nanoseconds.
+    Away(i64),
+    CannotAccept,
+}
+
 impl Member {
     fn is_ready(&self, bounds: Bounds) -> bool {
-        self.behind < bounds.behind && self.away_for.is_none_or(|away_for| away_for <= bounds.away)
+        let awake = match self.owner {
+            Owner::Waits => true,
+            Owner::Away(time) => time <= bounds.away,
+            Owner::CannotAccept => false,
+        };
+        awake && self.behind < bounds.behind
     }
 }
 
@@ -41,9 +53,19 @@ fn choices_within(group: &[Member], own: u32, slow_path: SlowPath, bounds: Bound
     if slow_path == SlowPath::SharedSocket {
         return vec![Some(0)];
     }
-    let ready = (1..).zip(group).filter(|(_, member)| !member.gone && member.is_ready(bounds));
-    let ready: Vec<Option<u32>> = ready.map(|(slot, _)| Some(slot)).collect();
-    if ready.is_empty() { vec![mine.map(|_| own)] } else { ready }
+    let those = |fits: &dyn Fn(&Member) -> bool| -> Vec<Option<u32>> {
+        let there = (1..).zip(group).filter(|(_, member)| !member.gone && fits(member));
+        there.map(|(slot, _)| Some(slot)).collect()
+    };
+    let ready = those(&|member| member.is_ready(bounds));
+    let able = those(&|member| member.owner != Owner::CannotAccept);
+    match mine {
+        _ if !ready.is_empty() => ready,
+        Some(mine) if mine.owner == Owner::CannotAccept && !able.is_empty() => able,
+        Some(_) => vec![Some(own)],
+        None if !able.is_empty() => able,
+        None => vec![None],
+    }
 }
 
 /// Two members in virtual time, each with the connections of its CPU: 800 a second in all, of which
@@ -65,7 +87,7 @@ fn simulate(bounds: Bounds, trouble: Trouble) -> Vec<i64> {
     for now in (0..SECONDS * 1_000_000_000).step_by(STEP as usize) {
         if next(1_000_000_000 / 800 / STEP as u64) == 0 {
             let member = |at: usize| Member {
-                away_for: busy[at].map(|(_, since)| now - since),
+                owner: busy[at].map_or(Owner::Waits, |(_, since)| Owner::Away(now - since)),
                 behind: queues[at].len() as i64,
                 gone: false,
             };

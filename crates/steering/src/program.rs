@@ -9,7 +9,7 @@ use sys::bpf::{
     Size, SocketArray, WordArray,
 };
 
-use crate::table::{ACCEPTED, AWAY, CONTROL, HIGHEST, PLACES, STEERED};
+use crate::table::{ACCEPTED, AWAY, CANNOT_ACCEPT, CONTROL, HIGHEST, PLACES, STEERED};
 
 /// Connections that a member may have steered to it and not accepted, before others take more: what
 /// a thread that is stopped in its wait delays.
@@ -26,8 +26,8 @@ pub(crate) const TRIES: i32 = 16;
 /// Where connections go that the member of their CPU should not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPath {
-    /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind; if there is
-    /// none, to the member of the CPU after all.
+    /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind. If there is
+    /// none, to the member of the CPU after all, or, if that cannot accept, to any that can.
     OtherMember,
     /// To the socket of [`crate::Steering::share`], from which every owner accepts.
     SharedSocket,
@@ -60,8 +60,11 @@ impl<'maps> Selection<'maps> for Select<'maps> {
 /// if ready(own) -> own
 /// slow path of a shared socket: -> socket 0
 /// slow path of members: for TRIES members from a random one on: if ready(member) -> member
-/// -> own, ready or not; without one, or if it has no socket: by hash
+///                       if can_accept(own) -> own
+///                       for TRIES members from a random one on: if can_accept(member) -> member
+/// -> own; without one, or if it has no socket: by hash
 ///
+/// can_accept(member) = away != CANNOT_ACCEPT
 /// ready(member) = steered - accepted < BEHIND_MAX && (away == 0 || now - away <= AWAY_MAX)
 /// ```
 pub(crate) fn assemble<'maps>(
@@ -70,7 +73,7 @@ pub(crate) fn assemble<'maps>(
     selection: &impl Selection<'maps>,
 ) -> Result<Code<'maps>, AssembleError> {
     let mut code = Assembler::new();
-    let (slow, own, end) = (code.label(), code.label(), code.label());
+    let (slow, last, own, end) = (code.label(), code.label(), code.label(), code.label());
     code.set(R6, R1).store(Size::Word, R10, OWN, 0);
 
     code.call(Helper::Cpu).store(Size::Word, R10, KEY, R0);
@@ -92,16 +95,14 @@ pub(crate) fn assemble<'maps>(
         SlowPath::OtherMember => {
             look_up(&mut code, maps.members.as_fd(), own);
             code.load(Size::Double, R9, R0, offset(HIGHEST)).jump_if(Condition::Equal, R9, 0, end);
-            code.call(Helper::Random).set(R8, R0).set(R7, TRIES);
-            let (again, next) = (code.label(), code.label());
-            code.place(again).arithmetic(Arithmetic::Add, R8, 1);
-            code.set(R1, R8).arithmetic(Arithmetic::Modulo, R1, R9).arithmetic(Arithmetic::Add, R1, 1);
-            code.store(Size::Word, R10, KEY, R1);
-            look_up(&mut code, maps.members.as_fd(), next);
-            unless_ready(&mut code, next);
-            take(&mut code, selection, next, end);
-            code.place(next).arithmetic(Arithmetic::Add, R7, -1);
-            code.jump_if(Condition::NotEqual, R7, 0, again);
+            try_others(&mut code, maps, selection, unless_ready, end);
+            code.load(Size::Word, R7, R10, OWN).store(Size::Word, R10, KEY, R7);
+            code.jump_if(Condition::Equal, R7, 0, last);
+            look_up(&mut code, maps.members.as_fd(), last);
+            unless_able(&mut code, last);
+            take(&mut code, selection, last, end);
+            code.place(last);
+            try_others(&mut code, maps, selection, unless_able, end);
         }
     }
 
@@ -112,6 +113,27 @@ pub(crate) fn assemble<'maps>(
     take(&mut code, selection, end, end);
     code.place(end).set(R0, Program::PASS).exit();
     code.finish()
+}
+
+/// Takes one of [`TRIES`] members, from a random one on, for which `unless` does not jump. R9 has the
+/// highest member's number.
+fn try_others<'maps>(
+    code: &mut Assembler<'maps>,
+    maps: &Maps<'maps>,
+    selection: &impl Selection<'maps>,
+    unless: impl Fn(&mut Assembler<'maps>, Label),
+    end: Label,
+) {
+    let (again, next) = (code.label(), code.label());
+    code.call(Helper::Random).set(R8, R0).set(R7, TRIES);
+    code.place(again).arithmetic(Arithmetic::Add, R8, 1);
+    code.set(R1, R8).arithmetic(Arithmetic::Modulo, R1, R9).arithmetic(Arithmetic::Add, R1, 1);
+    code.store(Size::Word, R10, KEY, R1);
+    look_up(code, maps.members.as_fd(), next);
+    unless(code, next);
+    take(code, selection, next, end);
+    code.place(next).arithmetic(Arithmetic::Add, R7, -1);
+    code.jump_if(Condition::NotEqual, R7, 0, again);
 }
 
 /// R0 = the words of entry [`KEY`].
@@ -135,6 +157,12 @@ fn unless_ready(code: &mut Assembler<'_>, otherwise: Label) {
     code.arithmetic(Arithmetic::Subtract, R0, R1);
     code.jump_if(Condition::SignedGreater, R0, AWAY_MAX.as_nanos() as i32, otherwise);
     code.place(ready);
+}
+
+/// As [`unless_ready`], for an owner that cannot accept.
+fn unless_able(code: &mut Assembler<'_>, otherwise: Label) {
+    code.store(Size::Double, R10, LINE, R0).load(Size::Double, R1, R0, offset(AWAY));
+    code.jump_if(Condition::Equal, R1, CANNOT_ACCEPT as i32, otherwise);
 }
 
 /// Selects member [`KEY`], whose words are at [`LINE`], counts it as steered to, and ends.
@@ -163,7 +191,7 @@ mod tests {
     use sys::bpf::Kind;
 
     use super::*;
-    use crate::policy::{self, Member};
+    use crate::policy::{self, Member, Owner};
     use crate::table;
 
     /// As of [`Select`], in a program that can be tried: writes the number to `chosen`, unless the
@@ -186,13 +214,10 @@ mod tests {
     }
 
     fn member() -> impl Strategy<Value = Member> {
-        // Away for no time yet, for a minute, or not at all; a clock that goes on makes no difference.
-        let away = prop_oneof![Just(None), Just(Some(-60_000_000_000)), Just(Some(60_000_000_000))];
-        (away, -20..20_i64, any::<bool>()).prop_map(|(away_for, behind, gone)| Member {
-            away_for,
-            behind,
-            gone,
-        })
+        // Away for no time yet or for a minute; a clock that goes on makes no difference.
+        let away = [-60_000_000_000, 60_000_000_000].map(Owner::Away);
+        let owner = prop::sample::select([Owner::Waits, away[0], away[1], Owner::CannotAccept].to_vec());
+        (owner, -20..20_i64, any::<bool>()).prop_map(|(owner, behind, gone)| Member { owner, behind, gone })
     }
 
     #[test]
@@ -230,8 +255,12 @@ mod tests {
             let now = sys::clock::monotonic() as i64;
             for (slot, member) in (1..).zip(&group) {
                 let words = members.entry(slot).unwrap();
-                let away = member.away_for.map_or(0, |away_for| now - away_for);
-                words[AWAY].store(away as u64, Ordering::Relaxed);
+                let away = match member.owner {
+                    Owner::Waits => 0,
+                    Owner::Away(time) => (now - time) as u64,
+                    Owner::CannotAccept => CANNOT_ACCEPT,
+                };
+                words[AWAY].store(away, Ordering::Relaxed);
                 words[ACCEPTED].store(1 << 40, Ordering::Relaxed);
                 words[STEERED].store(((1 << 40) + member.behind) as u64, Ordering::Relaxed);
                 gone.entry(slot).unwrap()[0].store(member.gone.into(), Ordering::Relaxed);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use sys::bpf::{Error, Kind, Program, SocketArray, WordArray};
 
 use crate::program::{self, Maps, Select, SlowPath};
-use crate::table::{self, ACCEPTED, AWAY, CONTROL, Lines, PLACES, STEERED};
+use crate::table::{self, ACCEPTED, AWAY, CANNOT_ACCEPT, CONTROL, Lines, PLACES, STEERED};
 
 /// Members that a group has at most.
 const MEMBERS_MAX: u32 = 1023;
@@ -89,7 +89,7 @@ impl Steering {
     }
 
     /// Makes `socket`, which listens, the member that takes the connections of `cpus`, and the
-    /// program that of its group. Its owner counts as away until it says otherwise.
+    /// program that of its group. Its owner counts as away from now on, until it says otherwise.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Steering {
     ) -> Result<Slot, JoinError> {
         let slot = self.take_slot(socket)?;
         let owner = self.owner(slot);
-        owner.cannot_accept();
+        owner.is_away_since(sys::clock::monotonic());
         owner.found_queue_empty();
         self.set_cpus(slot, cpus);
         if let Err(error) = self.program.attach_to_reuseport(socket) {
@@ -161,9 +161,9 @@ impl Owner<'_> {
         self.store(AWAY, now.max(1));
     }
 
-    /// Would not accept a connection, until it waits again.
+    /// Would not accept a connection, until it waits again: the last to get one.
     pub fn cannot_accept(&self) {
-        self.store(AWAY, 1);
+        self.store(AWAY, CANNOT_ACCEPT);
     }
 
     /// Accepted a connection from the member's own queue.

@@ -16,9 +16,10 @@ pub(crate) const CONTROL: u32 = 0;
 pub(crate) const CHANGES: usize = 0;
 pub(crate) const HIGHEST: usize = 1;
 
-/// Words of a member: since when its owner is away from its wait (CLOCK_MONOTONIC, 0: it waits),
-/// connections steered to it, connections it accepted, and its CPUs, 64 a word.
+/// Words of a member: since when its owner is away from its wait (CLOCK_MONOTONIC; 0: it waits,
+/// [`CANNOT_ACCEPT`]), connections steered to it, connections it accepted, and its CPUs, 64 a word.
 pub(crate) const AWAY: usize = 0;
+pub(crate) const CANNOT_ACCEPT: u64 = u64::MAX;
 pub(crate) const STEERED: usize = 1;
 pub(crate) const ACCEPTED: usize = 2;
 pub(crate) const MASK: usize = 3;

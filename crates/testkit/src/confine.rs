@@ -13,6 +13,11 @@ pub fn without_io_uring(command: &mut Command) -> &mut Command {
     without(command, &IO_URING_CALLS)
 }
 
+/// The program gets EPERM from bpf(2), as without CAP_BPF.
+pub fn without_bpf(command: &mut Command) -> &mut Command {
+    without(command, &[libc::SYS_bpf])
+}
+
 /// EPERM from `epoll_create1` too.
 pub fn without_io_uring_and_epoll(command: &mut Command) -> &mut Command {
     without(command, &[&IO_URING_CALLS[..], &[libc::SYS_epoll_create1]].concat())

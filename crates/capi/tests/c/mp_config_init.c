@@ -16,7 +16,7 @@ int main(void)
 	EQUAL(config.size, sizeof(config));
 	EQUAL(config.batch_threshold, 128);
 	CHECK(config.read_buffers > 0 && config.buffer_size > 0 && config.close_timeout_ns > 0);
-	EQUAL(config.balance, 0);
+	EQUAL(config.reserved, 0);
 	EQUAL(config.promotion, MP_PROMOTION_OFF);
 	CHECK(config.ring_buffers > 0);
 	config.promotion = 3;

@@ -25,6 +25,7 @@ mod profile;
 mod program;
 mod report;
 mod ring;
+mod steering;
 mod sysctl;
 mod system;
 mod tun;
@@ -92,6 +93,7 @@ fn of_system(system: &System) -> (report::Report, bool) {
     findings.extend(confinement::findings(capabilities, system));
     findings.extend(cpu::findings(system));
     findings.extend(network::findings(system));
+    findings.push(steering::finding());
     findings.extend(tun::findings(system));
     findings.extend(own_reach().findings());
     (report::Report::new(system, &engine, findings), engine.runs())

@@ -124,6 +124,7 @@ fn the_schema_is_stable() {
         "online",
         "affinity",
         "net.core.rps_sock_flow_entries",
+        "steering by BPF",
     ] {
         finding(&report, name);
     }

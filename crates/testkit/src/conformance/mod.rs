@@ -343,8 +343,9 @@ macro_rules! for_each_case {
                 the_death_of_a_process
                 the_death_of_a_process_that_steers
                 a_forked_child_leaves_the_steering_alone
-                a_channel_without_room_is_handed_nothing
-                a_busy_channel_hands_over
+                without_bpf_the_cpu_alone_decides
+                a_channel_that_cannot_accept_is_passed_over
+                a_channel_that_hangs_is_passed_over
             }
         }
     };

@@ -12,6 +12,7 @@ use megapipe::{
 };
 use socket2::{Domain, Socket, Type};
 
+use crate::confine;
 use crate::conformance::Fixture;
 use crate::driver::{Driver, GLANCE, WATCHDOG};
 use crate::net;
@@ -62,8 +63,10 @@ impl Member {
     }
 }
 
-/// Connects `count` times from one CPU.
+/// Connects `count` times from one CPU, when no channel of this thread counts as awake any more: all
+/// members are equal then, and the masks alone decide.
 fn connect_from(cpu: u32, address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    std::thread::sleep(2 * steering::AWAY_MAX);
     std::thread::spawn(move || {
         assert!(process::pin_to(cpu), "the CPU was there a moment ago");
         (0..count).map(|_| net::connect_to(address)).collect()
@@ -418,129 +421,115 @@ pub fn a_forked_child_leaves_the_steering_alone(fixture: &mut Fixture) -> Verdic
     Ok(())
 }
 
-pub fn a_channel_without_room_is_handed_nothing(fixture: &mut Fixture) -> Verdict {
-    // Without an accept; with an accept that was cancelled; with room for three.
-    for case in 0..3 {
+pub fn without_bpf_the_cpu_alone_decides(fixture: &mut Fixture) -> Verdict {
+    two_cpus()?;
+    let mut program = process::this_test_as(fixture.name(), "isolated");
+    confine::without_bpf(&mut program);
+    let mut verdict = Ok(());
+    process::isolated_as(program, || {
+        for case in [
+            masks_steer_by_cpu,
+            a_changed_mask_steers_at_once,
+            a_shared_cpu_is_shared,
+            leavers_and_late_joiners,
+        ] {
+            verdict = verdict.clone().and_then(|()| case(fixture));
+        }
+    });
+    verdict
+}
+
+/// Skips what needs more than steering by CPU.
+fn needs_awareness() -> Verdict {
+    steering::Steering::new(steering::SlowPath::OtherMember)
+        .map(drop)
+        .map_err(|error| Skipped::because(error.to_string()))
+}
+
+pub fn a_channel_that_cannot_accept_is_passed_over(fixture: &mut Fixture) -> Verdict {
+    needs_awareness()?;
+    // Without an accept; with one that was cancelled.
+    for cancelled in [false, true] {
         let (socket, address) = shared_socket(net::v4());
         let over = AtomicBool::new(false);
-        let mut config = fixture.config();
-        config.balance = true;
-        let mut driver = Driver::new(config.clone());
-        let all = CpuSet::from_iter(process::cpus());
-        let listener = driver.register_partitioned(socket.as_fd(), 0, &all).unwrap();
-        driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
-        driver.flush().unwrap();
+        let fixture = &*fixture;
+        let mut able = join(fixture, &socket, &CpuSet::empty());
         let ready = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             let (over, socket, ready) = (&over, &socket, &ready);
-            let helper = scope.spawn(move || {
-                config.lwsockets_max = 3;
-                let mut driver = Driver::new(config);
-                let listener = driver.register_partitioned(socket.as_fd(), 0, &CpuSet::empty()).unwrap();
-                if case > 0 {
+            let unable = scope.spawn(move || {
+                let mut driver = fixture.driver();
+                let all = CpuSet::from_iter(process::cpus());
+                let listener = driver.register_partitioned(socket.as_fd(), 0, &all).unwrap();
+                if cancelled {
                     let op = driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
-                    if case == 1 {
-                        driver.cancel(op).unwrap();
-                        driver.next();
-                    }
+                    driver.cancel(op).unwrap();
+                    driver.next();
                 }
+                assert!(driver.next_within(GLANCE).is_none());
                 ready.wait();
-                let mut served = 0;
-                while !over.load(Ordering::Relaxed) {
-                    match driver.next_within(Duration::from_millis(5)) {
-                        // The accept of a full table says so.
-                        Some(megapipe::Completion {
-                            event: Event::Accept { result: Err(_), .. }, ..
-                        })
-                        | None => {}
-                        Some(completion) => served += usize::from(echo(&mut driver, completion)),
-                    }
-                }
-                served
+                serve(&mut Member { driver, listener }, over)
             });
             ready.wait();
             let mut served = 0;
             let mut peers: Vec<_> = (0..100).map(|_| net::connect_to(address)).collect();
-            driver.drive_while(
+            able.driver.drive_while(
                 || peers.iter_mut().for_each(|peer| ask(peer).expect("somebody serves every connection")),
                 |channel, completion| served += usize::from(answer(channel, completion)),
             );
             over.store(true, Ordering::Relaxed);
-            let taken = helper.join().unwrap();
-            assert_eq!(served + taken, 100);
-            assert!(taken <= if case == 2 { 3 } else { 0 }, "case {case}: {taken} were handed over");
+            assert_eq!((served, unable.join().unwrap()), (100, 0));
         });
     }
     Ok(())
 }
 
-pub fn a_busy_channel_hands_over(fixture: &mut Fixture) -> Verdict {
-    let cpus = process::cpus();
+/// A channel hangs, and then ends, while another one waits.
+pub fn a_channel_that_hangs_is_passed_over(fixture: &mut Fixture) -> Verdict {
+    needs_awareness()?;
     let (socket, address) = shared_socket(net::v4());
-    let over = AtomicBool::new(false);
+    let mut hung = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
     let fixture = &*fixture;
-    let config = || {
-        let mut config = fixture.config();
-        config.balance = true;
-        config
-    };
-    let enter = |socket: &Socket, mask: &CpuSet| {
-        let mut driver = Driver::new(config());
-        let listener = driver.register_partitioned(socket.as_fd(), 0, mask).unwrap();
-        driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
-        driver.flush().unwrap();
-        Member { driver, listener }
-    };
-    let mut busy = enter(&socket, &CpuSet::from_iter(cpus));
-    let mut connected = 0;
+    let over = AtomicBool::new(false);
     let ready = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        let (over, socket, enter, ready) = (&over, &socket, &enter, &ready);
-        let helper = scope.spawn(move || {
-            let mut idle = enter(socket, &CpuSet::empty());
+        let (over, socket, ready) = (&over, &socket, &ready);
+        let awake = scope.spawn(move || {
+            let mut member = join(fixture, socket, &CpuSet::empty());
+            // Nobody is awake: the connections wait for the one that hangs, whose CPUs all are.
             ready.wait();
-            let served = serve(&mut idle, over);
-            (served, idle.driver.stats().handed_over)
+            ready.wait();
+            serve(&mut member, over)
         });
         ready.wait();
-        let mut peers = Vec::new();
-        let mut served = 0;
-        let start = Instant::now();
-        // A crowd at once keeps the busy one busy while the other one sleeps.
-        while busy.driver.stats().handed_over == 0 {
-            assert!(start.elapsed() < WATCHDOG, "nothing was handed over of {connected} connections");
-            for _ in 0..50 {
-                peers.push(net::connect_to(address));
-                connected += 1;
+        assert_eq!(hung.count(), 0);
+        let mut peers = connect_from(process::cpus()[0], address, 20);
+        ready.wait();
+        // Now the other one waits, but may be descheduled for long, hence the repetitions.
+        let mut asked = Vec::new();
+        process::until("an answer of the channel that is awake", || {
+            let mut peer = net::connect_to(address);
+            peer.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+            let answered = ask(&mut peer).is_ok();
+            if answered {
+                peers.push(peer)
+            } else {
+                asked.push(peer)
             }
-            while let Some(completion) = busy.driver.next_within(GLANCE) {
-                served += usize::from(echo(&mut busy.driver, completion));
-            }
+            answered.then_some(())
+        });
+        // The first ends without having accepted one: no connection is lost.
+        drop(hung);
+        for peer in &mut peers {
+            net::bounded(peer);
+            ask(peer).expect("no connection is reset");
         }
-        busy.driver.drive_while(
-            || {
-                peers
-                    .iter_mut()
-                    .for_each(|peer| ask(peer).expect("every connection is served by one of them"))
-            },
-            |channel, completion| match completion.event {
-                Event::Accept { result, .. } => {
-                    let handle = channel.register(result.unwrap().socket, 0).unwrap();
-                    channel.read_stream(handle).unwrap();
-                    served += 1;
-                }
-                Event::Read { result: Ok(1..), data: megapipe::ReadData::Buffer(buffer), .. } => {
-                    channel.write_quiet(completion.handle, buffer).unwrap();
-                }
-                other => panic!("{other:?}"),
-            },
-        );
+        for peer in &mut asked {
+            net::bounded(peer);
+            peer.read_exact(&mut [0]).expect("no connection is reset");
+        }
         over.store(true, Ordering::Relaxed);
-        let (taken, counted) = helper.join().unwrap();
-        assert!(taken > 0);
-        assert_eq!((served + taken, counted as usize), (connected, taken));
-        assert_eq!(busy.driver.stats().handed_over as usize, taken);
+        assert_eq!(awake.join().unwrap(), peers.len() + asked.len());
     });
-    let _ = busy.listener;
     Ok(())
 }
