@@ -112,7 +112,7 @@ impl<'scope> Servers<'scope> {
     }
 }
 
-/// Serves until it is told to stop; ends when a while has passed without an event. Returns the
+/// Serves until `stopped` has a word. Returns the
 /// connections that it has accepted.
 fn serve(driver: &mut Driver, number: u8, first: &[u8], stopped: &mpsc::Receiver<End>) -> usize {
     let mut served = 0;
@@ -120,7 +120,7 @@ fn serve(driver: &mut Driver, number: u8, first: &[u8], stopped: &mpsc::Receiver
         let completion = driver.next_within(Duration::from_millis(20));
         match stopped.try_recv() {
             // The hook of panics would print it as a failure.
-            Ok(End::Panic) => std::panic::resume_unwind(Box::new("as it was told")),
+            Ok(End::Panic) => std::panic::resume_unwind(Box::new("the end of this test")),
             Ok(End::Return) => return served,
             Err(_) => {}
         }
