@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use bench::record::Record;
-use bench::{apps, mmsg, pair, promotion, tcp, tcp_engine};
+use bench::{apps, listen, mmsg, pair, promotion, tcp, tcp_engine};
 
 #[test]
 fn published_results_are_still_read() {
@@ -26,6 +26,7 @@ fn published_results_are_still_read() {
                 header["command"].as_str().unwrap_or_default().replace("megapipe bench", "megapipe-bench");
             match command.split(' ').nth(1) {
                 Some("apps") => drop(read::<apps::record::Record>(&file, &text)),
+                Some("listen") => drop(read::<listen::record::Record>(&file, &text)),
                 Some("mmsg") => drop(read::<mmsg::record::Record>(&file, &text)),
                 Some("promotion") => drop(read::<promotion::record::Record>(&file, &text)),
                 Some("tcp" | "tcp-floor") => drop(read::<tcp::record::Record>(&file, &text)),
