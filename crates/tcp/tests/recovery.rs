@@ -284,3 +284,38 @@ fn syn_without_answer() {
     let failed = trace.host.read(now, flow, &mut [0]);
     assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
 }
+
+/// A connection that had to wait for a record of outstanding data has its first timeout not longer for it.
+#[test]
+fn waiting_for_a_record_is_no_timeout() {
+    let (mut trace, first) = Trace::accepted(|config| config.limits.active = 1, "");
+    trace.peer_port += 1;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.take();
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let second = trace.host.accept(trace.listeners[0]).expect("a connection");
+    write(&mut trace, first, 1000);
+    trace.expect(&["P. 1:1001(1000) ack 1"]);
+    write(&mut trace, second, 1000);
+    trace.pass(ms(150));
+    trace.peer_port -= 1;
+    trace.send(". 1:1(0) ack 1001 win 65535");
+    assert_eq!(wait(&mut trace, ms(10)).len(), 1);
+    // A tail loss probe at the latest, then the timeout.
+    assert_eq!(wait(&mut trace, ms(250)).len(), 1);
+}
+
+/// What is sent next, within `most`.
+#[track_caller]
+fn wait(trace: &mut Trace, most: Duration) -> Vec<String> {
+    let start = trace.now;
+    loop {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        assert!(trace.now.since(start) <= most, "{:?}", trace.now.since(start));
+        let sent = trace.take();
+        if !sent.is_empty() {
+            return sent;
+        }
+    }
+}

@@ -69,7 +69,7 @@ impl<C: Control> Stack<C> {
                 hot.set(flag::SYN_NOW | flag::SYN_REPEATED);
             }
             _ if hot.outstanding() > 0 => self.on_outstanding_timer(now, slot),
-            _ => self.on_persist_timer(now, slot),
+            _ => self.on_persist_timer(slot),
         }
     }
 
@@ -136,11 +136,16 @@ impl<C: Control> Stack<C> {
 
     /// Data waits, nothing is outstanding: the window is closed, or too small (RFC 9293, 3.8.6.1,
     /// MUST-36 and SHLD-29; 3.8.6.2.1, the override).
-    fn on_persist_timer(&mut self, _now: Time, slot: u32) {
-        let hot = &mut self.flows[slot];
+    fn on_persist_timer(&mut self, slot: u32) {
+        let hot = &self.flows[slot];
         if hot.snd_limit() == hot.snd_nxt {
             return;
         }
+        // Only a block was missing, or still is: nothing that backs off.
+        if self.plan(slot) != Plan::Nothing {
+            return;
+        }
+        let hot = &mut self.flows[slot];
         if hot.probes >= WINDOW_PROBES {
             return self.give_up(slot);
         }
