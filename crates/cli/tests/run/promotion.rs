@@ -144,7 +144,7 @@ fn connections_that_stay_on_tcp_are_told_with_the_reason() {
     assert_eq!(said.lines().count(), 1, "{said}");
     assert!(said.contains("2 connections, 0 promoted, 2 observe\n"), "{said}");
     let said = pair(&place, &["--promote", "off"], "exit");
-    assert!(said.contains("without the library (--promote off)") && said.lines().count() == 1, "{said}");
+    assert!(said.contains("nothing is counted (--promote off)") && said.lines().count() == 1, "{said}");
 }
 
 #[test]
