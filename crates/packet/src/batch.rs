@@ -74,10 +74,12 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// An empty batch with this much memory for packets.
+    /// An empty batch, with memory for packets of this length in all.
     pub fn new(bytes: usize) -> Batch {
+        // A frame has headroom, and is rounded up to as much.
+        let between = BATCH_FRAMES * 2 * HEADROOM;
         Batch {
-            memory: vec![0; bytes].into_boxed_slice(),
+            memory: vec![0; bytes + between].into_boxed_slice(),
             used: 0,
             entries: Vec::with_capacity(BATCH_FRAMES),
             first: 0,
@@ -167,5 +169,26 @@ impl Batch {
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list().entries(self.frames().map(|frame| (frame.bytes.len(), frame.offload))).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_holds_the_bytes_it_was_made_for() {
+        for lengths in [&[1500][..], &[65_535], &[1; BATCH_FRAMES], &[17; BATCH_FRAMES]] {
+            let mut batch = Batch::new(lengths.iter().sum());
+            for &len in lengths {
+                batch.push(Frame { bytes: &vec![7; len], offload: Offload::default() }).unwrap();
+            }
+            assert!(batch.frames().map(|frame| frame.bytes.len()).eq(lengths.iter().copied()));
+        }
+        let mut batch = Batch::new(usize::from(u16::MAX));
+        assert!(
+            (0..=BATCH_FRAMES)
+                .any(|_| batch.push(Frame { bytes: &[0; 40], offload: Offload::default() }).is_err())
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! One TUN device for several stacks with the same addresses, each on a queue of its own.
 //!
 //! The kernel sends a flow to the queue that it chose for the first packet, so a stack gets the
-//! packets of its own connections: all but ICMP errors, whose queue depends on other addresses,
-//! and answers to connections that a stack begins. What a stack does not know it
+//! packets of its own connections: all but ICMP errors, whose queue depends on other addresses, answers to
+//! connections that a stack begins, and flows that the kernel moved after silence. What a stack does not know it
 //! [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one
 //! answers it. Nobody keeps a table of who has which connection, and no call takes a lock.
 //!

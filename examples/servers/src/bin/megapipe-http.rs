@@ -52,8 +52,8 @@ impl Service for Greeting {
                 }
             }
         }
-        // Input comes a pool buffer at a time, and an answer is hardly longer than a request: what is held
-        // back is bounded, as in the echo.
+        // Input comes a pool buffer at a time, and an answer is at most four times as long as the shortest request:
+        // what is held back is bounded, as in the echo.
         let next = if output.is_full() { Next::Drain } else { Next::Read };
         Progress { next, consumed: input_len }
     }
