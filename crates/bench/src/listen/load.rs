@@ -20,7 +20,7 @@ pub struct Task {
     pub pace: Pace,
     /// For how long connections are begun.
     pub length: Duration,
-    /// Every so many requests asks for [`BLOCKING`] instead of `/`; 0: none.
+    /// Every so many requests asks for `BLOCKING` instead of `/`; 0: none.
     pub blocking_every: u64,
 }
 
@@ -43,9 +43,9 @@ pub struct Outcome {
     pub answered: u64,
     /// Connections refused, reset, or closed without an answer.
     pub errors: u64,
-    /// Those without an answer [`PATIENCE`] after the last was begun.
+    /// Those without an answer `PATIENCE` after the last was begun.
     pub unfinished: u64,
-    /// Latencies of more than [`SLOW`].
+    /// Latencies of more than `SLOW`.
     pub slow: u64,
     /// The median latency, microseconds.
     pub p50_us: f64,

@@ -1,5 +1,5 @@
 //! A server as many are: it listens, forks its workers, and each waits for the shared listener by epoll. A request for
-//! [`BLOCKING`] blocks its worker; one for [`COUNTS`] asks what the workers have accepted.
+//! `BLOCKING` blocks its worker; one for `COUNTS` asks what the workers have accepted.
 
 use std::io;
 use std::mem::size_of;
@@ -26,7 +26,7 @@ pub struct Task {
     pub workers: usize,
     /// Each worker has a listener of its own, with SO_REUSEPORT.
     pub reuseport: bool,
-    /// How long a request for [`BLOCKING`] takes.
+    /// How long a request for `BLOCKING` takes.
     pub blocks: Duration,
 }
 
