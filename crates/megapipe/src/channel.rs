@@ -163,7 +163,7 @@ impl Channel {
     /// its own on `listener`'s address, which gets the connections whose SYN was handled
     /// on a CPU of `mask` (paper, section 3.3). Channels of one process that name the
     /// same address share the connections by their masks; a CPU in several masks is
-    /// shared by hash, and a CPU in none goes to any.
+    /// shared at random (by hash where the CPU alone decides), and a CPU in none goes to any.
     ///
     /// Where the process has CAP_BPF and CAP_NET_ADMIN, a channel that has been away from
     /// [`Channel::dispatch`]'s waits for more than half a millisecond, has not accepted 8 connections
@@ -172,7 +172,8 @@ impl Channel {
     /// CPU alone decides and those connections are reset, which the log says once.
     ///
     /// A listener may have members in several processes, but each process steers among its
-    /// own members as if there were no others, and the last to change a mask prevails: which
+    /// own members as if there were no others, and the last to register prevails (to change a mask,
+    /// where the CPU alone decides): which
     /// member gets a connection is then undefined, though one of them does. Have one process
     /// own all members of a listener whose masks matter. A process that dies takes the connections
     /// in its accept queues with it; with io_uring its listeners may live some milliseconds longer.
