@@ -115,5 +115,15 @@ int main(int argc, char **argv)
 	mtcp_destroy_context(mctx);
 	assert(pthread_join(threads[0], NULL) == 0);
 	mtcp_destroy();
+
+	/* From the beginning, and the other way round at the end. */
+	assert(mtcp_init(NULL) == 0);
+	mctx = mtcp_create_context(0);
+	assert(mctx && !mtcp_create_context(0) && errno == EINVAL);
+	assert(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0) == 0);
+	mtcp_destroy();
+	assert(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0) == 1);
+	mtcp_destroy_context(mctx);
+	assert(mtcp_socket(mctx, AF_INET, SOCK_STREAM, 0) == -1 && errno == EINVAL);
 	return 0;
 }
