@@ -32,11 +32,18 @@ impl Idle {
         self.next
     }
 
-    /// Compares connections if it is time to, and ends those that were idle for too long.
-    pub(crate) fn check(&mut self, now: Time, open: impl Iterator<Item = Socket>, sockets: &mut Sockets) {
+    /// Compares connections if it is time to, and ends those that were idle for too long. Returns whether there
+    /// were any.
+    pub(crate) fn check(
+        &mut self,
+        now: Time,
+        open: impl Iterator<Item = Socket>,
+        sockets: &mut Sockets,
+    ) -> bool {
         if now < self.next {
-            return;
+            return false;
         }
+        let mut any = false;
         // A connection ends this much late at most.
         self.next = now.after((self.timeout / 8).max(Duration::from_secs(1)));
         for socket in open {
@@ -49,13 +56,14 @@ impl Idle {
                 (Some(numbers), Some((before, since))) if numbers == before => {
                     if now.since(since) >= self.timeout {
                         // The error is of no connection, which cannot be here.
-                        let _ = sockets.time_out(socket);
+                        any |= sockets.time_out(socket).is_ok();
                     }
                     Some((before, since))
                 }
                 (numbers, _) => numbers.map(|numbers| (numbers, now)),
             };
         }
+        any
     }
 }
 

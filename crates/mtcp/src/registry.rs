@@ -49,10 +49,13 @@ struct State {
     /// The leader sleeps, and was not woken yet.
     asleep: bool,
     followers: usize,
+    /// Sleeps of leaders that a signal has ended: it ends the waits of their followers, too.
+    interrupts: u64,
 }
 
 static SLOTS: [Slot; CONTEXTS_MAX] = [const {
-    let state = State { generation: 1, context: None, leader: false, asleep: false, followers: 0 };
+    let state =
+        State { generation: 1, context: None, leader: false, asleep: false, followers: 0, interrupts: 0 };
     Slot { taken: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
 }; CONTEXTS_MAX];
 
@@ -124,7 +127,8 @@ impl Slot {
     }
 
     /// Leaves the context to other threads until something may have changed, or this time has
-    /// passed. A leader sleeps on the device, no longer than its stack allows.
+    /// passed. A leader sleeps on the device, no longer than its stack allows; so does a follower, if nothing
+    /// ends the leader's sleep when a call gives the stack something to do.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,
@@ -133,6 +137,7 @@ impl Slot {
         (waiter, timeout): (Waiter, Option<Duration>),
     ) -> (MutexGuard<'a, State>, Result<(), Errno>) {
         if state.leader {
+            let limit = if waiter.can_wake() { limit } else { timeout };
             state.followers += 1;
             state = match limit {
                 Some(limit) => {
@@ -144,10 +149,15 @@ impl Slot {
             return (state, Ok(()));
         }
         (state.leader, state.asleep) = (true, true);
+        let generation = state.generation;
         drop(state);
         let result = inside.outside(|| waiter.wait(timeout));
         state = self.lock();
-        (state.leader, state.asleep) = (false, false);
+        // Another context may have the slot by now, if nobody could end this sleep.
+        if waiter.can_wake() || state.generation == generation {
+            (state.leader, state.asleep) = (false, false);
+            state.interrupts += u64::from(result == Err(INTERRUPTED));
+        }
         (state, result)
     }
 }
@@ -199,6 +209,7 @@ pub(crate) fn with_waits<T>(
     let slot = &SLOTS[index];
     let inside = Inside::enter(index)?;
     let mut state = slot.lock();
+    let interrupts = state.interrupts;
     // The call itself may change something; later only what its turns brought does.
     let mut changed = true;
     let result = loop {
@@ -223,7 +234,7 @@ pub(crate) fn with_waits<T>(
         if let Err(error) = slept {
             break Err(error);
         }
-        if state.generation != generation {
+        if (state.generation, state.interrupts) != (generation, interrupts) {
             break Err(INTERRUPTED);
         }
     };
@@ -251,6 +262,8 @@ pub(crate) fn remove(handle: Handle) -> Result<Box<Context>, Errno> {
             state = slot.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state.followers -= 1;
+    } else {
+        (state.leader, state.asleep) = (false, false);
     }
     drop(state);
     slot.taken.store(false, Ordering::Release);

@@ -1,6 +1,7 @@
 /* Threads that share a context: pipes between them, calls that wait beside a thread that sleeps in
  * mtcp_epoll_wait, a signal, and the end of a context that a thread sleeps on.
  * Usage: shared ADDRESS PORT, of an echo server */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -8,15 +9,17 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define ROUNDS 300
 
 static mctx_t mctx;
 static int there[2], back[2];
 static struct sockaddr_in peer = {.sin_family = AF_INET};
-static atomic_int handled;
+static atomic_int handled, waiting;
 
 /* Returns each byte of one pipe through the other, until a signal ends a wait. */
 static void *answer(void *unused)
@@ -76,6 +79,33 @@ static void *wait_for_a_client(void *unused)
 	return unused;
 }
 
+/* Waits for what never comes, beside the other thread that waits. */
+static void *wait_for_a_signal(void *unused)
+{
+	struct mtcp_epoll_event event;
+	int ep = mtcp_epoll_create(mctx, 8);
+
+	waiting = gettid();
+	assert(mtcp_write(mctx, back[1], "w", 1) == 1);
+	assert(mtcp_epoll_wait(mctx, ep, &event, 1, -1) == -1 && errno == EINTR);
+	return unused;
+}
+
+/* Returns once the thread has been found asleep twenty times in a row. */
+static void until_asleep(pid_t thread)
+{
+	char path[64], text[512];
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", thread);
+	for (int asleep = 0; asleep < 20; usleep(1000)) {
+		FILE *stat = fopen(path, "r");
+
+		assert(stat && fgets(text, sizeof(text), stat));
+		fclose(stat);
+		asleep = strstr(text, ") S ") ? asleep + 1 : 0;
+	}
+}
+
 static void handler(int signal)
 {
 	UNUSED(signal);
@@ -84,7 +114,7 @@ static void handler(int signal)
 
 int main(int argc, char **argv)
 {
-	pthread_t threads[4];
+	pthread_t threads[4], beside;
 	char byte;
 
 	assert(argc == 3);
@@ -105,10 +135,14 @@ int main(int argc, char **argv)
 	for (int i = 1; i < 4; i++)
 		assert(pthread_join(threads[i], NULL) == 0);
 
-	/* This thread runs the handler, and the other one is interrupted. */
+	/* This thread runs the handler, and both that wait are interrupted. */
+	assert(pthread_create(&beside, NULL, wait_for_a_signal, NULL) == 0);
+	assert(mtcp_read(mctx, back[0], &byte, 1) == 1 && byte == 'w');
+	until_asleep(waiting);
 	assert(pthread_kill(pthread_self(), SIGUSR1) == 0);
 	assert(handled);
 	assert(pthread_join(threads[0], NULL) == 0);
+	assert(pthread_join(beside, NULL) == 0);
 
 	assert(pthread_create(&threads[0], NULL, wait_for_a_client, NULL) == 0);
 	assert(mtcp_read(mctx, back[0], &byte, 1) == 1 && byte == 'r');
