@@ -35,6 +35,11 @@ pub(crate) enum Waiter {
 }
 
 impl Waiter {
+    /// On a queue, until packets arrive or the interrupt is raised.
+    pub(crate) fn on(queue: &group::Queue, interrupt: &'static Interrupt) -> io::Result<Waiter> {
+        Ok(Waiter::Queue(Arc::new(queue.as_fd().try_clone_to_owned()?), interrupt))
+    }
+
     /// Sleeps for this time at most. EINTR: a handler of a signal has run. EAGAIN: the caller's
     /// device does not sleep.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Errno> {
@@ -76,9 +81,9 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(queue: group::Queue, interrupt: &'static Interrupt) -> io::Result<Queue> {
-        let descriptor = Arc::new(queue.as_fd().try_clone_to_owned()?);
-        Ok(Queue { queue, origin: Instant::now(), waiter: Waiter::Queue(descriptor, interrupt) })
+    /// `waiter` is [on](Waiter::on) this queue.
+    pub(crate) fn new(queue: group::Queue, waiter: Waiter) -> Queue {
+        Queue { queue, origin: Instant::now(), waiter }
     }
 }
 

@@ -71,12 +71,11 @@ impl Context {
         config: Config,
         conf: &Conf,
         ports: Option<Ports>,
-    ) -> Result<Context, Errno> {
-        let mut seed = [0; 32];
-        sys::random::fill(&mut seed)?;
+        seed: [u8; 32],
+    ) -> Context {
         let backlog_max = conf.descriptors();
         let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
-        Ok(Context {
+        Context {
             sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),
             files: Files::new(conf.descriptors()),
             pipes: Vec::new(),
@@ -89,7 +88,7 @@ impl Context {
             to_send: Batch::new(BATCH_BYTES),
             moved: false,
             idle: Idle::new(conf),
-        })
+        }
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -111,7 +110,7 @@ impl Context {
         }
         self.sockets.advance(now);
         if let Some(idle) = &mut self.idle {
-            idle.check(now, self.files.sockets(), &mut self.sockets);
+            self.moved |= idle.check(now, self.files.sockets(), &mut self.sockets);
         }
         Ok(())
     }
@@ -134,7 +133,7 @@ impl Context {
     pub(crate) fn before_sleep(&mut self, limit: Option<Duration>) -> (Waiter, Option<Duration>) {
         let now = self.now();
         self.send(now);
-        let idle = self.idle.as_ref().filter(|_| self.files.sockets().next().is_some()).map(Idle::next);
+        let idle = self.idle.as_ref().filter(|_| self.sockets.open() > 0).map(Idle::next);
         let due = [self.sockets.deadline(), idle].into_iter().flatten().min().map(|at| at.since(now));
         let more = self.sockets.host().has_output() || !self.to_send.is_empty();
         let retry = more.then_some(BUSY_WAIT);

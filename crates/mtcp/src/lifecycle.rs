@@ -8,7 +8,7 @@ use libc::sighandler_t;
 use packet::{Capabilities, group};
 use tcp::{Config, Prefix};
 
-use crate::carrier::{CallerDevice, Carrier, Foreign, Queue};
+use crate::carrier::{CallerDevice, Carrier, Foreign, Queue, Waiter};
 use crate::config::{self, Conf, Settings};
 use crate::context::Context;
 use crate::errno::{self, Errno, FAULT, INVALID, int, open_error};
@@ -181,20 +181,26 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
         shared.queues = queues;
         shared.opened = true;
     }
-    let mut spare = shared.queues.pop();
     let made = registry::insert(|index| {
-        let interrupt = Interrupt::of(index)?;
-        let queue = spare.take().ok_or(INVALID)?;
+        let waiter = Waiter::on(shared.queues.last().ok_or(INVALID)?, Interrupt::of(index)?)?;
+        let seed = seed()?;
+        // From here on nothing fails: nobody would read a queue that is lost.
+        let queue = shared.queues.pop().ok_or(INVALID)?;
         let ports = (queue.count() > 1).then(|| Ports::new(queue.number(), queue.count()));
-        let carrier = Queue::new(queue, interrupt)?;
+        let carrier = Queue::new(queue, waiter);
         let config = stack(&conf, network.networks(), &carrier);
-        Context::new(Box::new(carrier), config, &conf, ports)
+        Ok(Context::new(Box::new(carrier), config, &conf, ports, seed))
     });
-    match made {
-        Ok(handle) => shared.cpus.push((handle, cpu)),
-        Err(_) => shared.queues.extend(spare),
+    if let Ok(handle) = made {
+        shared.cpus.push((handle, cpu));
     }
     made
+}
+
+fn seed() -> Result<[u8; 32], Errno> {
+    let mut seed = [0; 32];
+    sys::random::fill(&mut seed)?;
+    Ok(seed)
 }
 
 fn stack(conf: &Conf, networks: &[Prefix], carrier: &impl Carrier) -> Config {
@@ -229,12 +235,12 @@ pub unsafe extern "C" fn mtcp_create_context_on(
         let networks = networks.ok_or(INVALID)?;
         let conf = shared().settings.conf;
         let config = stack(&conf, &networks, &carrier);
-        registry::insert(|_| Context::new(Box::new(carrier), config, &conf, None))
+        registry::insert(|_| Ok(Context::new(Box::new(carrier), config, &conf, None, seed()?)))
     }))
 }
 
-/// Ends a context, and waits of other threads on it: closes all that is open, sends what was written for a second at most, and resets
-/// what was not acknowledged by then.
+/// Ends a context, and waits of other threads on it: closes all that is open, sends what was written for a second at
+/// most, and resets what was not acknowledged by then.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(handle: Handle) {
     let context = match registry::remove(handle) {
