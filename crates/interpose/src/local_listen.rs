@@ -24,7 +24,7 @@ mod word;
 
 pub(crate) use listeners::{
     blocks, changes_user, closing, closing_range, duplicated, forked, hides_option, leave_number, listened,
-    set_option, start,
+    set_option, shut_down, start,
 };
 use steering::Words;
 

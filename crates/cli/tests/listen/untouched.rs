@@ -135,6 +135,46 @@ fn prefork_workers_of_apache_share_the_queue() {
     assert_eq!((listeners(8080), lab.queues()), (1, 0));
 }
 
+/// A worker whose listener has a queue of its own, until it is made blocking, or shut down.
+const GIVES_UP: &str = "import os, select, signal, socket, sys
+address = ('127.0.0.1', 8080)
+listener = socket.create_server(address)
+listener.setblocking(False)
+def rows():
+    listening = [row.split()[3] for row in open('/proc/net/tcp') if ':1F90 ' in row]
+    return listening.count('0A')
+if os.fork() == 0:
+    signal.alarm(30)
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    assert rows() == 2, 'claimed'
+    if sys.argv[1] == 'block':
+        listener.setblocking(True)
+        for _ in range(50):
+            client = socket.create_connection(address)
+            listener.accept()
+    else:
+        listener.shutdown(socket.SHUT_RD)
+        assert rows() == 0
+        try:
+            socket.create_connection(address)
+            os._exit(1)
+        except ConnectionRefusedError:
+            pass
+    os._exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+";
+
+#[test]
+fn a_listener_that_blocks_or_is_shut_down_has_no_queues() {
+    let name = "a_listener_that_blocks_or_is_shut_down_has_no_queues";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    let script = lab.write("gives_up.py", GIVES_UP);
+    for how in ["block", "shut"] {
+        assert!(lab.local("python3").arg(&script).arg(how).status().unwrap().success(), "{how}");
+    }
+}
+
 /// A server and its client in one: it listens, forks, waits by epoll, accepts, and changes its user.
 const SERVER: &str = "import os, select, socket
 listener = socket.create_server(('127.0.0.1', 8080))

@@ -87,7 +87,11 @@ pub unsafe fn shutdown(fd: c_int, how: c_int) -> c_int {
         promoted.copy_untaken(fd);
         promoted.before_end(fd, true);
     }
-    real::shutdown(fd, how)
+    let status = real::shutdown(fd, how);
+    if status == 0 && local_listen::is_on() {
+        kept_errno(|| local_listen::shut_down(fd));
+    }
+    status
 }
 
 pub unsafe fn close(fd: c_int) -> c_int {
@@ -189,22 +193,25 @@ pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if result >= 0 => duplicated(fd, result),
         libc::F_SETFL if result >= 0 => {
-            if let Some(socket) = table::socket(fd) {
-                let nonblocking = argument.addr() as c_int & libc::O_NONBLOCK != 0;
-                options::nonblocking(socket, nonblocking);
-            }
-            if local_listen::is_on() && argument.addr() as c_int & libc::O_NONBLOCK == 0 {
-                kept_errno(|| local_listen::blocks(fd));
-            }
+            became_nonblocking(fd, argument.addr() as c_int & libc::O_NONBLOCK != 0);
         }
         _ => {}
     }
     result
 }
 
+fn became_nonblocking(fd: c_int, nonblocking: bool) {
+    if let Some(socket) = table::socket(fd) {
+        options::nonblocking(socket, nonblocking);
+    }
+    if local_listen::is_on() && !nonblocking {
+        kept_errno(|| local_listen::blocks(fd));
+    }
+}
+
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    let Some(socket) = table::socket(fd) else { return real::ioctl(fd, request, argument) };
     if request == libc::FIONREAD as c_ulong
+        && let Some(socket) = table::socket(fd)
         && is_writable(argument.cast::<c_int>())
         && let Some(unread) = kept_errno(|| options::unread(socket, fd))
     {
@@ -213,7 +220,7 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
     }
     let result = real::ioctl(fd, request, argument);
     if request == libc::FIONBIO as c_ulong && result >= 0 {
-        options::nonblocking(socket, argument.cast::<c_int>().read_unaligned() != 0);
+        became_nonblocking(fd, argument.cast::<c_int>().read_unaligned() != 0);
     }
     result
 }

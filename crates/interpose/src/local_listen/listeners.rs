@@ -27,7 +27,7 @@ use crate::threads;
 
 mod options;
 
-pub(crate) use options::{blocks, hides_option, set_option};
+pub(crate) use options::{blocks, hides_option, set_option, shut_down};
 
 /// A listening socket of the program's, shared by what waits for it.
 struct Listener {

@@ -8,11 +8,13 @@ use sys::bpf::Error;
 
 use super::{What, set_what};
 
-/// What a worker tells the program about one sibling.
+/// What a worker shares with the program in the kernel, of one sibling.
 pub(super) type Words = Owner<'static>;
 
 pub(super) struct Steering {
     inner: &'static steering::Steering,
+    /// Words of the slots that this process ever had: leaked, as calls of other threads use them without a lock.
+    words: Vec<(Slot, &'static Words)>,
     /// Members of this process have its words, perhaps in the hands of another thread: it stays.
     is_used: bool,
 }
@@ -29,7 +31,7 @@ impl Steering {
         for fd in inner.descriptors() {
             set_what(fd, What::Own);
         }
-        Ok(Steering { inner: Box::leak(inner), is_used: false })
+        Ok(Steering { inner: Box::leak(inner), words: Vec::new(), is_used: false })
     }
 
     /// Puts a sibling into the group, for one of the CPUs that its thread may run on.
@@ -53,7 +55,13 @@ impl Steering {
         let cpu = cpus.get((slot.number() as usize - 1) % cpus.len().max(1)).copied();
         self.inner.set_cpus(slot, cpu.into_iter());
         self.is_used = true;
-        Ok((slot, Box::leak(Box::new(self.inner.owner(slot)))))
+        let known = self.words.iter().find(|(of, _)| *of == slot).map(|&(_, words)| words);
+        let words = known.unwrap_or_else(|| {
+            let words: &'static Words = Box::leak(Box::new(self.inner.owner(slot)));
+            self.words.push((slot, words));
+            words
+        });
+        Ok((slot, std::ptr::from_ref(words).cast_mut()))
     }
 
     pub(super) fn leave(&self, slot: Slot) {

@@ -21,6 +21,14 @@ pub(crate) fn blocks(fd: c_int) {
     }
 }
 
+/// shutdown(2) of a listener succeeded: it listens no more, and neither do its siblings.
+pub(crate) fn shut_down(fd: c_int) {
+    let What::Listener(number) = what(fd) else { return };
+    if let Some(listener) = &mut listeners()[number] {
+        listener.release_all(number);
+    }
+}
+
 /// setsockopt(2) succeeded.
 ///
 /// # Safety
