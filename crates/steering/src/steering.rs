@@ -1,4 +1,4 @@
-//! A group of listening sockets, its members and what they tell the program.
+//! A group of listening sockets, its members, and what their owners share with the program.
 
 use std::fs;
 use std::io;

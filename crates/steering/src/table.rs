@@ -42,6 +42,10 @@ impl Entries for sys::bpf::WordArray {
     }
 }
 
+/// Changes by others that one change waits for: many more than join or leave meanwhile, and an end to what a hostile
+/// process can cause.
+const ROUNDS_MAX: u32 = 10_000;
+
 /// The two arrays.
 pub(crate) struct Lines<'a, E> {
     /// [`CONTROL`], then the members.
@@ -71,8 +75,8 @@ impl<E: Entries> Lines<'_, E> {
         }
         control[HIGHEST].fetch_max(member.into(), Ordering::Relaxed);
         // CHANGES: releases the mask to all that divide after this change, and acquires theirs.
-        let mut seen = control[CHANGES].fetch_add(1, Ordering::AcqRel) + 1;
-        loop {
+        let mut seen = control[CHANGES].fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        for _ in 0..ROUNDS_MAX {
             self.divide(control[HIGHEST].load(Ordering::Relaxed) as u32, &live);
             // CHANGES: a read-modify-write, as a load might miss a change whose writes ours replaced.
             let now = control[CHANGES].fetch_add(0, Ordering::AcqRel);
@@ -84,9 +88,10 @@ impl<E: Entries> Lines<'_, E> {
     }
 
     fn divide(&self, highest: u32, live: &impl Fn(u32) -> bool) {
+        // Ends with the array, whatever the shared word says.
         let masks: Vec<(u32, &[AtomicU64])> = (CONTROL + 1..=highest)
-            .filter(|&member| live(member))
-            .filter_map(|member| Some((member, &self.members.entry(member)?[MASK..])))
+            .map_while(|member| Some((member, &self.members.entry(member)?[MASK..])))
+            .filter(|&(member, _)| live(member))
             .collect();
         for cpu in 0.. {
             let Some(places) = self.places.entry(cpu) else { return };

@@ -77,11 +77,6 @@ impl WordArray {
     pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
         super::raise(&mut self.map, lowest)
     }
-
-    /// How many entries there are.
-    pub fn entries(&self) -> u32 {
-        self.entries
-    }
 }
 
 impl Drop for WordArray {
