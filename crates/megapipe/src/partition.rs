@@ -332,6 +332,7 @@ fn open_member(
         true => Some(Given { number, cookie: sys::socket::cookie_of_number(number)? }),
         false => None,
     };
+    let kept = fd.try_clone()?;
     let slot = match &group.steering {
         Some(steering) => match steering.join(fd.as_fd(), mask.iter()) {
             Ok(slot) => Some(slot),
@@ -342,7 +343,7 @@ fn open_member(
         None => None,
     };
     let seat = Arc::new(Seat {
-        socket: Mutex::new(Some(fd.try_clone()?)),
+        socket: Mutex::new(Some(kept)),
         given,
         process: std::process::id(),
         mask: Mutex::new(mask.clone()),

@@ -47,7 +47,7 @@ pub struct Measurement {
     /// What the load came to.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// What each worker accepted; empty where the server does not tell.
+    /// What each worker accepted; empty where the server does not report it.
     pub workers: Vec<Counts>,
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor, until};
 
-/// An echo server with a thread for each connection, which tells its port first. It ends with as many connections as
+/// An echo server with a thread for each connection, which prints its port first. It ends with as many connections as
 /// its argument says; without one it goes on.
 pub(crate) const ECHO: &str = r#"
 import socket, sys, threading
