@@ -8,7 +8,8 @@
 
 use std::env;
 use std::ffi::{CStr, c_int, c_ulong};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,6 +19,8 @@ use crate::skip::{self, Skipped};
 
 const INSIDE: &str = "MEGAPIPE_TEST_NETNS";
 const NOBODY: u32 = 65_534;
+/// How many of the last lines of a failed child's output are kept in the panic's message.
+const LINES_KEPT: usize = 200;
 
 /// Runs the test of this name in namespaces of its own. Returns true there: the caller goes on
 /// with the test. Returns false outside, once the test has passed inside or cannot run here.
@@ -56,9 +59,12 @@ fn again(
     plan: impl Fn() -> io::Result<()> + Send + Sync + 'static,
 ) {
     let program = env::current_exe().expect("the path of this test");
+    // A file, not a pipe: processes that the child leaves behind keep a pipe open.
+    let output = tempfile::tempfile().expect("a file for the output");
+    let stream = || Stdio::from(output.try_clone().expect("another descriptor"));
     let mut command = Command::new(program);
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, test);
-    command.stdin(Stdio::null());
+    command.stdin(Stdio::null()).stdout(stream()).stderr(stream());
     // SAFETY: every plan makes system calls only, and neither allocates nor locks.
     unsafe { command.pre_exec(plan) };
     let mut child = match command.spawn() {
@@ -71,18 +77,37 @@ fn again(
         }
     };
     let deadline = Instant::now() + bound;
-    loop {
+    let failure = loop {
         if let Some(status) = child.try_wait().expect("wait for the child") {
-            assert!(status.success(), "{test} failed in its namespace: {status}");
-            return;
+            break (!status.success()).then(|| format!("failed in its namespace: {status}"));
         }
         if Instant::now() > deadline {
             let _ = child.kill();
             let _ = child.wait();
-            panic!("{test} took longer than {bound:?}");
+            break Some(format!("took longer than {bound:?}"));
         }
         thread::sleep(Duration::from_millis(5));
+    };
+    let lines = lines_of(output, test);
+    if let Some(failure) = failure {
+        let kept = &lines[lines.len().saturating_sub(LINES_KEPT)..];
+        // Indented: a runner's frame in it is not taken for this process's.
+        panic!("{test} {failure}; the last lines of its output:\n    {}", kept.join("\n    "));
     }
+    lines.iter().for_each(|line| println!("{line}"));
+}
+
+/// What a test printed, without the runner's frame around that.
+fn lines_of(mut output: File, test: &str) -> Vec<String> {
+    let mut bytes = Vec::new();
+    output.rewind().and_then(|()| output.read_to_end(&mut bytes)).expect("the output is read");
+    let text = String::from_utf8_lossy(&bytes);
+    let begin = format!("test {test} ... ");
+    let lines = text.lines().map(|line| line.strip_prefix(&begin).unwrap_or(line));
+    let is_frame = |line: &&str| {
+        line.is_empty() || *line == "ok" || *line == "running 1 test" || line.starts_with("test result: ")
+    };
+    lines.filter(|line| !is_frame(line)).map(str::to_owned).collect()
 }
 
 /// What the child does between fork and exec, all text ready: it may not allocate.

@@ -200,13 +200,17 @@ pub fn start_monitor(program: &Path, socket: &Path) -> Fosterling {
     let policy = socket.with_file_name("policy.toml");
     std::fs::write(&policy, "same_user = true\n").expect("the directory can be written to");
     let mut command = Command::new(program);
-    command.arg("monitor").arg("--socket").arg(socket).arg("--config").arg(policy);
+    listening_monitor(command.arg("monitor").arg("--socket").arg(socket).arg("--config").arg(policy))
+}
+
+/// The monitor that a command starts, once it says that it listens: its socket is there earlier, when nobody can
+/// connect, or not everybody.
+pub fn listening_monitor(command: &mut Command) -> Fosterling {
     let mut monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::piped()));
     let mut log = BufReader::new(monitor.child().stderr.take().expect("it is piped"));
-    let mut line = String::new();
-    while !line.contains("the monitor listens") {
-        line.clear();
-        assert!(log.read_line(&mut line).expect("it is text") > 0, "the monitor ended");
+    let mut said = String::new();
+    while !said.contains("the monitor listens") {
+        assert!(log.read_line(&mut said).expect("it is text") > 0, "the monitor ended: {said}");
     }
     // Whatever it says later must not fill the pipe.
     std::thread::spawn(move || io::copy(&mut log, &mut io::sink()));
