@@ -4,20 +4,28 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use testkit::netns::enter_own_run;
-use testkit::process::{Fosterling, PATIENCE, copy_program, until};
+use testkit::process::{Fosterling, PATIENCE, copy_program, listening_monitor, until};
 
 use crate::promotion::{EndOf, PAIR, promoted};
 use crate::support::{PROGRAM, Place, clean, library, output, text};
 
 pub(crate) const SYSTEM: &str = "/run/megapipe/monitor.sock";
 pub(crate) const ROOT: &str = "/run/megapipe/root.sock";
-/// Numbers that no user of the machine has.
-const USER: u32 = 54_321;
-const STRANGER: u32 = 54_322;
+
+/// Two users that no test beside this one has, whose directories lie in the same `/tmp`. User namespaces of containers
+/// have numbers up to 65,535.
+fn users() -> [u32; 2] {
+    [0, 1].map(|user| 20_000 + (2 * std::process::id() + user) % 40_000)
+}
+
+/// Where a user's own monitor would be.
+fn directory_of(user: u32) -> PathBuf {
+    format!("/tmp/megapipe-{user}").into()
+}
 
 /// False: the test has been run in another process, or cannot be run here.
 pub(crate) fn enter(test: &str) -> bool {
@@ -31,7 +39,7 @@ pub(crate) fn enter(test: &str) -> bool {
 }
 
 /// The program and the library where every user can execute them.
-pub(crate) fn installed(place: &Place) -> std::path::PathBuf {
+pub(crate) fn installed(place: &Place) -> PathBuf {
     let copy = place.file("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
     copy_program(library(), &place.file("libmegapipe_preload.so"));
@@ -51,13 +59,10 @@ fn as_user(mut command: Command, user: u32) -> Command {
     command
 }
 
-/// A monitor of another user at `socket`, which everybody can reach.
-fn strangers_monitor(program: &Path, socket: &Path) -> Fosterling {
-    let mut command = as_user(clean(program), STRANGER);
-    command.args(["monitor", "--socket"]).arg(socket).env_remove("MEGAPIPE_LOG").stderr(Stdio::null());
-    let monitor = Fosterling::start(&mut command);
-    until("the monitor listens", || socket.exists().then_some(()));
-    until("its mode", || (socket.metadata().unwrap().mode() & 0o777 == 0o600).then_some(()));
+/// A monitor of this user at `socket`, which everybody can reach.
+fn monitor_of(user: u32, program: &Path, socket: &Path) -> Fosterling {
+    let mut command = as_user(clean(program), user);
+    let monitor = listening_monitor(command.args(["monitor", "--socket"]).arg(socket));
     fs::set_permissions(socket, PermissionsExt::from_mode(0o666)).unwrap();
     monitor
 }
@@ -70,7 +75,8 @@ fn root_needs_no_policy_and_no_variable() {
     let place = Place::new("root");
     let runtime = place.file("runtime");
     fs::create_dir(&runtime).unwrap();
-    chown(&runtime, Some(USER), Some(USER)).unwrap();
+    let [user, _] = users();
+    chown(&runtime, Some(user), Some(user)).unwrap();
     // As sudo -E and su leave it.
     let ended = output(pair(PROGRAM.as_ref()).env("XDG_RUNTIME_DIR", &runtime));
     let monitor = EndOf(ROOT.into());
@@ -106,13 +112,16 @@ fn several_at_once_start_one_monitor() {
     let said: Vec<String> = commands.collect::<Vec<_>>().into_iter().map(|run| run.join().unwrap()).collect();
     let monitor = EndOf(ROOT.into());
     assert!(monitor.pid().is_some());
-    let running = fs::read_dir("/proc").unwrap().flatten().filter(|process| {
+    // Each `/run` of a test beside this one is a file system of its own.
+    let place = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let is_ours = |process: &fs::DirEntry| {
         let command = fs::read(process.path().join("cmdline")).unwrap_or_default();
-        let run = fs::metadata(process.path().join("root/run/megapipe")).map(|found| found.ino());
         command.starts_with(b"megapipe\0monitor\0")
-            && run.ok() == Some(fs::metadata("/run/megapipe").unwrap().ino())
-    });
-    assert_eq!(running.count(), 1);
+            && place(&process.path().join("root/run/megapipe")) == place("/run/megapipe".as_ref())
+    };
+    // Those that lost the race end.
+    let running = || fs::read_dir("/proc").unwrap().flatten().filter(is_ours).count();
+    until("one monitor", || (running() == 1).then_some(()));
     // A slow machine may start them later than `megapipe run` waits; then it says so, and nothing else.
     let complaints =
         said.iter().flat_map(|said| said.lines()).filter(|line| line.starts_with("megapipe run:"));
@@ -159,16 +168,16 @@ fn a_squatted_directory_costs_acceleration_and_one_line() {
     }
     let place = Place::new("squatted");
     let program = installed(&place);
-    let squatted = format!("/tmp/megapipe-{USER}");
-    let directory = Path::new(&squatted);
+    let [user, stranger] = users();
+    let directory = &directory_of(user);
     let refused = || {
-        let said = text(&output(&mut as_user(pair(&program), USER)).stderr);
+        let said = text(&output(&mut as_user(pair(&program), user)).stderr);
         assert!(said.contains("2 connections, 0 promoted"), "{said}");
         assert_eq!(said.lines().count(), 2, "{said}");
-        doctor_says_the_same(as_user(clean(&program), USER), &said);
+        doctor_says_the_same(as_user(clean(&program), user), &said);
         said
     };
-    let remedy = format!("remove it (rm -r {squatted}");
+    let remedy = format!("remove it (rm -r {}", directory.display());
 
     std::os::unix::fs::symlink("/run", directory).unwrap();
     let said = refused();
@@ -181,19 +190,19 @@ fn a_squatted_directory_costs_acceleration_and_one_line() {
     assert!(said.contains(&remedy), "a file: {said}");
 
     fs::create_dir(directory).unwrap();
-    chown(directory, Some(STRANGER), Some(STRANGER)).unwrap();
+    chown(directory, Some(stranger), Some(stranger)).unwrap();
     let said = refused();
     // One that listens there, too.
     fs::set_permissions(directory, PermissionsExt::from_mode(0o755)).unwrap();
-    let monitor = strangers_monitor(&program, &directory.join("monitor.sock"));
+    let monitor = monitor_of(stranger, &program, &directory.join("monitor.sock"));
     let listens = refused();
     drop(monitor);
     fs::remove_dir_all(directory).unwrap();
     assert!(said.contains(&remedy), "another's: {said}");
-    assert!(listens.contains(&format!("runs as user {STRANGER}")), "{listens}");
+    assert!(listens.contains(&format!("runs as user {stranger}")), "{listens}");
 
     fs::create_dir(directory).unwrap();
-    chown(directory, Some(USER), Some(USER)).unwrap();
+    chown(directory, Some(user), Some(user)).unwrap();
     fs::set_permissions(directory, PermissionsExt::from_mode(0o777)).unwrap();
     let said = refused();
     fs::remove_dir(directory).unwrap();
@@ -208,12 +217,13 @@ fn only_roots_or_ones_own_monitor_is_trusted() {
     }
     let place = Place::new("trust");
     let program = installed(&place);
+    let [_, stranger] = users();
     fs::create_dir("/run/megapipe").unwrap();
-    chown("/run/megapipe", Some(STRANGER), Some(STRANGER)).unwrap();
-    let _monitor = strangers_monitor(&program, SYSTEM.as_ref());
+    chown("/run/megapipe", Some(stranger), Some(stranger)).unwrap();
+    let _monitor = monitor_of(stranger, &program, SYSTEM.as_ref());
     let said = text(&output(&mut pair(&program)).stderr);
     assert!(
-        said.contains(&format!("runs as user {STRANGER}")) && said.contains("2 connections, 0 promoted"),
+        said.contains(&format!("runs as user {stranger}")) && said.contains("2 connections, 0 promoted"),
         "{said}"
     );
     assert!(said.contains(&format!("MEGAPIPE_MONITOR={SYSTEM}")), "{said}");
@@ -234,17 +244,14 @@ fn the_systems_monitor_serves_all_users() {
     fs::write(place.file("policy"), "same_user = true\n").unwrap();
     let mut command = clean(&program);
     command.args(["monitor", "--config"]).arg(place.file("policy")).env_remove("MEGAPIPE_MONITOR");
-    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
-    until("the monitor listens", || Path::new(SYSTEM).exists().then_some(()));
-    // USER's directory is squatted by a test beside this one.
-    let users = [STRANGER, STRANGER + 1];
-    for user in [0].into_iter().chain(users) {
+    let _monitor = listening_monitor(&mut command);
+    for user in [0].into_iter().chain(users()) {
         let said = text(&output(&mut as_user(pair(&program), user)).stderr);
         assert!(promoted(&said, 2) >= 1, "{user}: {said}");
     }
     assert!(!Path::new(ROOT).exists());
-    for user in users {
-        assert!(!Path::new(&format!("/tmp/megapipe-{user}")).exists());
+    for user in users() {
+        assert!(!directory_of(user).exists());
     }
 }
 
@@ -257,7 +264,8 @@ fn a_program_with_more_rights_than_its_caller_ignores_the_environment() {
     }
     let place = Place::new("secure");
     let program = installed(&place);
-    chown(&program, Some(USER), Some(USER)).unwrap();
+    let [user, _] = users();
+    chown(&program, Some(user), Some(user)).unwrap();
     let asked = |mode: u32| {
         fs::set_permissions(&program, PermissionsExt::from_mode(mode)).unwrap();
         let mut command = clean(&program);
@@ -266,8 +274,6 @@ fn a_program_with_more_rights_than_its_caller_ignores_the_environment() {
     };
     assert!(asked(0o755).contains("/run/named.sock"));
     let said = asked(0o4755);
-    assert!(
-        said.contains(&format!("/tmp/megapipe-{USER}/monitor.sock")) && !said.contains("named"),
-        "{said}"
-    );
+    let socket = directory_of(user).join("monitor.sock");
+    assert!(said.contains(socket.to_str().unwrap()) && !said.contains("named"), "{said}");
 }

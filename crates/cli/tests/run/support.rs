@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use testkit::process::{Fosterling, PATIENCE, copy_program, preload_library, start_monitor, until};
+use testkit::process::{
+    Fosterling, PATIENCE, copy_program, listening_monitor, preload_library, start_monitor,
+};
 
 /// An echo server with a thread for each connection, which prints its port first. It ends with as many connections as
 /// its argument says; without one it goes on.
@@ -81,9 +83,7 @@ impl Place {
         fs::write(&written, policy).unwrap();
         let mut command = Command::new(PROGRAM);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(written);
-        let monitor = Fosterling::start(command.env_remove("MEGAPIPE_LOG").stderr(Stdio::null()));
-        until("the monitor listens", || socket.exists().then_some(()));
-        monitor
+        listening_monitor(&mut command)
     }
 
     /// `megapipe run` with this directory's monitor, whether there is one or not, and with nothing of the caller's

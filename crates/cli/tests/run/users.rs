@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, Stdio};
 
 use testkit::netns::enter_own_run;
-use testkit::process::{Fosterling, PATIENCE, until};
+use testkit::process::{Fosterling, PATIENCE, listening_monitor};
 
 use crate::places::installed;
 use crate::support::{ECHO, PROGRAM, Place, clean, output, text};
@@ -174,10 +174,7 @@ impl Programs {
         std::fs::write(&config, policy).unwrap();
         let mut command = clean(PROGRAM);
         command.env_remove("MEGAPIPE_MONITOR").args(["monitor", "--config"]).arg(&config);
-        let monitor = Fosterling::start(command.stderr(Stdio::null()));
-        let socket = Path::new("/run/megapipe/monitor.sock");
-        until("the monitor listens", || sys::packet::connect(socket).ok());
-        monitor
+        listening_monitor(&mut command)
     }
 
     /// The connections of each process of a client with a server of root's.
@@ -243,12 +240,11 @@ fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
         let mut command = Command::new("setpriv");
         // As the unit's monitor runs.
         command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(PROGRAM).arg("monitor");
-        command.arg("--socket").arg(&socket).arg("--config").arg(config).stderr(Stdio::null());
+        command.arg("--socket").arg(&socket).arg("--config").arg(config);
         let Ok(_) = Command::new("setpriv").arg("--version").output() else {
             return println!("SKIPPED {test}: no setpriv");
         };
-        let _monitor = Fosterling::start(&mut command);
-        until("the monitor listens", || sys::packet::connect(&socket).ok());
+        let _monitor = listening_monitor(&mut command);
         let best = (0..RUNS).map(|_| programs.change(&socket, "")[0]).max_by_key(|seen| seen.1);
         assert_eq!(best, Some((1, promoted)), "{policy}");
     }

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use testkit::process::{Fosterling, copy_program, preload_library, until};
+use testkit::process::{Fosterling, copy_program, listening_monitor, preload_library, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 const NOBODY: u32 = 65_534;
@@ -172,8 +172,7 @@ fn undo_removes_what_setup_wrote_and_shows_what_runs() {
     assert!(status == Some(0) && text.contains("there is no"), "{text}");
     host.setup(&[]);
     let (mut monitor, mut program) = (host.command(PROGRAM), host.command(PROGRAM));
-    let _monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
-    until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+    let _monitor = listening_monitor(monitor.arg("monitor"));
     let (status, text) = host.setup(&[]);
     assert!(status == Some(0) && text.contains("the monitor at /run/megapipe/monitor.sock (pid"), "{text}");
     let Ok(true) = Command::new("python3").arg("--version").output().map(|output| output.status.success())
@@ -215,9 +214,7 @@ fn doctor_says_what_the_policy_allows() {
     let library = Path::new(PROGRAM).with_file_name("libmegapipe_preload.so");
     copy_program(&library, &host.0.join("libmegapipe_preload.so"));
     let mut monitor = host.command("setpriv");
-    monitor.args(WITHOUT_CAPABILITIES).arg(PROGRAM).arg("monitor").stderr(Stdio::null());
-    let _monitor = Fosterling::start(&mut monitor);
-    until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+    let _monitor = listening_monitor(monitor.args(WITHOUT_CAPABILITIES).arg(PROGRAM).arg("monitor"));
     let doctor = |user: &str| {
         let mut command = host.command("setpriv");
         command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(&copy);
@@ -263,8 +260,7 @@ fn undo_says_what_still_runs() {
             host.setup(&[]);
         }
         let mut monitor = host.command(PROGRAM);
-        let mut monitor = Fosterling::start(monitor.arg("monitor").stderr(Stdio::null()));
-        until("the monitor listens", || host.0.join("run/megapipe/monitor.sock").exists().then_some(()));
+        let mut monitor = listening_monitor(monitor.arg("monitor"));
         let stop = format!("to stop it: kill {}", monitor.child().id());
         let text = until("the monitor answers", || {
             let (status, text) = host.setup(&["--undo"]);
