@@ -35,9 +35,13 @@ run() {
     if [ "$status" -ne 0 ]; then
         failed+=("$name")
         printf '== %s failed (status %s); from %s:\n' "$name" "$status" "$log"
-        # What failed and what it said; where nothing was run, why.
-        sed -n '/^failures:$/,/^test result:/p; /^error/,/^$/p' "$log" | head -n 400
+        failures "$log" | head -n 400
     fi
+}
+
+# What failed and what it said; where nothing was run, why.
+failures() {
+    sed -n '/^failures:$/,/^test result:/p; /^error/,/^$/p' "$1"
 }
 
 # Tests of other packages load it into programs.
@@ -81,6 +85,8 @@ for log in "$LOGS"/*.log; do
     # The suites of others have a table of their own.
     [ "$log" = "$LOGS/apps.log" ] && continue
     scripts/count-tests.sh "$log"
+    # Once more where the last lines are all that is kept.
+    failures "$log" | tail -n 100
 done
 
 if [ "${#failed[@]}" -gt 0 ]; then
