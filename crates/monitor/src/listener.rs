@@ -81,9 +81,9 @@ impl Listener {
     pub fn bind(path: &Path, access: Access) -> Result<Listener, ListenError> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let directory = directory.unwrap_or(Path::new("."));
-        let (directory_mode, mode) = match access {
-            Access::User => (0o700, 0o600),
-            Access::Everybody => (0o755, 0o666),
+        let directory_mode = match access {
+            Access::User => 0o700,
+            Access::Everybody => 0o755,
         };
         DirBuilder::new()
             .recursive(true)
@@ -102,7 +102,10 @@ impl Listener {
             Taken::System(cause) => failed(cause),
             taken => failed(io::Error::new(io::ErrorKind::AddrInUse, taken)),
         })?;
-        fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).map_err(failed)?;
+        // Nobody waits for it yet: until here only this user could connect.
+        if access == Access::Everybody {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(0o666)).map_err(failed)?;
+        }
         Ok(Listener { socket, _made: Some((place, lock)) })
     }
 
