@@ -79,6 +79,21 @@ impl Steering {
         all.map(|fd| fd.as_raw_fd())
     }
 
+    /// Closes the descriptors. The words of [`Steering::owner`] stay mapped for good, for threads that
+    /// may still use them.
+    pub fn keep_words(self) {
+        self.members.keep_mapped();
+    }
+
+    /// Whether this process may have members join and leave.
+    ///
+    /// # Errors
+    ///
+    /// As of [`SocketArray::probe`].
+    pub fn probe(&self) -> io::Result<()> {
+        self.sockets.probe()
+    }
+
     /// Makes `socket`, which listens, the one of [`SlowPath::SharedSocket`].
     ///
     /// # Errors

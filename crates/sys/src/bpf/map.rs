@@ -14,15 +14,22 @@ use super::command::{self, Element, MapCreate};
 #[derive(Debug)]
 pub struct WordArray {
     map: OwnedFd,
-    memory: NonNull<AtomicU64>,
+    memory: Memory,
     entries: u32,
     words: usize,
 }
 
+/// The mapping of an array, unmapped on drop.
+#[derive(Debug)]
+struct Memory {
+    first: NonNull<AtomicU64>,
+    len: usize,
+}
+
 // SAFETY: the mapping belongs to the process, not to a thread, and is reached through atomics only.
-unsafe impl Send for WordArray {}
+unsafe impl Send for Memory {}
 // SAFETY: as above.
-unsafe impl Sync for WordArray {}
+unsafe impl Sync for Memory {}
 
 impl WordArray {
     /// `entries` entries of `words` words, all zero.
@@ -50,9 +57,8 @@ impl WordArray {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error().into());
         }
-        let memory =
-            NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(WordArray { map, memory, entries, words })
+        let first = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(WordArray { map, memory: Memory { first, len }, entries, words })
     }
 
     /// The words of an entry; `None` past the end.
@@ -64,7 +70,7 @@ impl WordArray {
         // SAFETY: the mapping has `entries * words` words, page-aligned, as long as `self` lives; what
         // others write meanwhile is what atomics are for.
         Some(unsafe {
-            let first = self.memory.as_ptr().add(index as usize * self.words);
+            let first = self.memory.first.as_ptr().add(index as usize * self.words);
             slice::from_raw_parts(first, self.words)
         })
     }
@@ -77,13 +83,17 @@ impl WordArray {
     pub fn raise(&mut self, lowest: RawFd) -> io::Result<()> {
         super::raise(&mut self.map, lowest)
     }
+
+    /// Closes the descriptor alone: the memory stays mapped for good.
+    pub fn keep_mapped(self) {
+        std::mem::forget(self.memory);
+    }
 }
 
-impl Drop for WordArray {
+impl Drop for Memory {
     fn drop(&mut self) {
-        let len = self.entries as usize * self.words * 8;
-        // SAFETY: the mapping is ours alone, and every slice of it borrows `self`.
-        unsafe { libc::munmap(self.memory.as_ptr().cast(), len) };
+        // SAFETY: the mapping is ours alone, and every slice of it borrows the array.
+        unsafe { libc::munmap(self.first.as_ptr().cast(), self.len) };
     }
 }
 
@@ -133,8 +143,24 @@ impl SocketArray {
 
     /// Whether an entry has a socket.
     pub fn contains(&self, index: u32) -> bool {
+        self.look_up(index).is_ok()
+    }
+
+    /// Whether this process may use the array.
+    ///
+    /// # Errors
+    ///
+    /// EPERM before Linux 5.19, if it has no CAP_BPF and unprivileged BPF is off.
+    pub fn probe(&self) -> io::Result<()> {
+        match self.look_up(0) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    fn look_up(&self, index: u32) -> io::Result<()> {
         let mut cookie = 0_u64;
-        self.element(command::MAP_LOOKUP_ELEM, index, &raw mut cookie as u64, 0).is_ok()
+        self.element(command::MAP_LOOKUP_ELEM, index, &raw mut cookie as u64, 0)
     }
 
     /// Takes the socket out of an entry.
