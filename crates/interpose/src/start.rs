@@ -113,7 +113,7 @@ fn tell() {
     if summary.is_idle() {
         return;
     }
-    let mut text = Text { room: [0; LONGEST], len: 0 };
+    let mut text = Text::new();
     let _ = {
         let own = rustix::process::geteuid().as_raw();
         let users = summary.other_user();
@@ -128,10 +128,7 @@ pub(crate) fn say(line: fmt::Arguments<'_>) {
     let Some(report) = REPORT.get().filter(|report| report.verbose && !confined::is_confined()) else {
         return;
     };
-    let mut text = Text { room: [0; LONGEST], len: 0 };
-    if writeln!(text, "megapipe: {} ({}): {line}", report.name, std::process::id()).is_ok() {
-        report.write(&text);
-    }
+    report.write(&Text::line(format_args!("megapipe: {} ({}): {line}", report.name, std::process::id())));
 }
 
 impl Report {
@@ -160,16 +157,32 @@ fn file_of(fd: std::os::fd::BorrowedFd<'_>) -> Option<(u64, u64)> {
     rustix::fs::fstat(fd).ok().map(|status| (status.st_dev, status.st_ino))
 }
 
-/// Bytes of a summary at most.
+/// Bytes of a summary or a line at most.
 const LONGEST: usize = 2048;
 
-/// Text without memory of its own from the allocator; what does not fit is left out.
+/// Text without memory of its own from the allocator.
 struct Text {
     room: [u8; LONGEST],
     len: usize,
 }
 
 impl Text {
+    fn new() -> Text {
+        Text { room: [0; LONGEST], len: 0 }
+    }
+
+    /// With its line feed. One that is too long, for example with what the kernel's verifier says, lacks its end.
+    fn line(line: fmt::Arguments<'_>) -> Text {
+        const CUT: &str = " [...]";
+        let mut text = Text::new();
+        if write!(text, "{line}").is_err() || text.len == LONGEST {
+            text.len = text.len.min(LONGEST - CUT.len() - 1);
+            let _ = text.write_str(CUT);
+        }
+        let _ = text.write_str("\n");
+        text
+    }
+
     /// In one write, so that summaries of several processes stay whole. Whether it was taken.
     fn write_to(&self, fd: std::os::fd::BorrowedFd<'_>) -> bool {
         rustix::io::write(fd, &self.room[..self.len]).is_ok()
@@ -177,10 +190,32 @@ impl Text {
 }
 
 impl Write for Text {
+    /// Writes as much as there is room for; an error if that is not all.
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = self.room.get_mut(self.len..self.len + text.len()).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.len += text.len();
-        Ok(())
+        let room = &mut self.room[self.len..];
+        let fits = text.len().min(room.len());
+        room[..fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.len += fits;
+        if fits == text.len() { Ok(()) } else { Err(fmt::Error) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_that_is_too_long_lacks_its_end() {
+        for length in [0, 100, LONGEST - 1] {
+            let text = "x".repeat(length);
+            let line = Text::line(format_args!("{text}"));
+            assert_eq!(&line.room[..line.len], format!("{text}\n").as_bytes());
+        }
+        for length in [LONGEST, LONGEST + 1, 3 * LONGEST] {
+            let text = "x".repeat(length);
+            let line = Text::line(format_args!("begins {text}"));
+            let expected = format!("begins {}", &text[..LONGEST - 14]);
+            assert_eq!(&line.room[..line.len], format!("{expected} [...]\n").as_bytes());
+        }
     }
 }
