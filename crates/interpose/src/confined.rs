@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::fork;
 use crate::leaving;
+use crate::local_listen;
 use crate::promoter;
 use crate::real;
 use crate::sets;
@@ -28,6 +29,9 @@ pub(crate) fn before() {
         promoter::stop();
         sets::about_to_fork();
         leaving::leave_all();
+        if local_listen::is_on() {
+            local_listen::confined();
+        }
         start::tell_now();
     });
     CONFINED.store(true, Ordering::Relaxed);

@@ -84,8 +84,10 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
         socket.holders.fork();
         counted.push(socket);
     }
+    let listeners = local_listen::is_on().then(local_listen::hold_still);
     let process = call();
     let errno = real::errno();
+    drop(listeners);
     if process < 0 {
         counted.iter().for_each(|socket| socket.holders.give_up());
         for inner in &mut held {

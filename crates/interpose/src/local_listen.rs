@@ -23,8 +23,8 @@ mod steering;
 mod word;
 
 pub(crate) use listeners::{
-    blocks, changes_user, closing, closing_range, duplicated, forked, hides_option, leave_number, listened,
-    set_option, shut_down, start,
+    blocks, changes_user, closing, closing_range, confined, duplicated, forked, hides_option, hold_still,
+    leave_number, listened, set_option, shut_down, start,
 };
 use steering::Words;
 

@@ -54,6 +54,21 @@ fn threads_of_haproxy_have_queues_and_reload() {
     assert_eq!(listeners(PORT), 3);
 }
 
+#[test]
+fn shards_of_haproxy_are_left_alone() {
+    let Some(lab) = Lab::new("shards_of_haproxy_are_left_alone", &["haproxy"]) else { return };
+    let configuration = HAPROXY.replace("nbthread 2", "nbthread 4").replace(":8080", ":8080 shards 2");
+    let configuration = lab.write("haproxy.cfg", &configuration);
+    let mut server = start(lab.local("haproxy").arg("-db").arg("-f").arg(configuration), PORT);
+    let load = Load::start(address());
+    for _ in 0..20 {
+        get(address());
+    }
+    load.end();
+    assert!(server.ended().is_none());
+    assert_eq!((listeners(PORT), lab.queues(), lab.lines("shared queue: group")), (2, 0, 2));
+}
+
 /// A WSGI application.
 const APPLICATION: &str = "def application(environment, start):
     start('200 OK', [('Content-Type', 'text/plain'), ('Connection', 'close')])

@@ -74,6 +74,15 @@ impl Lab {
         command
     }
 
+    /// Has a program's errors go to a file, for [`Lab::said`].
+    pub(crate) fn errors<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        command.stderr(fs::File::create(self.path("errors")).unwrap())
+    }
+
+    pub(crate) fn said(&self) -> String {
+        fs::read_to_string(self.path("errors")).unwrap()
+    }
+
     /// How many listeners got a queue in some worker, over all processes so far.
     pub(crate) fn queues(&self) -> usize {
         self.lines("has a queue of its own")

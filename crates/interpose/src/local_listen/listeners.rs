@@ -12,10 +12,9 @@ use steering::Slot;
 use super::steering::Steering;
 use super::word::Word;
 use super::{
-    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, set_what,
-    sibling, what, word,
+    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, What, set_what, sibling, what,
+    word,
 };
-use crate::confined;
 use crate::fork;
 use crate::kernel;
 use crate::lock::{Held, Lock};
@@ -25,9 +24,13 @@ use crate::settings::Settings;
 use crate::start as program;
 use crate::threads;
 
+mod descriptors;
 mod options;
+mod process;
 
+pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
 pub(crate) use options::{blocks, hides_option, set_option, shut_down};
+pub(crate) use process::{changes_user, confined, forked, hold_still};
 
 /// A listening socket of the program's, shared by what waits for it.
 struct Listener {
@@ -50,6 +53,8 @@ struct Listener {
     /// Siblings of sets that do not wait for the listener now.
     paused: Vec<(usize, c_int)>,
     waiters: Waiters,
+    /// [`Word::Waits`] was said of it.
+    is_known_to_wait: bool,
 }
 
 /// The epoll sets of this process that waited for a listener.
@@ -141,10 +146,13 @@ pub(crate) fn listened(fd: c_int, backlog: c_int) {
 }
 
 fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
-    if fork::borrows_memory() || confined::is_confined() {
+    if fork::borrows_memory() {
         return;
     }
     let mut listeners = listeners();
+    if !super::is_on() {
+        return;
+    }
     match what(fd) {
         What::Listener(number) => {
             let Some(listener) = &mut listeners[number] else { return };
@@ -166,7 +174,8 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
     };
     let is_set = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1);
     let own_group = own_group.unwrap_or_else(is_set);
-    let steering = steering(fd);
+    let shares_address = own_group && leave_group(&mut *listeners, fd);
+    let steering = if shares_address { None } else { steering(fd) };
     listeners[number] = Some(Listener {
         names: 1,
         fd,
@@ -179,7 +188,26 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
         slots: Vec::new(),
         paused: Vec::new(),
         waiters: Waiters::None,
+        is_known_to_wait: false,
     });
+}
+
+/// Whether the program has other listeners at the address of this one, which it put into one group itself: their group
+/// is left to it.
+fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
+    let Some(address) = sibling::address(fd) else { return false };
+    let mut is_shared = false;
+    for (number, other) in listeners.iter_mut().enumerate() {
+        let other = other.as_mut().filter(|other| other.own_group);
+        if let Some(other) = other.filter(|other| sibling::address(other.fd) == Some(address)) {
+            is_shared = true;
+            other.give_up(number, Word::Group);
+        }
+    }
+    if is_shared {
+        program::say(format_args!("{}", Word::Group.of(fd)));
+    }
+    is_shared
 }
 
 /// Before any fork, so that all workers share it.
@@ -198,11 +226,13 @@ fn steering(fd: c_int) -> Option<Steering> {
 /// A change of a listener in an epoll set, which the kernel has made; `None`: it left the set.
 #[cold]
 pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll_event>) {
-    if confined::is_confined() || fork::borrows_memory() {
+    if fork::borrows_memory() {
         return;
     }
     let mut listeners = listeners();
-    let Some(listener) = &mut listeners[number] else { return };
+    let Some(listener) = listeners[number].as_mut().filter(|listener| listener.steering.is_some()) else {
+        return;
+    };
     let waits = event.filter(|event| event.events & libc::EPOLLIN as u32 != 0);
     let outcome = match waits {
         Some(event) => match set_number(epfd) {
@@ -216,8 +246,15 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
             Ok(())
         }
     };
-    if let Err(word) = outcome {
-        program::say(format_args!("{}", word.of(fd)));
+    match outcome {
+        Ok(()) => {}
+        // It may wait otherwise later.
+        Err(Word::Waits) if listener.is_known_to_wait => {}
+        Err(Word::Waits) => {
+            listener.is_known_to_wait = true;
+            program::say(format_args!("{}", Word::Waits.of(fd)));
+        }
+        Err(word) => listener.give_up(number, word),
     }
 }
 
@@ -248,7 +285,7 @@ impl Listener {
         let blocks = kernel::flags(self.fd) & libc::O_NONBLOCK == 0;
         if blocks || place.event.events & libc::EPOLLONESHOT as u32 != 0 {
             self.release(number, place.set);
-            return if self.steering.is_some() { Err(Word::Waits) } else { Ok(()) };
+            return Err(Word::Waits);
         }
         if let Some(sibling) = member.descriptor() {
             let was_out = OUT_OF_SET[place.set].fetch_and(!(1 << number), Relaxed) & 1 << number != 0;
@@ -259,9 +296,6 @@ impl Listener {
         if let Some(index) = self.paused.iter().position(|(set, _)| *set == place.set) {
             let (_, sibling) = self.paused.swap_remove(index);
             return self.begin(number, place, sibling);
-        }
-        if self.steering.is_none() {
-            return Ok(());
         }
         let is_worker = self.owner != std::process::id() && !self.own_group;
         match self.waiters {
@@ -318,6 +352,8 @@ impl Listener {
     }
 
     fn try_to_begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
+        // What comes to a sibling that listens and cannot join is reset.
+        self.steering.as_ref().and_then(|steering| steering.probe().ok()).ok_or(Word::Bpf)?;
         self.listen(sibling)?;
         // The program is the group's, which the listener enters with its first sibling.
         let (shared, queue) = (promoter::borrow(self.fd), promoter::borrow(sibling));
@@ -386,7 +422,20 @@ impl Listener {
         self.paused.extract_if(.., |(paused, _)| *paused == set).for_each(|(_, sibling)| close(sibling));
     }
 
-    /// It is left as it is from here on.
+    /// It is left as it is from here on, for a reason that will not pass.
+    fn give_up(&mut self, number: usize, word: Word) {
+        if self.steering.is_none() {
+            return;
+        }
+        if word == Word::Group && !self.slots.is_empty() {
+            // The program would send all connections to this one.
+            kernel::set(self.fd, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, &0);
+        }
+        self.release_all(number);
+        program::say(format_args!("{}", word.of(self.fd)));
+    }
+
+    /// The same, without a word.
     fn release_all(&mut self, number: usize) {
         (0..SETS).for_each(|set| self.release(number, set));
         self.reserve.drain(..).for_each(close);
@@ -431,132 +480,4 @@ fn change(epfd: c_int, operation: c_int, fd: c_int, mut event: epoll_event) -> R
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) };
     if status == 0 { Ok(()) } else { Err(Word::Descriptors) }
-}
-
-/// `fd` is about to be closed.
-#[cold]
-fn close_known(fd: c_int) {
-    if fork::borrows_memory() {
-        return;
-    }
-    let mut listeners = listeners();
-    match what(fd) {
-        What::Listener(number) => {
-            set_what(fd, What::Nothing);
-            let Some(listener) = &mut listeners[number] else { return };
-            listener.names -= 1;
-            if listener.names == 0 {
-                listener.release_all(number);
-                listeners[number] = None;
-            } else if listener.fd == fd {
-                let other = (0..DESCRIPTORS as c_int).find(|other| what(*other) == What::Listener(number));
-                listener.fd = other.unwrap_or(-1);
-            }
-        }
-        What::Set(set) => {
-            set_what(fd, What::Nothing);
-            for (number, listener) in listeners.iter_mut().enumerate() {
-                if let Some(listener) = listener {
-                    listener.release(number, set);
-                }
-            }
-            SET_DESCRIPTORS[set].store(0, Relaxed);
-        }
-        What::Unique => drop(set_what(fd, What::Nothing)),
-        What::Nothing | What::Own => {}
-    }
-}
-
-/// `fd` is about to be closed. True: it is the library's own, and the program means something else.
-#[inline]
-pub(crate) fn closing(fd: c_int) -> bool {
-    match what(fd) {
-        What::Nothing => false,
-        What::Own => !fork::borrows_memory(),
-        What::Listener(_) | What::Set(_) | What::Unique => {
-            kept_errno(|| close_known(fd));
-            false
-        }
-    }
-}
-
-/// All from `first` to `last` are about to be closed, but for those that it returns, which are the library's own.
-pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c_int> {
-    (first..=last.min(DESCRIPTORS as c_int - 1)).filter(|fd| closing(*fd))
-}
-
-/// The program puts a file of its own at a number of the library's.
-#[cold]
-pub(crate) fn leave_number(fd: c_int) {
-    if fork::borrows_memory() {
-        return;
-    }
-    for (number, listener) in listeners().iter_mut().enumerate() {
-        if let Some(listener) = listener.as_mut().filter(|listener| listener.uses(number, fd)) {
-            listener.release_all(number);
-            program::say(format_args!("{}", Word::Descriptors.of(listener.fd)));
-        }
-    }
-}
-
-/// `new` is the same open file as `fd`.
-pub(crate) fn duplicated(fd: c_int, new: c_int) {
-    if fd == new || fork::borrows_memory() {
-        return;
-    }
-    let What::Listener(number) = what(fd) else { return };
-    let mut listeners = listeners();
-    let Some(listener) = &mut listeners[number] else { return };
-    if set_what(new, What::Listener(number)) {
-        listener.names += 1;
-    } else {
-        // An accept by that name would find the shared queue only.
-        listener.release_all(number);
-        program::say(format_args!("{}", Word::Descriptors.of(fd)));
-    }
-}
-
-/// The process is about to become another user's, which cannot bind beside sockets of this one.
-#[cold]
-pub(crate) fn changes_user(user: libc::uid_t) {
-    let unchanged = user == libc::uid_t::MAX || rustix::process::geteuid().as_raw() == user;
-    if unchanged || fork::borrows_memory() || confined::is_confined() {
-        return;
-    }
-    let cpus = super::steering::allowed_cpus().len().min(RESERVE);
-    kept_errno(|| {
-        for listener in listeners().iter_mut().flatten() {
-            while listener.steering.is_some() && listener.reserve.len() < cpus {
-                match listener.make_sibling() {
-                    Ok(sibling) => listener.reserve.push(sibling),
-                    Err(word) => {
-                        program::say(format_args!("{}", word.of(listener.fd)));
-                        break;
-                    }
-                }
-            }
-        }
-    });
-}
-
-/// In the child of a fork: siblings are the parent's.
-pub(crate) fn forked() {
-    STATE.lock.reset();
-    WAITED_IN.set(SETS);
-    let mut listeners = listeners();
-    for (number, listener) in listeners.iter_mut().enumerate() {
-        (0..SETS).filter_map(|set| forget(set, number)).for_each(close);
-        if let Some(listener) = listener {
-            listener.slots.clear();
-            listener.paused.drain(..).for_each(|(_, sibling)| close(sibling));
-            listener.reserve.drain(..).for_each(close);
-            listener.waiters = Waiters::None;
-        }
-    }
-    for set in &SET_DESCRIPTORS {
-        let fd = set.swap(0, Relaxed) - 1;
-        if fd >= 0 {
-            set_what(fd, What::Nothing);
-        }
-    }
 }

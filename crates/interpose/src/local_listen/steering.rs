@@ -1,6 +1,7 @@
 //! The steering of one listener, in the hands of all processes that were forked since.
 
 use std::ffi::c_int;
+use std::io;
 use std::os::fd::BorrowedFd;
 
 use steering::{JoinError, Owner, Slot, SlowPath};
@@ -15,7 +16,7 @@ pub(super) struct Steering {
     inner: &'static steering::Steering,
     /// Words of the slots that this process ever had: leaked, as calls of other threads use them without a lock.
     words: Vec<(Slot, &'static Words)>,
-    /// Members of this process have its words, perhaps in the hands of another thread: it stays.
+    /// Members of this process had its words, which another thread may still use.
     is_used: bool,
 }
 
@@ -32,6 +33,15 @@ impl Steering {
             set_what(fd, What::Own);
         }
         Ok(Steering { inner: Box::leak(inner), words: Vec::new(), is_used: false })
+    }
+
+    /// Whether this process may put siblings into the group.
+    ///
+    /// # Errors
+    ///
+    /// EPERM, before Linux 5.19 and without privileges.
+    pub(super) fn probe(&self) -> io::Result<()> {
+        self.inner.probe()
     }
 
     /// Puts a sibling into the group, for one of the CPUs that its thread may run on.
@@ -76,12 +86,13 @@ impl Steering {
 impl Drop for Steering {
     #[allow(unsafe_code)] // takes back what `new` leaked
     fn drop(&mut self) {
-        if !self.is_used {
-            for fd in self.inner.descriptors() {
-                set_what(fd, What::Nothing);
-            }
-            // SAFETY: of the box that `new` leaked; no member has borrowed from it, and `self` goes.
-            drop(unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) });
+        for fd in self.inner.descriptors() {
+            set_what(fd, What::Nothing);
+        }
+        // SAFETY: of the box that `new` leaked, which goes with `self`: words borrow from the mapping alone.
+        let inner = unsafe { Box::from_raw(std::ptr::from_ref(self.inner).cast_mut()) };
+        if self.is_used {
+            inner.keep_words();
         }
     }
 }

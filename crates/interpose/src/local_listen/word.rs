@@ -8,8 +8,10 @@ use super::sibling;
 /// Why a listener has no local queue here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Word {
-    /// The kernel refuses the steering program.
+    /// The kernel refuses the steering program, or its maps to this process.
     Bpf,
+    /// The program has several listeners at its address.
+    Group,
     /// The listener has queues of an earlier process, or too many.
     Places,
     /// Waits that this does not follow.
@@ -18,6 +20,8 @@ pub(super) enum Word {
     Option,
     /// Another user than the listener's cannot bind beside it.
     User,
+    /// The process restricts its own system calls.
+    Confined,
     /// No descriptors, or more listeners or epoll sets than are followed.
     Descriptors,
 }
@@ -37,13 +41,18 @@ impl Word {
 impl fmt::Display for Word {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
-            Word::Bpf => "bpf (the kernel refuses the steering program; it needs CAP_BPF and Linux 5.14)",
+            Word::Bpf => {
+                "bpf (the kernel refuses the steering program; it needs CAP_BPF and Linux 5.14, or 5.19 \
+                 where workers drop their privileges)"
+            }
+            Word::Group => "group (the program has several listeners at this address)",
             Word::Places => {
                 "places (it has the queues of an earlier process, or too many workers on one CPU)"
             }
             Word::Waits => "waits (it blocks, is one-shot, or is waited for by other calls than epoll's)",
             Word::Option => "option (the listener has an option that cannot be copied)",
             Word::User => "user (the process changed its user before it made its queues)",
+            Word::Confined => "confined (the process restricts its system calls by seccomp)",
             Word::Descriptors => "descriptors (too few, or too many listeners or epoll sets)",
         })
     }

@@ -10,14 +10,12 @@ use super::super::{What, set_what, sibling, what};
 use super::{listeners, siblings};
 use crate::kernel;
 use crate::real::{self, kept_errno};
-use crate::start as program;
 
 /// The program has its listener block: an accept from a sibling could not wait for both.
 pub(crate) fn blocks(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
     if let Some(listener) = &mut listeners()[number] {
-        listener.release_all(number);
-        program::say(format_args!("{}", Word::Waits.of(fd)));
+        listener.give_up(number, Word::Waits);
     }
 }
 
@@ -47,8 +45,7 @@ pub(crate) unsafe fn set_option(
             let mut listeners = listeners();
             let Some(listener) = &mut listeners[number] else { return };
             if sibling::is_unique(level, name) {
-                listener.release_all(number);
-                return program::say(format_args!("{}", Word::Option.of(fd)));
+                return listener.give_up(number, Word::Option);
             }
             if (level, name) == (libc::SOL_SOCKET, libc::SO_REUSEPORT) {
                 listener.own_group = kernel::option(fd, level, name) == Some(1);

@@ -1,0 +1,193 @@
+//! Workers whose listener cannot have queues of its own, or cannot keep them.
+
+use crate::support::Lab;
+
+/// Runs a script under `--local-listen`, after what `worker.py` defines.
+fn passes(lab: &Lab, script: &str) {
+    let script = lab.write("script.py", &[include_str!("worker.py"), script].concat());
+    let status = lab.errors(lab.local("python3").arg(script)).status().unwrap();
+    assert!(status.success(), "{status}: {}", lab.said());
+}
+
+#[test]
+fn listeners_of_one_address_are_left_to_the_program() {
+    let name = "listeners_of_one_address_are_left_to_the_program";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    passes(
+        &lab,
+        "first = listen(group=True)
+sets = [wait_for(first), wait_for(first)]
+assert rows() == 3, 'each set has a queue'
+second = listen(group=True)
+assert rows() == 2, 'none has'
+sets += [wait_for(second), wait_for(second)]
+assert rows() == 2
+clients = [socket.create_connection(ADDRESS) for _ in range(64)]
+def accepted(listener):
+    count = 0
+    try:
+        while True:
+            listener.accept()[0].close()
+            count += 1
+    except BlockingIOError:
+        return count
+counts = [accepted(first), accepted(second)]
+assert sum(counts) == 64 and min(counts) > 0, counts
+",
+    );
+    assert_eq!(lab.lines("shared queue: group"), 2);
+}
+
+#[test]
+fn what_fails_for_good_is_tried_once() {
+    let Some(lab) = Lab::new("what_fails_for_good_is_tried_once", &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+def worker():
+    first = wait_for(listener)
+    assert rows() == 2
+    # By the C library itself: nothing is prepared for another user.
+    assert ctypes.CDLL('libc.so.6').setuid(65534) == 0
+    others = [wait_for(listener) for _ in range(5)]
+    assert rows() == 1, 'the first set has none, either'
+    assert is_answered(listener, first) and is_answered(listener, others[0])
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.lines("shared queue: user"), 1);
+}
+
+#[test]
+fn a_listener_that_blocks_may_have_queues_later() {
+    let name = "a_listener_that_blocks_may_have_queues_later";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+def worker():
+    listener.setblocking(True)
+    for _ in range(5):
+        wait_for(listener).close()
+    assert rows() == 1
+assert in_child(worker) == 0
+def waits_by_turns():
+    poll = select.epoll()
+    for _ in range(5):
+        poll.register(listener, select.EPOLLIN | select.EPOLLONESHOT)
+        poll.unregister(listener)
+    assert rows() == 1
+    poll.register(listener, select.EPOLLIN)
+    assert rows() == 2
+    assert is_answered(listener, poll)
+listener.setblocking(False)
+assert in_child(waits_by_turns) == 0
+",
+    );
+    assert_eq!((lab.lines("shared queue: waits"), lab.queues()), (2, 1));
+}
+
+#[test]
+fn a_child_has_nothing_of_what_another_thread_began() {
+    let name = "a_child_has_nothing_of_what_another_thread_began";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+sets = [wait_for(listener), wait_for(listener)]
+ends = threading.Event()
+def come_and_go():
+    while not ends.is_set():
+        wait_for(listener).close()
+threads = [threading.Thread(target=come_and_go) for _ in range(2)]
+[thread.start() for thread in threads]
+def child():
+    # The steering program and its maps; no sockets.
+    sockets = [fd for fd in high() if os.readlink(f'/proc/self/fd/{fd}').startswith('socket:')]
+    assert len(high()) == 4 and not sockets, (high(), sockets)
+    poll = wait_for(listener)
+    assert len(high()) == 5
+try:
+    for turn in range(200):
+        assert in_child(child) == 0, turn
+finally:
+    ends.set()
+    [thread.join() for thread in threads]
+",
+    );
+}
+
+#[test]
+fn numbers_that_the_program_takes_are_its_own() {
+    let Some(lab) = Lab::new("numbers_that_the_program_takes_are_its_own", &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+def take(numbers):
+    for number in numbers:
+        os.dup2(0, number)
+    assert rows() == 1, 'none has a queue'
+    for number in numbers:
+        os.close(number)
+def worker(order):
+    poll = wait_for(listener)
+    assert rows() == 2 and len(high()) == 5
+    take(order(high()))
+    assert not high()
+    assert is_answered(listener, poll)
+assert in_child(lambda: worker(sorted)) == 0
+assert in_child(lambda: worker(lambda numbers: numbers[::-1])) == 0
+assert in_child(lambda: worker(lambda numbers: numbers[:1])) == 0
+",
+    );
+}
+
+#[test]
+fn a_process_that_restricts_itself_makes_no_calls_of_ours() {
+    let name = "a_process_that_restricts_itself_makes_no_calls_of_ours";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+def restricted(then):
+    poll, other = wait_for(listener), wait_for(listener)
+    assert rows() == 3
+    numbers = high()
+    restrict(ctypes.CDLL(None), dict.fromkeys(NUMBERS, KILL))
+    then(poll, other, numbers)
+def goes_on(poll, other, numbers):
+    assert rows() == 1
+    poll.unregister(listener)
+    poll.poll(0)
+    poll.register(listener, select.EPOLLIN)
+    assert is_answered(listener, poll) and is_answered(listener, other)
+    [os.dup2(0, number) for number in numbers]
+    other.close()
+    listener.close()
+def calls(poll, other, numbers):
+    ctypes.CDLL(None).shutdown(listener.fileno(), 0)
+assert in_child(lambda: restricted(goes_on)) == 0
+assert in_child(lambda: restricted(calls)) == -signal.SIGSYS, 'the filter works'
+",
+    );
+    assert_eq!(lab.lines("shared queue: confined"), 2);
+}
+
+#[test]
+fn a_worker_that_may_not_use_maps_makes_no_queue() {
+    // As before Linux 5.19 without CAP_BPF; a queue that listened for a moment would reset its connections.
+    let name = "a_worker_that_may_not_use_maps_makes_no_queue";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    passes(
+        &lab,
+        "listener = listen()
+def worker():
+    restrict(ctypes.CDLL('libc.so.6'), {'bpf': PERMISSION, 'listen': KILL})
+    poll = wait_for(listener)
+    assert rows() == 1
+    assert is_answered(listener, poll)
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.lines("shared queue: bpf"), 1);
+}

@@ -1,0 +1,81 @@
+"""What the scripts of these tests begin with."""
+import ctypes, os, select, signal, socket, struct, sys, threading
+
+signal.alarm(60)
+ADDRESS = ('127.0.0.1', 8080)
+
+
+def listen(group=False):
+    listener = socket.socket()
+    if group:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener.bind(ADDRESS)
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
+
+
+def wait_for(listener):
+    """An epoll set that waits for it."""
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN)
+    return poll
+
+
+def rows():
+    """How many sockets listen at the address."""
+    listening = [row.split()[3] for row in open('/proc/net/tcp') if ':1F90 ' in row]
+    return listening.count('0A')
+
+
+def high():
+    """The library's own descriptors: above three quarters of the limit."""
+    limit = min(os.sysconf('SC_OPEN_MAX'), 4096)
+    return sorted(fd for fd in map(int, os.listdir('/proc/self/fd')) if fd >= limit // 4 * 3)
+
+
+def is_answered(listener, poll):
+    """A client's connection is accepted."""
+    with socket.socket() as client:
+        client.connect(ADDRESS)
+        for _ in range(100):
+            poll.poll(1)
+            try:
+                listener.accept()[0].close()
+                return True
+            except BlockingIOError:
+                pass
+
+
+def in_child(run):
+    """Runs it in a child; how that ended."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            run()
+            os._exit(0)
+        finally:
+            sys.excepthook(*sys.exc_info())
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+# x86_64 and aarch64.
+NUMBERS = {'bpf': (321, 280), 'listen': (50, 201), 'bind': (49, 200), 'shutdown': (48, 210), 'setsockopt': (54, 208)}
+KILL, PERMISSION = 0x80000000, 0x00050001
+
+
+def restrict(libc, actions):
+    """Has the kernel answer system calls by a filter (seccomp(2)), which `libc` is asked for."""
+    machine = ['x86_64', 'aarch64'].index(os.uname().machine)
+    code = [(0x20, 0, 0, 0)]
+    for name, action in actions.items():
+        code += [(0x15, 0, 1, NUMBERS[name][machine]), (0x06, 0, 0, action)]
+    code += [(0x06, 0, 0, 0x7FFF0000)]
+    filter = b''.join(struct.pack('HBBI', *instruction) for instruction in code)
+    place = ctypes.create_string_buffer(filter, len(filter))
+    program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(code), ctypes.addressof(place)))
+    PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+    arguments = [ctypes.c_ulong(value) for value in (SECCOMP_MODE_FILTER, ctypes.addressof(program), 0, 0)]
+    assert libc.prctl(PR_SET_SECCOMP, *arguments) == 0

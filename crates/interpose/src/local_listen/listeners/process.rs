@@ -1,0 +1,69 @@
+//! What happens to the whole process: it changes its user, forks, or restricts its system calls.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::super::word::Word;
+use super::super::{ON, SETS, WAITED_IN, What, set_what};
+use super::{RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, forget, listeners};
+use crate::fork;
+use crate::lock::Held;
+use crate::real::kept_errno;
+
+/// The process is about to become another user's, which cannot bind beside sockets of this one.
+#[cold]
+pub(crate) fn changes_user(user: libc::uid_t) {
+    let unchanged = user == libc::uid_t::MAX || rustix::process::geteuid().as_raw() == user;
+    if unchanged || fork::borrows_memory() {
+        return;
+    }
+    let cpus = super::super::steering::allowed_cpus().len().min(RESERVE);
+    kept_errno(|| {
+        for (number, listener) in listeners().iter_mut().enumerate() {
+            let Some(listener) = listener else { continue };
+            while listener.steering.is_some() && listener.reserve.len() < cpus {
+                match listener.make_sibling() {
+                    Ok(sibling) => listener.reserve.push(sibling),
+                    Err(word) => listener.give_up(number, word),
+                }
+            }
+        }
+    });
+}
+
+/// Keeps other threads from changing anything, while the process forks.
+pub(crate) fn hold_still() -> Held<'static> {
+    STATE.lock.hold()
+}
+
+/// The process is about to restrict its system calls, after which bpf(2) and others may be the end of it.
+pub(crate) fn confined() {
+    let mut listeners = listeners();
+    for (number, place) in listeners.iter_mut().enumerate() {
+        if let Some(mut listener) = place.take() {
+            listener.give_up(number, Word::Confined);
+        }
+    }
+    ON.store(false, Relaxed);
+}
+
+/// In the child of a fork: siblings are the parent's.
+pub(crate) fn forked() {
+    STATE.lock.reset();
+    WAITED_IN.set(SETS);
+    let mut listeners = listeners();
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        (0..SETS).filter_map(|set| forget(set, number)).for_each(close);
+        if let Some(listener) = listener {
+            listener.slots.clear();
+            listener.paused.drain(..).for_each(|(_, sibling)| close(sibling));
+            listener.reserve.drain(..).for_each(close);
+            listener.waiters = Waiters::None;
+        }
+    }
+    for set in &SET_DESCRIPTORS {
+        let fd = set.swap(0, Relaxed) - 1;
+        if fd >= 0 {
+            set_what(fd, What::Nothing);
+        }
+    }
+}
