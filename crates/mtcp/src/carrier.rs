@@ -21,15 +21,22 @@ pub(crate) trait Carrier: Device + Send {
 
     fn waiter(&self) -> Waiter;
 
+    /// Its place among the contexts of a device.
+    fn queue(&mut self) -> Option<&mut group::Queue> {
+        None
+    }
+
     /// Gives the queue back.
-    fn into_queue(self: Box<Self>) -> Option<group::Queue>;
+    fn into_queue(self: Box<Self>) -> Option<group::Queue> {
+        None
+    }
 }
 
 /// How to sleep until packets may have arrived.
 #[derive(Clone)]
 pub(crate) enum Waiter {
-    /// On the descriptor of a queue.
-    Queue(Arc<OwnedFd>, &'static Interrupt),
+    /// On the descriptors of a queue: for packets, and for the other contexts' news.
+    Queue(Arc<[OwnedFd; 2]>, &'static Interrupt),
     /// By the caller's function.
     Caller(CallerDevice),
 }
@@ -37,15 +44,17 @@ pub(crate) enum Waiter {
 impl Waiter {
     /// On a queue, until packets arrive or the interrupt is raised.
     pub(crate) fn on(queue: &group::Queue, interrupt: &'static Interrupt) -> io::Result<Waiter> {
-        Ok(Waiter::Queue(Arc::new(queue.as_fd().try_clone_to_owned()?), interrupt))
+        let fds = [queue.as_fd().try_clone_to_owned()?, queue.signal().try_clone_to_owned()?];
+        Ok(Waiter::Queue(Arc::new(fds), interrupt))
     }
 
     /// Sleeps for this time at most. EINTR: a handler of a signal has run. EAGAIN: the caller's
     /// device does not sleep.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Errno> {
         match self {
-            Waiter::Queue(tun, interrupt) => {
-                if poll([tun.as_fd(), interrupt.as_fd()], timeout)?[1] && interrupt.clear() {
+            Waiter::Queue(fds, interrupt) => {
+                let [tun, group] = &**fds;
+                if poll([tun.as_fd(), group.as_fd(), interrupt.as_fd()], timeout)?[2] && interrupt.clear() {
                     return Err(Errno(libc::EINTR));
                 }
                 Ok(())
@@ -110,21 +119,25 @@ impl Carrier for Queue {
         self.waiter.clone()
     }
 
+    fn queue(&mut self) -> Option<&mut group::Queue> {
+        Some(&mut self.queue)
+    }
+
     fn into_queue(self: Box<Self>) -> Option<group::Queue> {
         Some(self.queue)
     }
 }
 
 /// Which of these are readable, after this time at the latest.
-fn poll(fds: [BorrowedFd<'_>; 2], timeout: Option<Duration>) -> io::Result<[bool; 2]> {
+fn poll<const N: usize>(fds: [BorrowedFd<'_>; N], timeout: Option<Duration>) -> io::Result<[bool; N]> {
     let mut polled = fds.map(|fd| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 });
     let timeout = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: two live pollfds, a live timespec or null, and no signal mask.
-    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), 2, timeout, std::ptr::null()) };
+    // SAFETY: so many live pollfds, a live timespec or null, and no signal mask.
+    let ready = unsafe { libc::ppoll(polled.as_mut_ptr(), N as libc::nfds_t, timeout, std::ptr::null()) };
     if ready < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -223,9 +236,5 @@ impl Carrier for Foreign {
 
     fn waiter(&self) -> Waiter {
         Waiter::Caller(self.device)
-    }
-
-    fn into_queue(self: Box<Self>) -> Option<group::Queue> {
-        None
     }
 }

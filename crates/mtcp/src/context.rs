@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use packet::Batch;
-use packet::group::Queue;
+use packet::group::{Foreign, Queue};
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
@@ -67,7 +67,7 @@ impl<E: Into<Errno>> From<E> for Pause {
 
 impl Context {
     pub(crate) fn new(
-        carrier: Box<dyn Carrier>,
+        mut carrier: Box<dyn Carrier>,
         config: Config,
         conf: &Conf,
         ports: Option<Ports>,
@@ -75,6 +75,9 @@ impl Context {
     ) -> Context {
         let backlog_max = conf.descriptors();
         let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
+        if let Some(queue) = carrier.queue() {
+            queue.join();
+        }
         Context {
             sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),
             files: Files::new(conf.descriptors()),
@@ -102,15 +105,31 @@ impl Context {
         self.last_turn = now;
         self.moved |= self.sockets.deadline().is_some_and(|due| due <= now);
         self.send(now);
-        self.received.clear();
-        self.carrier.receive(&mut self.received)?;
-        if !self.received.is_empty() {
-            self.moved = true;
-            self.sockets.input(now, self.received.frames());
-        }
+        self.receive(now)?;
         self.sockets.advance(now);
         if let Some(idle) = &mut self.idle {
             self.moved |= idle.check(now, self.files.sockets(), &mut self.sockets);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, now: Time) -> Result<(), Errno> {
+        self.received.clear();
+        self.carrier.receive(&mut self.received)?;
+        self.moved |= !self.received.is_empty();
+        let Context { sockets, received, .. } = self;
+        let Some(queue) = self.carrier.queue() else {
+            sockets.input(now, received.frames());
+            return Ok(());
+        };
+        let foreign = &mut Foreign::default();
+        let pass_on = |frame| foreign.count(queue.pass_on(frame, queue.number()));
+        sockets.input_shared(now, received.frames(), pass_on);
+        if queue.may_receive_from_group() {
+            self.moved = true;
+            queue.receive_from_group(received, foreign, |frames, pass_on| {
+                sockets.input_shared(now, frames, pass_on);
+            })?;
         }
         Ok(())
     }
@@ -137,7 +156,9 @@ impl Context {
         let due = [self.sockets.deadline(), idle].into_iter().flatten().min().map(|at| at.since(now));
         let more = self.sockets.host().has_output() || !self.to_send.is_empty();
         let retry = more.then_some(BUSY_WAIT);
-        (self.carrier.waiter(), [limit, due, retry].into_iter().flatten().min())
+        // What is left of the other contexts' packets was announced already.
+        let passed = self.carrier.queue().is_some_and(|queue| queue.has_passed()).then_some(Duration::ZERO);
+        (self.carrier.waiter(), [limit, due, retry, passed].into_iter().flatten().min())
     }
 
     /// How another thread that sleeps for this context is woken.
@@ -230,7 +251,9 @@ impl Context {
                 Err(_) => break,
             }
         }
-        self.carrier.into_queue()
+        let mut queue = self.carrier.into_queue();
+        queue.iter_mut().for_each(Queue::leave);
+        queue
     }
 
     /// Whether a peer has not acknowledged all that was written, or the end of the stream.

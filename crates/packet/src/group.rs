@@ -12,12 +12,12 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-use crate::tun::{OpenError, Tun};
+use crate::tun::{FRAME_MAX, OpenError, Tun};
 use crate::{Batch, Capabilities, Device, Frame, Offload};
 
 /// Packets that a stack may have under way to others; further ones are dropped.
@@ -25,6 +25,9 @@ const PASSED_MAX: usize = 64;
 
 /// Packets that wait for one stack; further ones are dropped.
 const INBOX: usize = 256;
+
+/// Packets of other stacks that are taken in one turn.
+const PASSED_PER_TURN: usize = 64;
 
 /// What a buffer holds at first. It grows once for each larger packet.
 const BUFFER: usize = 2048;
@@ -46,6 +49,8 @@ struct Member {
     free: ArrayQueue<Vec<u8>>,
     /// Readable once there is something in `inbox`, or a queue has lost its reader.
     doorbell: OwnedFd,
+    /// The doorbell was rung since this stack last looked.
+    rung: AtomicBool,
 }
 
 impl Group {
@@ -62,6 +67,7 @@ impl Group {
     }
 
     fn wake(&self, number: usize) {
+        self.members[number].rung.store(true, Ordering::Release);
         // A full counter is readable already, which is all that is wanted.
         let _ = rustix::io::write(&self.members[number].doorbell, &1u64.to_ne_bytes());
     }
@@ -89,6 +95,29 @@ struct Passed {
     sender: usize,
     bytes: Vec<u8>,
     offload: Offload,
+}
+
+/// Packets between a stack and the others of its group.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Foreign {
+    /// Those that it passed on.
+    pub sent: u64,
+    /// Those that others passed on to it.
+    pub received: u64,
+    /// Those that it dropped, since too many were under way.
+    pub dropped: u64,
+}
+
+impl Foreign {
+    /// Counts a packet that the stack does not know. Returns whether it is done with: if not, it is to be answered.
+    pub fn count(&mut self, passed: PassedOn) -> bool {
+        match passed {
+            PassedOn::Yes => self.sent += 1,
+            PassedOn::Dropped => self.dropped += 1,
+            PassedOn::Nobody => return false,
+        }
+        true
+    }
 }
 
 /// What became of a packet that its receiver does not know.
@@ -130,7 +159,8 @@ impl Queue {
                 }
                 let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
                 let reader = AtomicUsize::new(NOBODY);
-                Ok(Member { tun, reader, inbox: ArrayQueue::new(INBOX), free, doorbell })
+                let (inbox, rung) = (ArrayQueue::new(INBOX), AtomicBool::new(false));
+                Ok(Member { tun, reader, inbox, free, doorbell, rung })
             })
             .collect();
         let group = Arc::new(Group { members: members?.into() });
@@ -231,16 +261,51 @@ impl Queue {
         self.signal.as_fd()
     }
 
-    /// Call it when [`signal`](Queue::signal) is readable, before the calls that take what is there.
-    pub fn heed(&mut self) {
+    /// Whether [`receive_from_group`](Queue::receive_from_group) may give something. It makes no
+    /// system call, for stacks that seldom look at the [`signal`](Queue::signal).
+    pub fn may_receive_from_group(&self) -> bool {
+        self.own().rung.load(Ordering::Acquire) || self.has_passed() || self.adopted.contains(&true)
+    }
+
+    /// Takes what there is from the group: some of the packets that other stacks have passed on, and
+    /// a batch of the queues that are read for others.
+    ///
+    /// `input` gets each with a function that hands it on if the stack does not know it; that
+    /// returns false for a packet which is to be answered. Returns whether there may be more.
+    pub fn receive_from_group(
+        &mut self,
+        batch: &mut Batch,
+        foreign: &mut Foreign,
+        mut input: impl for<'a> FnMut(&mut dyn Iterator<Item = Frame<'a>>, &mut dyn FnMut(Frame<'a>) -> bool),
+    ) -> io::Result<bool> {
+        self.heed();
+        for _ in 0..PASSED_PER_TURN {
+            let taken = self.take_passed(|frame, origin| {
+                input(&mut [frame].into_iter(), &mut |frame| foreign.count(self.pass_on(frame, origin)));
+            });
+            if taken.is_none() {
+                break;
+            }
+            foreign.received += 1;
+        }
+        batch.clear();
+        let adopted = self.receive_adopted(batch);
+        input(&mut batch.frames(), &mut |frame| foreign.count(self.pass_on(frame, self.number)));
+        adopted?;
+        Ok(self.has_passed() || batch.room(FRAME_MAX).is_err())
+    }
+
+    /// Silences the doorbell, before what was announced is taken.
+    fn heed(&mut self) {
         let mut count = [0; 8];
         // An empty counter is what is wanted.
         let _ = rustix::io::read(&self.own().doorbell, &mut count);
+        self.own().rung.swap(false, Ordering::AcqRel);
         self.adopt();
     }
 
     /// Receives packets of the queues that are read for others.
-    pub fn receive_adopted(&self, batch: &mut Batch) -> io::Result<usize> {
+    fn receive_adopted(&self, batch: &mut Batch) -> io::Result<usize> {
         let mut received = 0;
         for (member, _) in self.group.members.iter().zip(&self.adopted).filter(|&(_, &reads)| reads) {
             received += member.tun.receive_frames(batch)?;

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::{Batch, Capabilities, Device, Offload, sys, vnet};
 
 /// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
-const FRAME_MAX: usize = 65_535 + 40;
+pub const FRAME_MAX: usize = 65_535 + 40;
 
 /// How long an address may take to become usable.
 const ADDRESS_WAIT: Duration = Duration::from_secs(2);

@@ -409,15 +409,6 @@ impl View<'_> {
     }
 }
 
-/// Packets for other stacks on the same device.
-#[cfg(feature = "tcp")]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Foreign {
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
-    pub(crate) dropped: u64,
-}
-
 /// For the engine of stacks.
 #[cfg(feature = "tcp")]
 impl View<'_> {
@@ -452,7 +443,7 @@ impl View<'_> {
         stats.segments_unowned += unowned;
     }
 
-    pub(crate) fn count_foreign(&mut self, foreign: Foreign) {
+    pub(crate) fn count_foreign(&mut self, foreign: packet::group::Foreign) {
         let stats = &mut self.core.stats;
         stats.foreign_sent += foreign.sent;
         stats.foreign_received += foreign.received;

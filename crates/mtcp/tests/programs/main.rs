@@ -1,6 +1,7 @@
 //! Programs in C for mTCP, built against our headers: over TUN with Linux as their peer, as a user
 //! without privileges, and over packets of their own.
 
+mod contexts;
 mod published;
 mod support;
 

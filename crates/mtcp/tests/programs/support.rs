@@ -1,7 +1,7 @@
 //! Programs built against the library, and what starts and ends them.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,7 @@ impl Place {
 
     pub(crate) fn start(&self, program: &Path, arguments: &[&str]) -> Running {
         let mut command = Command::new(program);
+        command.stdin(Stdio::piped());
         command.args(arguments).env("LD_LIBRARY_PATH", &self.0).env("MEGAPIPE_STACK", NETWORK);
         command.current_dir(&self.0);
         Running(command.stdout(Stdio::piped()).spawn().expect("the program starts"))
@@ -81,6 +82,19 @@ impl Running {
             lines.read_line(&mut line).expect("readable");
             assert!(line.contains("is ready"), "{line:?}");
         }
+    }
+
+    /// Gives it a command, and returns the line with which it answers.
+    pub(crate) fn command(&mut self, line: &str) -> String {
+        writeln!(self.0.stdin.as_mut().expect("piped"), "{line}").expect("it reads commands");
+        // A byte at a time: what follows is for the next command.
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while self.0.stdout.as_mut().expect("piped").read(&mut byte).expect("readable") == 1 && byte != *b"\n"
+        {
+            answer.push(byte[0]);
+        }
+        String::from_utf8(answer).expect("text")
     }
 
     /// Interrupts it as a terminal does. It has to end in good order.

@@ -141,6 +141,18 @@ impl<C: Control> Sockets<C> {
         self.events();
     }
 
+    /// As [`input`](Sockets::input), where several hosts have the same addresses: see
+    /// [`Host::input_shared`].
+    pub fn input_shared<'a>(
+        &mut self,
+        now: Time,
+        frames: impl IntoIterator<Item = Frame<'a>>,
+        pass_on: impl FnMut(Frame<'a>) -> bool,
+    ) {
+        self.host.input_shared(now, frames, pass_on);
+        self.events();
+    }
+
     /// Does what is due at this time.
     pub fn advance(&mut self, now: Time) {
         self.host.advance(now);

@@ -5,27 +5,22 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use packet::group::{PassedOn, Queue};
-use packet::{Batch, Capabilities, Device, Frame};
+use packet::group::{Foreign, Queue};
+use packet::tun::FRAME_MAX;
+use packet::{Batch, Capabilities, Device};
 use tcp::{Config, Host, Listener, Prefix, Reason, Time};
 
 use super::signal::Signal;
 use crate::engine::Engine;
 use crate::engine::sockets::KeepAlive;
-use crate::engine::view::{Foreign, View};
+use crate::engine::view::View;
 
 /// Memory for packets on their way in, and as much for those on their way out: three frames of
 /// the largest size, or a batch of small ones.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// Longest frame: an IP packet's length field has 16 bits, and IPv6 does not count its header.
-const FRAME_MAX: usize = 65_535 + 40;
-
 /// Batches that are sent in a row; windows bound what there is.
 const BATCHES_MAX: usize = 64;
-
-/// Packets of other stacks that are taken in one turn.
-const PASSED_PER_TURN: usize = 64;
 
 /// Longest sleep of a channel that is being dropped, for devices that cannot be watched.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
@@ -309,7 +304,7 @@ impl Port {
         match self.device.queue() {
             None => host.input(now, frames),
             Some(queue) => host.input_shared(now, frames, |frame| {
-                pass_on(queue, frame, queue.number(), &mut received.foreign)
+                received.foreign.count(queue.pass_on(frame, queue.number()))
             }),
         }
     }
@@ -317,28 +312,17 @@ impl Port {
     /// Takes what other stacks have passed on, and packets of queues that they do not read.
     fn receive_from_group(&mut self, now: Time, received: &mut Received) {
         self.group.readable = false;
-        self.received.clear();
         let Some(queue) = self.device.queue() else { return };
-        queue.heed();
-        for _ in 0..PASSED_PER_TURN {
-            let taken = queue.take_passed(|frame, origin| {
-                let foreign = &mut received.foreign;
-                self.host.input_shared(now, [frame], |frame| pass_on(queue, frame, origin, foreign));
-            });
-            if taken.is_none() {
-                break;
-            }
-            received.foreign.received += 1;
-        }
-        self.group.readable = queue.has_passed();
-        let adopted = queue.receive_adopted(&mut self.received);
-        self.group.readable |= self.received.room(FRAME_MAX).is_err();
+        let (host, foreign) = (&mut self.host, &mut received.foreign);
+        let more = queue.receive_from_group(&mut self.received, foreign, |frames, pass_on| {
+            host.input_shared(now, frames, pass_on);
+        });
         received.calls += 1 + self.received.len() as u64;
         received.packets += self.received.len() as u64;
-        if let Err(error) = adopted {
-            self.say(&error);
+        match more {
+            Ok(more) => self.group.readable = more,
+            Err(error) => self.say(&error),
         }
-        self.input(now, received);
     }
 
     /// Closes all connections, and sends until all that was written is acknowledged; what is not
@@ -396,14 +380,4 @@ impl Port {
             tracing::warn!("the device of a stack fails, and packets are lost: {error}");
         }
     }
-}
-
-/// Hands a packet to the next stack of the group. False: to be answered here.
-fn pass_on(queue: &Queue, frame: Frame<'_>, origin: usize, foreign: &mut Foreign) -> bool {
-    match queue.pass_on(frame, origin) {
-        PassedOn::Yes => foreign.sent += 1,
-        PassedOn::Dropped => foreign.dropped += 1,
-        PassedOn::Nobody => return false,
-    }
-    true
 }
