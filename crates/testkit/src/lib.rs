@@ -11,3 +11,4 @@ pub mod netns;
 pub mod process;
 pub mod skip;
 pub mod stack;
+pub mod threads;

@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use megapipe::{
@@ -18,6 +19,7 @@ use crate::driver::{Driver, GLANCE, WATCHDOG};
 use crate::net;
 use crate::process::{self, Fosterling};
 use crate::skip::{Skipped, Verdict};
+use crate::threads::SetAtEnd;
 
 /// Two CPUs that this process may use.
 fn two_cpus() -> Result<[u32; 2], Skipped> {
@@ -267,6 +269,7 @@ pub fn the_death_of_a_thread(fixture: &mut Fixture) -> Verdict {
     let fixture = &*fixture;
     std::thread::scope(|scope| {
         let (socket, over, doomed_over) = (&socket, &over, &doomed_over);
+        let (end, doomed_end) = (SetAtEnd(over), SetAtEnd(doomed_over));
         let survivor = scope.spawn(move || serve(&mut join(fixture, socket, &CpuSet::of(a)), over));
         let doomed = scope.spawn(move || {
             let mut member = join(fixture, socket, &CpuSet::of(b));
@@ -288,7 +291,7 @@ pub fn the_death_of_a_thread(fixture: &mut Fixture) -> Verdict {
         for peer in &mut peers {
             ask(peer).unwrap();
         }
-        doomed_over.store(true, Ordering::Relaxed);
+        drop(doomed_end);
         let dead = doomed.join().unwrap();
         // The connections of the others go on; the dead one's have ended.
         let alive = peers.iter_mut().filter_map(|peer| ask(peer).ok()).count();
@@ -298,7 +301,7 @@ pub fn the_death_of_a_thread(fixture: &mut Fixture) -> Verdict {
         for peer in &mut new {
             ask(peer).expect("new connections are served");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         survivor.join().unwrap();
     });
     Ok(())
@@ -357,10 +360,13 @@ fn lose_a_process(fixture: &Fixture, survivors: &CpuSet, childs: &CpuSet) -> Ver
         assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "the child did not join");
     }
     // The child's program steers by the numbers of its own group.
-    let clients = move || {
+    let over = AtomicBool::new(false);
+    let clients = || {
+        let mut child = child;
         let mut peers: Vec<TcpStream> = Vec::new();
         let cpus = process::cpus();
         for round in 0..400 {
+            assert!(!over.load(Ordering::Relaxed), "the member has failed");
             assert!(process::pin_to(cpus[round % cpus.len()]), "the CPU was there a moment ago");
             if round == 200 {
                 child.kill();
@@ -384,6 +390,7 @@ fn lose_a_process(fixture: &Fixture, survivors: &CpuSet, childs: &CpuSet) -> Ver
     };
     let mut served = 0;
     let (total, alive) = std::thread::scope(|scope| {
+        let _end = SetAtEnd(&over);
         let clients = scope.spawn(clients);
         while !clients.is_finished() {
             if let Some(completion) = member.driver.next_within(Duration::from_millis(5)) {
@@ -454,9 +461,9 @@ pub fn a_channel_that_cannot_accept_is_passed_over(fixture: &mut Fixture) -> Ver
         let over = AtomicBool::new(false);
         let fixture = &*fixture;
         let mut able = join(fixture, &socket, &CpuSet::empty());
-        let ready = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
-            let (over, socket, ready) = (&over, &socket, &ready);
+            let (over, socket, end) = (&over, &socket, SetAtEnd(&over));
+            let (joined, has_joined) = mpsc::channel();
             let unable = scope.spawn(move || {
                 let mut driver = fixture.driver();
                 let all = CpuSet::from_iter(process::cpus());
@@ -467,17 +474,17 @@ pub fn a_channel_that_cannot_accept_is_passed_over(fixture: &mut Fixture) -> Ver
                     driver.next();
                 }
                 assert!(driver.next_within(GLANCE).is_none());
-                ready.wait();
+                joined.send(()).unwrap();
                 serve(&mut Member { driver, listener }, over)
             });
-            ready.wait();
+            has_joined.recv().expect("the other channel joins");
             let mut served = 0;
             let mut peers: Vec<_> = (0..100).map(|_| net::connect_to(address)).collect();
             able.driver.drive_while(
                 || peers.iter_mut().for_each(|peer| ask(peer).expect("somebody serves every connection")),
                 |channel, completion| served += usize::from(answer(channel, completion)),
             );
-            over.store(true, Ordering::Relaxed);
+            drop(end);
             assert_eq!((served, unable.join().unwrap()), (100, 0));
         });
     }
@@ -491,20 +498,21 @@ pub fn a_channel_that_hangs_is_passed_over(fixture: &mut Fixture) -> Verdict {
     let mut hung = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
     let fixture = &*fixture;
     let over = AtomicBool::new(false);
-    let ready = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        let (over, socket, ready) = (&over, &socket, &ready);
+        let (over, socket, end) = (&over, &socket, SetAtEnd(&over));
+        let (joined, has_joined) = mpsc::channel();
+        let (go, may_serve) = mpsc::channel();
         let awake = scope.spawn(move || {
             let mut member = join(fixture, socket, &CpuSet::empty());
             // Nobody is awake: the connections wait for the one that hangs, whose CPUs all are.
-            ready.wait();
-            ready.wait();
+            joined.send(()).unwrap();
+            may_serve.recv().unwrap();
             serve(&mut member, over)
         });
-        ready.wait();
+        has_joined.recv().expect("the other channel joins");
         assert_eq!(hung.count(), 0);
         let mut peers = connect_from(process::cpus()[0], address, 20);
-        ready.wait();
+        go.send(()).expect("the other channel serves");
         // Now the other one waits, but may be descheduled for long, hence the repetitions.
         let mut asked = Vec::new();
         process::until("an answer of the channel that is awake", || {
@@ -528,7 +536,7 @@ pub fn a_channel_that_hangs_is_passed_over(fixture: &mut Fixture) -> Verdict {
             net::bounded(peer);
             peer.read_exact(&mut [0]).expect("no connection is reset");
         }
-        over.store(true, Ordering::Relaxed);
+        drop(end);
         assert_eq!(awake.join().unwrap(), peers.len() + asked.len());
     });
     Ok(())

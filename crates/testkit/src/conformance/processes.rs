@@ -12,6 +12,7 @@ use crate::driver::{Driver, Form, WATCHDOG};
 use crate::net;
 use crate::process;
 use crate::skip::Verdict;
+use crate::threads::SetAtEnd;
 
 pub fn a_forked_child_is_turned_away(fixture: &mut Fixture) -> Verdict {
     let config = fixture.config();
@@ -211,6 +212,7 @@ pub fn a_signal_interrupts_a_wait(fixture: &mut Fixture) -> Verdict {
         };
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let end = SetAtEnd(&over);
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     // SAFETY: the thread lives until this scope ends.
@@ -219,12 +221,13 @@ pub fn a_signal_interrupts_a_wait(fixture: &mut Fixture) -> Verdict {
                 }
             });
             let result = driver.dispatch(Some(WATCHDOG));
-            over.store(true, Ordering::Relaxed);
+            drop(end);
             assert!(matches!(result, Err(DispatchError::Interrupted)), "{result:?}");
         });
         // Nothing is lost; and the loop goes on, however often it is interrupted.
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _end = SetAtEnd(&over);
             scope.spawn(|| {
                 for round in 0.. {
                     // SAFETY: the thread lives until this scope ends.

@@ -10,6 +10,7 @@ use crate::conformance::Fixture;
 use crate::driver::{Driver, WATCHDOG};
 use crate::net;
 use crate::skip::Verdict;
+use crate::threads::SetAtEnd;
 
 fn expect_wake(driver: &mut Driver) {
     let completion = driver.next();
@@ -93,6 +94,7 @@ pub fn wakes_and_io_do_not_starve_each_other(fixture: &mut Fixture) -> Verdict {
     let (mut wakes, mut bytes) = (0, 0);
     std::thread::scope(|scope| {
         let over = &over;
+        let _end = SetAtEnd(over);
         scope.spawn(move || {
             while !over.load(Ordering::Relaxed) {
                 waker.wake();
@@ -113,7 +115,6 @@ pub fn wakes_and_io_do_not_starve_each_other(fixture: &mut Fixture) -> Verdict {
                 _ => {}
             }
         }
-        over.store(true, Ordering::Relaxed);
     });
     assert!(wakes >= 100 && bytes >= 100, "{wakes} wakes, {bytes} bytes");
     Ok(())
