@@ -119,7 +119,7 @@ impl<C: Control> Stack<C> {
                 hot.set(flag::FORCE);
             }
         } else if duplicate && !cold.sent.is_empty() {
-            cold.duplicates += 1;
+            cold.duplicates = cold.duplicates.saturating_add(1);
             let enough = cold.duplicates == DUPLICATES && !planted(Bug::NoFastRetransmit);
             if enough && cold.recovery.is_none() {
                 lost = cold.lose_first(mss);

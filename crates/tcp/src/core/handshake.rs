@@ -2,6 +2,7 @@
 
 use super::flow::{Hot, NO_COLD, flag};
 use super::index::Kind;
+use super::input::may_challenge;
 use super::listen::{Syn, peer_mss, timestamp};
 use super::seq::Seq;
 use super::state::{State, Step};
@@ -176,7 +177,7 @@ impl<C: Control> Stack<C> {
             if offset == 0 {
                 self.forget_syn(slot);
             } else if offset < self.first_window() && !asked {
-                self.reply(tuple, challenge);
+                self.challenge_early(now, slot, challenge);
             }
             return self.refuse(Reason::Handshake);
         }
@@ -184,9 +185,9 @@ impl<C: Control> Stack<C> {
             match head.seq == irs {
                 // Nothing was sent that a challenge could refer to.
                 _ if asked => {}
-                true => self.send_syn_ack(now, slot),
+                true => self.repeat_syn_ack(now, slot),
                 // RFC 5961, 4.2.
-                false => self.reply(tuple, challenge),
+                false => self.challenge_early(now, slot, challenge),
             }
             return self.refuse(Reason::Handshake);
         }
@@ -200,7 +201,7 @@ impl<C: Control> Stack<C> {
         let old_stamp = head.timestamps.is_some_and(|stamps| is_older(stamps, ts_recent));
         let offset = head.seq - (irs + 1);
         if offset >= self.first_window() || with_timestamps && old_stamp {
-            self.reply(tuple, challenge);
+            self.challenge_early(now, slot, challenge);
             return self.refuse(Reason::Window);
         }
         // A full accept queue, or no room for a flow: the ACK is dropped and the SYN-ACK repeated,
@@ -210,7 +211,7 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Backlog);
         }
         let Some(flow) = self.promote(now, slot) else { return self.refuse(Reason::Backlog) };
-        if retries == 0 {
+        if retries == 0 && !self.syns[slot].ambiguous {
             self.measured(flow, now.since(self.syns[slot].sent_at).as_micros() as u64);
         }
         self.forget_syn(slot);
@@ -221,6 +222,16 @@ impl<C: Control> Stack<C> {
         self.incoming.push(listener);
         keep.acknowledged(flow, iss + 1);
         self.on_flow(now, flow, segment, head, keep)
+    }
+
+    /// Answers what may be forged, with the limit that a flow has.
+    fn challenge_early(&mut self, now: Time, slot: u32, challenge: Head) {
+        let most = self.challenges_now();
+        let syn = &mut self.syns[slot];
+        if may_challenge(&mut syn.challenges, now, most) {
+            let tuple = syn.tuple;
+            self.reply(tuple, challenge);
+        }
     }
 
     /// Makes a flow of a half-open connection.

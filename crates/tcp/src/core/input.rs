@@ -311,19 +311,16 @@ impl<C: Control> Stack<C> {
     /// Has an ACK sent that says where this endpoint is. Limited, unless the segment carries data:
     /// two endpoints that disagree would answer each other for ever, but not with data.
     pub(crate) fn challenge(&mut self, now: Time, slot: u32, has_data: bool) {
-        let spread = self.secret.random() % CHALLENGES_SPREAD;
-        let second = ((now.micros() / 1_000_000) as u8) << 4;
+        let most = self.challenges_now();
         let hot = &mut self.flows[slot];
-        if hot.challenges & 0xf0 != second {
-            hot.challenges = second;
+        if has_data || planted(Bug::ChallengeStorm) || may_challenge(&mut hot.challenges, now, most) {
+            hot.set(flag::ACK_NOW);
         }
-        if !has_data && !planted(Bug::ChallengeStorm) {
-            if u64::from(hot.challenges & 15) >= CHALLENGES + spread {
-                return;
-            }
-            hot.challenges += 1;
-        }
-        hot.set(flag::ACK_NOW);
+    }
+
+    /// How many there may be in this second.
+    pub(crate) fn challenges_now(&mut self) -> u64 {
+        CHALLENGES + self.secret.random() % CHALLENGES_SPREAD
     }
 
     /// The FIN bit (RFC 9293, 3.10.7.4, eighth).
@@ -372,6 +369,18 @@ impl<C: Control> Stack<C> {
         self.happen(slot, Ready::END);
         self.happen(slot, Ready::READABLE);
     }
+}
+
+/// Counts a challenge, if there may be another one: `challenges` has the current second (upper four
+/// bits) and those of it.
+pub(crate) fn may_challenge(challenges: &mut u8, now: Time, most: u64) -> bool {
+    let second = ((now.micros() / 1_000_000) as u8) << 4;
+    if *challenges & 0xf0 != second {
+        *challenges = second;
+    }
+    let may = u64::from(*challenges & 15) < most;
+    *challenges += u8::from(may);
+    may
 }
 
 /// The RST that answers a segment (RFC 9293, 3.10.7.1).

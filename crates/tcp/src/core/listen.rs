@@ -70,6 +70,10 @@ pub(crate) struct Syn {
     /// `flag::TIMESTAMPS` and `flag::SACK`.
     pub(crate) flags: u16,
     pub(crate) retries: u8,
+    /// The peer's SYN came twice: which of our answers arrived is not known.
+    pub(crate) ambiguous: bool,
+    /// As in a flow.
+    pub(crate) challenges: u8,
     /// The program has not answered yet.
     pub(crate) asked: bool,
 }
@@ -139,6 +143,8 @@ impl<C: Control> Stack<C> {
             scale: head.scale.filter(|_| self.offers.scale),
             flags,
             retries: 0,
+            ambiguous: false,
+            challenges: 0,
             asked: ask,
         };
         let Some(slot) = self.syns.insert(syn) else { return self.refuse(Reason::Backlog) };
@@ -163,9 +169,19 @@ impl<C: Control> Stack<C> {
         let wait = self.profile.rto_initial * (1 << syn.retries.min(6));
         let tick = now.after(wait.min(self.profile.rto_max)).tick_after();
         let owner = self.syn_owner(slot);
-        // An earlier node stays from the question to the program, or from a SYN that came twice.
+        // An earlier node stays from the question to the program.
         self.wheel.cancel(owner);
         self.wheel.schedule(owner, tick);
+        self.reply(tuple, head);
+    }
+
+    /// Answers a SYN that came again. It is repeated when it would have been, or a peer could keep the
+    /// place for ever.
+    pub(crate) fn repeat_syn_ack(&mut self, now: Time, slot: u32) {
+        let head = self.syn_ack(now, slot);
+        let syn = &mut self.syns[slot];
+        syn.ambiguous = true;
+        let tuple = syn.tuple;
         self.reply(tuple, head);
     }
 

@@ -168,7 +168,7 @@ impl<C: Control> Stack<C> {
 /// What is in the network. Without SACK, each duplicate acknowledgement says that a segment has
 /// left it (RFC 5681, 3.2, steps 3 and 4).
 fn emulated_flight(hot: &Hot, cold: &Cold) -> u32 {
-    let left = if hot.has(flag::SACK) { 0 } else { cold.duplicates * u32::from(hot.mss) };
+    let left = if hot.has(flag::SACK) { 0 } else { cold.duplicates.saturating_mul(hot.mss.into()) };
     cold.in_flight().saturating_sub(left)
 }
 
