@@ -104,7 +104,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             flows: 4096,
-            active: 1024,
+            active: 4096,
             half_open: 1024,
             time_wait: 4096,
             listeners: 64,

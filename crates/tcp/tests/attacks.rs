@@ -6,14 +6,100 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use common::trace::{PEER_PORT, Trace, ms};
-use common::{Net, PLAIN, PORT, config};
+use common::{Net, PLAIN, PORT, address, config};
 use packet::{Checksum, Frame, Offload};
-use tcp::{Config, Listener, Read, Reason};
+use tcp::{Config, Flow, Listener, Read, Reason};
+
+/// A connection that a peer has opened from this port.
+fn open(trace: &mut Trace, listener: Listener, port: u16) -> Flow {
+    trace.peer_port = port;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 win 65535");
+    trace.host.accept(listener).expect("a connection")
+}
 
 fn many(change: impl FnOnce(&mut Config)) -> (Trace, Listener) {
     let mut trace = Trace::new(change);
     let listener = trace.listen();
     (trace, listener)
+}
+
+/// Bytes behind a gap that is never filled stay for as long as their connection: they must not take
+/// the last page, or no other connection receives anything.
+#[test]
+fn bytes_behind_gaps_leave_pages() {
+    let (mut trace, listener) = many(|config| config.limits.receive_pages = 64);
+    let honest = open(&mut trace, listener, 1);
+    for port in 2..42 {
+        open(&mut trace, listener, port);
+        // One byte of each page.
+        for at in (5_000..55_000).step_by(4096) {
+            trace.send(&format!(". {at}:{}(1) ack 1", at + 1));
+        }
+        trace.take();
+    }
+    assert!(trace.host.free_pages().0 >= 16, "{:?}", trace.host.free_pages());
+    trace.peer_port = 1;
+    trace.send("P. 1:5001(5000) ack 1");
+    trace.take();
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, honest, &mut [0; 6000]), Ok(Read::Bytes(5000)));
+}
+
+/// Nor the last block for what is outstanding, or no other connection sends anything. A FIN behind a
+/// gap takes one, too.
+#[test]
+fn bytes_behind_gaps_leave_blocks() {
+    for attack in [". 5:6(1) ack 1", "F. 5:5(0) ack 1"] {
+        let (mut trace, listener) = many(|config| config.limits.active = 8);
+        let honest = open(&mut trace, listener, 1);
+        for port in 2..42 {
+            open(&mut trace, listener, port);
+            trace.send(attack);
+            trace.take();
+        }
+        let now = trace.now;
+        assert_eq!(trace.host.write(now, honest, &[7; 100]), Ok(100));
+        let sent = trace.take();
+        assert_eq!(sent.len(), 1, "{attack}: {sent:?}");
+        assert!(sent[0].starts_with("P. 1:101(100)"), "{attack}: {sent:?}");
+    }
+}
+
+/// Peers that acknowledge nothing keep connections that the program has closed. Where these take all
+/// places, the oldest gives way to one that is wanted.
+#[test]
+fn closed_connections_give_way() {
+    let (mut trace, listener) = many(|config| config.limits.flows = 8);
+    for port in 1..=8 {
+        let flow = open(&mut trace, listener, port);
+        let now = trace.now;
+        trace.host.write(now, flow, &[7; 100]).expect("room");
+        // The last one is still the program's.
+        if port < 8 {
+            trace.host.close(now, flow);
+        }
+        trace.take();
+    }
+    trace.peer_port = 9;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.expect(&["S. 0:0(0) ack 1 <mss 1000>"]);
+    // The place is free when this is done; the peer acknowledges again with its first bytes.
+    trace.send(". 1:1(0) ack 1 win 65535");
+    trace.expect(&["R. 102:102(0) ack 1"]);
+    trace.send("P. 1:6(5) ack 1 win 65535");
+    let flow = trace.host.accept(listener).expect("a connection");
+    let now = trace.now;
+    assert_eq!(trace.host.read(now, flow, &mut [0; 10]), Ok(Read::Bytes(5)));
+    trace.take();
+    // A program that connects gets a place at once.
+    let remote = SocketAddr::new(address(1, false), 80);
+    for _ in 0..6 {
+        trace.host.connect(now, None, None, remote).expect("the place of a closed one");
+    }
+    assert!(trace.host.connect(now, None, None, remote).is_err(), "none is left but the program's");
+    assert_eq!(trace.host.live_flows().count(), 8);
 }
 
 /// Acknowledgements that repeat are counted (RFC 5681, 3.2), and their number has no end.

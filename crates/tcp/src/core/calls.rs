@@ -40,6 +40,8 @@ pub enum ConnectError {
 
 /// Ports that are tried for a new connection before there seems to be none.
 const PORT_TRIES: u64 = 64;
+/// Connections that are looked at for one that the program has closed.
+const ORPHAN_TRIES: u32 = 64;
 /// The dynamic ports (RFC 6335, 6; RFC 6056, 3.2).
 const PORT_FIRST: u64 = 49_152;
 const PORTS: u64 = 16_384;
@@ -267,6 +269,20 @@ impl<C: Control> Stack<C> {
             }
         }
         None
+    }
+
+    /// Resets a connection that the program has closed, if there is one among the next few. The hand
+    /// goes round, so the oldest are hit first.
+    pub(crate) fn evict_orphan(&mut self) {
+        let bound = self.flows.bound() as u32;
+        for _ in 0..bound.min(ORPHAN_TRIES) {
+            let slot = self.orphan_hand % bound;
+            self.orphan_hand = slot + 1;
+            let is_orphan = |hot: &Hot| hot.has(flag::ORPHAN) && hot.state != State::Closed;
+            if self.flows.is_taken(slot) && is_orphan(&self.flows[slot]) {
+                return self.reset(slot, None);
+            }
+        }
     }
 
     /// The next flow that is over and has no handle, freed: its bytes can go.

@@ -207,7 +207,11 @@ impl<C: Control> Stack<C> {
         // A full accept queue, or no room for a flow: the ACK is dropped and the SYN-ACK repeated,
         // so that the connection is there once there is room.
         let full = self.listeners[listener].accepted.len() >= self.listeners[listener].backlog;
-        if full || self.flows.is_full() {
+        if full {
+            return self.refuse(Reason::Backlog);
+        }
+        if self.flows.is_full() {
+            self.evict_orphan();
             return self.refuse(Reason::Backlog);
         }
         let Some(flow) = self.promote(now, slot) else { return self.refuse(Reason::Backlog) };

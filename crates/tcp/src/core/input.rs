@@ -331,7 +331,7 @@ impl<C: Control> Stack<C> {
             if at.after(hot.rcv_nxt) {
                 if at.upto(hot.rcv_edge)
                     && !planted(Bug::FinForgotten)
-                    && let Some(cold) = self.warm(slot)
+                    && let Some(cold) = self.warm_to_hold(slot)
                 {
                     self.colds[cold].fin_at = Some(at);
                 }

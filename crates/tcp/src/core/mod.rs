@@ -97,8 +97,9 @@ pub(crate) trait Keep {
     /// Loads what later calls for this flow need: nothing waits for it, so that loads of different
     /// flows overlap.
     fn touch(&self, slot: u32);
-    /// Whether these bytes can be kept.
-    fn has_room(&mut self, slot: u32, span: Span) -> bool;
+    /// Whether these bytes can be kept. Those behind a gap stay for as long as the peer likes, and
+    /// leave a quarter of all room to others.
+    fn has_room(&mut self, slot: u32, span: Span, behind_gap: bool) -> bool;
     /// What becomes of the payload of segment `index` of the burst.
     fn verdict(&mut self, index: usize, verdict: Verdict);
     /// The engine forgets out-of-order bytes; the store must, too. Nothing is needed from `end` on,
@@ -171,6 +172,8 @@ pub(crate) struct Stack<C> {
     /// Where the search for the oldest half-open connection and TIME_WAIT goes on.
     syn_hand: u32,
     wait_hand: u32,
+    /// Likewise for connections that the program has closed.
+    orphan_hand: u32,
     pub(crate) refused: [u64; REASONS],
 }
 
@@ -206,6 +209,7 @@ impl<C: Control> Stack<C> {
             replies: VecDeque::with_capacity(REPLIES),
             syn_hand: 0,
             wait_hand: 0,
+            orphan_hand: 0,
             refused: [0; REASONS],
         }
     }
@@ -267,6 +271,16 @@ impl<C: Control> Stack<C> {
             cold.rack.wnd_mult = 1;
         }
         Some(self.flows[slot].cold)
+    }
+
+    /// The same, for what a peer can leave there for as long as it likes: it leaves a quarter of the
+    /// blocks to flows that send.
+    fn warm_to_hold(&mut self, slot: u32) -> Option<u32> {
+        let all = self.colds.bound();
+        if self.flows[slot].cold == NO_COLD && self.colds.len() + all.div_ceil(4) >= all {
+            return None;
+        }
+        self.warm(slot)
     }
 
     /// Returns the block once nothing is outstanding.

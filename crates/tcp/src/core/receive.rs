@@ -51,7 +51,7 @@ impl<C: Control> Stack<C> {
         let in_order = fresh.start == hot.rcv_nxt;
         let skip = if planted(Bug::OverlapTrimmedAtTheEnd) { 0 } else { fresh.start - arrived.start };
         let verdict = Verdict::Take { slot, at: fresh.start, skip, len: fresh.len() };
-        if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh) {
+        if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh, false) {
             hot.rcv_nxt = fresh.end;
             self.schedule_ack(slot, segment);
             self.happen(slot, Ready::READABLE);
@@ -87,7 +87,7 @@ impl<C: Control> Stack<C> {
         let hot = &self.flows[slot];
         let start = hot.rcv_nxt;
         let early = Span::new(start, (start + len).min(hot.rcv_edge));
-        if !keep.has_room(slot, early) || !self.hold(slot, early, keep) {
+        if !keep.has_room(slot, early, true) || !self.hold(slot, early, keep) {
             return self.refuse(Reason::Memory);
         }
         Verdict::Take { slot, at: start, skip: 0, len: early.len() }
@@ -109,7 +109,8 @@ impl<C: Control> Stack<C> {
     /// are pruned first, highest first, since the peer must keep them until they are
     /// acknowledged (RFC 2018, 8).
     fn make_room(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
-        while !keep.has_room(slot, fresh) {
+        let behind_gap = fresh.start != self.flows[slot].rcv_nxt;
+        while !keep.has_room(slot, fresh, behind_gap) {
             let hot = &self.flows[slot];
             if hot.cold == NO_COLD {
                 return false;
@@ -152,7 +153,7 @@ impl<C: Control> Stack<C> {
     //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
     /// Remembers an out-of-order range. Returns false if there is no place to.
     fn hold(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
-        let Some(cold) = self.warm(slot) else { return false };
+        let Some(cold) = self.warm_to_hold(slot) else { return false };
         let cold = &mut self.colds[cold];
         cold.recency = cold.recency.wrapping_add(1);
         let mut merged = Held { span: fresh, recency: cold.recency };
@@ -196,7 +197,7 @@ impl<C: Control> Stack<C> {
         if span.is_empty() || !hot.has(flag::SACK) || !hot.state.is_synchronized() {
             return;
         }
-        if let Some(cold) = self.warm(slot) {
+        if let Some(cold) = self.warm_to_hold(slot) {
             self.colds[cold].duplicate = Some(span);
         }
     }

@@ -113,6 +113,10 @@ impl<C: Control> Host<C> {
             return Err(ConnectError::Remote);
         }
         let local = SocketAddr::new(address, port.unwrap_or(0));
+        if self.stack.flows.is_full() {
+            self.stack.evict_orphan();
+            self.tidy();
+        }
         let slot = self.stack.connect(now, local, remote)?;
         Ok(self.stack.handle(slot))
     }

@@ -321,8 +321,10 @@ impl<P: FnMut(usize) -> bool> Keep for Keeper<'_, P> {
         black_box(self.store.streams.get(slot as usize).map(|streams| streams.received));
     }
 
-    fn has_room(&mut self, slot: u32, span: Span) -> bool {
-        self.store.received.has_room(&self.store.streams[slot as usize].received, span)
+    fn has_room(&mut self, slot: u32, span: Span, behind_gap: bool) -> bool {
+        let received = &self.store.received;
+        let spare = if behind_gap { received.count() / 4 } else { 0 };
+        received.has_room(&self.store.streams[slot as usize].received, span, spare)
     }
 
     fn verdict(&mut self, index: usize, verdict: Verdict) {

@@ -52,10 +52,15 @@ impl Pages {
         (self.free.len() as u32).saturating_mul(PAGE)
     }
 
-    /// Whether all bytes of a span could be written.
-    pub(crate) fn has_room(&self, stream: &Stream, span: Span) -> bool {
+    /// Pages, free or not.
+    pub(crate) fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether all bytes of a span could be written, and so many pages be left.
+    pub(crate) fn has_room(&self, stream: &Stream, span: Span, spare: usize) -> bool {
         let pages = (page_of(span.end + (PAGE - 1)) - page_of(span.start)) / PAGE;
-        if pages as usize <= self.free.len() {
+        if pages as usize + spare <= self.free.len() {
             return true;
         }
         let mut missing = pages as usize;
@@ -67,7 +72,7 @@ impl Pages {
             }
             at = self.nodes[at as usize].next;
         }
-        missing <= self.free.len()
+        missing == 0 || missing + spare <= self.free.len()
     }
 
     /// Writes bytes at a position, over what is there. Returns how many it had pages for.
@@ -247,7 +252,7 @@ mod tests {
                     _ => {
                         let bytes = vec![byte; len];
                         let span = Span::new(Seq(origin) + at, Seq(origin) + at + len as u32);
-                        let fits = pages.has_room(&stream, span);
+                        let fits = pages.has_room(&stream, span, 0);
                         let done = pages.write(&mut stream, span.start, &bytes);
                         prop_assert_eq!(fits, done == len);
                         model.extend((at..at + done as u32).map(|place| (place, byte)));
