@@ -23,7 +23,7 @@ use support::library;
 mod support;
 
 /// A program that takes longer hangs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 /// Programs that run at a time.
 const AT_ONCE: usize = 2;
 

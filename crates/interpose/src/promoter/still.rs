@@ -8,8 +8,11 @@ use std::time::{Duration, Instant};
 use super::{INSIDE, PROMOTER, Promoter};
 use crate::signals::Quiet;
 
-/// How long a thread that talks to the monitor does so at most, but where it waits for a core.
-const HELD_FOR: Duration = Duration::from_millis(50);
+/// How long a thread that talks to the monitor is waited for. It takes no time itself, but may wait for a core; one that
+/// a debugger has stopped is given up, and the child promotes nothing.
+const HELD_FOR: Duration = Duration::from_secs(10);
+/// Between two attempts: real-time threads that never sleep keep such a thread from its core.
+const PAUSE: Duration = Duration::from_micros(50);
 
 thread_local! {
     /// What [`hold_still`] holds.
@@ -20,7 +23,7 @@ thread_local! {
 type Still = ManuallyDrop<(MutexGuard<'static, Option<Promoter>>, Quiet)>;
 
 /// Before a fork: keeps other threads from talking to the monitor, of which the child would have half, until
-/// [`move_on`]. One that does is waited for, if that is not for long.
+/// [`move_on`]. One that does is waited for: the child would never get the promoter that it has.
 pub(crate) fn hold_still() {
     let began = Instant::now();
     // A signal handler may fork in the middle of it.
@@ -30,11 +33,35 @@ pub(crate) fn hold_still() {
             return STILL.set(Some(ManuallyDrop::new((promoter, quiet))));
         }
         drop(quiet);
-        std::thread::yield_now();
+        std::thread::sleep(PAUSE);
     }
 }
 
 /// After the fork, in both processes.
 pub(crate) fn move_on() {
     drop(STILL.take().map(ManuallyDrop::into_inner));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::promoter::with;
+
+    #[test]
+    fn a_thread_that_waits_for_a_core_is_waited_for() {
+        let (begins, has_begun) = std::sync::mpsc::channel();
+        let slow = std::thread::spawn(move || {
+            let hold = || {
+                with(|_| {
+                    begins.send(()).expect("the test waits");
+                    std::thread::sleep(Duration::from_millis(300));
+                })
+            };
+            while hold().is_none() {}
+        });
+        has_begun.recv().expect("the thread begins");
+        hold_still();
+        assert!(STILL.take().map(ManuallyDrop::into_inner).is_some());
+        slow.join().expect("it only sleeps");
+    }
 }

@@ -27,7 +27,8 @@ static void answers_and_closes(int fd)
 static void warm_with_other(int fd)
 {
     char bytes[PING] = "ping";
-    for (int calm = 0, round = 0; calm < 4 && round < (eager() ? ROUNDS_EAGER : ROUNDS_PLAIN); round++) {
+    long end = milliseconds() + PATIENCE_MS;
+    for (int calm = 0, round = 0; calm < 4 && (eager() ? milliseconds() < end : round < ROUNDS_PLAIN); round++) {
         uint64_t before = came_by_tcp(fd);
         send_all(fd, bytes, PING);
         take_all(fd, bytes, PING);
