@@ -211,13 +211,15 @@ impl Load {
             std::thread::spawn(move || {
                 pin_to(cpu);
                 let (mut answered, mut errors) = (0, Vec::new());
-                while !ends.load(Ordering::Relaxed) {
+                loop {
                     match ask(address).and_then(answer) {
                         Ok(_) => answered += 1,
                         Err(error) => errors.push(error.to_string()),
                     }
+                    if ends.load(Ordering::Relaxed) {
+                        return (answered, errors);
+                    }
                 }
-                (answered, errors)
             })
         };
         let clients = testkit::process::cpus().into_iter().take(4).map(client).collect();
