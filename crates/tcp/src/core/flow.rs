@@ -163,6 +163,11 @@ impl Hot {
         self.snd_nxt - self.snd_una
     }
 
+    /// Whether nothing is outstanding, to be sent or held.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.cold == NO_COLD && self.snd_una == self.snd_limit()
+    }
+
     /// The end of the bytes that the program can read.
     pub(crate) fn readable_end(&self) -> Seq {
         if self.has(flag::FIN_RECEIVED) { self.rcv_nxt - 1 } else { self.rcv_nxt }

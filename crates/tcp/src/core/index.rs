@@ -23,15 +23,13 @@ struct Slot {
 pub(crate) struct Index {
     slots: Vec<Slot>,
     mask: u32,
-    /// Changes to the table: a result found earlier holds while this is the same.
-    pub(crate) changes: u64,
 }
 
 impl Index {
     /// For so many entries.
     pub(crate) fn new(entries: usize) -> Index {
         let size = (entries.max(8) * 2).next_power_of_two().min(1 << 30);
-        Index { slots: vec![Slot::default(); size], mask: size as u32 - 1, changes: 0 }
+        Index { slots: vec![Slot::default(); size], mask: size as u32 - 1 }
     }
 
     /// What nearly always is the only entry of this hash: the first one with its tag.
@@ -61,7 +59,6 @@ impl Index {
             at = (at + 1) & self.mask;
         }
         self.slots[at as usize] = Slot { tag: tag | kind as u32, id };
-        self.changes += 1;
     }
 
     /// Removes an entry, and moves later ones of its run back, so that no grave stays.
@@ -78,7 +75,6 @@ impl Index {
             }
             hole = (hole + 1) & self.mask;
         }
-        self.changes += 1;
         let mut at = hole;
         loop {
             at = (at + 1) & self.mask;

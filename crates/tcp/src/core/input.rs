@@ -37,15 +37,15 @@ impl<C: Control> Stack<C> {
     /// Takes segments. In stages, so that cache misses of different flows overlap: a stage does so
     /// little that the processor is at work on many segments of it at once.
     pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
-        let mut hashes = ArrayVec::<u64, BURST>::new();
-        for segment in burst {
-            if segment.tuple != self.last.0 {
-                self.last = (segment.tuple, self.secret.hash(&segment.tuple));
-            }
-            hashes.push(self.last.1);
-        }
         let mut likely = ArrayVec::<Option<(Kind, u32)>, BURST>::new();
-        likely.extend(hashes.iter().map(|&hash| self.index.likely(hash)));
+        for (at, segment) in burst.iter().enumerate() {
+            // Of neighbours many are of one connection, and so are bursts that follow each other.
+            likely.push(match at.checked_sub(1) {
+                Some(before) if burst[before].tuple == segment.tuple => likely[before],
+                None if self.is_of(Kind::Flow, self.last, &segment.tuple) => Some((Kind::Flow, self.last)),
+                _ => self.index.likely(self.secret.hash(&segment.tuple)),
+            });
+        }
         if burst.len() > 1 {
             for &(kind, slot) in likely.iter().flatten() {
                 if kind == Kind::Flow {
@@ -54,13 +54,11 @@ impl<C: Control> Stack<C> {
                 }
             }
         }
-        let changes = self.index.changes;
-        for (at, (segment, &hash)) in burst.iter().zip(&hashes).enumerate() {
-            // Unless a segment before it in the burst has opened or closed a connection.
-            let known = likely[at].filter(|_| self.index.changes == changes);
-            let record = match known {
-                Some((kind, slot)) if self.is_of(kind, slot, &segment.tuple) => known,
-                _ => self.find(hash, &segment.tuple),
+        for (at, (segment, &likely)) in burst.iter().zip(&likely).enumerate() {
+            // A segment before it in the burst may have opened or closed a connection.
+            let record = match likely {
+                Some((kind, slot)) if self.is_of(kind, slot, &segment.tuple) => likely,
+                _ => self.find(self.secret.hash(&segment.tuple), &segment.tuple),
             };
             let verdict = self.segment(now, at, segment, record, keep);
             keep.verdict(at, verdict);
@@ -74,11 +72,15 @@ impl<C: Control> Stack<C> {
         black_box((self.happened.contains(slot), self.ready.contains(slot)));
     }
 
+    /// Whether this is the record of a tuple, as the index has it.
     fn is_of(&self, kind: Kind, slot: u32, tuple: &Tuple) -> bool {
         match kind {
-            Kind::Flow => self.flows[slot].tuple == *tuple,
-            Kind::Syn => self.syns[slot].tuple == *tuple,
-            Kind::Wait => self.wait_tuple(slot) == *tuple,
+            Kind::Flow => {
+                let hot = self.flows.get(slot);
+                hot.is_some_and(|hot| hot.tuple == *tuple && hot.state != State::Closed)
+            }
+            Kind::Syn => self.syns.is_taken(slot) && self.syns[slot].tuple == *tuple,
+            Kind::Wait => self.waits.is_taken(slot) && self.wait_tuple(slot) == *tuple,
         }
     }
 
@@ -94,6 +96,12 @@ impl<C: Control> Stack<C> {
         record: Option<(Kind, u32)>,
         keep: &mut impl Keep,
     ) -> Verdict {
+        if let Some((Kind::Flow, slot)) = record {
+            self.last = slot;
+            if let Some(verdict) = self.on_predicted(now, slot, segment, keep) {
+                return verdict;
+            }
+        }
         let Some(head) = &Head::parse(segment.header) else { return self.refuse(Reason::Malformed) };
         match record {
             Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),

@@ -6,7 +6,7 @@
 //! | question | file |
 //! |---|---|
 //! | which record does a segment belong to? | `index`, `tuple`, `table` |
-//! | what does it change? | `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
+//! | what does it change? | `predicted`, if it is what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
 //! | what was lost? | `rack`, `sent` |
 //! | what may be sent? | `transmit`, `output` |
 //! | when next? | `timers`, `wheel` |
@@ -24,6 +24,7 @@ pub(crate) mod input;
 pub(crate) mod listen;
 pub(crate) mod output;
 pub(crate) mod planted;
+pub(crate) mod predicted;
 pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod receive;
@@ -151,8 +152,8 @@ pub(crate) struct Stack<C> {
     control: C,
     secret: Secret,
     index: Index,
-    /// The tuple of the last segment and its hash: of neighbours many are of one connection.
-    last: (Tuple, u64),
+    /// The flow of the last segment: the next one often is of the same.
+    last: u32,
     pub(crate) flows: Table<Hot>,
     pub(crate) colds: Table<Cold>,
     syns: Table<Syn>,
@@ -192,7 +193,7 @@ impl<C: Control> Stack<C> {
             mtu: config.capabilities.mtu.clamp(usize::from(MTU_MIN_V4), 65_535) as u16,
             gso,
             control,
-            last: (Tuple::default(), secret.hash(&Tuple::default())),
+            last: 0,
             secret,
             index: Index::new(entries),
             flows: Table::new(limits.flows),

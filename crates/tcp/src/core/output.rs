@@ -31,24 +31,29 @@ impl<C: Control> Stack<C> {
             if !self.flows.is_taken(slot) {
                 continue;
             }
-            if self.emit_one(now, slot, room, emit).is_err() {
-                self.ready.push_first(slot);
-                return true;
+            match self.emit_one(now, slot, room, emit) {
+                // It owed no more than that: there is nothing to arm.
+                Ok(Plan::Ack)
+                    if self.flows[slot].is_quiet() && self.flows[slot].state == State::Established => {}
+                Ok(_) => self.settle(now, slot),
+                Err(Full) => {
+                    self.ready.push_first(slot);
+                    return true;
+                }
             }
-            self.settle(now, slot);
         }
         false
     }
 
-    fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<(), Full> {
+    fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<Plan, Full> {
         let plan = self.plan(slot);
-        let hot = self.flows[slot];
+        let hot = &self.flows[slot];
         let (window, edge) = self.offered_window(slot, room);
         let mut head = Head { ack: hot.rcv_nxt, flags: Flags::ACK, window, ..Head::default() };
         head.seq = hot.snd_nxt;
         let mut data = Span::new(hot.snd_nxt, hot.snd_nxt);
         match plan {
-            Plan::Nothing | Plan::Starved => return Ok(()),
+            Plan::Nothing | Plan::Starved => return Ok(plan),
             Plan::Syn => self.syn_head(slot, &mut head),
             Plan::Again(span) | Plan::New(span) => {
                 head.seq = span.start;
@@ -86,7 +91,7 @@ impl<C: Control> Stack<C> {
         let size = if data.len() > size { size as u16 } else { 0 };
         emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size })?;
         self.sent(now, slot, plan, edge);
-        Ok(())
+        Ok(plan)
     }
 
     /// What our next SYN offers.

@@ -208,7 +208,7 @@ impl<C: Control> Stack<C> {
     //# default value if not specified) (SHLD-19).
     /// An acknowledgement for data in order: at once for every second full segment (RFC 9293,
     /// SHLD-19) and at the start of a connection, else a little later.
-    fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
+    pub(super) fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
         let path = self.path_mss(&segment.tuple);
         let hot = &mut self.flows[slot];
         let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
@@ -280,14 +280,16 @@ impl<C: Control> Stack<C> {
         if !matches!(hot.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
+        // After a closed window at once; else when the peer has used half of what it was offered.
         let before = hot.rcv_edge.past(hot.rcv_nxt);
+        if before >= (self.limits.receive_buffer / 2).max(u32::from(hot.mss)) {
+            return;
+        }
         let step = (2 * u32::from(hot.mss)).min(self.limits.receive_buffer.min(room / 4) / 2);
         let (_, edge) = self.offered_window(slot, room);
         let hot = &mut self.flows[slot];
         let gained = edge.past(hot.rcv_edge);
-        // After a closed window at once; else when the peer has used half of what it was offered.
-        let small = before < self.limits.receive_buffer / 2;
-        if gained > 0 && gained >= step && (small || before < u32::from(hot.mss)) {
+        if gained > 0 && gained >= step {
             hot.set(flag::ACK_NOW);
             self.settle(now, slot);
         }

@@ -69,6 +69,11 @@ impl<T> Table<T> {
         self.generations[slot as usize]
     }
 
+    /// The record of a slot, also of one that is free; none if it was never taken.
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.items.get(slot as usize)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.items.len() - self.free.len()
     }

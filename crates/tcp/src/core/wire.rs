@@ -74,14 +74,9 @@ impl Head {
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
             ..Head::default()
         };
-        // The forms that nearly all segments have (RFC 7323, appendix A).
-        match options {
-            [] => Some(head),
-            &[NOP, NOP, TIMESTAMPS, 10, ref rest @ ..] if rest.len() == 8 => {
-                let timestamps = Some(Timestamps { value: word(rest), echo: word(&rest[4..]) });
-                Some(Head { timestamps, ..head })
-            }
-            options => Some(head.with_options(options)),
+        match plain_options(options) {
+            Some(timestamps) => Some(Head { timestamps, ..head }),
+            None => Some(head.with_options(options)),
         }
     }
 
@@ -207,6 +202,43 @@ impl Head {
             }
         }
         Some(len)
+    }
+}
+
+/// What is read of a header as nearly all segments have it: an ACK, pushed or not, without unusual options.
+pub(crate) struct Plain {
+    pub(crate) seq: Seq,
+    pub(crate) ack: Seq,
+    pub(crate) window: u16,
+    pub(crate) timestamps: Option<Timestamps>,
+}
+
+impl Plain {
+    /// `None` if it is anything else.
+    #[inline]
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Plain> {
+        let (fixed, options) = bytes.split_first_chunk::<20>()?;
+        if Flags(fixed[13] | Flags::PSH.0) != Flags::ACK.with(Flags::PSH) {
+            return None;
+        }
+        Some(Plain {
+            seq: Seq(word(&fixed[4..])),
+            ack: Seq(word(&fixed[8..])),
+            window: u16::from_be_bytes([fixed[14], fixed[15]]),
+            timestamps: plain_options(options)?,
+        })
+    }
+}
+
+/// The options that nearly all segments have: none, or timestamps in the form of RFC 7323, appendix A.
+#[inline]
+fn plain_options(options: &[u8]) -> Option<Option<Timestamps>> {
+    match options {
+        [] => Some(None),
+        &[NOP, NOP, TIMESTAMPS, 10, ref rest @ ..] if rest.len() == 8 => {
+            Some(Some(Timestamps { value: word(rest), echo: word(&rest[4..]) }))
+        }
+        _ => None,
     }
 }
 

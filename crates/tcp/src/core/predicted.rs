@@ -1,0 +1,63 @@
+//! The segment that everybody expects: the next bytes of a peer to which nothing is owed but their
+//! acknowledgement ("header prediction": V. Jacobson, 4BSD TCP header prediction, 1990).
+//!
+//! A short way to what `input` does with it, and nothing that `input` does not do. Whatever is unusual
+//! goes there.
+
+use super::flow::flag;
+use super::handshake::is_older;
+use super::seq::Span;
+use super::state::State;
+use super::wire::Plain;
+use super::{Keep, Segment, Stack, Verdict};
+use crate::control::Control;
+use crate::event::Ready;
+use crate::time::Time;
+
+/// With one of these a flow takes the long way.
+const UNUSUAL: u16 = flag::ORPHAN | flag::KEEP_ALIVE | flag::PROBE;
+
+impl<C: Control> Stack<C> {
+    /// Takes a segment that is expected; `None` if it is not, and nothing is changed.
+    #[inline]
+    pub(super) fn on_predicted(
+        &mut self,
+        now: Time,
+        slot: u32,
+        segment: &Segment<'_>,
+        keep: &mut impl Keep,
+    ) -> Option<Verdict> {
+        let head = Plain::parse(segment.header)?;
+        let hot = &mut self.flows[slot];
+        let quiet = hot.state == State::Established && hot.flags & UNUSUAL == 0 && hot.is_quiet();
+        let fresh = Span::new(head.seq, head.seq + segment.len);
+        let next = head.seq == hot.rcv_nxt && head.ack == hot.snd_una && segment.len > 0;
+        if !quiet || !next || fresh.end.after(hot.rcv_edge) || hot.snd_wl1.after(head.seq) {
+            return None;
+        }
+        let ts_recent = match hot.has(flag::TIMESTAMPS) {
+            true => head.timestamps.filter(|&stamps| !is_older(stamps, hot.ts_recent))?.value,
+            false => 0,
+        };
+        if !keep.has_room(slot, fresh) {
+            return None;
+        }
+        if hot.rcv_acked == head.seq {
+            // RFC 7323, 4.3 (2).
+            hot.ts_recent = ts_recent;
+        }
+        hot.probes = 0;
+        hot.offered(u32::from(head.window) << hot.snd_scale());
+        hot.snd_wl1 = head.seq;
+        hot.rcv_nxt = fresh.end;
+        self.schedule_ack(slot, segment);
+        self.happen(slot, Ready::READABLE);
+        let hot = &self.flows[slot];
+        if hot.has(flag::ACK_NOW) {
+            self.ready.push(slot);
+        } else if !hot.ack_at.is_set() {
+            self.settle(now, slot);
+        }
+        Some(Verdict::Take { slot, at: fresh.start, skip: 0, len: fresh.len() })
+    }
+}
