@@ -22,6 +22,13 @@ impl Sum {
         Sum(fold32(self.0) + fold32(sum))
     }
 
+    /// Adds words of a packet, as numbers.
+    #[must_use]
+    #[inline]
+    pub fn with_words<const WORDS: usize>(self, words: [u32; WORDS]) -> Sum {
+        Sum(fold32(self.0) + words.iter().map(|word| u64::from(word.to_be())).sum::<u64>())
+    }
+
     /// The sum, folded to 16 bits, not complemented: what a partial checksum field holds.
     #[inline]
     pub fn folded(self) -> u16 {
@@ -52,8 +59,7 @@ fn fold32(sum: u64) -> u64 {
 #[inline]
 pub fn pseudo_header(source: &[u8], destination: &[u8], protocol: u8, len: usize) -> Sum {
     // Protocol and length are 16-bit words of their own, and so is their sum.
-    let tail = (len as u32 + u32::from(protocol)).to_be_bytes();
-    Sum::default().with(source).with(destination).with(&tail)
+    Sum::default().with(source).with(destination).with_words([len as u32 + u32::from(protocol)])
 }
 
 #[cfg(test)]
@@ -78,6 +84,12 @@ mod tests {
             let cut = cut.min(bytes.len()) & !1;
             let ours = Sum::default().with(&bytes[..cut]).with(&bytes[cut..]).finish();
             prop_assert_eq!(ours, by_definition(&bytes));
+        }
+
+        #[test]
+        fn words_are_bytes(words: [u32; 5]) {
+            let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_be_bytes()).collect();
+            prop_assert_eq!(Sum::default().with_words(words).finish(), by_definition(&bytes));
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! | question | file |
 //! |---|---|
-//! | which record does a segment belong to? | `index`, `tuple`, `table` |
+//! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
 //! | what does it change? | `predicted`, if it is what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
 //! | what was lost? | `rack`, `sent` |
 //! | what may be sent? | `transmit`, `output` |
@@ -14,6 +14,7 @@
 //! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
+pub(crate) mod address;
 pub(crate) mod calls;
 pub(crate) mod few;
 pub(crate) mod flow;

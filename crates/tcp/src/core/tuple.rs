@@ -1,13 +1,14 @@
 //! The two addresses and ports of a flow.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
-/// Addresses and ports of both endpoints. IPv4 addresses are kept as IPv4-mapped ones
-/// (RFC 4291, 2.5.5.2), so that one index serves both.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+use super::address::Address;
+
+/// Addresses and ports of both endpoints.
+#[derive(Clone, Copy)]
 pub(crate) struct Tuple {
-    local: [u8; 16],
-    remote: [u8; 16],
+    local: Address,
+    remote: Address,
     local_port: u16,
     remote_port: u16,
 }
@@ -15,32 +16,33 @@ pub(crate) struct Tuple {
 impl Tuple {
     /// From here to there.
     pub(crate) fn new(local: SocketAddr, remote: SocketAddr) -> Tuple {
-        Tuple::between((local.ip(), local.port()), (remote.ip(), remote.port()))
+        Tuple::between((local.ip().into(), local.port()), (remote.ip().into(), remote.port()))
     }
 
     /// The same, of parts.
-    pub(crate) fn between(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Tuple {
-        Tuple { local: octets(local.0), remote: octets(remote.0), local_port: local.1, remote_port: remote.1 }
+    #[inline]
+    pub(crate) fn between(local: (Address, u16), remote: (Address, u16)) -> Tuple {
+        Tuple { local: local.0, remote: remote.0, local_port: local.1, remote_port: remote.1 }
     }
 
     /// This endpoint.
     pub(crate) fn local(&self) -> SocketAddr {
-        SocketAddr::new(address(self.local), self.local_port)
+        SocketAddr::new(self.local.into(), self.local_port)
     }
 
     /// The peer.
     pub(crate) fn remote(&self) -> SocketAddr {
-        SocketAddr::new(address(self.remote), self.remote_port)
+        SocketAddr::new(self.remote.into(), self.remote_port)
     }
 
     /// Whether the packets are IPv6.
     pub(crate) fn is_v6(&self) -> bool {
-        self.local[..12] != MAPPED
+        !self.local.is_v4()
     }
 
     /// Addresses of this endpoint and of the peer.
-    pub(crate) fn addresses(&self) -> (IpAddr, IpAddr) {
-        (address(self.local), address(self.remote))
+    pub(crate) fn addresses(&self) -> (Address, Address) {
+        (self.local, self.remote)
     }
 
     /// Ports of this endpoint and of the peer.
@@ -50,39 +52,31 @@ impl Tuple {
 
     /// The same of an IPv4 flow, without what all of them have in common.
     pub(crate) fn bytes_v4(&self) -> Option<[u8; 12]> {
-        (!self.is_v6()).then(|| {
-            let mut bytes = [0; 12];
-            bytes[..4].copy_from_slice(&self.local[12..]);
-            bytes[4..8].copy_from_slice(&self.remote[12..]);
-            bytes[8..10].copy_from_slice(&self.local_port.to_be_bytes());
-            bytes[10..].copy_from_slice(&self.remote_port.to_be_bytes());
-            bytes
-        })
+        let (local, remote) = (self.local.v4()?, self.remote.v4()?);
+        let mut bytes = [0; 12];
+        bytes[..4].copy_from_slice(&local.to_be_bytes());
+        bytes[4..8].copy_from_slice(&remote.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.local_port.to_be_bytes());
+        bytes[10..].copy_from_slice(&self.remote_port.to_be_bytes());
+        Some(bytes)
     }
 
     pub(crate) fn bytes(&self) -> [u8; 36] {
         let mut bytes = [0; 36];
-        bytes[..16].copy_from_slice(&self.local);
-        bytes[16..32].copy_from_slice(&self.remote);
+        bytes[..16].copy_from_slice(&self.local.octets());
+        bytes[16..32].copy_from_slice(&self.remote.octets());
         bytes[32..34].copy_from_slice(&self.local_port.to_be_bytes());
         bytes[34..].copy_from_slice(&self.remote_port.to_be_bytes());
         bytes
     }
 }
 
-const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
+impl PartialEq for Tuple {
+    #[inline]
+    fn eq(&self, other: &Tuple) -> bool {
+        let ports = (self.local_port == other.local_port) & (self.remote_port == other.remote_port);
+        ports & (self.remote == other.remote) & (self.local == other.local)
     }
-}
-
-fn address(octets: [u8; 16]) -> IpAddr {
-    let [.., a, b, c, d] = octets;
-    // As Ipv6Addr::to_canonical, which compares byte by byte.
-    if octets[..12] == MAPPED { Ipv4Addr::new(a, b, c, d).into() } else { Ipv6Addr::from(octets).into() }
 }
 
 impl std::fmt::Debug for Tuple {

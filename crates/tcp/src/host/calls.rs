@@ -3,8 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use super::Host;
+use super::{Host, is_for_the_wire};
 use crate::control::Control;
+use crate::core::address::Address;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
 use crate::core::flow::{NO_COLD, flag};
 use crate::core::listen::Pattern;
@@ -109,7 +110,8 @@ impl<C: Control> Host<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.1
         //# A TCP implementation MUST reject as an error a local OPEN call for an invalid remote IP address
         //# (e.g., a broadcast or multicast address) (MUST-46).
-        if !super::ip::is_unicast(remote.ip()) || remote.port() == 0 {
+        let unicast = is_for_the_wire(remote.ip()) && Address::from(remote.ip()).is_unicast();
+        if !unicast || remote.port() == 0 {
             return Err(ConnectError::Remote);
         }
         let local = SocketAddr::new(address, port.unwrap_or(0));

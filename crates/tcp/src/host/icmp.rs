@@ -1,11 +1,10 @@
 //! ICMP: echoes are answered, errors are passed on, and what the host does not speak is refused
 //! (RFC 1122, 3.2.2; RFC 4443).
 
-use std::net::{IpAddr, SocketAddr};
-
 use packet::{Batch, Frame, Offload, Protocol, Sum};
 
 use super::ip::{self, Packet};
+use crate::core::address::Address;
 use crate::core::icmp::Trouble;
 use crate::core::seq::Seq;
 use crate::core::tuple::Tuple;
@@ -51,7 +50,7 @@ impl Answers {
     /// Takes an ICMP message. Returns an error about a segment of ours.
     pub(crate) fn input(&mut self, packet: &Packet<'_>) -> Result<Option<Quoted>, Reason> {
         let v6 = packet.protocol == Protocol::ICMPV6;
-        if v6 != packet.source.is_ipv6() {
+        if v6 == packet.source.is_v4() {
             return Err(Reason::Protocol);
         }
         let sum = if v6 { ip::transport_sum(packet) } else { Sum::default().with(packet.payload) };
@@ -93,7 +92,7 @@ impl Answers {
             return;
         }
         self.errors += 1;
-        let v6 = packet.source.is_ipv6();
+        let v6 = !packet.source.is_v4();
         let (kind, code) = match (v6, refusal) {
             (false, Refusal::Port) => (3, 3),
             (false, Refusal::Protocol) => (3, 2),
@@ -113,16 +112,16 @@ impl Answers {
     }
 
     /// Queues an ICMP message of this length, if there is room.
-    fn send(&mut self, from: IpAddr, to: IpAddr, len: usize, fill: impl FnOnce(&mut [u8])) {
+    fn send(&mut self, from: Address, to: Address, len: usize, fill: impl FnOnce(&mut [u8])) {
         let header = ip::header_len(from);
         let Ok(room) = self.pending.room(header + len) else { return };
         self.identification = self.identification.wrapping_add(1);
-        let protocol = if from.is_ipv4() { Protocol::ICMP } else { Protocol::ICMPV6 };
+        let protocol = if from.is_v4() { Protocol::ICMP } else { Protocol::ICMPV6 };
         ip::write(room, from, to, protocol, len, self.identification, self.hops);
         let message = &mut room[header..];
         fill(message);
         message[2..4].fill(0);
-        let sum = if from.is_ipv4() { Sum::default() } else { ip::pseudo(from, to, protocol, len) };
+        let sum = if from.is_v4() { Sum::default() } else { ip::pseudo(from, to, protocol, len) };
         let sum = sum.with(message).finish();
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         self.pending.commit(header + len, Offload::default());
@@ -169,24 +168,21 @@ fn quoted(bytes: &[u8]) -> Option<(Tuple, Seq)> {
         return None;
     }
     let tcp = bytes.get(transport..transport + 8)?;
-    let address = |at: usize| -> Option<IpAddr> {
-        if v6 {
-            let octets: [u8; 16] = bytes.get(at..at + 16)?.try_into().ok()?;
-            Some(IpAddr::from(octets))
-        } else {
-            let octets: [u8; 4] = bytes.get(at..at + 4)?.try_into().ok()?;
-            Some(IpAddr::from(octets))
-        }
+    let address = |at: usize| -> Option<Address> {
+        Some(match v6 {
+            true => Address::of_v6(bytes.get(at..at + 16)?.try_into().ok()?),
+            false => Address::of_v4(bytes.get(at..at + 4)?.try_into().ok()?),
+        })
     };
     let (source, destination) = if v6 { (address(8)?, address(24)?) } else { (address(12)?, address(16)?) };
     let port = |at: usize| u16::from_be_bytes([tcp[at], tcp[at + 1]]);
-    let tuple = Tuple::new(SocketAddr::new(source, port(0)), SocketAddr::new(destination, port(2)));
+    let tuple = Tuple::between((source, port(0)), (destination, port(2)));
     Some((tuple, Seq(u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]))))
 }
 
 /// Whether an error may be sent about a packet (RFC 1122, 3.2.2).
 pub(crate) fn may_be_refused(packet: &Packet<'_>) -> bool {
-    ip::is_unicast(packet.source) && ip::is_unicast(packet.destination)
+    packet.source.is_unicast() && packet.destination.is_unicast()
 }
 
 /// Moves answers to the batch that is sent.

@@ -1,16 +1,15 @@
 //! IPv4 and IPv6 headers, read and written.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
 use packet::{Checksum, Frame, Protocol, Sum};
 
+use crate::core::address::Address;
 use crate::event::Reason;
 
 /// A received packet, its header checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Packet<'a> {
-    pub(crate) source: IpAddr,
-    pub(crate) destination: IpAddr,
+    pub(crate) source: Address,
+    pub(crate) destination: Address,
     pub(crate) protocol: Protocol,
     /// The whole packet, without what a link layer padded.
     pub(crate) bytes: &'a [u8],
@@ -48,8 +47,7 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
         return Err(Reason::Fragment);
     }
-    let address =
-        |at: usize| IpAddr::V4(Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]));
+    let address = |at: usize| Address::of_v4([header[at], header[at + 1], header[at + 2], header[at + 3]]);
     Ok(Packet {
         source: address(12),
         destination: address(16),
@@ -80,34 +78,17 @@ fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
             44 => return Err(Reason::Fragment),
             _ => {
                 let payload = bytes.get(at..).ok_or(Reason::Malformed)?;
-                let address = |at: usize| {
-                    let octets: [u8; 16] = std::array::from_fn(|i| header[at + i]);
-                    IpAddr::V6(Ipv6Addr::from(octets))
-                };
-                return Ok(Packet {
-                    source: address(8),
-                    destination: address(24),
-                    protocol: Protocol(protocol),
-                    bytes,
-                    payload,
-                });
+                let address = |at: usize| Address::of_v6(std::array::from_fn(|i| header[at + i]));
+                let (source, destination) = (address(8), address(24));
+                if source.is_v4() || destination.is_v4() {
+                    // RFC 4291, 2.5: mapped addresses are not for the wire.
+                    return Err(Reason::Address);
+                }
+                return Ok(Packet { source, destination, protocol: Protocol(protocol), bytes, payload });
             }
         }
     }
     Err(Reason::Malformed)
-}
-
-/// Whether an address can be that of one host on a network (RFC 9293, MUST-46, MUST-57 and
-/// MUST-63; RFC 1122, 3.2.1.3; RFC 4291, 2.5: mapped addresses are not for the wire).
-pub(crate) fn is_unicast(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => {
-            !v4.is_multicast() && !v4.is_broadcast() && !v4.is_unspecified() && !v4.is_loopback()
-        }
-        IpAddr::V6(v6) => {
-            !v6.is_multicast() && !v6.is_unspecified() && !v6.is_loopback() && v6.to_ipv4_mapped().is_none()
-        }
-    }
 }
 
 /// The checksum of a transport header and its payload, pseudo-header included.
@@ -122,55 +103,58 @@ pub(crate) fn checksum_is_valid(packet: &Packet<'_>, state: Checksum) -> bool {
     }
 }
 
-pub(crate) fn pseudo(source: IpAddr, destination: IpAddr, protocol: Protocol, len: usize) -> Sum {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            packet::pseudo_header(&source.octets(), &destination.octets(), protocol.0, len)
-        }
-        (source, destination) => {
-            let octets = |address: IpAddr| match address {
-                IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-                IpAddr::V6(v6) => v6.octets(),
-            };
-            packet::pseudo_header(&octets(source), &octets(destination), protocol.0, len)
-        }
+/// The sum of the pseudo-header.
+#[inline]
+pub(crate) fn pseudo(source: Address, destination: Address, protocol: Protocol, len: usize) -> Sum {
+    // Protocol and length are 16-bit words of their own, and so is their sum.
+    let tail = len as u32 + u32::from(protocol.0);
+    match (source.v4(), destination.v4()) {
+        (Some(source), Some(destination)) => Sum::default().with_words([source, destination, tail]),
+        _ => Sum::default().with(&source.octets()).with(&destination.octets()).with_words([tail]),
     }
 }
 
 /// Length of the header that [`write`] writes.
-pub(crate) fn header_len(source: IpAddr) -> usize {
-    if source.is_ipv4() { 20 } else { 40 }
+pub(crate) fn header_len(source: Address) -> usize {
+    if source.is_v4() { 20 } else { 40 }
 }
 
 /// Writes an IP header in front of `len` bytes. Never fragmented (RFC 1191, 2).
+#[inline]
 pub(crate) fn write(
     out: &mut [u8],
-    source: IpAddr,
-    destination: IpAddr,
+    source: Address,
+    destination: Address,
     protocol: Protocol,
     len: usize,
     identification: u16,
     hops: u8,
 ) {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let total = ((20 + len) as u16).to_be_bytes();
-            let id = identification.to_be_bytes();
-            let mut header = [0; 20];
-            header[..10]
-                .copy_from_slice(&[0x45, 0, total[0], total[1], id[0], id[1], 0x40, 0, hops, protocol.0]);
-            header[12..16].copy_from_slice(&source.octets());
-            header[16..].copy_from_slice(&destination.octets());
-            let sum = Sum::default().with(&header).finish();
-            header[10..12].copy_from_slice(&sum.to_be_bytes());
-            out[..20].copy_from_slice(&header);
+    let kind = u32::from(protocol.0);
+    match (source.v4(), destination.v4()) {
+        (Some(source), Some(destination)) => {
+            let mut words = [
+                0x4500_0000 | (20 + len as u32),
+                u32::from(identification) << 16 | 0x4000,
+                u32::from(hops) << 24 | kind << 16,
+                source,
+                destination,
+            ];
+            words[2] |= u32::from(Sum::default().with_words(words).finish());
+            write_words(out, words);
         }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let len = (len as u16).to_be_bytes();
-            out[..8].copy_from_slice(&[0x60, 0, 0, 0, len[0], len[1], protocol.0, hops]);
+        _ => {
+            write_words(out, [0x6000_0000, (len as u32) << 16 | kind << 8 | u32::from(hops)]);
             out[8..24].copy_from_slice(&source.octets());
             out[24..40].copy_from_slice(&destination.octets());
         }
-        _ => debug_assert!(false, "addresses of two families"),
+    }
+}
+
+/// Writes words in the byte order of networks.
+#[inline]
+fn write_words<const WORDS: usize>(out: &mut [u8], words: [u32; WORDS]) {
+    for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
     }
 }

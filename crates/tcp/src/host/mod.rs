@@ -7,12 +7,14 @@ mod output;
 pub(crate) mod store;
 
 use std::hint::black_box;
+use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use packet::{Batch, Capabilities, Frame, Protocol};
 
 use crate::config::{Config, Prefix, Profile};
 use crate::control::{Control, Reno};
+use crate::core::address::Address;
 use crate::core::input::{BURST, Burst};
 use crate::core::planted::{Bug, planted};
 use crate::core::queue::Queue;
@@ -178,7 +180,7 @@ impl<C: Control> Host<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
         //# | | A TCP implementation MUST silently discard an incoming SYN segment | that is addressed to a
         //# broadcast or multicast address [(MUST-57)].
-        if !self.owns(packet.destination) || !ip::is_unicast(packet.source) {
+        if !self.has_address(packet.destination) || !packet.source.is_unicast() {
             return Err(Reason::Address);
         }
         match packet.protocol {
@@ -204,8 +206,13 @@ impl<C: Control> Host<C> {
         }
     }
 
-    pub(crate) fn owns(&self, address: std::net::IpAddr) -> bool {
-        ip::is_unicast(address) && self.addresses.iter().any(|prefix| prefix.contains(address))
+    fn has_address(&self, address: Address) -> bool {
+        address.is_unicast() && self.addresses.iter().any(|prefix| prefix.contains(address.into()))
+    }
+
+    /// Whether a program can have this address here.
+    pub(crate) fn owns(&self, address: IpAddr) -> bool {
+        is_for_the_wire(address) && self.has_address(address.into())
     }
 
     /// Does what is due at this time.
@@ -259,6 +266,11 @@ impl<C: Control> Host<C> {
             self.stack.wake_writer(slot);
         }
     }
+}
+
+/// Whether a program can ask for this address: not for IPv4-mapped ones (RFC 4291, 2.5).
+pub(crate) fn is_for_the_wire(address: IpAddr) -> bool {
+    address == address.to_canonical()
 }
 
 /// Finds header and payload of a TCP segment, and verifies its checksum (RFC 9293, MUST-3).
