@@ -19,39 +19,45 @@ impl Sum {
             tail[..rest.len()].copy_from_slice(rest);
             sum += u64::from(u32::from_ne_bytes(tail));
         }
-        Sum(fold32(self.0) + fold32(sum))
+        self.plus(sum)
     }
 
     /// Adds words of a packet, as numbers.
     #[must_use]
     #[inline]
     pub fn with_words<const WORDS: usize>(self, words: [u32; WORDS]) -> Sum {
-        Sum(fold32(self.0) + words.iter().map(|word| u64::from(word.to_be())).sum::<u64>())
+        self.plus(words.iter().map(|word| u64::from(word.to_be())).sum())
     }
 
     /// The sum, folded to 16 bits, not complemented: what a partial checksum field holds.
+    ///
+    /// A number and its halves exchanged, added, have in the upper half the sum of both halves, and the carry
+    /// that belongs to it has come from the lower one.
     #[inline]
     pub fn folded(self) -> u16 {
-        let mut sum = fold32(self.0);
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        u16::from_be(sum as u16)
+        let half = (self.0.wrapping_add(self.0.rotate_left(32)) >> 32) as u32;
+        let quarter = (half.wrapping_add(half.rotate_left(16)) >> 16) as u16;
+        u16::from_be(quarter)
     }
 
     /// The checksum field: the complement of the sum.
+    #[inline]
     pub fn finish(self) -> u16 {
         !self.folded()
     }
 
     /// Whether bytes that contain their own checksum are intact.
+    #[inline]
     pub fn is_valid(self) -> bool {
         self.folded() == 0xffff
     }
-}
 
-fn fold32(sum: u64) -> u64 {
-    (sum & 0xffff_ffff) + (sum >> 32)
+    /// Adds, and the carry at the other end.
+    #[inline]
+    fn plus(self, sum: u64) -> Sum {
+        let (sum, carry) = self.0.overflowing_add(sum);
+        Sum(sum + u64::from(carry))
+    }
 }
 
 /// Sum of the pseudo-header of IPv4 (RFC 9293, 3.1) or IPv6 (RFC 8200, 8.1): addresses in the
