@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// An address, IPv4 as an IPv4-mapped one (RFC 4291, 2.5.5.2): two numbers, which are compared and
 /// copied without looking at the family. Those of IPv6 packets are never mapped.
 #[derive(Clone, Copy)]
-#[repr(packed(4))]
+#[repr(Rust, packed(4))]
 pub(crate) struct Address {
     upper: u64,
     lower: u64,
@@ -29,6 +29,12 @@ impl Address {
     #[inline]
     pub(crate) fn v4(self) -> Option<u32> {
         self.is_v4().then_some(self.lower as u32)
+    }
+
+    /// Two IPv4 addresses, if they are. Those of a packet are of one family.
+    #[inline]
+    pub(crate) fn v4_with(self, other: Address) -> Option<(u32, u32)> {
+        self.is_v4().then_some((self.lower as u32, other.lower as u32))
     }
 
     #[inline]

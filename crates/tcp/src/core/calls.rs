@@ -250,6 +250,7 @@ impl<C: Control> Stack<C> {
     }
 
     /// The next event.
+    #[inline]
     pub(crate) fn event(&mut self) -> Option<Event> {
         if let Some(event) = self.next_ask().or_else(|| self.next_incoming()) {
             return Some(event);
@@ -283,6 +284,11 @@ impl<C: Control> Stack<C> {
                 return self.reset(slot, None);
             }
         }
+    }
+
+    /// Whether there is a flow that is over and has no handle.
+    pub(crate) fn has_over(&self) -> bool {
+        !self.over.is_empty()
     }
 
     /// The next flow that is over and has no handle, freed: its bytes can go.

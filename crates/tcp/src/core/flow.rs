@@ -138,7 +138,11 @@ impl Hot {
     }
 
     /// The peer offers a window.
+    #[inline]
     pub(crate) fn offered(&mut self, window: u32) {
+        if window == self.snd_wnd {
+            return;
+        }
         let largest = window.max(1).ilog2().max(u32::from(self.quick_and_largest >> 3));
         self.quick_and_largest = (largest as u8) << 3 | self.quick_and_largest & 7;
         self.snd_wnd = window;
@@ -171,6 +175,16 @@ impl Hot {
     /// The end of the bytes that the program can read.
     pub(crate) fn readable_end(&self) -> Seq {
         if self.has(flag::FIN_RECEIVED) { self.rcv_nxt - 1 } else { self.rcv_nxt }
+    }
+
+    /// All that has arrived is acknowledged.
+    pub(crate) fn acknowledged(&mut self) {
+        self.rcv_acked = self.rcv_nxt;
+        self.ack_at = Deadline::NONE;
+        self.clear(flag::ACK_NOW);
+        if self.quick_and_largest & 7 > 0 {
+            self.quick_and_largest -= 1;
+        }
     }
 
     /// Whether an acknowledgement is owed.

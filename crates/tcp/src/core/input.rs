@@ -22,6 +22,9 @@ pub(crate) const BURST: usize = 64;
 
 pub(crate) type Burst<'a> = ArrayVec<Segment<'a>, BURST>;
 
+/// Of each segment of a burst the record that probably is its own.
+type Likely = ArrayVec<Option<(Kind, u32)>, BURST>;
+
 /// Answers a second to segments that no honest peer sends, per flow: the base, and the range of
 /// a random part, so that their number tells an attacker nothing (RFC 5961, 7; CVE-2016-5696).
 const CHALLENGES: u64 = 4;
@@ -37,31 +40,44 @@ impl<C: Control> Stack<C> {
     /// Takes segments. In stages, so that cache misses of different flows overlap: a stage does so
     /// little that the processor is at work on many segments of it at once.
     pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
-        let mut likely = ArrayVec::<Option<(Kind, u32)>, BURST>::new();
-        for (at, segment) in burst.iter().enumerate() {
-            // Of neighbours many are of one connection, and so are bursts that follow each other.
-            likely.push(match at.checked_sub(1) {
-                Some(before) if burst[before].tuple == segment.tuple => likely[before],
-                None if self.is_of(Kind::Flow, self.last, &segment.tuple) => Some((Kind::Flow, self.last)),
-                _ => self.index.likely(self.secret.hash(&segment.tuple)),
-            });
-        }
+        let mut likely = ArrayVec::new();
         if burst.len() > 1 {
-            for &(kind, slot) in likely.iter().flatten() {
-                if kind == Kind::Flow {
-                    self.touch(slot);
-                    keep.touch(slot);
+            self.look_up(burst, &mut likely, keep);
+        }
+        for (index, segment) in burst.iter().enumerate() {
+            // A segment alone probably is of the same flow as the one before.
+            let likely = likely.get(index).copied().unwrap_or(Some((Kind::Flow, self.last)));
+            // One before it in the burst may have opened or closed a connection.
+            let record = likely
+                .filter(|&(kind, slot)| self.is_of(kind, slot, &segment.tuple))
+                .or_else(|| self.find(self.secret.hash(&segment.tuple), &segment.tuple));
+            if let Some((Kind::Flow, slot)) = record {
+                self.last = slot;
+                if let Some(verdict) = self.on_predicted(now, slot, segment, keep) {
+                    keep.verdict(index, verdict);
+                    continue;
                 }
             }
+            let verdict = self.segment(now, index, segment, record, keep);
+            keep.verdict(index, verdict);
         }
-        for (at, (segment, &likely)) in burst.iter().zip(&likely).enumerate() {
-            // A segment before it in the burst may have opened or closed a connection.
-            let record = match likely {
-                Some((kind, slot)) if self.is_of(kind, slot, &segment.tuple) => likely,
-                _ => self.find(self.secret.hash(&segment.tuple), &segment.tuple),
-            };
-            let verdict = self.segment(now, at, segment, record, keep);
-            keep.verdict(at, verdict);
+    }
+
+    /// Finds the likely records of a burst, and loads them.
+    fn look_up(&self, burst: &Burst<'_>, likely: &mut Likely, keep: &mut impl Keep) {
+        for (at, segment) in burst.iter().enumerate() {
+            // Of neighbours many are of one connection.
+            let again = at.checked_sub(1).filter(|&before| burst[before].tuple == segment.tuple);
+            likely.push(match again {
+                Some(before) => likely[before],
+                None => self.index.likely(self.secret.hash(&segment.tuple)),
+            });
+        }
+        for &(kind, slot) in likely.iter().flatten() {
+            if kind == Kind::Flow {
+                self.touch(slot);
+                keep.touch(slot);
+            }
         }
     }
 
@@ -73,6 +89,7 @@ impl<C: Control> Stack<C> {
     }
 
     /// Whether this is the record of a tuple, as the index has it.
+    #[inline]
     fn is_of(&self, kind: Kind, slot: u32, tuple: &Tuple) -> bool {
         match kind {
             Kind::Flow => {
@@ -88,6 +105,8 @@ impl<C: Control> Stack<C> {
         self.index.find(hash, |kind, slot| self.is_of(kind, slot, tuple))
     }
 
+    /// Whatever a segment is. Apart from the short way, which it would make longer.
+    #[inline(never)]
     fn segment(
         &mut self,
         now: Time,
@@ -96,12 +115,6 @@ impl<C: Control> Stack<C> {
         record: Option<(Kind, u32)>,
         keep: &mut impl Keep,
     ) -> Verdict {
-        if let Some((Kind::Flow, slot)) = record {
-            self.last = slot;
-            if let Some(verdict) = self.on_predicted(now, slot, segment, keep) {
-                return verdict;
-            }
-        }
         let Some(head) = &Head::parse(segment.header) else { return self.refuse(Reason::Malformed) };
         match record {
             Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),

@@ -6,7 +6,7 @@
 //! | question | file |
 //! |---|---|
 //! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
-//! | what does it change? | `predicted`, if it is what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
+//! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
 //! | what was lost? | `rack`, `sent` |
 //! | what may be sent? | `transmit`, `output` |
 //! | when next? | `timers`, `wheel` |
@@ -53,7 +53,7 @@ use table::Table;
 use tuple::Tuple;
 use wait::Wait;
 use wheel::Wheel;
-use wire::Head;
+use wire::{Head, Plain};
 
 use crate::config::{Config, Limits, Offers, Profile};
 use crate::control::Control;
@@ -131,6 +131,8 @@ pub(crate) struct Outgoing<'a> {
 
 /// Takes segments.
 pub(crate) trait Emit {
+    /// An acknowledgement and no more. After an error it does not count as sent.
+    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain) -> Result<(), Full>;
     /// After an error nothing of it counts as sent.
     fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full>;
 }
@@ -256,6 +258,7 @@ impl<C: Control> Stack<C> {
     }
 
     /// Reports something to the program.
+    #[inline]
     pub(crate) fn happen(&mut self, slot: u32, what: Ready) {
         let hot = &mut self.flows[slot];
         if !hot.has(flow::flag::ORPHAN) {

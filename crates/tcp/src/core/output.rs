@@ -31,21 +31,19 @@ impl<C: Control> Stack<C> {
             if !self.flows.is_taken(slot) {
                 continue;
             }
-            match self.emit_one(now, slot, room, emit) {
-                // It owed no more than that: there is nothing to arm.
-                Ok(Plan::Ack)
-                    if self.flows[slot].is_quiet() && self.flows[slot].state == State::Established => {}
-                Ok(_) => self.settle(now, slot),
-                Err(Full) => {
-                    self.ready.push_first(slot);
-                    return true;
-                }
+            let done = match self.owes_ack_alone(slot) {
+                true => self.acknowledge(now, slot, room, emit),
+                false => self.emit_one(now, slot, room, emit),
+            };
+            if done.is_err() {
+                self.ready.push_first(slot);
+                return true;
             }
         }
         false
     }
 
-    fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<Plan, Full> {
+    fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<(), Full> {
         let plan = self.plan(slot);
         let hot = &self.flows[slot];
         let (window, edge) = self.offered_window(slot, room);
@@ -53,7 +51,10 @@ impl<C: Control> Stack<C> {
         head.seq = hot.snd_nxt;
         let mut data = Span::new(hot.snd_nxt, hot.snd_nxt);
         match plan {
-            Plan::Nothing | Plan::Starved => return Ok(plan),
+            Plan::Nothing | Plan::Starved => {
+                self.settle(now, slot);
+                return Ok(());
+            }
             Plan::Syn => self.syn_head(slot, &mut head),
             Plan::Again(span) | Plan::New(span) => {
                 head.seq = span.start;
@@ -84,14 +85,15 @@ impl<C: Control> Stack<C> {
             let value = timestamp(now, hot.ts_offset);
             head.timestamps = Some(Timestamps { value, echo: hot.ts_recent });
         }
-        if plan != Plan::Syn {
+        if plan != Plan::Syn && hot.cold != NO_COLD {
             head.sacks = self.sack_blocks(slot);
         }
         let size = if data.is_empty() { 0 } else { self.payload_size(slot) };
         let size = if data.len() > size { size as u16 } else { 0 };
         emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size })?;
         self.sent(now, slot, plan, edge);
-        Ok(plan)
+        self.settle(now, slot);
+        Ok(())
     }
 
     /// What our next SYN offers.
@@ -141,12 +143,7 @@ impl<C: Control> Stack<C> {
             self.flows[slot].rcv_edge = edge;
         }
         let hot = &mut self.flows[slot];
-        hot.rcv_acked = hot.rcv_nxt;
-        hot.ack_at = Deadline::NONE;
-        hot.clear(flag::ACK_NOW);
-        if hot.quick_and_largest & 7 > 0 {
-            hot.quick_and_largest -= 1;
-        }
+        hot.acknowledged();
         if hot.cold != NO_COLD {
             self.colds[hot.cold].duplicate = None;
         }

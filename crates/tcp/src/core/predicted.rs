@@ -1,15 +1,16 @@
-//! The segment that everybody expects: the next bytes of a peer to which nothing is owed but their
-//! acknowledgement ("header prediction": V. Jacobson, 4BSD TCP header prediction, 1990).
+//! The segment that everybody expects, and its acknowledgement: the next bytes of a peer to which nothing
+//! else is owed ("header prediction": V. Jacobson, 4BSD TCP header prediction, 1990).
 //!
-//! A short way to what `input` does with it, and nothing that `input` does not do. Whatever is unusual
-//! goes there.
+//! A short way to what `input` and `output` do with them, and nothing that they do not do. Whatever is
+//! unusual goes there.
 
 use super::flow::flag;
 use super::handshake::is_older;
+use super::listen::timestamp;
 use super::seq::Span;
 use super::state::State;
-use super::wire::Plain;
-use super::{Keep, Segment, Stack, Verdict};
+use super::wire::{Plain, Timestamps};
+use super::{Emit, Full, Keep, Segment, Stack, Verdict};
 use crate::control::Control;
 use crate::event::Ready;
 use crate::time::Time;
@@ -39,7 +40,7 @@ impl<C: Control> Stack<C> {
             true => head.timestamps.filter(|&stamps| !is_older(stamps, hot.ts_recent))?.value,
             false => 0,
         };
-        if !keep.has_room(slot, fresh) {
+        if !keep.has_room(slot, fresh, false) {
             return None;
         }
         if hot.rcv_acked == head.seq {
@@ -58,6 +59,36 @@ impl<C: Control> Stack<C> {
         } else if !hot.ack_at.is_set() {
             self.settle(now, slot);
         }
-        Some(Verdict::Take { slot, at: fresh.start, skip: 0, len: fresh.len() })
+        Some(Verdict::Take { slot, at: fresh.start, skip: 0, len: segment.len })
+    }
+
+    /// Whether a flow has nothing to send but an acknowledgement, and nothing to wait for after it.
+    #[inline]
+    pub(super) fn owes_ack_alone(&self, slot: u32) -> bool {
+        let hot = &self.flows[slot];
+        hot.state == State::Established
+            && hot.flags & (UNUSUAL | flag::ACK_NOW) == flag::ACK_NOW
+            && hot.is_quiet()
+    }
+
+    /// Sends that acknowledgement.
+    #[inline]
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Time,
+        slot: u32,
+        room: u32,
+        emit: &mut impl Emit,
+    ) -> Result<(), Full> {
+        let (window, edge) = self.offered_window(slot, room);
+        let hot = &mut self.flows[slot];
+        let timestamps = hot
+            .has(flag::TIMESTAMPS)
+            .then(|| Timestamps { value: timestamp(now, hot.ts_offset), echo: hot.ts_recent });
+        let head = Plain { seq: hot.snd_nxt, ack: hot.rcv_nxt, window, timestamps };
+        emit.acknowledgement(&hot.tuple, &head)?;
+        hot.rcv_edge = edge;
+        hot.acknowledged();
+        Ok(())
     }
 }

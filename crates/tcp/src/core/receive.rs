@@ -208,13 +208,17 @@ impl<C: Control> Stack<C> {
     //# default value if not specified) (SHLD-19).
     /// An acknowledgement for data in order: at once for every second full segment (RFC 9293,
     /// SHLD-19) and at the start of a connection, else a little later.
+    #[inline]
     pub(super) fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
-        let path = self.path_mss(&segment.tuple);
         let hot = &mut self.flows[slot];
+        if hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero() {
+            return hot.set(flag::ACK_NOW);
+        }
+        let path = u32::from(self.path_mss(&segment.tuple));
         let size = if segment.size > 0 { u32::from(segment.size) } else { segment.len };
-        let full = size.clamp(536.min(u32::from(path)), u32::from(path));
-        let at_once = hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero();
-        if hot.rcv_nxt - hot.rcv_acked >= 2 * full || at_once {
+        let full = size.clamp(path.min(536), path);
+        let hot = &mut self.flows[slot];
+        if hot.rcv_nxt - hot.rcv_acked >= 2 * full {
             hot.set(flag::ACK_NOW);
         }
     }
@@ -249,6 +253,7 @@ impl<C: Control> Stack<C> {
     ///
     /// The edge never moves left (RFC 9293, SHLD-14), also not by the rounding of the scale, and
     /// moves right in steps worth a segment only (RFC 9293, 3.8.6.2.2, MUST-39).
+    #[inline]
     pub(crate) fn offered_window(&self, slot: u32, room: u32) -> (u16, Seq) {
         let hot = &self.flows[slot];
         let scale = hot.rcv_scale();
@@ -274,6 +279,7 @@ impl<C: Control> Stack<C> {
 
     /// The program has read up to here. Has a window update sent if that makes a difference: two
     /// segments, or half of the buffer.
+    #[inline]
     pub(crate) fn consumed(&mut self, now: Time, slot: u32, upto: Seq, room: u32) {
         let hot = &mut self.flows[slot];
         hot.rcv_read = upto;

@@ -24,6 +24,7 @@ impl<C: Control> Stack<C> {
     }
 
     /// Does what is due.
+    #[inline]
     pub(crate) fn advance(&mut self, now: Time) {
         let flows = self.limits.flows as u32;
         let syns = self.limits.half_open as u32;

@@ -25,6 +25,7 @@ pub(crate) enum Plan {
 }
 
 impl<C: Control> Stack<C> {
+    #[inline]
     pub(crate) fn plan(&self, slot: u32) -> Plan {
         let hot = &self.flows[slot];
         if hot.has(flag::SYN_NOW) {
@@ -35,7 +36,7 @@ impl<C: Control> Stack<C> {
             let answers = hot.state == State::SynReceived && hot.has(flag::ACK_NOW);
             return if answers { Plan::Ack } else { Plan::Nothing };
         }
-        let data = self.plan_data(slot, hot);
+        let data = if hot.snd_una == hot.snd_limit() { Plan::Nothing } else { self.plan_data(slot, hot) };
         if !matches!(data, Plan::Nothing | Plan::Starved) {
             return data;
         }
@@ -46,9 +47,6 @@ impl<C: Control> Stack<C> {
     }
 
     fn plan_data(&self, slot: u32, hot: &Hot) -> Plan {
-        if hot.snd_una == hot.snd_limit() {
-            return Plan::Nothing;
-        }
         let cold = (hot.cold != NO_COLD).then(|| &self.colds[hot.cold]);
         let size = self.payload_size(slot);
         if let Some(cold) = cold {

@@ -65,6 +65,7 @@ impl Wheel {
     }
 
     /// The next owner that is due at this tick, removed.
+    #[inline]
     pub(crate) fn pop(&mut self, now: u64) -> Option<u32> {
         loop {
             let owner = self.heads[usize::from(DUE)];

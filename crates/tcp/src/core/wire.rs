@@ -162,17 +162,10 @@ impl Head {
     //# The content of the header beyond the End of Option List Option MUST be header padding of zeros
     //# (MUST-69).
     /// Writes the header, with a checksum of 0. Returns its length.
-    pub(crate) fn write(&self, (source, destination): (u16, u16), out: &mut [u8]) -> Option<usize> {
+    pub(crate) fn write(&self, ports: (u16, u16), out: &mut [u8]) -> Option<usize> {
         let len = 20 + self.options_len() as usize;
-        let (fixed, out) = out.get_mut(..len)?.split_first_chunk_mut::<20>()?;
-        fixed[..2].copy_from_slice(&source.to_be_bytes());
-        fixed[2..4].copy_from_slice(&destination.to_be_bytes());
-        fixed[4..8].copy_from_slice(&self.seq.0.to_be_bytes());
-        fixed[8..12].copy_from_slice(&self.ack.0.to_be_bytes());
-        fixed[12] = (len as u8 / 4) << 4;
-        fixed[13] = self.flags.0;
-        fixed[14..16].copy_from_slice(&self.window.to_be_bytes());
-        fixed[16..].fill(0);
+        let (fixed, out) = out.get_mut(..len)?.split_at_mut(20);
+        write_fixed(fixed, ports, self.seq, self.ack, len, self.flags, self.window);
         let mut at = 0;
         let mut put = |bytes: &[u8]| {
             out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -227,6 +220,50 @@ impl Plain {
             window: u16::from_be_bytes([fixed[14], fixed[15]]),
             timestamps: plain_options(options)?,
         })
+    }
+}
+
+/// Written in front of timestamps, to align them.
+const TIMESTAMPS_ALIGNED: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
+
+impl Plain {
+    /// Bytes of the header.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        if self.timestamps.is_some() { 32 } else { 20 }
+    }
+
+    /// Writes the header of an ACK, with a checksum of 0.
+    #[inline]
+    pub(crate) fn write(&self, ports: (u16, u16), out: &mut [u8]) {
+        write_fixed(out, ports, self.seq, self.ack, self.len(), Flags::ACK, self.window);
+        if let Some(Timestamps { value, echo }) = self.timestamps {
+            write_words(&mut out[20..], [TIMESTAMPS_ALIGNED, value, echo]);
+        }
+    }
+}
+
+/// Writes the part of a header that each has.
+#[inline]
+fn write_fixed(
+    out: &mut [u8],
+    (source, destination): (u16, u16),
+    seq: Seq,
+    ack: Seq,
+    len: usize,
+    flags: Flags,
+    window: u16,
+) {
+    let ports = u32::from(source) << 16 | u32::from(destination);
+    let control = (len as u32 / 4) << 28 | u32::from(flags.0) << 16 | u32::from(window);
+    write_words(out, [ports, seq.0, ack.0, control, 0]);
+}
+
+/// Writes words in the byte order of networks.
+#[inline]
+pub(crate) fn write_words<const WORDS: usize>(out: &mut [u8], words: [u32; WORDS]) {
+    for (place, word) in out[..WORDS * 4].as_chunks_mut::<4>().0.iter_mut().zip(words) {
+        *place = word.to_be_bytes();
     }
 }
 

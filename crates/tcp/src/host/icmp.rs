@@ -186,6 +186,7 @@ pub(crate) fn may_be_refused(packet: &Packet<'_>) -> bool {
 }
 
 /// Moves answers to the batch that is sent.
+#[inline]
 pub(crate) fn drain(answers: &mut Answers, out: &mut Batch) -> bool {
     while let Some(Frame { bytes, offload }) = answers.pending.first() {
         if out.push(Frame { bytes, offload }).is_err() {

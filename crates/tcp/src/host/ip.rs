@@ -3,6 +3,7 @@
 use packet::{Checksum, Frame, Protocol, Sum};
 
 use crate::core::address::Address;
+use crate::core::wire::write_words;
 use crate::event::Reason;
 
 /// A received packet, its header checked.
@@ -57,6 +58,7 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     })
 }
 
+#[inline]
 fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     let header = bytes.first_chunk::<40>().ok_or(Reason::Malformed)?;
     let end = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
@@ -96,6 +98,7 @@ pub(crate) fn transport_sum(packet: &Packet<'_>) -> Sum {
     pseudo(packet.source, packet.destination, packet.protocol, packet.payload.len()).with(packet.payload)
 }
 
+#[inline]
 pub(crate) fn checksum_is_valid(packet: &Packet<'_>, state: Checksum) -> bool {
     match state {
         Checksum::Verified | Checksum::Partial { .. } => true,
@@ -108,13 +111,14 @@ pub(crate) fn checksum_is_valid(packet: &Packet<'_>, state: Checksum) -> bool {
 pub(crate) fn pseudo(source: Address, destination: Address, protocol: Protocol, len: usize) -> Sum {
     // Protocol and length are 16-bit words of their own, and so is their sum.
     let tail = len as u32 + u32::from(protocol.0);
-    match (source.v4(), destination.v4()) {
-        (Some(source), Some(destination)) => Sum::default().with_words([source, destination, tail]),
-        _ => Sum::default().with(&source.octets()).with(&destination.octets()).with_words([tail]),
+    match source.v4_with(destination) {
+        Some((source, destination)) => Sum::default().with_words([source, destination, tail]),
+        None => Sum::default().with(&source.octets()).with(&destination.octets()).with_words([tail]),
     }
 }
 
 /// Length of the header that [`write`] writes.
+#[inline]
 pub(crate) fn header_len(source: Address) -> usize {
     if source.is_v4() { 20 } else { 40 }
 }
@@ -131,8 +135,8 @@ pub(crate) fn write(
     hops: u8,
 ) {
     let kind = u32::from(protocol.0);
-    match (source.v4(), destination.v4()) {
-        (Some(source), Some(destination)) => {
+    match source.v4_with(destination) {
+        Some((source, destination)) => {
             let mut words = [
                 0x4500_0000 | (20 + len as u32),
                 u32::from(identification) << 16 | 0x4000,
@@ -143,18 +147,10 @@ pub(crate) fn write(
             words[2] |= u32::from(Sum::default().with_words(words).finish());
             write_words(out, words);
         }
-        _ => {
+        None => {
             write_words(out, [0x6000_0000, (len as u32) << 16 | kind << 8 | u32::from(hops)]);
             out[8..24].copy_from_slice(&source.octets());
             out[24..40].copy_from_slice(&destination.octets());
         }
-    }
-}
-
-/// Writes words in the byte order of networks.
-#[inline]
-fn write_words<const WORDS: usize>(out: &mut [u8], words: [u32; WORDS]) {
-    for (place, word) in out.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *place = word.to_be_bytes();
     }
 }

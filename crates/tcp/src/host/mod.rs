@@ -172,8 +172,7 @@ impl<C: Control> Host<C> {
         segments: &mut Burst<'a>,
         payloads: &mut Payloads<'a>,
     ) -> Result<Content, Reason> {
-        let parsed = ip::parse(frame);
-        let packet = parsed.as_ref().map_err(|&reason| reason)?;
+        let packet = ip::parse(frame)?;
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
         //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP
         //# layer [(MUST-63)] (see | Section 3.2.1.3).
@@ -183,27 +182,30 @@ impl<C: Control> Host<C> {
         if !self.has_address(packet.destination) || !packet.source.is_unicast() {
             return Err(Reason::Address);
         }
-        match packet.protocol {
-            Protocol::TCP => {
-                let (segment, payload) = segment(packet, frame)?;
-                segments.push(segment);
-                payloads.push(payload);
-                Ok(Content::Segment)
-            }
-            Protocol::ICMP | Protocol::ICMPV6 => {
-                let Some(quoted) = self.answers.input(packet)? else { return Ok(Content::Done) };
-                let known = self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
-                Ok(if known { Content::Done } else { Content::Stranger })
-            }
-            protocol => {
-                if icmp::may_be_refused(packet) {
-                    let port = protocol == Protocol::UDP;
-                    let refusal = if port { Refusal::Port } else { Refusal::Protocol };
-                    self.answers.refuse(now, packet, refusal);
-                }
-                Err(Reason::Protocol)
-            }
+        if packet.protocol != Protocol::TCP {
+            return self.no_segment(now, packet);
         }
+        let (segment, payload) = segment(&packet, frame)?;
+        segments.push(segment);
+        payloads.push(payload);
+        Ok(Content::Segment)
+    }
+
+    /// ICMP, and what the host does not speak. Apart, so that packets with segments are not written to
+    /// memory for it.
+    #[inline(never)]
+    fn no_segment(&mut self, now: Time, packet: Packet<'_>) -> Result<Content, Reason> {
+        if matches!(packet.protocol, Protocol::ICMP | Protocol::ICMPV6) {
+            let Some(quoted) = self.answers.input(&packet)? else { return Ok(Content::Done) };
+            let known = self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
+            return Ok(if known { Content::Done } else { Content::Stranger });
+        }
+        if icmp::may_be_refused(&packet) {
+            let port = packet.protocol == Protocol::UDP;
+            let refusal = if port { Refusal::Port } else { Refusal::Protocol };
+            self.answers.refuse(now, &packet, refusal);
+        }
+        Err(Reason::Protocol)
     }
 
     fn has_address(&self, address: Address) -> bool {
@@ -216,6 +218,7 @@ impl<C: Control> Host<C> {
     }
 
     /// Does what is due at this time.
+    #[inline]
     pub fn advance(&mut self, now: Time) {
         self.stack.advance(now);
         self.tidy();
@@ -227,6 +230,7 @@ impl<C: Control> Host<C> {
     }
 
     /// The next event. There are no more until something else is called.
+    #[inline]
     pub fn event(&mut self) -> Option<Event> {
         self.stack.event()
     }
@@ -256,10 +260,23 @@ impl<C: Control> Host<C> {
     }
 
     /// Frees the bytes of flows that are over, and wakes those that wait for pages.
+    #[inline]
     pub(crate) fn tidy(&mut self) {
+        if self.stack.has_over() {
+            self.reap();
+        }
+        if !self.starved.is_empty() {
+            self.wake_starved();
+        }
+    }
+
+    fn reap(&mut self) {
         while let Some(slot) = self.stack.reap() {
             self.store.drop_flow(slot);
         }
+    }
+
+    fn wake_starved(&mut self) {
         while self.store.sent.room() > 0
             && let Some(slot) = self.starved.pop()
         {
@@ -333,12 +350,14 @@ impl<P: FnMut(usize) -> bool> Keep for Keeper<'_, P> {
         black_box(self.store.streams.get(slot as usize).map(|streams| streams.received));
     }
 
+    #[inline]
     fn has_room(&mut self, slot: u32, span: Span, behind_gap: bool) -> bool {
         let received = &self.store.received;
         let spare = if behind_gap { received.count() / 4 } else { 0 };
         received.has_room(&self.store.streams[slot as usize].received, span, spare)
     }
 
+    #[inline]
     fn verdict(&mut self, index: usize, verdict: Verdict) {
         if let Verdict::Take { slot, at, skip, len } = verdict {
             let payload = &self.payloads[index][skip as usize..(skip + len) as usize];

@@ -4,6 +4,8 @@ use packet::{Batch, Checksum, Offload, Protocol};
 
 use super::Store;
 use super::ip;
+use crate::core::tuple::Tuple;
+use crate::core::wire::Plain;
 use crate::core::{Emit, Full, Outgoing};
 
 /// Writes segments into a batch, with their bytes.
@@ -20,22 +22,43 @@ pub(crate) struct Writer<'a> {
 const CHECKSUM: usize = 16;
 
 impl Emit for Writer<'_> {
+    #[inline]
+    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain) -> Result<(), Full> {
+        self.frame(tuple, head.len(), 0, |_, tcp| head.write(tuple.ports(), tcp))
+    }
+
     fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full> {
-        let (source, destination) = segment.tuple.addresses();
+        let Outgoing { tuple, slot, head, data, size } = *segment;
+        let len = 20 + head.options_len() as usize;
+        self.frame(tuple, len + data.len() as usize, size, |store, tcp| {
+            head.write(tuple.ports(), tcp);
+            if !data.is_empty() {
+                store.sent.read(&mut store.streams[slot as usize].sent, data.start, &mut tcp[len..]);
+            }
+        })
+    }
+}
+
+impl Writer<'_> {
+    /// Adds a packet with a TCP segment of this length, which is `fill`ed in but for its checksum, and
+    /// of which each piece has `size` bytes of payload.
+    #[inline]
+    fn frame(
+        &mut self,
+        tuple: &Tuple,
+        len: usize,
+        size: u16,
+        fill: impl FnOnce(&mut Store, &mut [u8]),
+    ) -> Result<(), Full> {
+        let (source, destination) = tuple.addresses();
         let ip_len = ip::header_len(source);
-        let tcp_len = 20 + segment.head.options_len() as usize;
-        let data_len = segment.data.len() as usize;
-        let room = self.batch.room(ip_len + tcp_len + data_len).map_err(|_| Full)?;
-        let len = tcp_len + data_len;
-        ip::write(room, source, destination, Protocol::TCP, len, *self.identification, self.hops);
-        let pieces = data_len.checked_div(usize::from(segment.size)).unwrap_or(0) + 1;
+        let room = self.batch.room(ip_len + len).map_err(|_| Full)?;
+        let (header, tcp) = room.split_at_mut(ip_len);
+        ip::write(header, source, destination, Protocol::TCP, len, *self.identification, self.hops);
+        // The device counts on from it, a number for each piece; headers count for one more at most.
+        let pieces = len.checked_div(usize::from(size)).unwrap_or(0) + 1;
         *self.identification = self.identification.wrapping_add(pieces as u16);
-        let tcp = &mut room[ip_len..];
-        segment.head.write(segment.tuple.ports(), tcp);
-        if data_len > 0 {
-            let stream = &mut self.store.streams[segment.slot as usize].sent;
-            self.store.sent.read(stream, segment.data.start, &mut tcp[tcp_len..]);
-        }
+        fill(self.store, tcp);
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
         //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
         let pseudo = ip::pseudo(source, destination, Protocol::TCP, len);
@@ -45,7 +68,7 @@ impl Emit for Writer<'_> {
             (pseudo.with(tcp).finish(), Checksum::Complete)
         };
         tcp[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.to_be_bytes());
-        self.batch.commit(ip_len + len, Offload { checksum, segment: segment.size });
+        self.batch.commit(ip_len + len, Offload { checksum, segment: size });
         Ok(())
     }
 }

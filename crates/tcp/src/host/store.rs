@@ -48,6 +48,7 @@ impl Pages {
     }
 
     /// Bytes for which there are free pages.
+    #[inline]
     pub(crate) fn room(&self) -> u32 {
         (self.free.len() as u32).saturating_mul(PAGE)
     }
@@ -58,6 +59,7 @@ impl Pages {
     }
 
     /// Whether all bytes of a span could be written, and so many pages be left.
+    #[inline]
     pub(crate) fn has_room(&self, stream: &Stream, span: Span, spare: usize) -> bool {
         let pages = (page_of(span.end + (PAGE - 1)) - page_of(span.start)) / PAGE;
         if pages as usize + spare <= self.free.len() {
@@ -76,6 +78,7 @@ impl Pages {
     }
 
     /// Writes bytes at a position, over what is there. Returns how many it had pages for.
+    #[inline]
     pub(crate) fn write(&mut self, stream: &mut Stream, at: Seq, bytes: &[u8]) -> usize {
         if stream.first == NIL {
             stream.end = at;
@@ -95,6 +98,7 @@ impl Pages {
     }
 
     /// Reads bytes that were written.
+    #[inline]
     pub(crate) fn read(&self, stream: &mut Stream, at: Seq, out: &mut [u8]) {
         let mut done = 0;
         while done < out.len() {
@@ -114,6 +118,7 @@ impl Pages {
     }
 
     /// Drops all bytes before a position.
+    #[inline]
     pub(crate) fn release(&mut self, stream: &mut Stream, upto: Seq) {
         if stream.first == NIL {
             return;
@@ -160,11 +165,13 @@ impl Pages {
     }
 
     /// Drops everything.
+    #[inline]
     pub(crate) fn clear(&mut self, stream: &mut Stream) {
         self.free_list(stream.first);
         *stream = Stream::default();
     }
 
+    #[inline]
     fn free_list(&mut self, mut at: u32) {
         while at != NIL {
             self.free.push(at);
@@ -173,17 +180,29 @@ impl Pages {
     }
 
     /// The last page of the stream that does not begin after `start`.
+    #[inline]
     fn search(&self, stream: &Stream, start: Seq) -> u32 {
-        let begins_before = |page: &u32| *page != NIL && self.nodes[*page as usize].start.upto(start);
-        let candidates = [stream.last, stream.cursor, stream.first];
-        let Some(mut at) = candidates.into_iter().find(begins_before) else { return NIL };
-        while begins_before(&self.nodes[at as usize].next) {
+        if self.begins_before(stream.last, start) { stream.last } else { self.walk(stream, start) }
+    }
+
+    fn walk(&self, stream: &Stream, start: Seq) -> u32 {
+        let candidates = [stream.cursor, stream.first];
+        let Some(mut at) = candidates.into_iter().find(|&page| self.begins_before(page, start)) else {
+            return NIL;
+        };
+        while self.begins_before(self.nodes[at as usize].next, start) {
             at = self.nodes[at as usize].next;
         }
         at
     }
 
+    #[inline]
+    fn begins_before(&self, page: u32, start: Seq) -> bool {
+        page != NIL && self.nodes[page as usize].start.upto(start)
+    }
+
     /// The page that begins at `start`, borrowed if need be.
+    #[inline]
     fn page_for(&mut self, stream: &mut Stream, start: Seq) -> Option<u32> {
         let before = self.search(stream, start);
         if before != NIL && self.nodes[before as usize].start == start {
