@@ -1,7 +1,7 @@
 //! Several threads, each with a stack on a queue of one device.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread::{Scope, ScopedJoinHandle};
@@ -11,6 +11,7 @@ use megapipe::packet::group::Queue;
 use megapipe::packet::tun::Tun;
 use megapipe::tcp::Prefix;
 use megapipe::{AcceptAs, AcceptCount, Event, Stack, Stats, TunNetwork};
+use rustix::thread::{self, CapabilitySet};
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
 use testkit::net;
@@ -21,6 +22,8 @@ testkit::one_test_per_engine!(
     two_stacks_share_the_clients
     packets_find_the_stack_of_their_connection
     path_mtus_are_found_by_the_right_stack
+    answers_come_to_the_stack_that_connects
+    without_raw_sockets_answers_are_passed_on
     a_thread_that_ends_leaves_its_queue
     a_thread_that_panics_leaves_its_queue
 );
@@ -278,6 +281,97 @@ fn path_mtus_are_found_by_the_right_stack(fixture: &mut Fixture) -> Verdict {
     assert!(received > 0, "every error came to the right stack");
     assert_eq!(served.iter().map(|(_, stats)| stats.foreign_dropped).sum::<u64>(), 0);
     Ok(())
+}
+
+/// Each stack begins connections from ports whose answers come to its own queue.
+fn answers_come_to_the_stack_that_connects(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    for stats in two_stacks_connect(fixture) {
+        let astray = (stats.segments_unowned, stats.foreign_sent, stats.foreign_received);
+        assert_eq!(astray, (0, 0, 0), "answers came to the wrong stack");
+    }
+    Ok(())
+}
+
+/// Where queues cannot be learned, answers that come to the other stack still find their connection.
+fn without_raw_sockets_answers_are_passed_on(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    // Of this thread, and of those that it begins.
+    let mut capabilities = thread::capabilities(None).expect("the capabilities of this thread");
+    capabilities.effective.remove(CapabilitySet::NET_RAW);
+    capabilities.permitted.remove(CapabilitySet::NET_RAW);
+    thread::set_capabilities(None, capabilities).expect("fewer capabilities");
+    let [first, second] = two_stacks_connect(fixture);
+    assert!(first.foreign_sent > 0 && second.foreign_sent > 0, "{first:?} {second:?}");
+    assert_eq!(first.segments_unowned + second.segments_unowned, 0, "connections were reset");
+    Ok(())
+}
+
+/// Two stacks of one device connect to the kernel's listeners, which greet and close.
+fn two_stacks_connect(fixture: &Fixture) -> [Stats; 2] {
+    const EACH: usize = 150;
+    let queues = network().open_queues(2).expect("a TUN device");
+    let listeners = [(78, false), (0x78, true)].map(|(number, v6)| {
+        let listener = TcpListener::bind((address(number, 1, v6), 0)).expect("a listener");
+        let at = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for client in listener.incoming() {
+                client.expect("a client").write_all(b"hello").expect("writing");
+            }
+        });
+        at
+    });
+    // One that fails does not keep the other one.
+    let (to_second, from_first) = mpsc::channel();
+    let (to_first, from_second) = mpsc::channel();
+    let ends = [(to_second, from_second), (to_first, from_first)];
+    std::thread::scope(|scope| {
+        let stacks: Vec<_> = queues.into_iter().zip(ends).collect();
+        let stacks = stacks.into_iter().map(|(queue, (to_other, from_other))| {
+            scope.spawn(move || {
+                let meet = || to_other.send(()).is_ok() && from_other.recv().is_ok();
+                let mut driver = fixture.driver();
+                driver.attach(Stack::on_queue(queue, network().networks().to_vec())).expect("a stack");
+                assert!(meet());
+                for client in 0..EACH {
+                    let handle = driver.connect_to(listeners[client % 2], client as u64).expect("a socket");
+                    driver.read_stream(handle).expect("reading");
+                }
+                greet_all(&mut driver, EACH);
+                assert!(meet());
+                driver.stats()
+            })
+        });
+        let stacks: Vec<_> = stacks.collect();
+        let stats: Vec<_> = stacks.into_iter().map(|stack| stack.join().expect("a stack")).collect();
+        stats.try_into().expect("two stacks")
+    })
+}
+
+/// Until every connection has read its greeting and the end.
+fn greet_all(driver: &mut Driver, count: usize) {
+    let mut greetings = vec![Vec::new(); count];
+    let mut open = count;
+    while open > 0 {
+        let completion = driver.next();
+        match completion.event {
+            Event::Connect(result) => result.expect("a connection"),
+            Event::Read { result: Ok(0), .. } => {
+                driver.close(completion.handle).expect("an open handle");
+                open -= 1;
+            }
+            Event::Read { result, data, .. } => {
+                result.expect("no failure");
+                greetings[completion.cookie as usize].extend_from_slice(data.bytes());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(greetings.iter().all(|greeting| greeting == b"hello"));
 }
 
 fn a_thread_that_ends_leaves_its_queue(fixture: &mut Fixture) -> Verdict {

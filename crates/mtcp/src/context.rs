@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use packet::Batch;
 use packet::group::{Foreign, Queue};
+use packet::steer::{LearnError, Ports};
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
@@ -13,8 +14,8 @@ use crate::config::Conf;
 use crate::errno::{AGAIN, Errno};
 use crate::files::Files;
 use crate::idle::Idle;
+use crate::lifecycle;
 use crate::pipe::Pipe;
-use crate::ports::Ports;
 
 /// Memory for packets on their way in, and as much for those on their way out.
 const BATCH_BYTES: usize = 256 << 10;
@@ -197,10 +198,19 @@ impl Context {
     /// Prepares connections to this peer, from the address or from the first one of its family.
     pub(crate) fn prepare(&mut self, local: IpAddr, remote: SocketAddr) -> Result<(), Errno> {
         let local = self.own_address(local, remote).ok_or(Errno(libc::EADDRNOTAVAIL))?;
-        if let Some(ports) = &mut self.ports {
-            ports.pool(local, remote)?;
+        if let Some(ports) = &mut self.ports
+            && let Err(error) = ports.find(local, remote, Some)
+        {
+            self.take_any_port(&error);
         }
         Ok(())
+    }
+
+    /// From now on answers to connections may come to another context, which passes them on.
+    fn take_any_port(&mut self, error: &LearnError) {
+        static SAID: std::sync::Once = std::sync::Once::new();
+        SAID.call_once(|| lifecycle::say(error));
+        self.ports = None;
     }
 
     fn own_address(&self, local: IpAddr, remote: SocketAddr) -> Option<IpAddr> {
@@ -222,14 +232,20 @@ impl Context {
         let (Some(local), Some(ports)) = (local, &mut self.ports) else {
             return Ok(self.sockets.connect(now, socket, remote)?);
         };
-        for port in ports.pool(local, remote)?.candidates() {
-            let local = SocketAddr::new(local, port);
-            match self.sockets.connect_from(now, socket, Some(local), remote) {
-                Err(tcp::sockets::Errno::NotAvailable) => {}
-                result => return Ok(result?),
+        let sockets = &mut self.sockets;
+        let begun = ports.find(local, remote, |port| {
+            match sockets.connect_from(now, socket, Some(SocketAddr::new(local, port)), remote) {
+                Err(tcp::sockets::Errno::NotAvailable) => None,
+                result => Some(result),
+            }
+        });
+        match begun {
+            Ok(begun) => Ok(begun.ok_or(Errno(libc::EADDRNOTAVAIL))??),
+            Err(error) => {
+                self.take_any_port(&error);
+                Ok(self.sockets.connect(now, socket, remote)?)
             }
         }
-        Err(Errno(libc::EADDRNOTAVAIL))
     }
 
     /// Closes everything, sends what was written for a second at most, and gives the queue of the

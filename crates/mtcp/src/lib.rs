@@ -28,7 +28,6 @@ mod files;
 mod idle;
 pub mod lifecycle;
 mod pipe;
-mod ports;
 mod registry;
 mod signal;
 pub mod socket;

@@ -12,7 +12,6 @@ use crate::carrier::{CallerDevice, Carrier, Foreign, Queue, Waiter};
 use crate::config::{self, Conf, Settings};
 use crate::context::Context;
 use crate::errno::{self, Errno, FAULT, INVALID, int, open_error};
-use crate::ports::Ports;
 use crate::registry::{self, Handle};
 use crate::signal::{self, Interrupt};
 
@@ -38,7 +37,7 @@ fn shared() -> MutexGuard<'static, Shared> {
     SHARED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn say(problem: impl std::fmt::Display) {
+pub(crate) fn say(problem: impl std::fmt::Display) {
     eprintln!("megapipe: {problem}");
 }
 
@@ -186,7 +185,7 @@ fn create(cpu: c_int) -> Result<Handle, Errno> {
         let seed = seed()?;
         // From here on nothing fails: nobody would read a queue that is lost.
         let queue = shared.queues.pop().ok_or(INVALID)?;
-        let ports = (queue.count() > 1).then(|| Ports::new(queue.number(), queue.count()));
+        let ports = queue.ports();
         let carrier = Queue::new(queue, waiter);
         let config = stack(&conf, network.networks(), &carrier);
         Ok(Context::new(Box::new(carrier), config, &conf, ports, seed))

@@ -1,9 +1,9 @@
 //! One TUN device for several stacks with the same addresses, each on a queue of its own.
 //!
 //! The kernel sends a flow to the queue that it chose for the first packet, so a stack gets the
-//! packets of its own connections: all but ICMP errors, whose queue depends on other addresses, answers to
-//! connections that a stack begins, and flows that the kernel moved after silence. What a stack does not know it
-//! [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one
+//! packets of its own connections, also of those that it begins from one of [its ports](Queue::ports). ICMP
+//! errors, whose queue depends on other addresses, and flows that the kernel moved after silence come to any of
+//! them. What a stack does not know it [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one
 //! answers it. Nobody keeps a table of who has which connection, and no call takes a lock.
 //!
 //! All queues stay open as long as one stack is there: when one is closed, the kernel moves flows of
@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use crate::steer::{Ports, Table};
 use crate::tun::{FRAME_MAX, OpenError, Tun};
 use crate::{Batch, Capabilities, Device, Frame, Offload};
 
@@ -37,6 +38,7 @@ const NOBODY: usize = usize::MAX;
 
 struct Group {
     members: Box<[Member]>,
+    ports: Arc<Table>,
 }
 
 struct Member {
@@ -163,7 +165,7 @@ impl Queue {
                 Ok(Member { tun, reader, inbox, free, doorbell, rung })
             })
             .collect();
-        let group = Arc::new(Group { members: members?.into() });
+        let group = Arc::new(Group { members: members?.into(), ports: Arc::new(Table::new(count)) });
         let queues: io::Result<Vec<Queue>> =
             (0..count).map(|number| Queue::of(group.clone(), number)).collect();
         Ok(queues?)
@@ -194,6 +196,11 @@ impl Queue {
     /// How many queues the device has.
     pub fn count(&self) -> usize {
         self.group.members.len()
+    }
+
+    /// Ports for connections that this stack begins; none where any will do.
+    pub fn ports(&self) -> Option<Ports> {
+        (self.count() > 1).then(|| Ports::new(self.number, self.group.ports.clone()))
     }
 
     /// From now on a stack is there. It reads the queues that no other does as well.

@@ -5,8 +5,8 @@
 //!   segments.
 //! * [`Device`] moves batches. [`link::pair`] makes two devices joined in memory;
 //!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload. [`group`] is
-//!   one device for several stacks, and [`steer`] says to which of its queues the kernel sends a
-//!   flow.
+//!   one device for several stacks, and [`steer`] has the local ports that the kernel answers on
+//!   a stack's own queue.
 //! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
 //!   joins and overlaps packets, repeatably, from a seed and under a clock of the caller.
 //!

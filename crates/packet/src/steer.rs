@@ -1,64 +1,253 @@
-//! Which queue of a TUN device the kernel sends a flow to.
+//! Which queue of a TUN device the kernel sends a flow to, and local ports chosen by it.
 //!
 //! The kernel sends a flow to the queue that has last sent packets of it. For one that is new, or
 //! was silent for some seconds, it chooses by a hash with a secret key. But the choice
 //! depends on nothing else than addresses, ports and the number of queues: packets of the flow that
-//! are sent through a device of our own show it.
+//! are sent through a device of our own show it. The answer to a SYN comes before the kernel knows
+//! who has sent it, so a stack connects from a port whose flow goes to its own queue anyway.
 
+use std::collections::BTreeMap;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::tun::{OpenError, Tun};
 use crate::{Batch, Device, sys};
 
+/// The dynamic ports (RFC 6335, 6; RFC 6056, 3.2).
+const FIRST: u64 = 49_152;
+const PORTS: u64 = 16_384;
+
+/// Ports whose queues are learned at once: about 1 ms.
+const CHUNK: u64 = 512;
+
 /// Packets that are sent before they are received: a queue of the device holds 500.
 const BURST: usize = 128;
 
-/// For each of these local ports, the queue, of this number of queues, to which the kernel sends
-/// what its socket `remote` answers to a connection from `local`. Ports come in order; one without
-/// an answer is left out.
+/// Peers whose ports are kept; at one more, all are learned anew.
+const PEERS_MAX: usize = 1024;
+
+/// An address of ours, and the socket that is connected to.
+type Pair = (IpAddr, SocketAddr);
+
+/// Why no ports can be learned.
+#[derive(Debug)]
+pub struct LearnError(OpenError);
+
+impl fmt::Display for LearnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "the ports of connections are not chosen by queue, so answers may come to the queue of another thread, \
+             which passes them on ({}); this takes CAP_NET_ADMIN and CAP_NET_RAW in the network namespace",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for LearnError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
+}
+
+impl<E: Into<OpenError>> From<E> for LearnError {
+    fn from(cause: E) -> LearnError {
+        LearnError(cause.into())
+    }
+}
+
+/// Local ports for the stack on one of the queues of a device: those whose answers the kernel sends
+/// to this queue. What is learned is shared by the stacks of the device.
 ///
-/// Makes a device for the time of the call, and needs what Linux asks for packet sockets
-/// (CAP_NET_RAW), which who may make a device in a user namespace has there.
-pub fn queues_of_ports(
-    queues: usize,
-    local: IpAddr,
-    remote: SocketAddr,
-    ports: RangeInclusive<u16>,
-) -> Result<Vec<(u16, usize)>, OpenError> {
-    let mut devices = Tun::open_queues("mpsteer%d", 1500, queues)?;
-    devices[0].bring_up()?;
-    let socket = sys::PacketSocket::open(devices[0].name(), remote.is_ipv4())?;
-    let mut batch = Batch::new(1 << 18);
-    let mut found = Vec::new();
-    let ports: Vec<u16> = ports.collect();
-    for burst in ports.chunks(BURST) {
-        for &port in burst {
-            socket.send(&acknowledgement(remote, SocketAddr::new(local, port)))?;
+/// Learning makes a second TUN device, which stays until all `Ports` and queues are gone. It needs what Linux
+/// asks for packet sockets (CAP_NET_RAW), which who may make a device in a user namespace has there.
+pub struct Ports {
+    queue: usize,
+    table: Arc<Table>,
+    pools: BTreeMap<Pair, Pool>,
+}
+
+/// Ports of one stack for one peer.
+#[derive(Default)]
+struct Pool {
+    ports: Vec<u16>,
+    /// The next one to be tried.
+    next: usize,
+    /// What was read of the table's list.
+    read: usize,
+}
+
+impl Ports {
+    pub(crate) fn new(queue: usize, table: Arc<Table>) -> Ports {
+        Ports { queue, table, pools: BTreeMap::new() }
+    }
+
+    /// Calls `take` with one port after the other for a connection between these, until it returns
+    /// something. None when it has refused every port.
+    ///
+    /// It begins behind the port that it returned last. The order is another one for each peer, and secret
+    /// (RFC 6056, 3.3.3).
+    pub fn find<T>(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        mut take: impl FnMut(u16) -> Option<T>,
+    ) -> Result<Option<T>, LearnError> {
+        let pair = (local, remote);
+        if self.pools.len() >= PEERS_MAX && !self.pools.contains_key(&pair) {
+            self.pools.clear();
         }
-        for (queue, device) in devices.iter_mut().enumerate() {
-            loop {
-                batch.clear();
-                if device.receive(&mut batch)? == 0 {
-                    break;
+        let pool = self.pools.entry(pair).or_default();
+        for _ in 0..pool.ports.len() {
+            let port = pool.ports[pool.next];
+            pool.next = (pool.next + 1) % pool.ports.len();
+            if let Some(taken) = take(port) {
+                return Ok(Some(taken));
+            }
+        }
+        loop {
+            pool.next = pool.ports.len();
+            if !self.table.read_more(pair, self.queue, pool)? {
+                pool.next = 0;
+                return Ok(None);
+            }
+            while let Some(&port) = pool.ports.get(pool.next) {
+                pool.next += 1;
+                if let Some(taken) = take(port) {
+                    pool.next %= pool.ports.len();
+                    return Ok(Some(taken));
                 }
-                let ports = batch.frames().filter_map(|frame| port_of(frame.bytes, remote));
-                found.extend(ports.map(|port| (port, queue)));
             }
         }
     }
-    found.sort_unstable();
-    Ok(found)
 }
 
-/// Where the TCP header is in packets of this family without options.
-fn header_len(v4: bool) -> usize {
-    if v4 { 20 } else { 40 }
+/// What the stacks of one device have learned.
+pub(crate) struct Table {
+    queues: usize,
+    /// Orders the ports of each peer.
+    secret: RandomState,
+    learned: Mutex<Learned>,
 }
 
-/// A TCP segment without data. Nobody verifies its checksums.
-fn acknowledgement(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
-    let mut packet = match (from.ip(), to.ip()) {
+#[derive(Default)]
+struct Learned {
+    /// From the first learning on.
+    prober: Option<Prober>,
+    peers: BTreeMap<Pair, Peer>,
+}
+
+#[derive(Default)]
+struct Peer {
+    /// How many ports were probed; one without an answer is left out of `ports`.
+    probed: u64,
+    /// Each port with its queue.
+    ports: Vec<(u16, usize)>,
+}
+
+impl Table {
+    pub(crate) fn new(queues: usize) -> Table {
+        Table { queues, secret: RandomState::new(), learned: Mutex::default() }
+    }
+
+    /// Gives the pool ports of its queue that it does not have; learns some if there are none. False
+    /// when every port was learned.
+    fn read_more(&self, pair: Pair, queue: usize, pool: &mut Pool) -> Result<bool, LearnError> {
+        // Each entry is complete at any time.
+        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
+        let Learned { prober, peers } = &mut *learned;
+        if peers.len() >= PEERS_MAX && !peers.contains_key(&pair) {
+            peers.clear();
+        }
+        let peer = peers.entry(pair).or_default();
+        if peer.ports.len() <= pool.read {
+            if peer.probed >= PORTS {
+                return Ok(false);
+            }
+            let prober = match prober {
+                Some(prober) => prober,
+                None => prober.insert(Prober::new(self.queues)?),
+            };
+            let order = self.secret.hash_one(pair);
+            let ports = (peer.probed..peer.probed + CHUNK).map(|number| nth_port(order, number));
+            prober.probe(pair, ports, &mut peer.ports)?;
+            peer.probed += CHUNK;
+        }
+        let new = peer.ports.iter().skip(pool.read).filter(|&&(_, of)| of == queue);
+        pool.ports.extend(new.map(|&(port, _)| port));
+        pool.read = peer.ports.len();
+        Ok(true)
+    }
+}
+
+/// A port in one of many orders, in which each comes once: steps of an odd width around the range,
+/// whose size is a power of two.
+fn nth_port(order: u64, number: u64) -> u16 {
+    let (start, step) = (order >> 32, order | 1);
+    (FIRST + start.wrapping_add(step.wrapping_mul(number)) % PORTS) as u16
+}
+
+/// A device with as many queues as the one that it stands for.
+struct Prober {
+    queues: Vec<Tun>,
+    v4: sys::PacketSocket,
+    v6: sys::PacketSocket,
+    batch: Batch,
+}
+
+impl Prober {
+    fn new(queues: usize) -> Result<Prober, LearnError> {
+        let queues = Tun::open_queues("mpsteer%d", 1500, queues)?;
+        queues[0].bring_up()?;
+        let socket = |v4| sys::PacketSocket::open(queues[0].name(), v4);
+        let (v4, v6) = (socket(true)?, socket(false)?);
+        Ok(Prober { queues, v4, v6, batch: Batch::new(1 << 18) })
+    }
+
+    /// Appends each port with the queue to which the kernel sends what the peer answers to it.
+    fn probe(
+        &mut self,
+        (local, remote): Pair,
+        ports: impl Iterator<Item = u16>,
+        found: &mut Vec<(u16, usize)>,
+    ) -> Result<(), LearnError> {
+        let socket = if remote.is_ipv4() { &self.v4 } else { &self.v6 };
+        let mut answer = acknowledgement(remote, local);
+        let at = answer.len() - TCP_LEN + 2;
+        let ports: Vec<u16> = ports.collect();
+        for burst in ports.chunks(BURST) {
+            for port in burst {
+                answer[at..at + 2].copy_from_slice(&port.to_be_bytes());
+                socket.send(&answer)?;
+            }
+            for (number, queue) in self.queues.iter_mut().enumerate() {
+                loop {
+                    self.batch.clear();
+                    if queue.receive(&mut self.batch)? == 0 {
+                        break;
+                    }
+                    let frames = self.batch.frames().map(|frame| frame.bytes);
+                    // Others are the kernel's own, such as those that look for routers.
+                    let answers =
+                        frames.filter(|bytes| bytes.len() == answer.len() && bytes[..at] == answer[..at]);
+                    found.extend(
+                        answers.map(|bytes| (u16::from_be_bytes([bytes[at], bytes[at + 1]]), number)),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A TCP header without options.
+const TCP_LEN: usize = 20;
+
+/// A TCP segment without data, to port 0. Nobody verifies its checksums.
+fn acknowledgement(from: SocketAddr, to: IpAddr) -> Vec<u8> {
+    let mut packet = match (from.ip(), to) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mut packet = vec![0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
             packet.extend(from.octets());
@@ -77,17 +266,6 @@ fn acknowledgement(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
         }
     };
     packet.extend(from.port().to_be_bytes());
-    packet.extend(to.port().to_be_bytes());
-    packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+    packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
     packet
-}
-
-/// The destination port of such a segment, if it is one from there.
-fn port_of(packet: &[u8], from: SocketAddr) -> Option<u16> {
-    let v4 = from.is_ipv4();
-    let ports: [u8; 4] = packet.get(header_len(v4)..header_len(v4) + 4)?.try_into().ok()?;
-    let (version, protocol) = (packet[0] >> 4, packet[if v4 { 9 } else { 6 }]);
-    let [a, b, c, d] = ports;
-    let ours = version == if v4 { 4 } else { 6 } && protocol == 6 && [a, b] == from.port().to_be_bytes();
-    ours.then(|| u16::from_be_bytes([c, d]))
 }

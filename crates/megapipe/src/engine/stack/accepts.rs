@@ -75,9 +75,10 @@ impl Stacks {
         let errno = match (to, socket.and_then(|socket| self.sockets.at_mut(socket)), socket) {
             (Some(to), Some(entry @ Socket { of: Of::Nothing, .. }), Some(owner)) => {
                 entry.handle = Some(index);
-                let host = &mut self.ports[usize::from(entry.port)].host;
-                match host.connect(self.now, None, None, to) {
+                let port = &mut self.ports[usize::from(entry.port)];
+                match port.connect(self.now, to) {
                     Ok(flow) => {
+                        let host = &mut port.host;
                         host.set_owner(flow, owner);
                         host.set_no_delay(self.now, flow, entry.no_delay);
                         entry.of = Of::Flow(flow);

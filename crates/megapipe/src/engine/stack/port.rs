@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use packet::group::{Foreign, Queue};
+use packet::steer::{LearnError, Ports};
 use packet::tun::FRAME_MAX;
 use packet::{Batch, Capabilities, Device};
-use tcp::{Config, Host, Listener, Prefix, Reason, Time};
+use tcp::{Config, ConnectError, Flow, Host, Listener, Prefix, Reason, Time};
 
 use super::signal::Signal;
 use crate::engine::Engine;
@@ -155,6 +156,8 @@ pub(super) struct Port {
     pub(super) listeners: Vec<Listening>,
     device: Box<dyn Carrier>,
     networks: Vec<Prefix>,
+    /// Those to connect from, on one of several queues.
+    ports: Option<Ports>,
     keep_alive: KeepAlive,
     /// Of the device.
     signal: Signal,
@@ -169,7 +172,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    pub(super) fn new(stack: Stack, signal: Signal, group: Signal) -> io::Result<Port> {
+    pub(super) fn new(mut stack: Stack, signal: Signal, group: Signal) -> io::Result<Port> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
         let profile = stack.config.profile;
@@ -182,6 +185,7 @@ impl Port {
             keep_alive,
             host: Host::new(stack.config, seed),
             listeners: Vec::new(),
+            ports: stack.device.queue().and_then(|queue| queue.ports()),
             device: stack.device,
             networks: stack.networks,
             signal,
@@ -206,6 +210,26 @@ impl Port {
     /// Whether the address is reached through this stack's device.
     pub(super) fn reaches(&self, address: IpAddr) -> bool {
         !self.owns(address) && self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// Begins a connection; on one of several queues, from a port whose answers come to this one.
+    pub(super) fn connect(&mut self, now: Time, to: SocketAddr) -> Result<Flow, ConnectError> {
+        let (host, mut addresses) = (&mut self.host, self.networks.iter().map(|network| network.address));
+        let local = addresses.find(|address| address.is_ipv4() == to.is_ipv4());
+        if let (Some(local), Some(ports)) = (local, &mut self.ports) {
+            let begun = ports.find(local, to, |port| match host.connect(now, Some(local), Some(port), to) {
+                Err(ConnectError::InUse) => None,
+                result => Some(result),
+            });
+            match begun {
+                Ok(begun) => return begun.unwrap_or(Err(ConnectError::InUse)),
+                Err(error) => {
+                    say_once(&error);
+                    self.ports = None;
+                }
+            }
+        }
+        host.connect(now, None, None, to)
     }
 
     /// Whether the device has no descriptor to wait for.
@@ -380,4 +404,10 @@ impl Port {
             tracing::warn!("the device of a stack fails, and packets are lost: {error}");
         }
     }
+}
+
+/// One line for the process, however many stacks it has.
+fn say_once(error: &LearnError) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| tracing::warn!("{error}"));
 }
