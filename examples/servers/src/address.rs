@@ -13,17 +13,17 @@ const UNPRIVILEGED_PORTS_FROM: u16 = 1024;
 /// Why a text is no address.
 #[derive(Debug, Error)]
 pub(crate) enum AddressError {
-    #[error("it has no port; write an address and a port, such as 127.0.0.1:11211 or [::1]:11211")]
+    #[error("it has no port; write an address and a port, such as 127.0.0.1:8080 or [::1]:8080")]
     NoPort,
     #[error("it has no address before the port; write 0.0.0.0:{0} for all addresses, or 127.0.0.1:{0}")]
     NoHost(String),
-    #[error("an IPv6 address is written in brackets before its port, such as [::1]:11211")]
+    #[error("an IPv6 address is written in brackets before its port, such as [::1]:8080")]
     NoBrackets,
-    #[error("`{0}` is no port; a port is a number from 0 to 65535, such as 11211 in 127.0.0.1:11211")]
+    #[error("`{0}` is no port; a port is a number from 0 to 65535, such as 8080 in 127.0.0.1:8080")]
     Port(String),
     #[error(
         "the name `{name}` does not resolve ({cause}); look it up with `getent hosts {name}`, or write a number, \
-         such as 127.0.0.1:11211"
+         such as 127.0.0.1:8080"
     )]
     Name { name: String, cause: io::Error },
 }
@@ -43,7 +43,7 @@ pub(crate) enum ListenError {
     },
     #[error(
         "cannot listen on {address}: ports below {first} need root or CAP_NET_BIND_SERVICE; choose another with \
-         --listen, such as {}:11211",
+         --listen, such as {}:8080",
         host(address)
     )]
     Privileged {
@@ -61,7 +61,7 @@ pub(crate) enum ListenError {
         #[source]
         cause: io::Error,
     },
-    #[error("cannot listen on {address}; choose another address with --listen, such as 127.0.0.1:11211")]
+    #[error("cannot listen on {address}; choose another address with --listen, such as 127.0.0.1:8080")]
     Other {
         address: SocketAddr,
         #[source]

@@ -26,20 +26,16 @@ use crate::resources::{self, ResourceError};
 use crate::service::Service;
 use crate::worker::{self, Worker, WorkerError};
 
-/// The port of memcached, which is the default.
-const PORT: u16 = 11211;
-
 /// Connections of one stack with data outstanding; more wait until it is their turn.
 const ACTIVE_MAX: usize = 4096;
 
 /// The longest timeout.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What every server can be told.
+/// What every server can be told; `PORT` is its usual one.
 #[derive(Args, Clone, Debug)]
-pub struct ServerArguments {
-    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:11211, or port 11211 of the stack]
-    #[arg(long, value_name = "ADDR", value_parser = address::parse)]
+pub struct ServerArguments<const PORT: u16> {
+    #[arg(long, value_name = "ADDR", value_parser = address::parse, help = listen_help(PORT))]
     listen: Option<SocketAddr>,
     /// Serve from a TCP of the server's own, in user space (experimental): on a new TUN device of this name, at this
     /// address, for the clients in its prefix. The kernel's end of the device gets the first other address
@@ -193,7 +189,7 @@ impl Shared {
 
 impl Server {
     /// Takes the address and what the threads will need of the system.
-    pub fn bind(arguments: &ServerArguments) -> Result<Self, ServerError> {
+    pub fn bind<const PORT: u16>(arguments: &ServerArguments<PORT>) -> Result<Self, ServerError> {
         let threads = arguments.threads.or_else(|| thread::available_parallelism().ok());
         let threads = threads.map_or(1, NonZeroUsize::get);
         let max_connections =
@@ -370,7 +366,10 @@ impl Server {
 }
 
 /// Takes the address that was asked for, of the kernel or of a stack.
-fn place(arguments: &ServerArguments, threads: usize) -> Result<(Place, SocketAddr), Cause> {
+fn place<const PORT: u16>(
+    arguments: &ServerArguments<PORT>,
+    threads: usize,
+) -> Result<(Place, SocketAddr), Cause> {
     let Some(network) = &arguments.stack else {
         let address = arguments.listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
         let (socket, address) = address::bind(address)?;
@@ -384,6 +383,12 @@ fn place(arguments: &ServerArguments, threads: usize) -> Result<(Place, SocketAd
     }
     let queues = network.open_queues(threads)?;
     Ok((Place::Stack(network.clone(), Mutex::new(queues)), address))
+}
+
+fn listen_help(port: u16) -> String {
+    format!(
+        "Address to listen on; port 0 takes a free one [default: 127.0.0.1:{port}, or port {port} of the stack]"
+    )
 }
 
 /// Ends the wait for signals when no thread is left.

@@ -11,7 +11,7 @@ use servers::{Next, Output, Progress, Server, ServerArguments, Service, Traffic}
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    server: ServerArguments,
+    server: ServerArguments<8080>,
 }
 
 fn main() -> ExitCode {

@@ -110,12 +110,12 @@ fn impossible_arguments_are_refused(engine: &'static str) -> Verdict {
         (&["--threads", "0"], &["--threads", "from 1 up"]),
         (&["--threads", "-1"], &["--threads", "from 1 up"]),
         (&["--threads", "100000000"], &["memory", "use at most", "--threads"]),
-        (&["--listen", "nowhere"], &["no port", "127.0.0.1:11211"]),
-        (&["--listen", "127.0.0.1"], &["no port", "127.0.0.1:11211"]),
-        (&["--listen", "127.0.0.1:70000"], &["70000", "65535", "127.0.0.1:11211"]),
+        (&["--listen", "nowhere"], &["no port", "127.0.0.1:8080"]),
+        (&["--listen", "127.0.0.1"], &["no port", "127.0.0.1:8080"]),
+        (&["--listen", "127.0.0.1:70000"], &["70000", "65535", "127.0.0.1:8080"]),
         (&["--listen", ":80"], &["no address before the port", "0.0.0.0:80"]),
-        (&["--listen", "::1"], &["brackets", "[::1]:11211"]),
-        (&["--listen", "no.such.name.invalid:80"], &["does not resolve", "127.0.0.1:11211"]),
+        (&["--listen", "::1"], &["brackets", "[::1]:8080"]),
+        (&["--listen", "no.such.name.invalid:80"], &["does not resolve", "127.0.0.1:8080"]),
         // Kept for documentation (RFC 5737): no interface has it.
         (&["--listen", "192.0.2.1:80"], &["no interface here", "0.0.0.0:80"]),
     ];
@@ -196,7 +196,7 @@ fn a_port_that_needs_a_privilege_is_named(engine: &'static str) -> Verdict {
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{message}");
     let below = format!("ports below {first}");
-    for words in [below.as_str(), "CAP_NET_BIND_SERVICE", "127.0.0.1:11211"] {
+    for words in [below.as_str(), "CAP_NET_BIND_SERVICE", "127.0.0.1:8080"] {
         assert!(message.contains(words), "{message}");
     }
     Ok(())

@@ -30,7 +30,7 @@ const VERSION: &str = concat!("1.6.0-megapipe-", env!("CARGO_PKG_VERSION"));
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    server: ServerArguments,
+    server: ServerArguments<11211>,
     /// Memory for items and for requests that have come in part, in MiB; the least used items are evicted to stay
     /// within it
     #[arg(
