@@ -270,6 +270,10 @@ impl Client {
     /// Offers the connection that `connection` is one end of. The monitor looks at the
     /// descriptor and closes its own copy soon after.
     ///
+    /// The monitor's welcome may still be under way, for which a short connection need not wait. Its user
+    /// was checked before anything was sent, and the hello is ahead of the offer: a monitor of another
+    /// version turns both away, and `receive` returns the offer as unanswered.
+    ///
     /// # Errors
     ///
     /// Nothing was offered; the connection stays on TCP.

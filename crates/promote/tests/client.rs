@@ -214,6 +214,53 @@ fn each_offer_has_one_answer() {
     assert!(matches!(client.receive().unwrap_err().cause, LossCause::OutOfTurn));
 }
 
+/// Offers may go out behind the hello: only a welcome of this version makes anything of them.
+#[test]
+fn offers_before_the_welcome_come_back_unless_it_comes() {
+    let monitor = Monitor::new("early");
+    let (page, segment) = (memory(LOOP_PAGE), memory(SIZE as usize));
+    let granted = [segment.writable.as_fd(), segment.read_only.as_fd(), page.read_only.as_fd()];
+    let page = [page.writable.as_fd()];
+    let refuse = |token, reason| MonitorMessage::Refuse { token, reason };
+    let newer = MonitorMessage::Welcome { version: 2, loop_id: 3, segment_size: SIZE };
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let early = || {
+        let (mut client, connection) = monitor.client();
+        for number in 1..=2 {
+            client.offer(token(number), socket.as_fd()).unwrap();
+        }
+        (client, connection)
+    };
+    type Expected = fn(&LossCause) -> bool;
+    let version: Expected = LossCause::is_version;
+    let out_of_turn: Expected = |cause| matches!(cause, LossCause::OutOfTurn);
+    let ended: Expected = |cause| matches!(cause, LossCause::Ended | LossCause::System(_));
+    let cases: [(Option<MonitorMessage>, &[BorrowedFd<'_>], Expected); 6] = [
+        (None, &[], ended),
+        (Some(refuse(None, Reason::Version)), &[], version),
+        (Some(newer), &page, version),
+        (Some(grant(1)), &granted, out_of_turn),
+        (Some(refuse(Token::new(1), Reason::Policy)), &[], out_of_turn),
+        (Some(MonitorMessage::Peer { token: token(1), user: None }), &[], out_of_turn),
+    ];
+    for (says, with, expected) in cases {
+        let (mut client, connection) = early();
+        if let Some(message) = says {
+            say(&connection, message, with);
+        }
+        drop(connection);
+        let mut loss = client.receive().unwrap_err();
+        loss.unanswered.sort();
+        assert!(expected(&loss.cause), "{says:?}: {loss}");
+        assert_eq!(loss.unanswered, [token(1), token(2)], "{says:?}");
+    }
+    let (mut client, connection) = early();
+    say(&connection, WELCOME, &page);
+    say(&connection, grant(1), &granted);
+    assert!(matches!(client.receive().unwrap(), Some(Answer::Welcome { .. })));
+    assert!(matches!(client.receive().unwrap(), Some(Answer::Granted { .. })));
+}
+
 #[test]
 fn one_loop_has_one_page() {
     let monitor = Monitor::new("page");
