@@ -127,10 +127,10 @@ impl Context {
         let pass_on = |frame| foreign.count(queue.pass_on(frame, queue.number()));
         sockets.input_shared(now, received.frames(), pass_on);
         if queue.may_receive_from_group() {
-            self.moved = true;
             queue.receive_from_group(received, foreign, |frames, pass_on| {
                 sockets.input_shared(now, frames, pass_on);
             })?;
+            self.moved |= !received.is_empty() || foreign.received > 0;
         }
         Ok(())
     }

@@ -69,9 +69,10 @@ impl Group {
     }
 
     fn wake(&self, number: usize) {
-        self.members[number].rung.store(true, Ordering::Release);
         // A full counter is readable already, which is all that is wanted.
         let _ = rustix::io::write(&self.members[number].doorbell, &1u64.to_ne_bytes());
+        // Afterwards, so that who finds it set can silence the doorbell.
+        self.members[number].rung.store(true, Ordering::Release);
     }
 
     fn reuse(&self, passed: Passed) {
@@ -302,12 +303,14 @@ impl Queue {
         Ok(self.has_passed() || batch.room(FRAME_MAX).is_err())
     }
 
-    /// Silences the doorbell, before what was announced is taken.
+    /// Silences the doorbell if it was rung, before what was announced is taken.
     fn heed(&mut self) {
+        if !self.own().rung.swap(false, Ordering::AcqRel) {
+            return;
+        }
         let mut count = [0; 8];
         // An empty counter is what is wanted.
         let _ = rustix::io::read(&self.own().doorbell, &mut count);
-        self.own().rung.swap(false, Ordering::AcqRel);
         self.adopt();
     }
 
