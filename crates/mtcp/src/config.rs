@@ -59,17 +59,18 @@ impl Settings {
                 continue;
             }
             let wrong = || format!("line {}: `{line}` is not KEY = VALUE with a fitting value", number + 1);
-            let (key, value) = line.split_once('=').ok_or_else(wrong)?;
-            let value = value.trim();
+            // mTCP reads no further than the first word of a value, and needs no `=`.
+            let mut words = line.split([' ', '\t', '=']).filter(|word| !word.is_empty());
+            let (Some(key), Some(value)) = (words.next(), words.next()) else { return Err(wrong()) };
             let count = |least: c_int| value.parse().ok().filter(|&n| n >= least).ok_or_else(wrong);
-            match key.trim() {
+            match key {
                 "num_cores" => self.conf.num_cores = count(1)?,
                 "max_concurrency" => self.conf.max_concurrency = count(1)?,
                 "max_num_buffers" => self.conf.max_num_buffers = count(1)?,
                 "rcvbuf" => receive = Some(count(64)?),
                 "sndbuf" => send = Some(count(64)?),
                 "tcp_timewait" => self.conf.tcp_timewait = count(0)?,
-                "tcp_timeout" => self.conf.tcp_timeout = count(-1)?,
+                "tcp_timeout" => self.conf.tcp_timeout = count(c_int::MIN)?.max(-1),
                 "io" => io = Some(value),
                 "port" => port = Some(value),
                 // Of devices, statistics and controllers that are not here.
@@ -143,11 +144,12 @@ mod tests {
     #[test]
     fn files_of_mtcp_are_read() {
         let mut settings = Settings::new();
-        let text = "# a comment\nio = dpdk\nnum_mem_ch = 4\nport = dpdk0 dpdk1\nrcvbuf = 8192 # bytes\n\
-                    tcp_timeout = -1\nnum_cores=2\n";
+        let text = "# a comment\nio = dpdk\nnum_mem_ch = 4\nport = dpdk0 dpdk1\nrcvbuf = 8192 bytes # so many\n\
+                    tcp_timeout = -2\nnum_cores=2\n\tmax_concurrency\t100\r\n";
         settings.read(text, Some("tun:m0,10.1.0.2/24")).expect("a network from the environment");
-        let Conf { num_cores, rcvbuf_size, sndbuf_size, tcp_timeout, .. } = settings.conf;
-        assert_eq!((num_cores, rcvbuf_size, sndbuf_size, tcp_timeout), (2, 8192, 8192, -1));
+        let Conf { num_cores, max_concurrency, rcvbuf_size, sndbuf_size, tcp_timeout, .. } = settings.conf;
+        assert_eq!((num_cores, max_concurrency, rcvbuf_size, sndbuf_size), (2, 100, 8192, 8192));
+        assert_eq!(tcp_timeout, -1);
         assert!(settings.network.is_some());
         let own = Settings::new().read("io = tun\nport = tun:m0,10.1.0.2/24\n", None);
         own.expect("a network from the file");
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused() {
         let network = Some("tun:m0,10.1.0.2/24");
-        for text in ["rcvbuf", "rcvbuf = much", "rcvbuf = 0", "num_cores = 0", "tcp_timeout = -2"] {
+        for text in ["rcvbuf", "rcvbuf = much", "rcvbuf = 0", "num_cores = 0", "sndbuf ="] {
             let error = Settings::new().read(text, network).expect_err(text);
             assert!(error.starts_with("line 1:"), "{error}");
         }
