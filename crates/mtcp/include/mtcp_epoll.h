@@ -15,7 +15,8 @@ enum mtcp_epoll_op {
 	MTCP_EPOLL_CTL_MOD = 3,
 };
 
-/* IN, OUT, ERR, HUP, RDHUP, ONESHOT and ET have an effect. ERR and HUP are always reported. */
+/* IN, OUT, ERR, RDHUP, ONESHOT and ET have an effect. ERR is always reported, HUP never. An event has
+ * one bit; the next wait has the next. */
 enum mtcp_event_type {
 	MTCP_EPOLLNONE = 0,
 	MTCP_EPOLLIN = 0x1,

@@ -35,7 +35,7 @@ pub(crate) trait Carrier: Device + Send {
 /// How to sleep until packets may have arrived.
 #[derive(Clone)]
 pub(crate) enum Waiter {
-    /// On the descriptors of a queue: for packets, and for the other contexts' news.
+    /// On the descriptors of a queue: for packets, and for what the other contexts pass on.
     Queue(Arc<[OwnedFd; 2]>, &'static Interrupt),
     /// By the caller's function.
     Caller(CallerDevice),

@@ -230,7 +230,10 @@ impl Context {
         let meant = remote.port() != 0 && !remote.ip().is_unspecified() && bound.port() == 0;
         let local = self.own_address(bound.ip(), remote).filter(|_| meant);
         let (Some(local), Some(ports)) = (local, &mut self.ports) else {
-            return Ok(self.sockets.connect(now, socket, remote)?);
+            return self.sockets.connect(now, socket, remote).map_err(|error| match error {
+                tcp::sockets::Errno::NotAvailable if meant => AGAIN,
+                error => error.into(),
+            });
         };
         let sockets = &mut self.sockets;
         let begun = ports.find(local, remote, |port| {
@@ -240,7 +243,8 @@ impl Context {
             }
         });
         match begun {
-            Ok(begun) => Ok(begun.ok_or(Errno(libc::EADDRNOTAVAIL))??),
+            // As mTCP says when it has no port left.
+            Ok(begun) => Ok(begun.ok_or(AGAIN)??),
             Err(error) => {
                 self.take_any_port(&error);
                 Ok(self.sockets.connect(now, socket, remote)?)

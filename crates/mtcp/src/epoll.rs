@@ -5,12 +5,12 @@ use std::slice;
 use std::time::Duration;
 
 use tcp::Time;
-use tcp::sockets::{Notice, Readiness, Trigger};
+use tcp::sockets::{Bits, Interests, Notice, Readiness, Trigger};
 
 use crate::context::{Context, Pause};
-use crate::errno::{AGAIN, Errno, FAULT, INVALID, int};
+use crate::errno::{AGAIN, BAD, Errno, FAULT, INVALID, int};
 use crate::files::{Epoll, File};
-use crate::pipe::Interest;
+use crate::pipe::{End, Member};
 use crate::registry::{self, Handle};
 
 const IN: u32 = 0x001;
@@ -56,8 +56,9 @@ pub extern "C" fn mtcp_epoll_create1(mctx: Handle, flags: c_int) -> c_int {
         if !context.files.has_room(1) {
             return Err(Errno(libc::ENFILE));
         }
-        let set = context.sockets.create_set();
-        context.files.insert(File::Epoll(Epoll { set, pipes: Vec::new(), notices: Vec::new() }))
+        let set = context.sockets.create_set(Bits::Apart);
+        let pipes = Interests::new(Bits::Apart);
+        context.files.insert(File::Epoll(Epoll { set, pipes, notices: Vec::new() }))
     }))
 }
 
@@ -116,11 +117,13 @@ impl Context {
             }
             File::Pipe { pipe, end, .. } => {
                 let pipes = &mut self.files.epoll(epid)?.pipes;
-                let held = pipes.iter().position(|interest| interest.end_of(pipe, end));
-                let interest = Interest { pipe, end, wanted, trigger, data, pending: true };
-                match (operation, held) {
-                    (Operation::Add, None) => pipes.push(interest),
-                    (Operation::Modify, Some(place)) => pipes[place] = interest,
+                let held = self.pipes[pipe].as_mut().ok_or(BAD)?;
+                match (operation, held.place(end, epid)) {
+                    (Operation::Add, None) => {
+                        let place = pipes.insert((pipe, end), wanted, trigger, data);
+                        held.members.push(Member { end, epoll: epid, place });
+                    }
+                    (Operation::Modify, Some(place)) => pipes.modify(place, wanted, trigger, data),
                     (Operation::Add, Some(_)) => return Err(Errno(libc::EEXIST)),
                     (Operation::Modify, None) => return Err(Errno(libc::ENOENT)),
                 }
@@ -137,12 +140,10 @@ impl Context {
                 self.sockets.remove(set, socket)?;
             }
             File::Pipe { pipe, end, .. } => {
-                let pipes = &mut self.files.epoll(epid)?.pipes;
-                let before = pipes.len();
-                pipes.retain(|interest| !interest.end_of(pipe, end));
-                if pipes.len() == before {
-                    return Err(Errno(libc::ENOENT));
-                }
+                let held = self.pipes[pipe].as_mut().ok_or(BAD)?;
+                let place = held.place(end, epid).ok_or(Errno(libc::ENOENT))?;
+                held.members.retain(|member| (member.end, member.epoll) != (end, epid));
+                self.files.epoll(epid)?.pipes.remove(place);
             }
             File::Epoll(_) => return Err(INVALID),
         }
@@ -152,24 +153,28 @@ impl Context {
     /// Writes what is ready, as much as there is room for.
     fn collect(&mut self, epid: c_int, out: &mut [Event]) -> Result<usize, Errno> {
         let epoll = self.files.epoll(epid)?;
-        let mut count = 0;
-        for interest in &mut epoll.pipes {
-            let Some(event) = out.get_mut(count) else { return Ok(count) };
-            let Some(Some(pipe)) = self.pipes.get(interest.pipe) else { continue };
-            if let Some(readiness) = interest.report(pipe.readiness(interest.end)) {
-                *event = Event { events: bits(readiness), data: interest.data };
-                count += 1;
-            }
+        if epoll.notices.len() < out.len() {
+            epoll.notices.resize(out.len(), Notice::default());
         }
-        let room = out.len() - count;
-        if epoll.notices.len() < room {
-            epoll.notices.resize(room, Notice::default());
-        }
-        let found = self.sockets.wait(epoll.set, &mut epoll.notices[..room])?;
-        for (event, notice) in out[count..].iter_mut().zip(&epoll.notices[..found]) {
+        let notices = &mut epoll.notices[..out.len()];
+        let pipes = &self.pipes;
+        let ready = |(pipe, end): (usize, End)| pipes[pipe].as_ref().map(|held| held.readiness(end));
+        let mut count = epoll.pipes.report(notices, |key| ready(key).unwrap_or_default());
+        count += self.sockets.wait(epoll.set, &mut notices[count..])?;
+        for (event, notice) in out.iter_mut().zip(&notices[..count]) {
             *event = Event { events: bits(notice.readiness), data: notice.data };
         }
-        Ok(count + found)
+        Ok(count)
+    }
+
+    /// Ends a set; what is in it stays open.
+    pub(crate) fn close_epoll(&mut self, epid: c_int, epoll: &Epoll) -> Result<(), Errno> {
+        for (pipe, _) in epoll.pipes.keys() {
+            if let Some(held) = &mut self.pipes[pipe] {
+                held.members.retain(|member| member.epoll != epid);
+            }
+        }
+        Ok(self.sockets.close_set(epoll.set)?)
     }
 
     /// Moves packets, and writes what is ready; a pause if that is nothing.

@@ -5,10 +5,10 @@
 
 use std::collections::VecDeque;
 
-use tcp::sockets::{Notice, Set, Socket};
+use tcp::sockets::{Interests, Notice, Set, Socket};
 
 use crate::errno::{BAD, Errno, INVALID, NOT_SOCKET};
-use crate::pipe::{End, Interest};
+use crate::pipe::End;
 
 pub(crate) enum File {
     Socket { socket: Socket, nonblocking: bool, v6: bool },
@@ -19,7 +19,8 @@ pub(crate) enum File {
 /// An epoll set.
 pub(crate) struct Epoll {
     pub(crate) set: Set,
-    pub(crate) pipes: Vec<Interest>,
+    /// The ends of pipes that it has.
+    pub(crate) pipes: Interests<(usize, End)>,
     pub(crate) notices: Vec<Notice>,
 }
 
@@ -74,13 +75,6 @@ impl Files {
             File::Epoll(epoll) => Ok(epoll),
             _ => Err(INVALID),
         }
-    }
-
-    pub(crate) fn epolls(&mut self) -> impl Iterator<Item = &mut Epoll> {
-        self.entries.iter_mut().flatten().filter_map(|file| match file {
-            File::Epoll(epoll) => Some(epoll),
-            _ => None,
-        })
     }
 
     pub(crate) fn sockets(&self) -> impl Iterator<Item = Socket> {

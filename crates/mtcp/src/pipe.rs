@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tcp::sockets::{Readiness, Trigger};
+use tcp::sockets::Readiness;
 
 use crate::errno::{AGAIN, Errno};
 
@@ -15,10 +15,20 @@ pub(crate) struct Pipe {
     bytes: VecDeque<u8>,
     /// Ends that are closed: for reading, for writing.
     pub(crate) closed: [bool; 2],
+    /// Epoll sets that its ends are in.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A place in an epoll set.
+pub(crate) struct Member {
+    pub(crate) end: End,
+    /// Its number.
+    pub(crate) epoll: i32,
+    pub(crate) place: u32,
 }
 
 /// Which end of a pipe.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Read = 0,
     Write = 1,
@@ -48,69 +58,24 @@ impl Pipe {
         Ok(len)
     }
 
+    /// Its place in this epoll set.
+    pub(crate) fn place(&self, end: End, epoll: i32) -> Option<u32> {
+        let member = self.members.iter().find(|member| (member.end, member.epoll) == (end, epoll));
+        member.map(|member| member.place)
+    }
+
     pub(crate) fn unread(&self) -> usize {
         self.bytes.len()
     }
 
-    /// As poll(2) reports the ends of a pipe.
+    /// Whether a call on this end would not return EAGAIN.
     pub(crate) fn readiness(&self, end: End) -> Readiness {
-        let mut ready = Readiness::NONE;
+        let closed = self.closed;
         match end {
-            End::Read => {
-                if !self.bytes.is_empty() {
-                    ready = ready.with(Readiness::READABLE);
-                }
-                if self.closed[End::Write as usize] {
-                    ready = ready.with(Readiness::HANGUP);
-                }
-            }
-            End::Write if self.closed[End::Read as usize] => {
-                ready = Readiness::WRITABLE.with(Readiness::ERROR);
-            }
-            End::Write if self.bytes.len() < ROOM => ready = Readiness::WRITABLE,
-            End::Write => {}
+            End::Read if !self.bytes.is_empty() || closed[End::Write as usize] => Readiness::READABLE,
+            End::Write if closed[End::Read as usize] => Readiness::WRITABLE.with(Readiness::ERROR),
+            End::Write if self.bytes.len() < ROOM => Readiness::WRITABLE,
+            _ => Readiness::NONE,
         }
-        ready
-    }
-}
-
-/// What an epoll set wants of a pipe's end.
-pub(crate) struct Interest {
-    pub(crate) pipe: usize,
-    pub(crate) end: End,
-    pub(crate) wanted: Readiness,
-    pub(crate) trigger: Trigger,
-    pub(crate) data: u64,
-    /// Something happened since it was last reported.
-    pub(crate) pending: bool,
-}
-
-impl Interest {
-    pub(crate) fn end_of(&self, pipe: usize, end: End) -> bool {
-        self.pipe == pipe && self.end == end
-    }
-
-    /// What is to be reported now, if anything.
-    pub(crate) fn report(&mut self, ready: Readiness) -> Option<Readiness> {
-        if self.trigger != Trigger::Level && !self.pending {
-            return None;
-        }
-        let always = [Readiness::ERROR, Readiness::HANGUP];
-        let mut found = Readiness::NONE;
-        for bit in [Readiness::READABLE, Readiness::WRITABLE].into_iter().chain(always) {
-            if ready.has(bit) && (self.wanted.has(bit) || always.contains(&bit)) {
-                found = found.with(bit);
-            }
-        }
-        if found.is_none() {
-            return None;
-        }
-        self.pending = false;
-        Some(found)
-    }
-
-    /// Something happened to the pipe. One that is reported once waits for its modification.
-    pub(crate) fn note(&mut self) {
-        self.pending |= self.trigger != Trigger::Once;
     }
 }

@@ -59,7 +59,8 @@ pub extern "C" fn mtcp_setsock_nonblock(mctx: Handle, id: c_int) -> c_int {
 fn set_nonblocking(context: &mut Context, id: c_int, on: bool) -> Result<c_int, Errno> {
     match context.files.get(id)? {
         File::Socket { nonblocking, .. } | File::Pipe { nonblocking, .. } => *nonblocking = on,
-        File::Epoll(_) => return Err(INVALID),
+        // Their calls do not block; mTCP takes it, too.
+        File::Epoll(_) => {}
     }
     Ok(0)
 }
@@ -84,11 +85,11 @@ pub unsafe extern "C" fn mtcp_socket_ioctl(
         match c_ulong::from(request as u32) {
             request if request == libc::FIONREAD as c_ulong => {
                 let unread = match context.files.get(id)? {
-                    File::Socket { socket, .. } => context.sockets.unread(*socket)?,
+                    File::Socket { socket, .. } => context.sockets.unread(*socket).map_err(|_| BAD)?,
                     File::Pipe { pipe, end: End::Read, .. } => {
                         context.pipes[*pipe].as_ref().map_or(0, crate::pipe::Pipe::unread)
                     }
-                    _ => return Err(INVALID),
+                    _ => return Err(BAD),
                 };
                 // SAFETY: as the caller promises.
                 unsafe { argument.write_unaligned(c_int::try_from(unread).unwrap_or(c_int::MAX)) };
@@ -135,7 +136,8 @@ pub extern "C" fn mtcp_listen(mctx: Handle, id: c_int, backlog: c_int) -> c_int 
 /// The next connection of a listener, and its peer's address unless `addr` is null.
 ///
 /// # Safety
-/// `addr` and `len` are null, or `len` is valid and `addr` valid for writes of `*len` bytes.
+/// `addr` and `len` are null, or valid for writes; `addr` of the address of a connection of IPv4,
+/// whatever is in `len`, as programs for mTCP have it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_accept(
     mctx: Handle,
@@ -158,7 +160,12 @@ pub unsafe extern "C" fn mtcp_accept(
             && !len.is_null()
         {
             // SAFETY: as the caller promises.
-            unsafe { address::write(peer, addr, len) }?;
+            unsafe {
+                if peer.is_ipv4() {
+                    len.write(size_of::<libc::sockaddr_in>() as socklen_t);
+                }
+                address::write(peer, addr, len)?;
+            }
         }
         Ok(id)
     }))
@@ -236,7 +243,7 @@ pub extern "C" fn mtcp_close(mctx: Handle, id: c_int) -> c_int {
                 let now = context.now();
                 context.sockets.close(now, socket)?;
             }
-            File::Epoll(epoll) => context.sockets.close_set(epoll.set)?,
+            File::Epoll(epoll) => context.close_epoll(id, &epoll)?,
             File::Pipe { pipe, end, .. } => context.close_pipe(pipe, end),
         }
         Ok(0)
@@ -248,7 +255,8 @@ pub extern "C" fn mtcp_close(mctx: Handle, id: c_int) -> c_int {
 pub extern "C" fn mtcp_abort(mctx: Handle, id: c_int) -> c_int {
     int(registry::with(mctx, |context| {
         let (socket, _) = context.files.socket(id)?;
-        context.sockets.peer_address(socket)?;
+        // Of one that never was a connection there is nothing to reset.
+        context.sockets.info(socket)?;
         let now = context.now();
         let options = Options { linger: Some(Duration::ZERO), ..context.sockets.options(socket)? };
         context.sockets.set_options(now, socket, options)?;
@@ -302,7 +310,8 @@ pub unsafe extern "C" fn mtcp_getpeername(
 /// SO_ERROR, SO_KEEPALIVE, SO_LINGER and TCP_NODELAY.
 ///
 /// # Safety
-/// `len` is null or valid, and `value` null or valid for writes of `*len` bytes.
+/// `len` is null or valid, and `value` null or valid for writes of `*len` bytes; for SO_ERROR of an
+/// int, whatever is in `len`, as programs for mTCP have it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mtcp_getsockopt(
     mctx: Handle,
@@ -320,6 +329,8 @@ pub unsafe extern "C" fn mtcp_getsockopt(
         let Options { no_delay, keep_alive, linger, .. } = context.sockets.options(socket)?;
         let number = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ERROR) => {
+                // SAFETY: as the caller promises.
+                unsafe { len.write(size_of::<c_int>() as socklen_t) };
                 context.sockets.take_error(socket)?.map_or(0, Error::number)
             }
             (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => keep_alive.into(),

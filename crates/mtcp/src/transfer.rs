@@ -4,15 +4,14 @@ use std::ffi::{c_char, c_int};
 use std::slice;
 
 use libc::{iovec, ssize_t};
+use tcp::State;
+use tcp::sockets::{Readiness, Socket};
 
 use crate::context::{Context, Pause};
 use crate::errno::{AGAIN, BAD, Errno, FAULT, INVALID, NOT_SOCKET, int, length};
 use crate::files::File;
 use crate::pipe::{End, Pipe};
 use crate::registry::{self, Handle};
-
-/// Buffers of one call at most, as IOV_MAX.
-const VECTORS_MAX: usize = 1024;
 
 /// Reads what has arrived; 0 at the end of the stream.
 ///
@@ -61,6 +60,19 @@ unsafe fn buffer_of<'a>(buffer: *mut c_char, len: usize) -> &'a mut [u8] {
     unsafe { slice::from_raw_parts_mut(buffer.cast(), len.min(isize::MAX as usize)) }
 }
 
+/// ENOTCONN while it is being opened, where POSIX has EAGAIN.
+fn is_open(context: &Context, socket: Socket) -> Result<(), Errno> {
+    match context.sockets.info(socket)?.state {
+        State::SynSent | State::SynReceived => Err(Errno(libc::ENOTCONN)),
+        _ => Ok(()),
+    }
+}
+
+/// A call on no bytes returns EAGAIN where mTCP's does: 0 would be the end of the stream.
+fn none_to_move(bytes: &[u8], nonblocking: bool) -> Result<(), Errno> {
+    if bytes.is_empty() && nonblocking { Err(AGAIN) } else { Ok(()) }
+}
+
 fn read(
     context: &mut Context,
     id: c_int,
@@ -70,12 +82,15 @@ fn read(
 ) -> Result<usize, Pause> {
     match *context.files.get(id)? {
         File::Socket { socket, nonblocking, .. } => {
+            is_open(context, socket)?;
+            none_to_move(out, nonblocking)?;
             context.call(nonblocking || dont_wait, |sockets, now| match peek {
                 true => sockets.peek(now, socket, out),
                 false => sockets.read(now, socket, out),
             })
         }
         File::Pipe { pipe, end: End::Read, nonblocking } if !peek => {
+            none_to_move(out, nonblocking)?;
             let read = context.pipe(pipe)?.read(out);
             context.moved_pipe(pipe, End::Write, read, nonblocking || dont_wait)
         }
@@ -106,9 +121,12 @@ pub unsafe extern "C" fn mtcp_write(mctx: Handle, id: c_int, buffer: *const c_ch
 fn write(context: &mut Context, id: c_int, bytes: &[u8], dont_wait: bool) -> Result<usize, Pause> {
     match *context.files.get(id)? {
         File::Socket { socket, nonblocking, .. } => {
+            is_open(context, socket)?;
+            none_to_move(bytes, nonblocking)?;
             context.call(nonblocking || dont_wait, |sockets, now| sockets.write(now, socket, bytes))
         }
         File::Pipe { pipe, end: End::Write, nonblocking } => {
+            none_to_move(bytes, nonblocking)?;
             let written = context.pipe(pipe)?.write(bytes);
             context.moved_pipe(pipe, End::Read, written, nonblocking || dont_wait)
         }
@@ -120,7 +138,7 @@ fn write(context: &mut Context, id: c_int, bytes: &[u8], dont_wait: bool) -> Res
 /// # Safety
 /// `vectors` is null or valid for reads of `count` vectors.
 unsafe fn vectors_of<'a>(vectors: *const iovec, count: c_int) -> Result<&'a [iovec], Errno> {
-    let count = usize::try_from(count).ok().filter(|&count| count <= VECTORS_MAX).ok_or(INVALID)?;
+    let count = usize::try_from(count).map_err(|_| INVALID)?;
     if count == 0 {
         return Ok(&[]);
     }
@@ -249,20 +267,23 @@ impl Context {
 
     /// Something happened that this end of a pipe is interested in.
     fn note_pipe(&mut self, pipe: usize, end: End) {
-        for interest in self.files.epolls().flat_map(|epoll| &mut epoll.pipes) {
-            if interest.end_of(pipe, end) {
-                interest.note();
+        let Some(held) = &self.pipes[pipe] else { return };
+        for member in held.members.iter().filter(|member| member.end == end) {
+            if let Ok(epoll) = self.files.epoll(member.epoll) {
+                epoll.pipes.wake(member.place, Readiness::ALL);
             }
         }
     }
 
     /// An end of a pipe was closed.
     pub(crate) fn close_pipe(&mut self, pipe: usize, end: End) {
-        for epoll in self.files.epolls() {
-            epoll.pipes.retain(|interest| !interest.end_of(pipe, end));
-        }
         let Some(held) = &mut self.pipes[pipe] else { return };
         held.closed[end as usize] = true;
+        for member in held.members.extract_if(.., |member| member.end == end) {
+            if let Ok(epoll) = self.files.epoll(member.epoll) {
+                epoll.pipes.remove(member.place);
+            }
+        }
         if held.closed == [true; 2] {
             self.pipes[pipe] = None;
         } else {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use packet::{Batch, Capabilities, Frame, Offload};
-use tcp::sockets::{Errno, How, Notice, Options, Readiness, Set, Socket, Sockets};
+use tcp::sockets::{Bits, Errno, How, Notice, Options, Readiness, Set, Socket, Sockets};
 use tcp::{Config, Host, Initial, Prefix, Profile, State, Time};
 
 use crate::parse::Script;
@@ -180,7 +180,7 @@ impl System for Simulated {
     }
 
     fn create_set(&mut self) -> Result<u32, Failed> {
-        Ok(self.sockets.create_set().0)
+        Ok(self.sockets.create_set(Bits::Together).0)
     }
 
     fn close_set(&mut self, set: u32) -> Result<(), Failed> {

@@ -4,10 +4,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use packet::{Batch, Capabilities, Device, link};
-use tcp::sockets::{Errno, How, Notice, Options, Readiness, Socket, Sockets, Trigger};
+use tcp::sockets::{Bits, Errno, How, Notice, Options, Readiness, Socket, Sockets, Trigger};
 use tcp::{Config, Host, Prefix, State, Time};
 
 const PORT: u16 = 80;
+
+/// Bytes that a connection holds each way.
+const BUFFER: usize = 64 << 10;
 
 struct Pair {
     sides: [(Sockets, link::Link); 2],
@@ -25,8 +28,8 @@ impl Pair {
         let (left, right) = link::pair(capabilities, 4096);
         let sockets = |side| {
             let mut config = Config::new(vec![Prefix::one(address(side, 0).ip())], capabilities);
-            config.limits.send_buffer = 64 << 10;
-            config.limits.receive_buffer = 64 << 10;
+            config.limits.send_buffer = BUFFER as u32;
+            config.limits.receive_buffer = BUFFER as u32;
             Sockets::new(Host::new(config, [side; 32]), 8)
         };
         let now = Time::from_micros(1_000_000);
@@ -226,7 +229,7 @@ fn a_full_buffer_blocks_and_room_is_an_edge() {
     let mut pair = Pair::new();
     let (client, server, _) = pair.connected();
     let (sockets, now) = pair.client();
-    let set = sockets.create_set();
+    let set = sockets.create_set(Bits::Together);
     sockets.add(set, client, Readiness::WRITABLE, Trigger::Edge, 7).expect("a place");
     assert_eq!(sockets.add(set, client, Readiness::WRITABLE, Trigger::Edge, 7), Err(Errno::Exists));
     let mut notices = [Notice::default(); 4];
@@ -278,13 +281,37 @@ fn a_full_buffer_blocks_and_room_is_an_edge() {
     assert_eq!((read, edges), (written, 1));
 }
 
+/// A write that takes the last room leaves none: the next room is an edge, although no write was short.
+#[test]
+fn a_buffer_that_was_filled_exactly_has_no_room() {
+    let mut pair = Pair::new();
+    let (client, server, _) = pair.connected();
+    let (sockets, now) = pair.client();
+    let set = sockets.create_set(Bits::Together);
+    sockets.add(set, client, Readiness::WRITABLE, Trigger::Edge, 7).expect("a place");
+    let mut notices = [Notice::default(); 4];
+    assert_eq!(sockets.wait(set, &mut notices), Ok(1));
+    assert_eq!(sockets.write(now, client, &[1; BUFFER]), Ok(BUFFER));
+    assert_eq!(sockets.readiness(client), Ok(Readiness::NONE));
+    assert_eq!(sockets.wait(set, &mut notices), Ok(0));
+    let mut edges = 0;
+    for _ in 0..100 {
+        let (sockets, now) = pair.server();
+        while let Ok(1..) = sockets.read(now, server, &mut [0; 8000]) {}
+        pair.pass(Duration::from_millis(50));
+        let (sockets, _) = pair.client();
+        edges += sockets.wait(set, &mut notices).expect("a set");
+    }
+    assert_eq!(edges, 1);
+}
+
 #[test]
 fn level_repeats_edge_and_once_do_not() {
     let mut pair = Pair::new();
     let (client, server, _) = pair.connected();
     let (sockets, _) = pair.server();
     let sets = [Trigger::Level, Trigger::Edge, Trigger::Once].map(|trigger| {
-        let set = sockets.create_set();
+        let set = sockets.create_set(Bits::Together);
         sockets.add(set, server, Readiness::READABLE, trigger, 1).expect("a place");
         set
     });

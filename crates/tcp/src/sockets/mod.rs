@@ -16,11 +16,12 @@
 //! - `close` with a linger time does not block: the host resets the connection when it is over.
 
 mod error;
+mod interests;
 mod readiness;
 mod stream;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ use crate::host::Host;
 use crate::time::Time;
 
 pub use error::Errno;
+pub use interests::{Bits, Interests};
 pub use readiness::{Notice, Readiness, Set, Trigger};
 pub use stream::How;
 
@@ -73,7 +75,7 @@ enum Kind {
 #[derive(Clone, Copy)]
 struct Stream {
     flow: Flow,
-    /// The last write was short: room is an edge.
+    /// There was no room left to write: room is an edge.
     full: bool,
     /// The peer has ended its stream.
     ended: bool,
@@ -82,6 +84,15 @@ struct Stream {
     /// The program was given the failure.
     reported: bool,
 }
+
+/// What becomes of a socket when something happened to its connection. Room to write is an edge only
+/// after there was none.
+const EDGES: [(Ready, Readiness); 4] = [
+    (Ready::CONNECTED, Readiness::WRITABLE),
+    (Ready::READABLE, Readiness::READABLE),
+    (Ready::END, Readiness::READABLE.with(Readiness::READ_HANGUP)),
+    (Ready::FAILED, Readiness::ALL),
+];
 
 /// An open descriptor.
 struct Entry {
@@ -107,7 +118,7 @@ pub struct Sockets<C: Control = Reno> {
     free: BinaryHeap<Reverse<u32>>,
     /// Descriptors at most.
     bound: usize,
-    sets: Vec<Option<readiness::Interests>>,
+    sets: Vec<Option<Interests<Socket>>>,
     /// Sockets of listeners, by the listener's slot.
     listeners: Vec<u32>,
 }
@@ -368,7 +379,7 @@ impl<C: Control> Sockets<C> {
     /// Moves the host's events to the sockets and sets that they concern.
     fn events(&mut self) {
         while let Some(event) = self.host.event() {
-            let (number, woken) = match event {
+            let (number, bits) = match event {
                 Event::Flow { flow, owner, ready } => {
                     let socket = Socket(owner);
                     let Ok(stream) = self.stream_mut(socket) else { continue };
@@ -377,30 +388,31 @@ impl<C: Control> Sockets<C> {
                     }
                     let room = ready.has(Ready::WRITABLE) && std::mem::take(&mut stream.full);
                     stream.ended |= ready.has(Ready::END);
-                    let edges = [Ready::CONNECTED, Ready::READABLE, Ready::END, Ready::FAILED];
-                    (owner, room || edges.into_iter().any(|edge| ready.has(edge)))
+                    let edges = EDGES.into_iter().filter(|&(edge, _)| ready.has(edge));
+                    let bits = edges.fold(Readiness::NONE, |bits, (_, edge)| bits.with(edge));
+                    (owner, if room { bits.with(Readiness::WRITABLE) } else { bits })
                 }
                 Event::Incoming(listener) => {
                     let Some(&number) = self.listeners.get(listener.slot as usize) else { continue };
                     let Ok(entry) = self.entry_mut(Socket(number)) else { continue };
                     entry.kind = Kind::Listener { listener, incoming: true };
-                    (number, true)
+                    (number, Readiness::READABLE)
                 }
                 // No listener here asks.
                 Event::Ask { .. } => continue,
             };
-            if woken {
-                self.wake(number);
+            if !bits.is_none() {
+                self.wake(number, bits);
             }
         }
     }
 
     /// Puts a socket into the ready lists of its sets.
-    fn wake(&mut self, number: u32) {
+    fn wake(&mut self, number: u32, bits: Readiness) {
         let Some(Some(entry)) = self.entries.get(number as usize) else { return };
         for member in &entry.members {
             if let Some(set) = &mut self.sets[member.set as usize] {
-                set.wake(member.place);
+                set.wake(member.place, bits);
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Readiness of a socket, and sets that report the ready ones among many.
 
-use super::{Errno, Kind, Member, Socket, Sockets, Stream, VecDeque};
+use super::interests::{Bits, Interests};
+use super::{Errno, Kind, Member, Socket, Sockets, Stream};
 use crate::control::Control;
 use crate::core::state::State;
 
@@ -22,6 +23,9 @@ impl Readiness {
     /// EPOLLRDHUP: the peer has ended its stream.
     pub const READ_HANGUP: Readiness = Readiness(16);
 
+    /// All of them.
+    pub const ALL: Readiness = Readiness(31);
+
     /// Both.
     pub const fn with(self, other: Readiness) -> Readiness {
         Readiness(self.0 | other.0)
@@ -37,7 +41,18 @@ impl Readiness {
         self.0 == 0
     }
 
-    const fn of(self, interest: Readiness) -> Readiness {
+    /// What is in both.
+    pub(super) const fn both(self, other: Readiness) -> Readiness {
+        Readiness(self.0 & other.0)
+    }
+
+    /// What is not in `other`.
+    pub(super) const fn without(self, other: Readiness) -> Readiness {
+        Readiness(self.0 & !other.0)
+    }
+
+    /// What of it is reported to this interest.
+    pub(super) const fn of(self, interest: Readiness) -> Readiness {
         Readiness(self.0 & (interest.0 | Readiness::ERROR.0 | Readiness::HANGUP.0))
     }
 }
@@ -73,54 +88,6 @@ pub struct Notice {
     pub readiness: Readiness,
     /// The number that came with the interest.
     pub data: u64,
-}
-
-struct Interest {
-    socket: Socket,
-    wanted: Readiness,
-    trigger: Trigger,
-    data: u64,
-    queued: bool,
-    /// A `Trigger::Once` that has been reported.
-    spent: bool,
-}
-
-/// Interests of one set, and those among them that may be ready.
-#[derive(Default)]
-pub(super) struct Interests {
-    places: Vec<Option<Interest>>,
-    /// Empty places. One whose number is still queued is not free yet, or its successor would be
-    /// reported out of turn.
-    free: Vec<u32>,
-    ready: VecDeque<u32>,
-}
-
-impl Interests {
-    fn insert(&mut self, interest: Interest) -> u32 {
-        if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some(interest);
-            return place;
-        }
-        self.places.push(Some(interest));
-        self.ready.reserve(self.places.len() - self.ready.len());
-        self.places.len() as u32 - 1
-    }
-
-    pub(super) fn remove(&mut self, place: u32) {
-        if self.places[place as usize].take().is_some_and(|interest| !interest.queued) {
-            self.free.push(place);
-        }
-    }
-
-    pub(super) fn wake(&mut self, place: u32) {
-        if let Some(interest) = &mut self.places[place as usize]
-            && !interest.queued
-            && !interest.spent
-        {
-            interest.queued = true;
-            self.ready.push_back(place);
-        }
-    }
 }
 
 impl<C: Control> Sockets<C> {
@@ -165,12 +132,12 @@ impl<C: Control> Sockets<C> {
     }
 
     /// A new, empty set (epoll_create).
-    pub fn create_set(&mut self) -> Set {
+    pub fn create_set(&mut self, bits: Bits) -> Set {
         let place = self.sets.iter().position(Option::is_none).unwrap_or(self.sets.len());
         if place == self.sets.len() {
             self.sets.push(None);
         }
-        self.sets[place] = Some(Interests::default());
+        self.sets[place] = Some(Interests::new(bits));
         Set(place as u32)
     }
 
@@ -197,10 +164,7 @@ impl<C: Control> Sockets<C> {
             return Err(Errno::Exists);
         }
         self.entry(socket)?;
-        let interest = Interest { socket, wanted, trigger, data, queued: false, spent: false };
-        let interests = self.interests(set)?;
-        let place = interests.insert(interest);
-        interests.wake(place);
+        let place = self.interests(set)?.insert(socket, wanted, trigger, data);
         self.entry_mut(socket)?.members.push(Member { set: set.0, place });
         Ok(())
     }
@@ -215,11 +179,7 @@ impl<C: Control> Sockets<C> {
         data: u64,
     ) -> Result<(), Errno> {
         let place = self.place(set, socket)?;
-        let interests = self.interests(set)?;
-        if let Some(interest) = &mut interests.places[place as usize] {
-            *interest = Interest { wanted, trigger, data, spent: false, ..*interest };
-        }
-        interests.wake(place);
+        self.interests(set)?.modify(place, wanted, trigger, data);
         Ok(())
     }
 
@@ -234,39 +194,17 @@ impl<C: Control> Sockets<C> {
     /// Reports ready sockets of a set, as many as there is room for, in turn. Costs nothing for
     /// those to which nothing happened.
     pub fn wait(&mut self, set: Set, out: &mut [Notice]) -> Result<usize, Errno> {
-        let mut count = 0;
-        let queued = self.interests(set)?.ready.len();
-        for _ in 0..queued {
-            if count == out.len() {
-                break;
-            }
-            let interests = self.interests(set)?;
-            let Some(place) = interests.ready.pop_front() else { break };
-            let Some(interest) = &mut interests.places[place as usize] else {
-                interests.free.push(place);
-                continue;
-            };
-            interest.queued = false;
-            let socket = interest.socket;
-            let now_ready = self.readiness(socket)?;
-            let interests = self.interests(set)?;
-            let Some(interest) = &mut interests.places[place as usize] else { continue };
-            let readiness = now_ready.of(interest.wanted);
-            if readiness.is_none() {
-                continue;
-            }
-            out[count] = Notice { readiness, data: interest.data };
-            count += 1;
-            match interest.trigger {
-                Trigger::Level => interests.wake(place),
-                Trigger::Edge => {}
-                Trigger::Once => interest.spent = true,
-            }
-        }
+        let mut interests = std::mem::take(self.interests(set)?);
+        let apart = interests.bits() == Bits::Apart;
+        let count = interests.report(out, |socket| match self.entry(socket) {
+            Ok(entry) if apart && matches!(entry.kind, Kind::New) => Readiness::NONE,
+            _ => self.readiness(socket).unwrap_or_default(),
+        });
+        *self.interests(set)? = interests;
         Ok(count)
     }
 
-    fn interests(&mut self, set: Set) -> Result<&mut Interests, Errno> {
+    fn interests(&mut self, set: Set) -> Result<&mut Interests<Socket>, Errno> {
         self.sets.get_mut(set.0 as usize).and_then(Option::as_mut).ok_or(Errno::BadDescriptor)
     }
 

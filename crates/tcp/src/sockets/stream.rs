@@ -1,6 +1,6 @@
 //! Bytes of connected sockets: read, write, shutdown, errors.
 
-use super::{Errno, Socket, Sockets};
+use super::{Errno, Readiness, Socket, Sockets};
 use crate::control::Control;
 use crate::core::calls::Info;
 use crate::core::state::State;
@@ -67,7 +67,8 @@ impl<C: Control> Sockets<C> {
                 return Err(if reported { Errno::Pipe } else { failure.into() });
             }
         };
-        if written < bytes.len() {
+        let queued = (info.unacknowledged + info.unsent) as usize + written;
+        if written < bytes.len() || queued >= self.host.stack.limits.send_buffer as usize {
             self.stream_mut(socket)?.full = true;
         }
         if written == 0 && !bytes.is_empty() { Err(Errno::WouldBlock) } else { Ok(written) }
@@ -82,7 +83,7 @@ impl<C: Control> Sockets<C> {
         }
         if how != How::Write {
             self.stream_mut(socket)?.read_shut = true;
-            self.wake(socket.0);
+            self.wake(socket.0, Readiness::READABLE);
         }
         if how != How::Read {
             self.host.shutdown(now, flow);
