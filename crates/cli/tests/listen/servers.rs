@@ -107,6 +107,27 @@ fn workers_of_apache_have_queues() {
     assert_eq!((server.workers().len(), listeners(PORT)), (2, 3));
 }
 
+#[test]
+fn no_connection_is_lost_over_graceful_restarts_of_apache() {
+    let name = "no_connection_is_lost_over_graceful_restarts_of_apache";
+    let Some(lab) = Lab::new(name, &["apache2"]) else { return };
+    let Some(mut command) = apache(&lab, "event") else { return };
+    let mut server = start(&mut command, PORT);
+    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
+    let load = Load::start(address());
+    for restart in 1..=4 {
+        let old = server.workers();
+        signal(server.pid(), libc::SIGUSR1);
+        until("new workers in place of the old ones", || {
+            let new = server.workers();
+            (new.len() == 2 && !new.iter().any(|worker| old.contains(worker))).then_some(())
+        });
+        until("the new workers have their queues", || (lab.queues() == 2 * (1 + restart)).then_some(()));
+    }
+    load.end();
+    assert_eq!(listeners(PORT), 3);
+}
+
 /// Apache with two worker processes; `None`: it lacks the module.
 pub(crate) fn apache(lab: &Lab, module: &str) -> Option<std::process::Command> {
     let modules = "/usr/lib/apache2/modules";
@@ -116,7 +137,8 @@ pub(crate) fn apache(lab: &Lab, module: &str) -> Option<std::process::Command> {
     }
     let folder = lab.path("").display().to_string();
     let sizes = match module {
-        "event" => "ThreadsPerChild 8\nMaxRequestWorkers 16\nMinSpareThreads 1\nMaxSpareThreads 16\n",
+        // After a graceful restart Apache starts only as many workers as the spare threads need: two here.
+        "event" => "ThreadsPerChild 8\nMaxRequestWorkers 16\nMinSpareThreads 9\nMaxSpareThreads 17\n",
         _ => "MaxRequestWorkers 2\nMinSpareServers 1\nMaxSpareServers 2\n",
     };
     let configuration = lab.write(
