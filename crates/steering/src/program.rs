@@ -27,7 +27,10 @@ pub(crate) const TRIES: i32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPath {
     /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind. If there is
-    /// none, to the member of the CPU after all, or, if that cannot accept, to any that can.
+    /// none and the member of the CPU is behind, to one that is not, even if it is away: a busy machine
+    /// keeps owners from running for longer than that, and one that is stopped must not get the
+    /// connections meanwhile. Else to the member of the CPU after all, or, if that cannot accept, to any
+    /// that can.
     OtherMember,
     /// To the socket of [`crate::Steering::share`], from which every owner accepts.
     SharedSocket,
@@ -60,12 +63,16 @@ impl<'maps> Selection<'maps> for Select<'maps> {
 /// if ready(own) -> own
 /// slow path of a shared socket: -> socket 0
 /// slow path of members: for TRIES members from a random one on: if ready(member) -> member
-///                       if can_accept(own) -> own
+///                       if can_accept(own):
+///                           if behind(own) >= BEHIND_MAX: for TRIES members from a random one on:
+///                               if can_accept(member) && behind(member) < BEHIND_MAX -> member
+///                           -> own
 ///                       for TRIES members from a random one on: if can_accept(member) -> member
 /// -> own; without one, or if it has no socket: by hash
 ///
 /// can_accept(member) = away != CANNOT_ACCEPT
-/// ready(member) = steered - accepted < BEHIND_MAX && (away == 0 || now - away <= AWAY_MAX)
+/// behind(member) = steered - accepted
+/// ready(member) = behind(member) < BEHIND_MAX && (away == 0 || now - away <= AWAY_MAX)
 /// ```
 pub(crate) fn assemble<'maps>(
     maps: &Maps<'maps>,
@@ -100,6 +107,14 @@ pub(crate) fn assemble<'maps>(
             code.jump_if(Condition::Equal, R7, 0, last);
             look_up(&mut code, maps.members.as_fd(), last);
             unless_able(&mut code, last);
+            let behind = code.label();
+            unless_keeps_up(&mut code, behind);
+            take(&mut code, selection, last, end);
+            code.place(behind);
+            try_others(&mut code, maps, selection, unless_keeps_up, end);
+            code.load(Size::Word, R7, R10, OWN).store(Size::Word, R10, KEY, R7);
+            look_up(&mut code, maps.members.as_fd(), last);
+            code.store(Size::Double, R10, LINE, R0);
             take(&mut code, selection, last, end);
             code.place(last);
             try_others(&mut code, maps, selection, unless_able, end);
@@ -149,9 +164,7 @@ fn look_up<'maps>(code: &mut Assembler<'maps>, map: BorrowedFd<'maps>, otherwise
 fn unless_ready(code: &mut Assembler<'_>, otherwise: Label) {
     let ready = code.label();
     code.store(Size::Double, R10, LINE, R0);
-    code.load(Size::Double, R1, R0, offset(STEERED)).load(Size::Double, R2, R0, offset(ACCEPTED));
-    code.arithmetic(Arithmetic::Subtract, R1, R2);
-    code.jump_if(Condition::SignedGreater, R1, BEHIND_MAX as i32 - 1, otherwise);
+    unless_not_behind(code, otherwise);
     code.load(Size::Double, R1, R0, offset(AWAY)).jump_if(Condition::Equal, R1, 0, ready);
     code.store(Size::Double, R10, SINCE, R1).call(Helper::MonotonicTime).load(Size::Double, R1, R10, SINCE);
     code.arithmetic(Arithmetic::Subtract, R0, R1);
@@ -163,6 +176,19 @@ fn unless_ready(code: &mut Assembler<'_>, otherwise: Label) {
 fn unless_able(code: &mut Assembler<'_>, otherwise: Label) {
     code.store(Size::Double, R10, LINE, R0).load(Size::Double, R1, R0, offset(AWAY));
     code.jump_if(Condition::Equal, R1, CANNOT_ACCEPT as i32, otherwise);
+}
+
+/// As [`unless_able`], or for one that is behind.
+fn unless_keeps_up(code: &mut Assembler<'_>, otherwise: Label) {
+    unless_able(code, otherwise);
+    unless_not_behind(code, otherwise);
+}
+
+/// Of the member whose words are at R0.
+fn unless_not_behind(code: &mut Assembler<'_>, otherwise: Label) {
+    code.load(Size::Double, R1, R0, offset(STEERED)).load(Size::Double, R2, R0, offset(ACCEPTED));
+    code.arithmetic(Arithmetic::Subtract, R1, R2);
+    code.jump_if(Condition::SignedGreater, R1, BEHIND_MAX as i32 - 1, otherwise);
 }
 
 /// Selects member [`KEY`], whose words are at [`LINE`], counts it as steered to, and ends.

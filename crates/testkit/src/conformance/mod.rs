@@ -26,6 +26,7 @@ pub mod files;
 pub mod lifetime;
 pub mod overload;
 pub mod partition;
+pub mod passing_over;
 pub mod processes;
 pub mod quotas;
 pub mod streams;
@@ -344,8 +345,11 @@ macro_rules! for_each_case {
                 the_death_of_a_process_that_steers
                 a_forked_child_leaves_the_steering_alone
                 without_bpf_the_cpu_alone_decides
+            }
+            passing_over {
                 a_channel_that_cannot_accept_is_passed_over
                 a_channel_that_hangs_is_passed_over
+                a_channel_that_ends_under_load_resets_nothing
             }
         }
     };
