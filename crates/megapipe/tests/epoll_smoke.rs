@@ -11,7 +11,7 @@ use megapipe::{
     SockAddr,
 };
 
-const SOON: Option<Duration> = Some(Duration::from_secs(10));
+const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
 fn channel(config: Config) -> Channel {
     Channel::new(Config { engine: Some(EngineKind::Epoll), ..config }).unwrap()

@@ -167,7 +167,7 @@ fn transactions_of_datagrams_take_nothing_from_the_heap(fixture: &mut Fixture) -
 
 /// Runs a test with sockets of a stack.
 fn over_stack(fixture: &mut Fixture, test: fn(&mut Fixture) -> Verdict) -> Verdict {
-    const BOUND: Duration = Duration::from_secs(120);
+    const BOUND: Duration = Duration::from_secs(300);
     if !netns::enter(fixture.name(), BOUND) {
         return Ok(());
     }

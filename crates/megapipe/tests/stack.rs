@@ -30,7 +30,7 @@ testkit::one_test_per_engine!(
 );
 
 const PORT: u16 = 7;
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(300);
 
 /// Cookies.
 const LISTENER: u64 = 1;

@@ -29,7 +29,7 @@ testkit::one_test_per_engine!(
 );
 
 const PORT: u16 = 7;
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(300);
 
 /// Cookies.
 const LISTENER: u64 = 1;

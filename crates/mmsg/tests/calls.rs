@@ -206,7 +206,7 @@ fn a_call_never_waits() {
         // SAFETY: the vector's memory lives.
         assert_eq!(unsafe { caller.recvmmmsg(&mut eps, &mut vector.messages, libc::MSG_WAITALL) }, Ok(0));
         assert!(eps.iter().all(|ep| ep.num == -libc::EAGAIN));
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < Duration::from_secs(60));
     }
 }
 

@@ -13,7 +13,7 @@ use sys::epoll::{self, Event, Set};
 
 const MARK: u32 = 100;
 const TIMEOUT: Duration = Duration::from_millis(80);
-const FOREVER: Duration = Duration::from_secs(20);
+const FOREVER: Duration = Duration::from_secs(60);
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

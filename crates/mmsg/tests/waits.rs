@@ -16,7 +16,7 @@ mod support;
 use support::{Kind, Pair};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
-const FOREVER: Duration = Duration::from_secs(20);
+const FOREVER: Duration = Duration::from_secs(60);
 
 /// Runs a test with a receiver on each backend, in a thread that is given up if it never ends.
 fn each(test: fn(Receiver)) {

@@ -15,7 +15,7 @@ use crate::stack::{self, StandIn};
 
 /// How long anything may take that happens at all. No test waits this long unless it
 /// is about to fail.
-pub const WATCHDOG: Duration = Duration::from_secs(30);
+pub const WATCHDOG: Duration = Duration::from_secs(60);
 
 /// How long to look for what must not happen.
 pub const GLANCE: Duration = Duration::from_millis(20);

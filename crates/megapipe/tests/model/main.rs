@@ -22,7 +22,7 @@ mod steps;
 one_test_per_engine! { random_sequences_agree_with_the_model }
 
 /// How long a sequence may take to come to its end; shrinking repeats it many times.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 const CONNECTIONS: usize = 4;
 const HANDLES_MAX: u32 = 10;
 const OPERATIONS_MAX: u32 = 48;

@@ -1,12 +1,12 @@
 //! How promoted connections end.
 
 use std::net::Shutdown;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use megapipe::UnregisterError;
 use testkit::process::until;
 
-use crate::support::{Two, engines, own_monitor, pattern};
+use crate::support::{PATIENCE, Two, engines, own_monitor, pattern};
 
 /// More than a ring and the kernel take.
 const MUCH: usize = 8 << 20;
@@ -67,7 +67,7 @@ fn bells_that_nobody_read_are_no_unread_bytes() {
             two.sides[0].channel.flush().unwrap();
             let handle = two.handles[1];
             two.sides[1].channel.read(handle).unwrap();
-            two.sides[1].step(Duration::from_secs(5));
+            two.sides[1].step(PATIENCE);
             assert_eq!(two.sides[1].seen(round).got, b"question");
             // It is closed behind an answer of which most waits in the kernel too.
             let answer = pattern(0, 300_000);
@@ -153,6 +153,20 @@ fn a_promoted_connection_is_not_given_back() {
     }
 }
 
+/// Whether a connection between these ports is, at either endpoint (proc_pid_net(5)).
+fn is_in_time_wait(ports: [u16; 2]) -> bool {
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    table.lines().skip(1).any(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let has = |one: usize, other: usize| {
+            fields[1].ends_with(&format!(":{:04X}", ports[one]))
+                && fields[2].ends_with(&format!(":{:04X}", ports[other]))
+        };
+        // TCP_TIME_WAIT of net/tcp_states.h.
+        fields[3] == "06" && (has(0, 1) || has(1, 0))
+    })
+}
+
 #[test]
 fn ports_are_used_again_right_after_a_close() {
     let folder = own_monitor("ports");
@@ -163,19 +177,15 @@ fn ports_are_used_again_right_after_a_close() {
         let mut port = 0;
         for round in 0..10 {
             let local = std::net::SocketAddr::from(([127, 0, 0, 1], port));
-            let began = Instant::now();
             let client = until("the ports", || {
                 let socket =
                     socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
                 socket.set_reuse_address(true).unwrap();
                 socket.bind(&local.into()).unwrap();
-                // The program that another test begins just now has both ends until it has replaced itself.
                 match socket.connect(&address.into()) {
-                    // TIME_WAIT would last a second at least (tcp_tw_reuse of tcp(7), on loopback).
-                    Err(error)
-                        if error.kind() == std::io::ErrorKind::AddrNotAvailable
-                            && began.elapsed() < Duration::from_millis(500) =>
-                    {
+                    // The program that another test begins just now has both ends until it has replaced itself.
+                    Err(error) if error.kind() == std::io::ErrorKind::AddrNotAvailable => {
+                        assert!(!is_in_time_wait([port, address.port()]), "it left a TIME_WAIT behind");
                         None
                     }
                     connected => Some(connected.map(|()| std::net::TcpStream::from(socket)).unwrap()),

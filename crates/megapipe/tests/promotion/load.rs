@@ -6,7 +6,7 @@ use megapipe::{Config, EngineKind, Handle, OpId};
 use proptest::prelude::*;
 
 use crate::support::{
-    Folder, MonitorProcess, Random, Two, config, engines, own_monitor, pair, pattern, play_monitor,
+    Folder, MonitorProcess, PATIENCE, Random, Two, config, engines, own_monitor, pair, pattern, play_monitor,
 };
 
 /// Connections that are promoted at once, with traffic on all of them from the beginning.
@@ -146,7 +146,7 @@ fn a_busy_ring_leaves_others_their_turn() {
             two.send(0, &pattern(sent, count));
             sent += count;
             two.sides[0].step(Duration::ZERO);
-            assert!(two.sides[1].step(Duration::from_secs(5)), "nothing came");
+            assert!(two.sides[1].step(PATIENCE), "nothing came");
             steps += 1;
             assert!(steps < 1000, "the kernel's bytes are never seen");
         }

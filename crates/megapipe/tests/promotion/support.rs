@@ -14,7 +14,7 @@ use monitor::{Access, Listener, Monitor, Options};
 use testkit::process::{self, Fosterling};
 
 /// How long anything may take before it counts as never.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder that goes with its test.
 pub(crate) struct Folder(PathBuf);

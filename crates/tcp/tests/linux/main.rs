@@ -23,7 +23,7 @@ use testkit::netns;
 use exchange::Load;
 use ours::{Ours, PORT, address};
 
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(300);
 
 /// A new host, and one connection that Linux begins.
 fn linux_connects(ours: &mut Ours, v6: bool, load: Load, congestion: &'static str) {

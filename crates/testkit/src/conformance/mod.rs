@@ -106,7 +106,7 @@ pub enum Over {
 }
 
 /// How long a case may take over a stack.
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(300);
 
 /// Runs a case on an engine; `path` is the test's `module_path!()`, from which its name
 /// follows.

@@ -19,7 +19,7 @@ on_both_engines!(
     wrong_places_are_refused,
 );
 
-const BOUND: Duration = Duration::from_secs(120);
+const BOUND: Duration = Duration::from_secs(300);
 const PLACE: [&str; 4] = ["--stack", "tun:mp%d,10.78.0.2/24,fd78::2/64", "--listen", "10.78.0.2:7"];
 
 /// Whether this is the process in namespaces of its own, where the test goes on.
