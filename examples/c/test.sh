@@ -25,7 +25,7 @@ start() {
     coproc EXAMPLE { MEGAPIPE_ENGINE=$engine exec "$build/$example" "$@" 2>&1; }
     server=$EXAMPLE_PID
     local line
-    read -r -t 20 line <&"${EXAMPLE[0]}" || fail 'says no port'
+    read -r -t 60 line <&"${EXAMPLE[0]}" || fail 'says no port'
     port=${line#port }
     [[ $port =~ ^[0-9]+$ ]] || fail "$line"
 }
@@ -35,7 +35,7 @@ expect() {
     local answer
     exec 3<>"/dev/$1/127.0.0.1/$port"
     printf '%b' "$2" >&3
-    read -r -t 20 -N "${#3}" answer <&3 || fail 'no answer'
+    read -r -t 60 -N "${#3}" answer <&3 || fail 'no answer'
     [ "$answer" = "$3" ] || fail "answered '$answer'"
     exec 3>&-
 }
@@ -55,7 +55,7 @@ expect_all() {
 expect_world() {
     local before=0 size
     for _ in {1..400}; do
-        timeout 20 dd bs=4096 count=1 <&"$1" >"$build/world" 2>/dev/null || fail 'tells nothing'
+        timeout 60 dd bs=4096 count=1 <&"$1" >"$build/world" 2>/dev/null || fail 'tells nothing'
         size=$(wc -c <"$build/world")
         if [ "$before $size" = '1200 400' ] && [ "$(tail -c 4 "$build/world")" = "$2" ]; then
             return
@@ -65,14 +65,32 @@ expect_world() {
     fail 'does not tell of all players'
 }
 
-# Begins to send lines on descriptor 4, all of which are $FLOOD bytes, and reads nothing. Sets `writer`.
+# Whether every thread of these processes sleeps.
+asleep() {
+    local pid thread state
+    for pid; do
+        for thread in /proc/"$pid"/task/*/stat; do
+            read -r state <"$thread" || return 1
+            state=${state##*) }
+            [ "${state:0:1}" = S ] || return 1
+        done
+    done
+}
+
+# Sends $FLOOD bytes of lines on descriptor 4 and reads nothing, until neither side goes on. Sets `writer`.
 FLOOD=28000000
 flood() {
     exec 4<>"/dev/tcp/127.0.0.1/$port"
-    yes 'a line' | head -c "$FLOOD" >&4 2>/dev/null &
+    cat "$build/lines" >&4 2>/dev/null &
     writer=$!
-    sleep 1
-    kill -0 "$writer" 2>/dev/null || fail 'takes everything from a client that does not read'
+    local calm=0
+    for _ in {1..3000}; do
+        kill -0 "$writer" 2>/dev/null || fail 'takes everything from a client that does not read'
+        if asleep "$writer" "$server" 2>/dev/null; then calm=$((calm + 1)); else calm=0; fi
+        [ "$calm" -lt 10 ] || return 0
+        sleep 0.02
+    done
+    fail 'never rests'
 }
 
 # Expects so many bytes of answers in a file.
@@ -80,6 +98,7 @@ expect_answers() {
     cmp <(yes 'A LINE' | head -c "$1") "$2" || fail 'answers something else'
 }
 
+head -c "$FLOOD" < <(yes 'a line') >"$build/lines"
 for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     example=echo
     start 0 2
@@ -114,7 +133,7 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
         sleep 0.05
     done
     for word in ONE TWO THREE; do
-        read -r -t 20 line <&3 || fail 'no answer to a line in pieces'
+        read -r -t 60 line <&3 || fail 'no answer to a line in pieces'
         [ "$line" = "$word" ] || fail "answered '$line'"
     done
     flood
@@ -138,19 +157,23 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
     wait "$server" || fail 'does not end as it should'
     server=
     # Half a line, and answers that are not taken, are no sign of life.
-    start 0 1
-    exec 3<>"/dev/tcp/127.0.0.1/$port" 5<>"/dev/tcp/127.0.0.1/$port"
+    start 0 3
+    exec 3<>"/dev/tcp/127.0.0.1/$port"
     printf half >&3
     flood
-    for _ in {1..30}; do
+    exec 5<>"/dev/tcp/127.0.0.1/$port"
+    half=142
+    for _ in {1..600}; do
         printf 'x\n' >&5
-        read -r -t 20 line <&5 || fail 'disconnects a client that is not idle'
-        sleep 0.1
+        read -r -t 60 line <&5 || fail 'disconnects a client that is not idle'
+        # Above 128: nothing came in time. The end of the stream is 1.
+        [ "$half" -le 128 ] || { half=0; read -r -t 0.1 line <&3 2>/dev/null || half=$?; }
+        if [ "$half" = 1 ] && ! kill -0 "$writer" 2>/dev/null; then break; fi
+        sleep 0.05
     done
-    status=0
-    read -r -t 0.1 line <&3 2>/dev/null || status=$?
-    [ "$status" = 1 ] || fail 'keeps a client with half a line'
-    ! wait "$writer" || fail 'keeps a client that does not read'
+    [ "$half" = 1 ] || fail 'keeps a client with half a line'
+    ! kill -0 "$writer" 2>/dev/null || fail 'keeps a client that does not read'
+    ! wait "$writer" || fail 'takes everything from a client that does not read'
     exec 3>&- 4>&- 5>&-
     finish
 
@@ -166,7 +189,7 @@ for engine in ${MEGAPIPE_ENGINE:-uring epoll}; do
         exec {socket}<>"/dev/udp/127.0.0.1/$port"
         sockets+=("$socket")
         if [ "$player" -lt 400 ]; then
-            read -r -t 20 line <&"${EXAMPLE[0]}" || fail 'has too few ports'
+            read -r -t 60 line <&"${EXAMPLE[0]}" || fail 'has too few ports'
             port=${line#port }
         fi
     done

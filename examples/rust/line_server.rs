@@ -15,7 +15,7 @@ const LINE_MAX: usize = 4096;
 /// With more than `HIGH` answers that wait for it a client is not read from, until `LOW` are left.
 const HIGH: usize = 8;
 const LOW: usize = 2;
-const END_WITHIN: Duration = Duration::from_secs(5);
+const END_WITHIN: Duration = Duration::from_secs(10);
 /// Cookies of the timers.
 const IDLE: u64 = 0;
 const END: u64 = 1;
