@@ -15,7 +15,7 @@ rm -f "$LOGS"/*.log
 failed=()
 
 # A suite that takes longer than this hangs. At a terminal there is Ctrl-C, which `timeout` would keep from it.
-limit=(timeout 20m)
+limit=(timeout 60m)
 if [ -t 0 ]; then
     limit=()
 fi
