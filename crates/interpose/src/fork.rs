@@ -13,27 +13,34 @@ use crate::sockets::{self, State};
 use crate::spin;
 use crate::start;
 
-/// The process whose descriptors the table knows.
+/// The process whose descriptors the table knows, once it lends its memory; 0: it has not.
 static OWNER: AtomicU32 = AtomicU32::new(0);
-/// Another process may have this one's memory; also until the owner is known.
+/// Another process may have this one's memory; also until the table knows any.
 static LENDS: AtomicBool = AtomicBool::new(true);
 
-pub(crate) fn remember_process() {
-    OWNER.store(std::process::id(), Ordering::Relaxed);
+/// This process has its memory for itself.
+pub(crate) fn owns_memory() {
     LENDS.store(false, Ordering::Relaxed);
 }
 
 /// A child is about to be made that has this process's memory: from here on who runs is asked of
 /// the kernel, for good.
 pub(crate) fn lends_memory() {
-    LENDS.store(true, Ordering::Relaxed);
+    if !LENDS.load(Ordering::Relaxed) {
+        OWNER.store(std::process::id(), Ordering::Relaxed);
+        // Who sees this sees the owner.
+        LENDS.store(true, Ordering::Release);
+    }
 }
 
 /// Whether this is the child of a vfork(2): it has descriptors of its own, and its parent's
 /// memory. What it does to its descriptors until it executes a program is its own business.
 /// Asked only where an entry would change: getpid(2) is one of the calls that short connections feel.
 pub(crate) fn borrows_memory() -> bool {
-    LENDS.load(Ordering::Relaxed) && OWNER.load(Ordering::Relaxed) != std::process::id()
+    LENDS.load(Ordering::Acquire) && {
+        let owner = OWNER.load(Ordering::Relaxed);
+        owner == 0 || owner != std::process::id()
+    }
 }
 
 /// The child of a vfork(2) has put another file at the number of a socket of this process's, and may use it
@@ -107,7 +114,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
 
 /// In the child of a fork: from here on it is a process of its own.
 pub(crate) fn in_child() {
-    remember_process();
+    owns_memory();
     promoter::move_on();
     signals::forked();
     sockets::reset_locks();

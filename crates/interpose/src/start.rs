@@ -28,7 +28,7 @@ use crate::threads;
 /// it every function of [`crate::calls`] is the kernel's.
 pub fn start(settings: Settings) {
     if settings.mode != Mode::Off || settings.local_listen {
-        fork::remember_process();
+        fork::owns_memory();
         threads::find();
         prepare_report(&settings);
         local_listen::start(&settings);
