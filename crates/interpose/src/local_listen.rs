@@ -23,8 +23,8 @@ mod steering;
 mod word;
 
 pub(crate) use listeners::{
-    blocks, changes_user, closing, closing_range, confined, duplicated, forked, hides_option, hold_still,
-    leave_number, listened, set_option, shut_down, start,
+    changes_user, closing, closing_range, confined, duplicated, forked, hides_option, hold_still,
+    leave_number, listened, makes_set, set_blocking, set_option, shut_down, start,
 };
 use steering::Words;
 
@@ -72,6 +72,11 @@ fn what(fd: c_int) -> What {
     }
 }
 
+/// Whether a descriptor is a listener, waits for one, or is the library's own.
+pub(crate) fn knows(fd: c_int) -> bool {
+    what(fd) != What::Nothing
+}
+
 /// False: its number is too high.
 fn set_what(fd: c_int, what: What) -> bool {
     let value = match what {
@@ -89,8 +94,14 @@ fn set_what(fd: c_int, what: What) -> bool {
 struct Member {
     /// Its descriptor, and 1; 0: none that listens.
     fd: AtomicI32,
-    /// Accepts tried, by which the shared listener comes first now and then.
+    /// The set reports changes alone: a queue that was not asked would not be reported again.
+    by_edge: AtomicBool,
+    /// Accepts tried, by which the other queue comes first now and then.
     turn: AtomicU32,
+    /// The last connection came by the shared listener.
+    shared_gave: AtomicBool,
+    /// One was accepted since the set's last wait.
+    gave: AtomicBool,
     /// What the steering program goes by.
     words: AtomicPtr<Words>,
 }
@@ -109,8 +120,14 @@ thread_local! {
 
 impl Member {
     #[allow(clippy::declare_interior_mutable_const)] // each use is a member of its own
-    const NONE: Member =
-        Member { fd: AtomicI32::new(0), turn: AtomicU32::new(0), words: AtomicPtr::new(null_mut()) };
+    const NONE: Member = Member {
+        fd: AtomicI32::new(0),
+        by_edge: AtomicBool::new(false),
+        turn: AtomicU32::new(0),
+        shared_gave: AtomicBool::new(false),
+        gave: AtomicBool::new(false),
+        words: AtomicPtr::new(null_mut()),
+    };
 
     #[inline]
     fn descriptor(&self) -> Option<c_int> {
@@ -120,6 +137,17 @@ impl Member {
     #[inline]
     fn words(&self) -> Option<&'static Words> {
         steering::words(self.words.load(Relaxed))
+    }
+
+    /// What an accept returned of the sibling, which the steering program gets to know.
+    fn counted(&self, new: c_int) -> c_int {
+        match (self.words(), new) {
+            (Some(words), 0..) => words.accepted(),
+            // SYNs that never became connections were steered, too.
+            (Some(words), _) if is_empty() => words.found_queue_empty(),
+            _ => {}
+        }
+        new
     }
 }
 
@@ -142,32 +170,52 @@ pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if OUT_OF_SET[set].load(Relaxed) != 0 {
         real::kept_errno(|| listeners::settle(set));
     }
-    members(set).filter_map(Member::words).for_each(|words| words.waits());
+    for member in members(set) {
+        member.gave.store(false, Relaxed);
+        member.words().inspect(|words| words.waits());
+    }
     let found = call();
     let now = clock::nanoseconds();
     members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
     found
 }
 
-/// accept(2), which `accept` makes of the descriptor it gets: the sibling's connections come
-/// first, then the shared listener's, and the other way round each eighth time.
+/// accept(2), which `accept` makes of the descriptor it gets: one of the sibling, or of the shared listener.
+///
+/// The first one after a wait tries both. Later ones try the queue that gave a connection, as the next wait reports
+/// what is left in the other one. Each eighth one tries the other one first, so that neither starves.
 #[inline]
 pub(crate) fn accept(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
-    const SHARED_FIRST: u32 = 8;
+    const OTHER_FIRST: u32 = 8;
     let What::Listener(number) = what(fd) else { return accept(fd) };
     let member = MEMBERS.get(WAITED_IN.get()).map(|set| &set[number]);
     let Some((member, sibling)) = member.and_then(|member| Some((member, member.descriptor()?))) else {
         return accept_elsewhere(fd, number, accept);
     };
+    let is_empty_here = member.words().is_some_and(|words| words.seems_empty());
     let turn = member.turn.load(Relaxed).wrapping_add(1);
     member.turn.store(turn, Relaxed);
-    let order = if turn.is_multiple_of(SHARED_FIRST) { [fd, sibling] } else { [sibling, fd] };
-    for (first, from) in [true, false].into_iter().zip(order) {
-        let new = accept(from);
-        if from == sibling {
-            count(member, new);
+    let other_first = turn.is_multiple_of(OTHER_FIRST);
+    let shared_gave = member.shared_gave.load(Relaxed);
+    if member.gave.load(Relaxed) && !member.by_edge.load(Relaxed) && !other_first {
+        if shared_gave {
+            return accept(fd);
         }
-        if new >= 0 || !(first && is_empty()) {
+        if is_empty_here {
+            real::set_errno(libc::EAGAIN);
+            return -1;
+        }
+        return member.counted(accept(sibling));
+    }
+    let shared_first = (shared_gave && is_empty_here) != other_first;
+    for from_shared in [shared_first, !shared_first] {
+        let new = if from_shared { accept(fd) } else { member.counted(accept(sibling)) };
+        if new >= 0 {
+            member.gave.store(true, Relaxed);
+            member.shared_gave.store(from_shared, Relaxed);
+            return new;
+        }
+        if !is_empty() {
             return new;
         }
     }
@@ -183,8 +231,7 @@ fn accept_elsewhere(fd: c_int, number: usize, accept: impl Fn(c_int) -> c_int) -
     }
     for member in MEMBERS.iter().map(|set| &set[number]) {
         let Some(sibling) = member.descriptor() else { continue };
-        let new = accept(sibling);
-        count(member, new);
+        let new = member.counted(accept(sibling));
         if new >= 0 || !is_empty() {
             return new;
         }
@@ -195,17 +242,6 @@ fn accept_elsewhere(fd: c_int, number: usize, accept: impl Fn(c_int) -> c_int) -
 /// Whether the last accept found no connection: EINVAL is a sibling's that another thread has just shut down.
 fn is_empty() -> bool {
     matches!(real::errno(), libc::EAGAIN | libc::EINVAL)
-}
-
-/// Has the steering program know what an accept took from a sibling.
-fn count(member: &Member, new: c_int) {
-    let Some(words) = member.words() else { return };
-    match new {
-        0.. => words.accepted(),
-        // SYNs that never became connections were steered, too.
-        _ if is_empty() => words.found_queue_empty(),
-        _ => {}
-    }
 }
 
 /// epoll_ctl(2), which `call` makes: what it does to a listener is done to its sibling.

@@ -199,6 +199,14 @@ impl Owner<'_> {
         }
     }
 
+    /// Whether as many connections were accepted as were steered here. One whose handshake is under way
+    /// counts as steered, unless [`Owner::found_queue_empty`] came between.
+    #[inline]
+    pub fn seems_empty(&self) -> bool {
+        let word = |word: usize| self.0.get(word).map_or(0, |word| word.load(Ordering::Relaxed));
+        word(STEERED).wrapping_sub(word(ACCEPTED)).cast_signed() <= 0
+    }
+
     fn store(&self, word: usize, value: u64) {
         if let Some(word) = self.0.get(word) {
             word.store(value, Ordering::Relaxed);

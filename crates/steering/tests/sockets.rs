@@ -149,7 +149,12 @@ fn one_that_does_not_accept_gets_as_many_as_it_may_be_behind() {
     let _peers = connect(a, address, 100, || served += awake.serve());
     assert_eq!((stopped.serve(), served), (BEHIND_MAX as usize, 100 - BEHIND_MAX as usize));
     // Once it has accepted, its connections are its own again.
-    let _peers = connect(a, address, 20, || served = stopped.serve());
+    let owner = steering.owner(stopped.slot);
+    assert!(owner.seems_empty());
+    let _peers = connect(a, address, 20, || {
+        assert!(!owner.seems_empty());
+        served = stopped.serve();
+    });
     assert_eq!(served, 1);
 }
 

@@ -2,19 +2,11 @@
 
 use crate::support::Lab;
 
-/// Runs a script under `--local-listen`, after what `worker.py` defines.
-fn passes(lab: &Lab, script: &str) {
-    let script = lab.write("script.py", &[include_str!("worker.py"), script].concat());
-    let status = lab.errors(lab.local("python3").arg(script)).status().unwrap();
-    assert!(status.success(), "{status}: {}", lab.said());
-}
-
 #[test]
 fn listeners_of_one_address_are_left_to_the_program() {
     let name = "listeners_of_one_address_are_left_to_the_program";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "first = listen(group=True)
 sets = [wait_for(first), wait_for(first)]
 assert rows() == 3, 'each set has a queue'
@@ -41,8 +33,7 @@ assert sum(counts) == 64 and min(counts) > 0, counts
 #[test]
 fn what_fails_for_good_is_tried_once() {
     let Some(lab) = Lab::new("what_fails_for_good_is_tried_once", &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 def worker():
     first = wait_for(listener)
@@ -62,8 +53,7 @@ assert in_child(worker) == 0
 fn a_listener_that_blocks_may_have_queues_later() {
     let name = "a_listener_that_blocks_may_have_queues_later";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 def worker():
     listener.setblocking(True)
@@ -91,8 +81,7 @@ assert in_child(waits_by_turns) == 0
 fn a_child_has_nothing_of_what_another_thread_began() {
     let name = "a_child_has_nothing_of_what_another_thread_began";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 sets = [wait_for(listener), wait_for(listener)]
 ends = threading.Event()
@@ -108,7 +97,7 @@ def child():
     poll = wait_for(listener)
     assert len(high()) == 5
 try:
-    for turn in range(200):
+    for turn in range(40):
         assert in_child(child) == 0, turn
 finally:
     ends.set()
@@ -120,8 +109,7 @@ finally:
 #[test]
 fn numbers_that_the_program_takes_are_its_own() {
     let Some(lab) = Lab::new("numbers_that_the_program_takes_are_its_own", &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 def take(numbers):
     for number in numbers:
@@ -146,8 +134,7 @@ assert in_child(lambda: worker(lambda numbers: numbers[:1])) == 0
 fn a_process_that_restricts_itself_makes_no_calls_of_ours() {
     let name = "a_process_that_restricts_itself_makes_no_calls_of_ours";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 def restricted(then):
     poll, other = wait_for(listener), wait_for(listener)
@@ -178,8 +165,7 @@ fn a_worker_that_may_not_use_maps_makes_no_queue() {
     // As before Linux 5.19 without CAP_BPF; a queue that listened for a moment would reset its connections.
     let name = "a_worker_that_may_not_use_maps_makes_no_queue";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
-    passes(
-        &lab,
+    lab.passes(
         "listener = listen()
 def worker():
     restrict(ctypes.CDLL('libc.so.6'), {'bpf': PERMISSION, 'listen': KILL})

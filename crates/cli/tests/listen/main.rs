@@ -5,4 +5,6 @@ mod giving_up;
 mod nginx;
 mod servers;
 mod support;
+mod traces;
+mod turns;
 mod untouched;

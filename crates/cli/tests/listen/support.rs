@@ -74,13 +74,18 @@ impl Lab {
         command
     }
 
-    /// Has a program's errors go to a file, for [`Lab::said`].
-    pub(crate) fn errors<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        command.stderr(fs::File::create(self.path("errors")).unwrap())
+    /// A file of a Python script, after what `worker.py` defines.
+    pub(crate) fn script(&self, script: &str) -> PathBuf {
+        self.write("script.py", &[include_str!("worker.py"), script].concat())
     }
 
-    pub(crate) fn said(&self) -> String {
-        fs::read_to_string(self.path("errors")).unwrap()
+    /// Runs such a script under `--local-listen`.
+    pub(crate) fn passes(&self, script: &str) {
+        let errors = self.path("errors");
+        let mut command = self.run(&python());
+        command.arg(self.script(script)).stderr(fs::File::create(&errors).unwrap());
+        let status = command.status().unwrap();
+        assert!(status.success(), "{status}: {}", fs::read_to_string(errors).unwrap());
     }
 
     /// How many listeners got a queue in some worker, over all processes so far.
@@ -100,6 +105,16 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>) -> Command {
     }
     command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
+}
+
+/// Python itself, where `python3` is a script that looks for it.
+pub(crate) fn python() -> PathBuf {
+    let said = clean(find("python3").expect("python3"))
+        .args(["-c", "import sys; print(sys.executable, end='')"])
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    String::from_utf8(said.stdout).unwrap().into()
 }
 
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
@@ -138,7 +153,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         // Those of a killed master would go on.
-        let workers = self.workers();
+        let workers = descendants(self.pid());
         self.0.kill();
         for worker in workers {
             // SAFETY: a process that this server started.
@@ -163,6 +178,11 @@ pub(crate) fn listeners(port: u16) -> usize {
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// The same with theirs, and so on.
+fn descendants(pid: u32) -> Vec<u32> {
+    children(pid).into_iter().flat_map(|child| std::iter::once(child).chain(descendants(child))).collect()
 }
 
 /// Until the process sleeps.
@@ -211,6 +231,7 @@ impl Load {
             std::thread::spawn(move || {
                 pin_to(cpu);
                 let (mut answered, mut errors) = (0, Vec::new());
+                // Once at least, however late it gets a core.
                 loop {
                     match ask(address).and_then(answer) {
                         Ok(_) => answered += 1,

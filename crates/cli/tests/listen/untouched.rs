@@ -7,22 +7,11 @@ use std::process::Command;
 use testkit::process::until;
 
 use crate::servers::apache;
-use crate::support::{Lab, clean, find, get, listeners, start};
+use crate::support::{Lab, children, clean, find, get, listeners, python, start};
+use crate::traces::{calls, difference, traced, traced_apart, traces};
 
 /// Calls of this feature, and no other's.
 const OURS: [&str; 4] = ["SO_REUSEPORT", "bpf(", "SO_DOMAIN", "shutdown("];
-
-/// A program under strace(1), whose trace goes to `trace`.
-fn traced(lab: &Lab, command: &Command) -> Command {
-    let mut traced = clean(find("strace").expect("strace"));
-    traced
-        .args(["-f", "-qq", "-o"])
-        .arg(lab.path("trace"))
-        .arg(command.get_program())
-        .args(command.get_args());
-    traced.current_dir(lab.path(""));
-    traced
-}
 
 /// Lines of the trace after the program's first fork, that are calls of this feature.
 fn ours_after_fork(lab: &Lab) -> Vec<String> {
@@ -128,11 +117,31 @@ fn workers_without_epoll_share_the_queue() {
 
 #[test]
 fn prefork_workers_of_apache_share_the_queue() {
-    let Some(lab) = Lab::new("prefork_workers_of_apache_share_the_queue", &["apache2"]) else { return };
-    let Some(mut command) = apache(&lab, "prefork") else { return };
-    let _server = start(&mut command, 8080);
-    get((std::net::Ipv4Addr::LOCALHOST, 8080));
-    assert_eq!((listeners(8080), lab.queues()), (1, 0));
+    let name = "prefork_workers_of_apache_share_the_queue";
+    let Some(lab) = Lab::new(name, &["apache2", "strace"]) else { return };
+    let Some(command) = apache(&lab, "prefork") else { return };
+    let mut plain = clean(command.get_args().skip_while(|word| *word != "--").nth(1).unwrap());
+    plain.args(command.get_args().skip_while(|word| *word != "--").skip(2));
+    let workers = |command: &Command| {
+        until("none listens yet", || (listeners(8080) == 0).then_some(()));
+        // Of a server that was killed, and may not have been waited for.
+        let _ = fs::remove_file(lab.path("apache.pid"));
+        let mut server = start(&mut traced_apart(&lab, command), 8080);
+        let is_wait = |call: &String| call.starts_with("epoll_ctl(");
+        let workers = until("both workers wait", || {
+            let workers = children(*server.workers().first()?);
+            let wait = workers.iter().all(|pid| calls(&lab, *pid).iter().any(is_wait));
+            (workers.len() == 2 && wait).then_some(workers)
+        });
+        get((std::net::Ipv4Addr::LOCALHOST, 8080));
+        assert_eq!((listeners(8080), lab.queues()), (1, 0));
+        // From the fork until the worker waits, which sets its user.
+        let begin = |pid: &u32| calls(&lab, *pid).into_iter().take_while(|call| !is_wait(call)).collect();
+        workers.iter().map(begin).collect::<Vec<Vec<_>>>()
+    };
+    let plain = workers(&plain);
+    assert!(plain.iter().all(|calls| calls.iter().any(|call| call.starts_with("setuid("))));
+    assert_eq!(difference(&workers(&command), &plain), None);
 }
 
 /// A worker whose listener has a queue of its own, until it is made blocking, or shut down.
@@ -171,54 +180,46 @@ fn a_listener_that_blocks_or_is_shut_down_has_no_queues() {
     let Some(lab) = Lab::new(name, &["python3"]) else { return };
     let script = lab.write("gives_up.py", GIVES_UP);
     for how in ["block", "shut"] {
-        assert!(lab.local("python3").arg(&script).arg(how).status().unwrap().success(), "{how}");
+        assert!(lab.run(&python()).arg(&script).arg(how).status().unwrap().success(), "{how}");
     }
 }
 
 /// A server and its client in one: it listens, forks, waits by epoll, accepts, and changes its user.
-const SERVER: &str = "import os, select, socket
-listener = socket.create_server(('127.0.0.1', 8080))
-listener.setblocking(False)
-if os.fork() == 0:
-    poll = select.epoll()
-    poll.register(listener, select.EPOLLIN)
-    client = socket.create_connection(('127.0.0.1', 8080))
+const SERVER: &str = "listener = listen()
+def worker():
+    poll = wait_for(listener)
+    client = socket.socket()
+    client.connect(ADDRESS)
     poll.poll()
     accepted, _ = listener.accept()
     poll.unregister(listener)
+    listener.shutdown(socket.SHUT_RD)
+    os.dup2(accepted.fileno(), listener.fileno())
     listener.close()
     os.setuid(65534)
-    os._exit(0)
-os.wait()
+assert in_child(worker) == 0
 ";
 
 #[test]
 fn without_the_option_no_system_call_is_changed() {
     let name = "without_the_option_no_system_call_is_changed";
     let Some(lab) = Lab::new(name, &["python3", "strace"]) else { return };
-    let script = lab.write("server.py", SERVER);
-    let calls = |arguments: &[&str]| {
-        let mut command = clean(find("strace").unwrap());
-        command.args(["-f", "-qq", "-o"]).arg(lab.path("trace")).args(arguments);
-        command.arg("python3").arg(&script).current_dir(lab.path(""));
-        assert!(command.status().unwrap().success());
-        let trace = fs::read_to_string(lab.path("trace")).unwrap();
-        let from_listen = trace.lines().skip_while(|line| !line.contains("listen("));
-        // Of each line the call: it begins with the process.
-        let call = |line: &str| Some(line.split_once(' ')?.1.trim_start().split_once('(')?.0.to_owned());
-        let whole = from_listen.filter(|line| !line.contains("resumed"));
-        // The library asks which process it is in, with the option and without. When the allocator asks for memory depends
-        // on where that lies.
-        let others = ["getpid", "brk", "mmap", "munmap", "mremap"];
-        let mut calls: Vec<String> =
-            whole.filter_map(call).filter(|call| !others.contains(&call.as_str())).collect();
-        calls.sort_unstable();
-        calls
+    let script = lab.script(SERVER);
+    // Of the server from its listener on, and of its child.
+    let sequences = |environment: &[(&str, &str)]| {
+        let mut command = clean("env");
+        command.args(environment.iter().map(|(name, value)| format!("{name}={value}")));
+        command.arg(python()).arg(&script);
+        assert!(traced_apart(&lab, &command).status().unwrap().success());
+        let [server, child] = traces(&lab)[..] else { panic!("two processes") };
+        let is_before = |call: &String| !call.starts_with("socket(AF_INET");
+        [calls(&lab, server).into_iter().skip_while(is_before).collect::<Vec<_>>(), calls(&lab, child)]
     };
-    let plain = calls(&[]);
-    assert!(["fork", "clone", "vfork"].iter().any(|fork| plain.iter().any(|call| call.starts_with(fork))));
-    let library = testkit::process::preload_library(crate::support::PROGRAM.as_ref());
-    let preloaded = format!("LD_PRELOAD={}", library.display());
-    assert_eq!(calls(&["env", &preloaded, "MEGAPIPE_PROMOTE=off"]), plain);
-    assert_ne!(calls(&["env", &preloaded, "MEGAPIPE_PROMOTE=off", "MEGAPIPE_LOCAL_LISTEN=1"]), plain);
+    let plain = sequences(&[]);
+    assert!(plain[1].iter().any(|call| call.starts_with("accept4(")));
+    let library = testkit::process::preload_library(crate::support::PROGRAM.as_ref()).display().to_string();
+    let off = [("LD_PRELOAD", library.as_str()), ("MEGAPIPE_PROMOTE", "off")];
+    assert_eq!(difference(&sequences(&off), &plain), None);
+    let on = [off[0], off[1], ("MEGAPIPE_LOCAL_LISTEN", "1")];
+    assert_ne!(difference(&sequences(&on), &plain), None);
 }

@@ -7,6 +7,7 @@ ADDRESS = ('127.0.0.1', 8080)
 
 def listen(group=False):
     listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if group:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listener.bind(ADDRESS)

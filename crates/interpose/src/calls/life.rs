@@ -165,7 +165,10 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
     }
-    let open = fd != new && {
+    let is_known = promoter::is_hidden(new)
+        || matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_))
+        || (local_listen::is_on() && local_listen::knows(new));
+    let open = fd != new && is_known && {
         // SAFETY: F_GETFD takes no argument.
         unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
     };
@@ -174,7 +177,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         real::set_errno(libc::EBUSY);
         return -1;
     }
-    if open && new >= 0 {
+    if open {
         descriptors::closing(new);
         if local_listen::is_on() && local_listen::closing(new) {
             local_listen::leave_number(new);
@@ -204,8 +207,8 @@ fn became_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(socket) = table::socket(fd) {
         options::nonblocking(socket, nonblocking);
     }
-    if local_listen::is_on() && !nonblocking {
-        kept_errno(|| local_listen::blocks(fd));
+    if local_listen::is_on() {
+        kept_errno(|| local_listen::set_blocking(fd, !nonblocking));
     }
 }
 

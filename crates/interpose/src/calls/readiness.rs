@@ -19,6 +19,9 @@ pub unsafe fn epoll_create1(flags: c_int) -> c_int {
 fn made_set(fd: c_int) -> c_int {
     if fd >= 0 {
         descriptors::set(fd);
+        if local_listen::is_on() {
+            local_listen::makes_set();
+        }
     }
     fd
 }

@@ -29,8 +29,8 @@ mod options;
 mod process;
 
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
-pub(crate) use options::{blocks, hides_option, set_option, shut_down};
-pub(crate) use process::{changes_user, confined, forked, hold_still};
+pub(crate) use options::{hides_option, set_blocking, set_option, shut_down};
+pub(crate) use process::{changes_user, confined, forked, hold_still, makes_set};
 
 /// A listening socket of the program's, shared by what waits for it.
 struct Listener {
@@ -38,6 +38,8 @@ struct Listener {
     names: u32,
     fd: c_int,
     backlog: c_int,
+    /// As far as this process knows: it is the open file's, which others share.
+    blocks: bool,
     /// The process that called listen(2), or was executed with it.
     owner: u32,
     /// The program itself set SO_REUSEPORT.
@@ -180,6 +182,7 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
         names: 1,
         fd,
         backlog,
+        blocks: kernel::flags(fd) & libc::O_NONBLOCK == 0,
         owner: std::process::id(),
         own_group,
         late: false,
@@ -282,8 +285,8 @@ fn set_number(epfd: c_int) -> Option<usize> {
 impl Listener {
     fn enter(&mut self, number: usize, place: Place) -> Result<(), Word> {
         let member = &MEMBERS[place.set][number];
-        let blocks = kernel::flags(self.fd) & libc::O_NONBLOCK == 0;
-        if blocks || place.event.events & libc::EPOLLONESHOT as u32 != 0 {
+        member.by_edge.store(place.event.events & libc::EPOLLET as u32 != 0, Relaxed);
+        if place.event.events & libc::EPOLLONESHOT as u32 != 0 {
             self.release(number, place.set);
             return Err(Word::Waits);
         }
@@ -292,6 +295,10 @@ impl Listener {
             OF_SET[place.set].fetch_or(1 << number, Relaxed);
             let operation = if was_out { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
             return change(place.epfd, operation, sibling, without_exclusive(place.event));
+        }
+        // Another process may have changed it.
+        if self.blocks || kernel::flags(self.fd) & libc::O_NONBLOCK == 0 {
+            return Err(Word::Waits);
         }
         if let Some(index) = self.paused.iter().position(|(set, _)| *set == place.set) {
             let (_, sibling) = self.paused.swap_remove(index);
@@ -440,6 +447,10 @@ impl Listener {
         (0..SETS).for_each(|set| self.release(number, set));
         self.reserve.drain(..).for_each(close);
         self.steering = None;
+    }
+
+    fn has_siblings(&self, number: usize) -> bool {
+        siblings(number).next().is_some() || !self.paused.is_empty()
     }
 
     fn uses(&self, number: usize, fd: c_int) -> bool {

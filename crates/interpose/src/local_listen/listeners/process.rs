@@ -1,25 +1,39 @@
 //! What happens to the whole process: it changes its user, forks, or restricts its system calls.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::super::word::Word;
 use super::super::{ON, SETS, WAITED_IN, What, set_what};
-use super::{RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, forget, listeners};
+use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, forget, listeners};
 use crate::fork;
 use crate::lock::Held;
 use crate::real::kept_errno;
 
+/// The program, this process or one that it was forked from, has made an epoll set.
+static MAKES_SETS: AtomicBool = AtomicBool::new(false);
+
+/// An epoll set was made.
+pub(crate) fn makes_set() {
+    if !MAKES_SETS.load(Relaxed) {
+        MAKES_SETS.store(true, Relaxed);
+    }
+}
+
 /// The process is about to become another user's, which cannot bind beside sockets of this one.
 #[cold]
 pub(crate) fn changes_user(user: libc::uid_t) {
-    let unchanged = user == libc::uid_t::MAX || rustix::process::geteuid().as_raw() == user;
-    if unchanged || fork::borrows_memory() {
+    if user == libc::uid_t::MAX || fork::borrows_memory() {
         return;
     }
-    let cpus = super::super::steering::allowed_cpus().len().min(RESERVE);
+    // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.
+    let waits_later = |listener: &Listener| !listener.blocks || MAKES_SETS.load(Relaxed);
     kept_errno(|| {
-        for (number, listener) in listeners().iter_mut().enumerate() {
-            let Some(listener) = listener else { continue };
+        for (number, place) in listeners().iter_mut().enumerate() {
+            let Some(listener) = place.as_mut().filter(|listener| waits_later(listener)) else { continue };
+            if rustix::process::geteuid().as_raw() == user {
+                return;
+            }
+            let cpus = super::super::steering::allowed_cpus().len().min(RESERVE);
             while listener.steering.is_some() && listener.reserve.len() < cpus {
                 match listener.make_sibling() {
                     Ok(sibling) => listener.reserve.push(sibling),

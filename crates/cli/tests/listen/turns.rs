@@ -1,0 +1,116 @@
+//! From which queue a worker accepts, and with how many system calls.
+
+use std::fs;
+
+use crate::support::{Lab, python};
+use crate::traces::traced;
+
+#[test]
+fn neither_queue_starves() {
+    let Some(lab) = Lab::new("neither_queue_starves", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+ready, told = os.pipe()
+def worker():
+    poll = wait_for(listener)
+    assert rows() == 2
+    ports = []
+    for _ in range(11):
+        # Stopped in the first of these waits.
+        poll.poll()
+        connection, (_, port) = listener.accept()
+        ports.append(port)
+        connection.close()
+    os.write(told, struct.pack('11H', *ports))
+child = os.fork()
+if child == 0:
+    worker()
+    os._exit(0)
+def is_asleep():
+    return open(f'/proc/{child}/stat').read().rsplit(') ')[1][0] == 'S'
+while rows() < 2 or not is_asleep():
+    pass
+os.kill(child, signal.SIGSTOP)
+clients = [socket.create_connection(ADDRESS) for _ in range(11)]
+os.kill(child, signal.SIGCONT)
+accepted = struct.unpack('11H', os.read(ready, 22))
+assert os.waitpid(child, 0)[1] == 0
+# So many may be behind; the others came by the shared queue.
+own, shared = [[client.getsockname()[1] for client in part] for part in (clients[:8], clients[8:])]
+assert set(accepted) == {*own, *shared}
+assert accepted[0] in own and sum(port in shared for port in accepted[:8]) == 1, (accepted, own, shared)
+",
+    );
+}
+
+#[test]
+fn what_edges_report_is_accepted_at_once() {
+    let Some(lab) = Lab::new("what_edges_report_is_accepted_at_once", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+ready, go = os.pipe()
+def worker():
+    poll = select.epoll()
+    poll.register(listener, select.EPOLLIN | select.EPOLLET)
+    assert rows() == 2
+    for turn in range(50):
+        # Own and shared queue, by how long this has been away from its wait.
+        clients = []
+        for _ in range(1 + turn % 12):
+            client = socket.socket()
+            client.connect(ADDRESS)
+            clients.append(client)
+        while clients:
+            assert poll.poll(10), (turn, len(clients))
+            try:
+                while True:
+                    listener.accept()[0].close()
+                    clients.pop().close()
+            except BlockingIOError:
+                pass
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.queues(), 1);
+}
+
+/// Accepts of a worker that accepts until there is nothing more, for 400 connections one after the other.
+const ONE_BY_ONE: &str = "listener = listen()
+def worker():
+    poll = wait_for(listener)
+    for _ in range(400):
+        client = socket.socket()
+        client.connect(ADDRESS)
+        answered = False
+        while not answered:
+            poll.poll()
+            try:
+                while True:
+                    listener.accept()[0].close()
+                    answered = True
+            except BlockingIOError:
+                pass
+        client.close()
+assert in_child(worker) == 0
+";
+
+#[test]
+fn accepts_are_hardly_more_than_without() {
+    let Some(lab) = Lab::new("accepts_are_hardly_more_than_without", &["python3", "strace"]) else { return };
+    let script = lab.script(ONE_BY_ONE);
+    let accepts = |command: &mut std::process::Command| {
+        let output =
+            traced(&lab, command.arg(&script)).stderr(std::process::Stdio::piped()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let trace = fs::read_to_string(lab.path("trace")).unwrap();
+        trace.lines().filter(|line| line.contains(" accept4(")).count()
+    };
+    let plain = accepts(&mut std::process::Command::new(python()));
+    let ours = accepts(&mut lab.run(&python()));
+    assert_eq!(lab.queues(), 1);
+    assert!(plain >= 800, "{plain}");
+    // Each eighth asks the other queue first.
+    assert!(ours <= plain + plain / 8 + 8, "{ours} instead of {plain}");
+}
