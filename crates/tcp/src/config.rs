@@ -139,6 +139,35 @@ impl Default for Offers {
     }
 }
 
+/// How a silent peer is probed (RFC 9293, 3.8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Time between unanswered probes.
+    pub interval: Duration,
+    /// Unanswered probes that end the connection.
+    pub probes: u8,
+}
+
+/// Fields of the IP header of what a connection sends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marking {
+    /// Differentiated Services field (RFC 2474), upper six bits; the lower two are those of ECN.
+    pub traffic_class: u8,
+    /// Time to live, or hop limit; that of the host if `None`.
+    pub hop_limit: Option<u8>,
+}
+
+impl Marking {
+    pub(crate) const HOST: Marking = Marking { traffic_class: 0, hop_limit: None };
+
+    /// With ECN's bits as TCP has them, which does not use it.
+    pub(crate) fn without_ecn(self) -> Marking {
+        Marking { traffic_class: self.traffic_class & !3, ..self }
+    }
+}
+
 /// Times of the protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Profile {

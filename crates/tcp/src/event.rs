@@ -68,6 +68,12 @@ impl Ready {
     pub const FAILED: Ready = Ready(16);
     /// Everything that was written, and our end of stream, is acknowledged.
     pub const FLUSHED: Ready = Ready(32);
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.8
+    //# However, an application program that does not want to receive such ERROR_REPORT calls SHOULD be able
+    //# to effectively disable these calls (SHLD-20).
+    /// Something may be wrong: [`Info::trouble`](crate::Info::trouble) says what. The connection goes
+    /// on, and a program can ignore this.
+    pub const TROUBLE: Ready = Ready(64);
 
     /// Whether all of these happened.
     pub fn has(self, other: Ready) -> bool {
@@ -85,7 +91,7 @@ impl Ready {
 
 impl std::fmt::Debug for Ready {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let names = ["CONNECTED", "READABLE", "WRITABLE", "END", "FAILED", "FLUSHED"];
+        let names = ["CONNECTED", "READABLE", "WRITABLE", "END", "FAILED", "FLUSHED", "TROUBLE"];
         let set = names.iter().enumerate().filter(|(bit, _)| self.0 >> bit & 1 == 1);
         f.debug_set().entries(set.map(|(_, name)| name)).finish()
     }

@@ -88,7 +88,7 @@ mod host;
 pub mod sockets;
 mod time;
 
-pub use config::{Config, Initial, Limits, Offers, Prefix, Profile};
+pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Prefix, Profile};
 pub use control::{Control, Reno, Window};
 pub use core::calls::{ConnectError, Info, ListenError};
 pub use core::listen::Pattern;

@@ -77,8 +77,10 @@ impl<C: Control> Stack<C> {
             keep.acknowledged(slot, ack.min(hot.snd_end));
             if hot.has(flag::ORPHAN) && !hot.has(flag::LINGER) {
                 // A slow reader is given time for as long as it reads.
-                hot.life_at = Deadline::at(now.after(self.profile.give_up));
+                let patience = self.patience(slot);
+                self.flows[slot].life_at = Deadline::at(now.after(patience));
             }
+            let hot = &self.flows[slot];
             let all = hot.has(flag::FIN) && ack == hot.snd_end + 1;
             self.happen(slot, if all { Ready::FLUSHED } else { Ready::WRITABLE });
             if all {

@@ -6,6 +6,7 @@ use super::listen::{Listening, Pattern};
 use super::seq::Seq;
 use super::state::{State, Step};
 use super::tuple::Tuple;
+use crate::config::{KeepAlive, Marking};
 use crate::control::Control;
 use crate::event::{Event, Failure, Flow, Listener, Ready};
 use crate::time::{Deadline, Time};
@@ -65,7 +66,7 @@ impl<C: Control> Stack<C> {
         }
         let backlog = backlog.clamp(1, self.limits.flows);
         let accepted = std::collections::VecDeque::with_capacity(backlog);
-        let listening = Listening { pattern, ask, backlog, accepted };
+        let listening = Listening { pattern, ask, backlog, accepted, marking: Marking::HOST };
         let slot = self.listeners.insert(listening).ok_or(ListenError::TooMany)?;
         Ok(Listener { slot, generation: self.listeners.generation(slot) })
     }
@@ -179,6 +180,7 @@ impl<C: Control> Stack<C> {
 
     /// The program gives its handle back.
     pub(crate) fn close(&mut self, now: Time, slot: u32, how: Closing) {
+        let patience = self.patience(slot);
         let hot = &mut self.flows[slot];
         hot.set(flag::ORPHAN);
         hot.ready = Ready::default();
@@ -206,7 +208,7 @@ impl<C: Control> Stack<C> {
             State::SynReceived if linger.is_none() => return self.settle(now, slot),
             State::FinWait2 => self.profile.fin_wait,
             State::TimeWait => self.profile.time_wait,
-            _ => linger.unwrap_or(self.profile.give_up),
+            _ => linger.unwrap_or(patience),
         };
         if linger.is_some() {
             hot.set(flag::LINGER);
@@ -246,6 +248,13 @@ impl<C: Control> Stack<C> {
             }
             self.touch_keep_alive(now, slot);
         }
+        self.settle(now, slot);
+    }
+
+    /// Sets the times of probes, and begins to wait anew.
+    pub(crate) fn probe_after(&mut self, now: Time, slot: u32, times: Option<KeepAlive>) {
+        self.choices.change(slot, |chosen| &mut chosen.keep_alive, times);
+        self.touch_keep_alive(now, slot);
         self.settle(now, slot);
     }
 
@@ -313,6 +322,7 @@ impl<C: Control> Stack<C> {
             congestion_window: hot.window.congestion,
             round_trip_micros: hot.srtt,
             mss: hot.mss,
+            trouble: self.choices.of(slot).trouble,
             timestamps: hot.has(flag::TIMESTAMPS),
             sack: hot.has(flag::SACK),
             scale: hot.scales != 0,
@@ -367,6 +377,9 @@ pub struct Info {
     pub round_trip_micros: u32,
     /// Payload of a segment without options.
     pub mss: u16,
+    /// What may end the connection, if something was [reported](Ready::TROUBLE): the network does not
+    /// reach the peer, or the peer acknowledges nothing. Nothing says that it is over.
+    pub trouble: Option<Failure>,
     /// Both use timestamps.
     pub timestamps: bool,
     /// Both use selective acknowledgements.

@@ -49,6 +49,7 @@ impl<C: Control> Stack<C> {
             probes: 0,
         };
         let slot = self.flows.insert(hot)?;
+        self.choices.forget(slot);
         self.index.insert(self.secret.hash(&tuple), Kind::Flow, slot);
         Some(slot)
     }
@@ -128,6 +129,7 @@ impl<C: Control> Stack<C> {
         let conservative = self.flows[slot].has(flag::SYN_REPEATED);
         let mss = u32::from(self.flows[slot].mss);
         let window = self.control.start(mss, conservative);
+        let patience = self.patience(slot);
         let hot = &mut self.flows[slot];
         // A program may already have closed it.
         let closed = hot.has(flag::FIN);
@@ -141,7 +143,7 @@ impl<C: Control> Stack<C> {
         // The attempt is over; a program that has closed it waits for the peer from now on.
         if !hot.has(flag::LINGER) {
             let orphan = hot.has(flag::ORPHAN);
-            hot.life_at = if orphan { Deadline::at(now.after(self.profile.give_up)) } else { Deadline::NONE };
+            hot.life_at = if orphan { Deadline::at(now.after(patience)) } else { Deadline::NONE };
         }
         self.touch_keep_alive(now, slot);
         self.happen(slot, Ready::CONNECTED);
@@ -219,6 +221,8 @@ impl<C: Control> Stack<C> {
             self.measured(flow, now.since(self.syns[slot].sent_at).as_micros() as u64);
         }
         self.forget_syn(slot);
+        let marking = self.listeners[listener].marking;
+        self.choices.change(flow, |chosen| &mut chosen.marking, marking);
         self.established(now, flow);
         self.flows[flow].set(flag::UNACCEPTED);
         self.flows[flow].ready = Ready::default();
@@ -233,8 +237,8 @@ impl<C: Control> Stack<C> {
         let most = self.challenges_now();
         let syn = &mut self.syns[slot];
         if may_challenge(&mut syn.challenges, now, most) {
-            let tuple = syn.tuple;
-            self.reply(tuple, challenge);
+            let (tuple, listener) = (syn.tuple, syn.listener);
+            self.reply_marked(tuple, challenge, self.listeners[listener].marking);
         }
     }
 

@@ -54,11 +54,14 @@ impl<C: Control> Stack<C> {
                 let refused = trouble == Trouble::Refused;
                 self.end(slot, Some(if refused { Failure::Refused } else { Failure::Unreachable }));
             }
+            //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.8
+            //# There MUST be a mechanism for reporting soft TCP error conditions to the application (MUST-47).
             //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
             //# Since these Unreachable messages indicate soft error conditions, a TCP implementation MUST NOT
             //# abort the connection (MUST-56), and it SHOULD make the information available to the
             //# application (SHLD-25).
-            Trouble::Refused | Trouble::Hard | Trouble::Soft => {}
+            Trouble::Refused => self.report(slot, Failure::Refused),
+            Trouble::Hard | Trouble::Soft => self.report(slot, Failure::Unreachable),
             Trouble::TooBig(mtu) => self.shrink(now, slot, mtu),
         }
     }

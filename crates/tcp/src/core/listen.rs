@@ -9,6 +9,7 @@ use super::seq::Seq;
 use super::tuple::Tuple;
 use super::wire::{Flags, Head, Timestamps};
 use super::{Stack, Verdict};
+use crate::config::Marking;
 use crate::control::Control;
 use crate::event::{Answer, Ask, Event, Listener, Reason};
 use crate::time::Time;
@@ -46,6 +47,8 @@ pub(crate) struct Listening {
     /// Connections that wait to be accepted, at most.
     pub(crate) backlog: usize,
     pub(crate) accepted: VecDeque<u32>,
+    /// Of its connections, until they have another one.
+    pub(crate) marking: Marking,
 }
 
 /// The least payload of a segment that a peer can make us send: smaller ones would cost more to
@@ -95,7 +98,9 @@ impl<C: Control> Stack<C> {
             .max_by_key(|&slot| self.listeners[slot].pattern.precision())
     }
 
-    /// A SYN for a listener (RFC 9293, 3.10.7.2). `after` is the last sequence number of a
+    /// A SYN for a listener (RFC 9293, 3.10.7.2). What comes with it "should be queued" there; here it
+    /// is dropped and comes again, since a flood of forged SYNs must not fill memory (RFC 4987,
+    /// 3.4). `after` is the last sequence number of a
     /// connection in TIME_WAIT that it replaces.
     pub(crate) fn on_syn(
         &mut self,
@@ -165,14 +170,14 @@ impl<C: Control> Stack<C> {
         let head = self.syn_ack(now, slot);
         let syn = &mut self.syns[slot];
         syn.sent_at = now;
-        let tuple = syn.tuple;
+        let (tuple, listener) = (syn.tuple, syn.listener);
         let wait = self.profile.rto_initial * (1 << syn.retries.min(6));
         let tick = now.after(wait.min(self.profile.rto_max)).tick_after();
         let owner = self.syn_owner(slot);
         // An earlier node stays from the question to the program.
         self.wheel.cancel(owner);
         self.wheel.schedule(owner, tick);
-        self.reply(tuple, head);
+        self.reply_marked(tuple, head, self.listeners[listener].marking);
     }
 
     /// Answers a SYN that came again. It is repeated when it would have been, or a peer could keep the
@@ -181,8 +186,8 @@ impl<C: Control> Stack<C> {
         let head = self.syn_ack(now, slot);
         let syn = &mut self.syns[slot];
         syn.ambiguous = true;
-        let tuple = syn.tuple;
-        self.reply(tuple, head);
+        let (tuple, listener) = (syn.tuple, syn.listener);
+        self.reply_marked(tuple, head, self.listeners[listener].marking);
     }
 
     fn syn_ack(&self, now: Time, slot: u32) -> Head {

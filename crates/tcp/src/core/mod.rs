@@ -10,12 +10,13 @@
 //! | what was lost? | `rack`, `sent` |
 //! | what may be sent? | `transmit`, `output` |
 //! | when next? | `timers`, `wheel` |
-//! | what does the program want? | `calls` |
+//! | what does the program want? | `calls`, `chosen` |
 //! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod calls;
+pub(crate) mod chosen;
 pub(crate) mod few;
 pub(crate) mod flow;
 pub(crate) mod handshake;
@@ -43,6 +44,7 @@ pub(crate) mod wire;
 
 use std::collections::VecDeque;
 
+use chosen::Choices;
 use flow::{Cold, Hot, NO_COLD};
 use index::{Index, Kind};
 use listen::{Listening, Syn};
@@ -55,7 +57,7 @@ use wait::Wait;
 use wheel::Wheel;
 use wire::{Head, Plain};
 
-use crate::config::{Config, Limits, Offers, Profile};
+use crate::config::{Config, Limits, Marking, Offers, Profile};
 use crate::control::Control;
 use crate::event::{Flow, REASONS, Ready, Reason};
 
@@ -127,12 +129,13 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) data: Span,
     /// Payload of each segment; 0 if it is one.
     pub(crate) size: u16,
+    pub(crate) marking: Marking,
 }
 
 /// Takes segments.
 pub(crate) trait Emit {
     /// An acknowledgement and no more. After an error it does not count as sent.
-    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain) -> Result<(), Full>;
+    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain, marking: Marking) -> Result<(), Full>;
     /// After an error nothing of it counts as sent.
     fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full>;
 }
@@ -141,6 +144,7 @@ pub(crate) trait Emit {
 struct Reply {
     tuple: Tuple,
     head: Head,
+    marking: Marking,
 }
 
 /// All flows of one core.
@@ -159,9 +163,10 @@ pub(crate) struct Stack<C> {
     last: u32,
     pub(crate) flows: Table<Hot>,
     pub(crate) colds: Table<Cold>,
+    pub(crate) choices: Choices,
     syns: Table<Syn>,
     waits: Table<Wait>,
-    listeners: Table<Listening>,
+    pub(crate) listeners: Table<Listening>,
     wheel: Wheel,
     /// Flows that may have something to send.
     ready: Queue,
@@ -201,6 +206,7 @@ impl<C: Control> Stack<C> {
             index: Index::new(entries),
             flows: Table::new(limits.flows),
             colds: Table::new(limits.active),
+            choices: Choices::new(limits.flows),
             syns: Table::new(limits.half_open),
             waits: Table::new(limits.time_wait),
             listeners: Table::new(limits.listeners),
@@ -252,8 +258,12 @@ impl<C: Control> Stack<C> {
     }
 
     fn reply(&mut self, tuple: Tuple, head: Head) {
+        self.reply_marked(tuple, head, Marking::HOST);
+    }
+
+    fn reply_marked(&mut self, tuple: Tuple, head: Head, marking: Marking) {
         if self.replies.len() < REPLIES {
-            self.replies.push_back(Reply { tuple, head });
+            self.replies.push_back(Reply { tuple, head, marking });
         }
     }
 

@@ -19,9 +19,9 @@ impl<C: Control> Stack<C> {
     /// Emits segments, first those that belong to no flow, then a frame of each flow in turn.
     /// `room` is what all flows together can still receive. Returns whether there is more.
     pub(crate) fn output(&mut self, now: Time, room: u32, emit: &mut impl Emit) -> bool {
-        while let Some(Reply { tuple, head }) = self.replies.front() {
+        while let Some(&Reply { ref tuple, ref head, marking }) = self.replies.front() {
             let data = Span::new(head.seq, head.seq);
-            let segment = Outgoing { tuple, slot: u32::MAX, head, data, size: 0 };
+            let segment = Outgoing { tuple, slot: u32::MAX, head, data, size: 0, marking };
             if emit.segment(&segment).is_err() {
                 return true;
             }
@@ -90,7 +90,8 @@ impl<C: Control> Stack<C> {
         }
         let size = if data.is_empty() { 0 } else { self.payload_size(slot) };
         let size = if data.len() > size { size as u16 } else { 0 };
-        emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size })?;
+        let marking = self.choices.of(slot).marking;
+        emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size, marking })?;
         self.sent(now, slot, plan, edge);
         self.settle(now, slot);
         Ok(())

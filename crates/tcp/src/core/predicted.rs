@@ -86,7 +86,7 @@ impl<C: Control> Stack<C> {
             .has(flag::TIMESTAMPS)
             .then(|| Timestamps { value: timestamp(now, hot.ts_offset), echo: hot.ts_recent });
         let head = Plain { seq: hot.snd_nxt, ack: hot.rcv_nxt, window, timestamps };
-        emit.acknowledgement(&hot.tuple, &head)?;
+        emit.acknowledgement(&hot.tuple, &head, self.choices.of(slot).marking)?;
         hot.rcv_edge = edge;
         hot.acknowledged();
         Ok(())

@@ -17,6 +17,10 @@ const STARVED_RETRY: u64 = 10_000;
 /// minute, that is more than 100 s (RFC 9293, 3.8.3, R2).
 const WINDOW_PROBES: u8 = 12;
 
+//= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+//# The value of R1 SHOULD correspond to at least 3 retransmissions, at the current RTO (SHLD-10).
+const R1: u8 = 3;
+
 impl<C: Control> Stack<C> {
     /// When to call [`advance`](Stack::advance) next.
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -70,7 +74,7 @@ impl<C: Control> Stack<C> {
                 hot.set(flag::SYN_NOW | flag::SYN_REPEATED);
             }
             _ if hot.outstanding() > 0 => self.on_outstanding_timer(now, slot),
-            _ => self.on_persist_timer(slot),
+            _ => self.on_persist_timer(now, slot),
         }
     }
 
@@ -110,9 +114,20 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
         //# The following procedure MUST be used to handle excessive retransmissions of data segments
         //# (MUST-20):
-        if now.since(cold.progress_at) >= self.profile.give_up {
+        let progress_at = cold.progress_at;
+        if now.since(progress_at) >= self.patience(slot) {
             return self.give_up(slot);
         }
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
+        //# (e) TCP implementations SHOULD inform the application of the delivery problem (unless such
+        //# information has been disabled by the application; see the "Asynchronous Reports" section (Section
+        //# 3.9.1.8)), when R1 is reached and before R2 (SHLD-9).
+        if self.flows[slot].backoff == R1 {
+            self.report(slot, Failure::TimedOut);
+        }
+        let end = self.choices.of(slot).user_timeout.map(|most| progress_at.after(most));
+        let hot = &mut self.flows[slot];
+        let cold = &mut self.colds[hot.cold];
         let again = cold.by_timeout && cold.recovery.is_some();
         let flight = cold.in_flight();
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
@@ -130,14 +145,21 @@ impl<C: Control> Stack<C> {
         hot.clear(flag::TAIL_PROBE);
         hot.set(flag::FORCE);
         hot.backoff = (hot.backoff + 1).min(20);
-        let rto = self.rto(slot);
+        let next = now.plus(self.rto(slot));
         let cold = self.flows[slot].cold;
-        self.colds[cold].rto_at = Some(now.plus(rto));
+        self.colds[cold].rto_at = Some(end.map_or(next, |end| end.min(next)));
+    }
+
+    /// Something may be wrong that ends nothing yet: the program can ask what
+    /// ([`Info::trouble`](super::calls::Info::trouble)), or ignore it.
+    pub(crate) fn report(&mut self, slot: u32, trouble: Failure) {
+        self.choices.of_mut(slot).trouble = Some(trouble);
+        self.happen(slot, Ready::TROUBLE);
     }
 
     /// Data waits, nothing is outstanding: the window is closed, or too small (RFC 9293, 3.8.6.1,
     /// MUST-36 and SHLD-29; 3.8.6.2.1, the override).
-    fn on_persist_timer(&mut self, slot: u32) {
+    fn on_persist_timer(&mut self, now: Time, slot: u32) {
         let hot = &self.flows[slot];
         if hot.snd_limit() == hot.snd_nxt {
             return;
@@ -146,10 +168,10 @@ impl<C: Control> Stack<C> {
         if self.plan(slot) != Plan::Nothing {
             return;
         }
-        let hot = &mut self.flows[slot];
-        if hot.probes >= WINDOW_PROBES {
+        if self.flows[slot].probes >= WINDOW_PROBES || self.is_held_for_too_long(now, slot) {
             return self.give_up(slot);
         }
+        let hot = &mut self.flows[slot];
         hot.backoff = (hot.backoff + 1).min(20);
         if hot.snd_edge().after(hot.snd_nxt) {
             hot.set(flag::PUSH);
@@ -174,18 +196,20 @@ impl<C: Control> Stack<C> {
                 //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
                 //# Consequently, if a keep-alive mechanism is implemented it MUST NOT interpret failure to
                 //# respond to any specific probe as a dead connection (MUST-29).
-                if hot.probes >= self.profile.probes {
+                if self.is_silent_for_too_long(slot) {
                     return self.give_up(slot);
                 }
+                let interval = self.keep_alive(slot).interval;
+                let hot = &mut self.flows[slot];
                 //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.4
                 //# Keep-alive packets MUST only be sent when no sent data is outstanding, and no data or
                 //# acknowledgment packets have been received for the connection within an interval (MUST-26).
                 // Unacknowledged data is its own probe.
                 if hot.outstanding() == 0 {
-                    hot.probes += 1;
+                    hot.probes = hot.probes.saturating_add(1);
                     hot.set(flag::PROBE);
                 }
-                hot.life_at = Deadline::at(now.after(self.profile.keep_alive_interval));
+                hot.life_at = Deadline::at(now.after(interval));
             }
             _ => {}
         }
@@ -193,10 +217,11 @@ impl<C: Control> Stack<C> {
 
     /// Something arrived: the connection lives.
     pub(crate) fn touch_keep_alive(&mut self, now: Time, slot: u32) {
-        let hot = &mut self.flows[slot];
+        let hot = &self.flows[slot];
         let open = hot.state.is_synchronized() && hot.state != State::TimeWait;
         if hot.has(flag::KEEP_ALIVE) && !hot.has(flag::ORPHAN) && open {
-            hot.life_at = Deadline::at(now.after(self.profile.keep_alive));
+            let idle = self.keep_alive(slot).idle;
+            self.flows[slot].life_at = Deadline::at(now.after(idle));
         }
     }
 
@@ -212,7 +237,7 @@ impl<C: Control> Stack<C> {
         let flags = Flags::RST.with(Flags::ACK);
         let head = Head { seq, ack, flags, ..Head::default() };
         let tuple = hot.tuple;
-        self.reply(tuple, head);
+        self.reply_marked(tuple, head, self.choices.of(slot).marking);
     }
 
     /// The connection is over. Its record stays until its handle is closed.
@@ -249,7 +274,7 @@ impl<C: Control> Stack<C> {
             // A smaller record will do.
             let hot = *hot;
             self.end(slot, None);
-            return self.begin_wait(now, &hot);
+            return self.begin_wait(now, slot, &hot);
         }
         if !hot.owes_ack() {
             hot.ack_at = Deadline::NONE;
@@ -296,8 +321,9 @@ impl<C: Control> Stack<C> {
         //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially
         //# the interval between successive probes (SHLD-30).
         } else if plan == Plan::Nothing && !hot.send_at.is_set() && !planted(Bug::ProbeTimerUnset) {
-            let rto = self.rto(slot);
-            self.flows[slot].send_at = Deadline::at(now.plus(rto));
+            let next = now.plus(self.rto(slot));
+            let end = self.held_until(slot);
+            self.flows[slot].send_at = Deadline::at(end.map_or(next, |end| end.min(next)));
         }
     }
 }

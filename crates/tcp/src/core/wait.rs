@@ -9,6 +9,7 @@ use super::seq::Seq;
 use super::tuple::Tuple;
 use super::wire::{Flags, Head, Timestamps};
 use super::{Stack, Verdict};
+use crate::config::Marking;
 use crate::control::Control;
 use crate::event::Reason;
 use crate::time::{Deadline, Time};
@@ -23,6 +24,7 @@ pub(crate) struct Wait {
     ts_offset: u32,
     window: u16,
     timestamps: bool,
+    marking: Marking,
 }
 
 /// What a segment does to a connection in TIME_WAIT.
@@ -35,7 +37,7 @@ enum Outcome {
 }
 
 impl Wait {
-    fn of(hot: &Hot) -> Wait {
+    fn of(hot: &Hot, marking: Marking) -> Wait {
         Wait {
             tuple: hot.tuple,
             snd_nxt: hot.snd_nxt,
@@ -45,13 +47,15 @@ impl Wait {
             // Rounded up, as in every other segment: the right edge must not move left.
             window: hot.rcv_edge.past(hot.rcv_nxt).div_ceil(1 << hot.rcv_scale()).min(65_535) as u16,
             timestamps: hot.has(flag::TIMESTAMPS),
+            marking,
         }
     }
 }
 
 impl<C: Control> Stack<C> {
     /// Replaces a flow, which is no longer in the index, by its TIME_WAIT.
-    pub(crate) fn begin_wait(&mut self, now: Time, hot: &Hot) {
+    pub(crate) fn begin_wait(&mut self, now: Time, slot: u32, hot: &Hot) {
+        let wait = Wait::of(hot, self.choices.of(slot).marking);
         if self.waits.is_full() {
             let slot = self.wait_hand % (self.waits.bound() as u32).max(1);
             self.wait_hand = slot + 1;
@@ -59,7 +63,7 @@ impl<C: Control> Stack<C> {
                 self.end_wait(slot);
             }
         }
-        if let Some(slot) = self.waits.insert(Wait::of(hot)) {
+        if let Some(slot) = self.waits.insert(wait) {
             self.index.insert(self.secret.hash(&hot.tuple), Kind::Wait, slot);
             self.restart_wait(now, slot);
         }
@@ -102,7 +106,7 @@ impl<C: Control> Stack<C> {
 
     /// The same, where the program still has the handle.
     pub(crate) fn on_flow_wait(&mut self, now: Time, slot: u32, head: &Head, len: u32) -> Verdict {
-        let wait = Wait::of(&self.flows[slot]);
+        let wait = Wait::of(&self.flows[slot], self.choices.of(slot).marking);
         match self.in_wait(now, &wait, head, len) {
             Outcome::Nothing => {}
             Outcome::Restart => {
@@ -157,7 +161,7 @@ impl<C: Control> Stack<C> {
             timestamps,
             ..Head::default()
         };
-        self.reply(wait.tuple, answer);
+        self.reply_marked(wait.tuple, answer, wait.marking);
         if fin { Outcome::Restart } else { Outcome::Nothing }
     }
 }

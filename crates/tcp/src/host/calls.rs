@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Host, is_for_the_wire};
+use crate::config::{KeepAlive, Marking};
 use crate::control::Control;
 use crate::core::address::Address;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
@@ -46,6 +47,9 @@ pub enum WriteError {
     #[error(transparent)]
     Failed(#[from] Failure),
 }
+
+/// The longest time that a timer is set to.
+const DAY: Duration = Duration::from_secs(86_400);
 
 impl<C: Control> Host<C> {
     /// Listens. At most `backlog` connections wait to be accepted.
@@ -249,6 +253,50 @@ impl<C: Control> Host<C> {
     pub fn set_keep_alive(&mut self, now: Time, flow: Flow, on: bool) {
         if let Some(slot) = self.stack.slot(flow) {
             self.stack.choose(now, slot, flag::KEEP_ALIVE, on);
+        }
+    }
+
+    /// When a silent peer of a connection with keep-alive is probed; as the host's profile says if
+    /// `None`. At most a day.
+    pub fn set_keep_alive_times(&mut self, now: Time, flow: Flow, times: Option<KeepAlive>) {
+        let times = times.map(|KeepAlive { idle, interval, probes }| KeepAlive {
+            idle: idle.min(DAY),
+            interval: interval.min(DAY),
+            probes,
+        });
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.probe_after(now, slot, times);
+        }
+    }
+
+    /// How long bytes may stay unacknowledged, or unsent because the peer's window is closed, before
+    /// the connection ends with [`Failure::TimedOut`] (TCP_USER_TIMEOUT; RFC 5482, 3); also how long
+    /// keep-alive waits for an answer. Looked at when something is sent again. At most a day; as the
+    /// host's profile says if `None`.
+    pub fn set_user_timeout(&mut self, flow: Flow, time: Option<Duration>) {
+        if let Some(slot) = self.stack.slot(flow) {
+            let time = time.map(|time| time.min(DAY));
+            self.stack.choices.change(slot, |chosen| &mut chosen.user_timeout, time);
+        }
+    }
+
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.9
+    //# The application layer MUST be able to specify the Differentiated Services field for segments that are
+    //# sent on a connection (MUST-48).
+    //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.9
+    //# It is not required, but the application SHOULD be able to change the Differentiated Services field
+    //# during the connection lifetime (SHLD-21).
+    /// Traffic class and hop limit of what a connection sends from now on.
+    pub fn set_marking(&mut self, flow: Flow, marking: Marking) {
+        if let Some(slot) = self.stack.slot(flow) {
+            self.stack.choices.change(slot, |chosen| &mut chosen.marking, marking.without_ecn());
+        }
+    }
+
+    /// The same for connections that a listener will get.
+    pub fn set_listener_marking(&mut self, listener: Listener, marking: Marking) {
+        if let Some(slot) = self.stack.listener_slot(listener) {
+            self.stack.listeners[slot].marking = marking.without_ecn();
         }
     }
 

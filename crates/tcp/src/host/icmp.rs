@@ -117,7 +117,7 @@ impl Answers {
         let Ok(room) = self.pending.room(header + len) else { return };
         self.identification = self.identification.wrapping_add(1);
         let protocol = if from.is_v4() { Protocol::ICMP } else { Protocol::ICMPV6 };
-        ip::write(room, from, to, protocol, len, self.identification, self.hops);
+        ip::write(room, from, to, protocol, len, self.identification, (0, self.hops));
         let message = &mut room[header..];
         fill(message);
         message[2..4].fill(0);

@@ -132,13 +132,13 @@ pub(crate) fn write(
     protocol: Protocol,
     len: usize,
     identification: u16,
-    hops: u8,
+    (class, hops): (u8, u8),
 ) {
     let kind = u32::from(protocol.0);
     match source.v4_with(destination) {
         Some((source, destination)) => {
             let mut words = [
-                0x4500_0000 | (20 + len as u32),
+                0x4500_0000 | u32::from(class) << 16 | (20 + len as u32),
                 u32::from(identification) << 16 | 0x4000,
                 u32::from(hops) << 24 | kind << 16,
                 source,
@@ -148,7 +148,8 @@ pub(crate) fn write(
             write_words(out, words);
         }
         None => {
-            write_words(out, [0x6000_0000, (len as u32) << 16 | kind << 8 | u32::from(hops)]);
+            let class = u32::from(class) << 20;
+            write_words(out, [0x6000_0000 | class, (len as u32) << 16 | kind << 8 | u32::from(hops)]);
             out[8..24].copy_from_slice(&source.octets());
             out[24..40].copy_from_slice(&destination.octets());
         }

@@ -4,6 +4,7 @@ use packet::{Batch, Checksum, Offload, Protocol};
 
 use super::Store;
 use super::ip;
+use crate::config::Marking;
 use crate::core::tuple::Tuple;
 use crate::core::wire::Plain;
 use crate::core::{Emit, Full, Outgoing};
@@ -23,14 +24,14 @@ const CHECKSUM: usize = 16;
 
 impl Emit for Writer<'_> {
     #[inline]
-    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain) -> Result<(), Full> {
-        self.frame(tuple, head.len(), 0, |_, tcp| head.write(tuple.ports(), tcp))
+    fn acknowledgement(&mut self, tuple: &Tuple, head: &Plain, marking: Marking) -> Result<(), Full> {
+        self.frame(tuple, marking, head.len(), 0, |_, tcp| head.write(tuple.ports(), tcp))
     }
 
     fn segment(&mut self, segment: &Outgoing<'_>) -> Result<(), Full> {
-        let Outgoing { tuple, slot, head, data, size } = *segment;
+        let Outgoing { tuple, slot, head, data, size, marking } = *segment;
         let len = 20 + head.options_len() as usize;
-        self.frame(tuple, len + data.len() as usize, size, |store, tcp| {
+        self.frame(tuple, marking, len + data.len() as usize, size, |store, tcp| {
             head.write(tuple.ports(), tcp);
             if !data.is_empty() {
                 store.sent.read(&mut store.streams[slot as usize].sent, data.start, &mut tcp[len..]);
@@ -46,6 +47,7 @@ impl Writer<'_> {
     fn frame(
         &mut self,
         tuple: &Tuple,
+        marking: Marking,
         len: usize,
         size: u16,
         fill: impl FnOnce(&mut Store, &mut [u8]),
@@ -54,7 +56,11 @@ impl Writer<'_> {
         let ip_len = ip::header_len(source);
         let room = self.batch.room(ip_len + len).map_err(|_| Full)?;
         let (header, tcp) = room.split_at_mut(ip_len);
-        ip::write(header, source, destination, Protocol::TCP, len, *self.identification, self.hops);
+        //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.1.9
+        //# TCP implementations SHOULD pass the current Differentiated Services field value without change to
+        //# the IP layer, when it sends segments on the connection (SHLD-22).
+        let marks = (marking.traffic_class, marking.hop_limit.unwrap_or(self.hops));
+        ip::write(header, source, destination, Protocol::TCP, len, *self.identification, marks);
         // The device counts on from it, a number for each piece; headers count for one more at most.
         let pieces = len.checked_div(usize::from(size)).unwrap_or(0) + 1;
         *self.identification = self.identification.wrapping_add(pieces as u16);

@@ -27,6 +27,7 @@ use std::time::Duration;
 
 use packet::{Batch, Frame};
 
+use crate::config::{KeepAlive, Marking};
 use crate::control::{Control, Reno};
 use crate::core::listen::Pattern;
 use crate::core::state::State;
@@ -56,6 +57,13 @@ pub struct Options {
     /// How long `connect` tries, if not for as long as the host does
     /// ([`Profile::attempt`](crate::Profile::attempt)).
     pub connect_within: Option<Duration>,
+    /// TCP_USER_TIMEOUT: how long bytes may stay unacknowledged or unsent, if not for as long as with
+    /// the host ([`Profile::give_up`](crate::Profile::give_up)).
+    pub user_timeout: Option<Duration>,
+    /// TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT, if not those of the host.
+    pub keep_alive_times: Option<KeepAlive>,
+    /// IP_TOS, IP_TTL; IPV6_TCLASS, IPV6_UNICAST_HOPS.
+    pub marking: Marking,
 }
 
 /// What a socket is at present.
@@ -210,8 +218,10 @@ impl<C: Control> Sockets<C> {
             Kind::Listener { .. } => return Ok(()),
             Kind::Stream(_) => return Err(Errno::Invalid),
         }
+        let marking = entry.options.marking;
         let pattern = Pattern { address: specified(bound.ip()), port: Some(bound.port()) };
         let listener = self.host.listen(pattern, backlog)?;
+        self.host.set_listener_marking(listener, marking);
         let slot = listener.slot as usize;
         if self.listeners.len() <= slot {
             self.listeners.resize(slot + 1, u32::MAX);
@@ -314,15 +324,20 @@ impl<C: Control> Sockets<C> {
     pub fn set_options(&mut self, now: Time, socket: Socket, options: Options) -> Result<(), Errno> {
         let entry = self.entry_mut(socket)?;
         entry.options = options;
-        if let Kind::Stream(Stream { flow, .. }) = entry.kind {
-            self.apply(now, flow, options);
+        match entry.kind {
+            Kind::Stream(Stream { flow, .. }) => self.apply(now, flow, options),
+            Kind::Listener { listener, .. } => self.host.set_listener_marking(listener, options.marking),
+            Kind::New => {}
         }
         Ok(())
     }
 
     fn apply(&mut self, now: Time, flow: Flow, options: Options) {
         self.host.set_no_delay(now, flow, options.no_delay);
+        self.host.set_keep_alive_times(now, flow, options.keep_alive_times);
         self.host.set_keep_alive(now, flow, options.keep_alive);
+        self.host.set_user_timeout(flow, options.user_timeout);
+        self.host.set_marking(flow, options.marking);
     }
 
     /// Local address: that of the connection, else the bound one.
