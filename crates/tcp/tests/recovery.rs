@@ -319,3 +319,35 @@ fn wait(trace: &mut Trace, most: Duration) -> Vec<String> {
         }
     }
 }
+
+/// RFC 5681, 4.1: after an idle time as long as the retransmission timeout no more is sent at once than
+/// at the start, and slow start goes on to three quarters of what there was (RFC 2861, 3.2).
+#[test]
+fn restart_after_idle() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let mut end = 1;
+    let mut rounds = |trace: &mut Trace, count: usize| {
+        let mut sent = Vec::new();
+        for _ in 0..count {
+            write(trace, flow, 60_000);
+            let packets = trace.take();
+            sent.push(packets.len());
+            // The rest goes out as acknowledgements come.
+            for _ in 0..60 {
+                end += 1000;
+                trace.send(&format!(". 1:1(0) ack {end}"));
+                trace.take();
+            }
+        }
+        sent
+    };
+    let before = rounds(&mut trace, 4);
+    assert!(before[0] == 10 && before[3] > 40, "{before:?}");
+    trace.pass(ms(150));
+    assert!(rounds(&mut trace, 1)[0] > 40, "less than the timeout");
+    let window = trace.host.info(flow).expect("a flow").congestion_window;
+    trace.pass(ms(250));
+    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 10_000);
+    let after = rounds(&mut trace, 1);
+    assert_eq!(after[0], 10, "of {window}");
+}

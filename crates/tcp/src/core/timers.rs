@@ -162,7 +162,7 @@ impl<C: Control> Stack<C> {
     fn on_persist_timer(&mut self, now: Time, slot: u32) {
         let hot = &self.flows[slot];
         if hot.snd_limit() == hot.snd_nxt {
-            return;
+            return self.restart_after_idle(slot);
         }
         // Only a block was missing, or still is: nothing that backs off.
         if self.plan(slot) != Plan::Nothing {
@@ -181,6 +181,22 @@ impl<C: Control> Stack<C> {
             hot.probes += 1;
             hot.set(flag::PROBE);
         }
+    }
+
+    /// Nothing was sent for a retransmission timeout (RFC 5681, 4.1): what the path took before says
+    /// little, so it is tried anew, up to three quarters of that by slow start (RFC 2861, 3.2).
+    fn restart_after_idle(&mut self, slot: u32) {
+        let least = self.restart_window(slot);
+        let window = &mut self.flows[slot].window;
+        if window.congestion > least {
+            window.threshold = window.threshold.max(window.congestion / 4 * 3);
+            window.congestion = least;
+        }
+    }
+
+    /// The initial window (RFC 5681, 4.1).
+    fn restart_window(&self, slot: u32) -> u32 {
+        self.control.start(self.flows[slot].mss.into(), false).congestion
     }
 
     fn on_life_timer(&mut self, now: Time, slot: u32) {
@@ -312,8 +328,14 @@ impl<C: Control> Stack<C> {
                 hot.send_at = next.map_or(Deadline::NONE, Deadline::at);
             }
         } else if hot.snd_limit() == hot.snd_nxt {
-            hot.send_at = Deadline::NONE;
             hot.backoff = 0;
+            let hot = *hot;
+            if hot.has(flag::FIN) || hot.window.congestion <= self.restart_window(slot) {
+                self.flows[slot].send_at = Deadline::NONE;
+            } else if !hot.send_at.is_set() {
+                let next = now.plus(self.rto(slot));
+                self.flows[slot].send_at = Deadline::at(next);
+            }
         } else if plan == Plan::Starved {
             hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
