@@ -28,6 +28,5 @@ mod verify;
 mod view;
 
 pub use listener::{Access, ListenError, Listener, ensure_deserted};
-pub use partners::Partners;
 pub use scrape::MetricsAddress;
 pub use server::{Monitor, OnDemand, Options, RunError};

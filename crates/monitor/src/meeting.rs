@@ -17,6 +17,7 @@ use crate::ledger::{Bucket, Ledger};
 use crate::metrics::Metrics;
 use crate::offers::{ClientId, Due, Offer, Offers, Party};
 use crate::policy::Policy;
+use crate::policy_file::Source;
 use crate::sharing::{self, Connection};
 use crate::verify::{Verified, Verifier};
 use crate::view::{Ends, SeenEnd};
@@ -29,6 +30,7 @@ pub(crate) struct Meeting {
     pub(crate) clients: BTreeMap<ClientId, Client>,
     pub(crate) metrics: Metrics,
     policy: Policy,
+    pub(crate) policy_source: Source,
     /// The user that this process runs as.
     user: u32,
     pub(crate) since: Instant,
@@ -45,11 +47,12 @@ pub(crate) struct Meeting {
 }
 
 impl Meeting {
-    pub(crate) fn new(policy: Policy, now: Instant) -> io::Result<Meeting> {
+    pub(crate) fn new(policy: Policy, policy_source: Source, now: Instant) -> io::Result<Meeting> {
         Ok(Meeting {
             clients: BTreeMap::new(),
             metrics: Metrics::new(),
             policy,
+            policy_source,
             user: rustix::process::geteuid().as_raw(),
             since: now,
             offers: Offers::default(),
@@ -70,8 +73,8 @@ impl Meeting {
     }
 
     /// Follows another policy from now on; what was granted stays.
-    pub(crate) fn set_policy(&mut self, policy: Policy) {
-        self.policy = policy;
+    pub(crate) fn set_policy(&mut self, policy: Policy, source: Source) {
+        (self.policy, self.policy_source) = (policy, source);
     }
 
     /// Clients that the event loop has to look after since the last call.
@@ -193,6 +196,10 @@ impl Meeting {
             }
             (ClientMessage::Query { from }, None) => {
                 self.tell(id, from, now);
+                Ok(())
+            }
+            (ClientMessage::AskPolicy { user }, None) => {
+                self.tell_policy(id, user);
                 Ok(())
             }
             // A later version answers; in this one nobody has segments to give.

@@ -3,17 +3,23 @@
 
 use std::collections::BTreeSet;
 
+use promote::wire::Text;
+use promote::wire::view::Allowed;
+
 use crate::policy::{Policy, Rule, Who};
+
+/// No user has this number (chown(2)).
+const NO_USER: u32 = u32::MAX;
 
 /// With whom a user's programs share.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Partners {
+struct Partners {
     /// These users, perhaps the user itself among them.
-    pub users: BTreeSet<u32>,
+    users: BTreeSet<u32>,
     /// All others, too.
-    pub everybody: bool,
+    everybody: bool,
     /// Rules about this user that depend on more: group, control group, port or address.
-    pub conditional: usize,
+    conditional: usize,
 }
 
 /// Whom a side of a rule names by user alone.
@@ -25,7 +31,7 @@ enum Side<'a> {
 impl Policy {
     /// What it allows the programs of `user` under a monitor of the user `monitor`. Namespaces
     /// (root's own monitor) are taken to be the same.
-    pub fn partners(&self, monitor: u32, user: u32) -> Partners {
+    fn partners(&self, monitor: u32, user: u32) -> Partners {
         let mut found = Partners::default();
         if self.same_user.unwrap_or(user == monitor) {
             found.users.insert(user);
@@ -49,6 +55,18 @@ impl Policy {
             }
         }
         found
+    }
+
+    /// The same as a record, of a policy from the file `source`; empty: the built-in one.
+    pub fn allowed(&self, monitor: u32, user: u32, source: &str) -> Allowed {
+        let partners = self.partners(monitor, user);
+        let by_rules = self.partners(NO_USER, user);
+        let mut allowed = Allowed::new(user, &partners.users);
+        allowed.everybody = partners.everybody;
+        allowed.by_default = partners.users.contains(&user) && !by_rules.users.contains(&user);
+        allowed.conditional = partners.conditional.try_into().unwrap_or(u32::MAX);
+        allowed.source = Text::new(source);
+        allowed
     }
 }
 

@@ -17,6 +17,15 @@ pub(crate) struct PolicyFile {
     seen: Option<Stamp>,
 }
 
+/// Where the policy that a monitor follows comes from.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Source {
+    /// `None`: it is the built-in one.
+    pub(crate) path: Option<PathBuf>,
+    /// The file has changed since, and cannot be used as it is.
+    pub(crate) outdated: bool,
+}
+
 /// Device, inode, size and time of the last change of the contents (seconds, nanoseconds).
 type Stamp = (u64, u64, u64, i64, i64);
 
@@ -41,6 +50,11 @@ impl PolicyFile {
             }
             outcome => outcome,
         }
+    }
+
+    /// Where the policy of the last successful reading comes from.
+    pub(crate) fn source(&self) -> Source {
+        Source { path: self.seen.map(|_| self.path.clone()), outdated: false }
     }
 
     /// Whether it is another file than at the last reading, has other contents, came or went.

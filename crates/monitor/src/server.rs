@@ -129,6 +129,7 @@ impl Monitor {
         let now = Instant::now();
         let mut file = options.policy.as_deref().map(|path| PolicyFile::new(path, options.policy_optional));
         let policy = file.as_mut().map_or_else(|| Ok(Policy::default()), PolicyFile::load)?;
+        let source = file.as_ref().map(PolicyFile::source).unwrap_or_default();
         let scrape = match &options.metrics {
             None => None,
             Some(address) => Some(
@@ -148,7 +149,7 @@ impl Monitor {
         }
         let closers = Closers::new().map_err(system("eventfd"))?;
         set.add(closers.room(), epoll::IN, ROOM).map_err(system("epoll_ctl"))?;
-        let meeting = Meeting::new(policy, now).map_err(system("sock_diag"))?;
+        let meeting = Meeting::new(policy, source, now).map_err(system("sock_diag"))?;
         let succession = options.on_demand.as_ref().map(|of| Succession::watch(of.gives_way_to.clone()));
         let succession = succession.transpose().map_err(system("clone"))?;
         if let Some(succession) = &succession {
@@ -470,9 +471,12 @@ impl Monitor {
         match outcome {
             Ok(policy) => {
                 tracing::info!(path = %file.path().display(), "the policy was read again");
-                self.meeting.set_policy(policy);
+                self.meeting.set_policy(policy, file.source());
             }
-            Err(error) => tracing::error!(%error, "the policy stays as it was"),
+            Err(error) => {
+                tracing::error!(%error, "the policy stays as it was");
+                self.meeting.policy_source.outdated = true;
+            }
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use promote::watch::{LoopWatch, SegmentWatch};
 use promote::wire::MonitorMessage;
-use promote::wire::view::{self, Place, Promoted, Record, Section, Totals};
+use promote::wire::view::{self, Allowed, Place, Promoted, Record, Section, Totals};
 use sys::tcp::End;
 
 use crate::client::Client;
@@ -110,11 +110,38 @@ impl Page<'_> {
     }
 }
 
+/// Root and the monitor's own user get the records of all users.
+fn sees_everybody(asker: &Client) -> bool {
+    asker.subject.uid == 0 || asker.subject.uid == rustix::process::geteuid().as_raw()
+}
+
 impl Meeting {
     /// Tells a client one page from a place on. Records for which it has no room come with
     /// its next question.
     pub(crate) fn tell(&mut self, id: ClientId, from: Place, now: Instant) {
         let next = self.page(id, from, now);
+        self.end(id, next);
+    }
+
+    /// Reports what the policy allows the programs of a user, if this client may ask that.
+    pub(crate) fn tell_policy(&mut self, id: ClientId, user: u32) {
+        let Some(asker) = self.clients.get(&id) else { return };
+        if asker.subject.uid == user || sees_everybody(asker) {
+            // An asker without room gets the end alone, as one that may not know.
+            let _ = asker.tell(&Record::Allowed(self.allowed(user)));
+        }
+        self.end(id, None);
+    }
+
+    fn allowed(&self, user: u32) -> Allowed {
+        let own = rustix::process::geteuid().as_raw();
+        let path = self.policy_source.path.as_ref().map(|path| path.display().to_string());
+        let mut allowed = self.policy().allowed(own, user, path.as_deref().unwrap_or_default());
+        allowed.outdated = self.policy_source.outdated;
+        allowed
+    }
+
+    fn end(&mut self, id: ClientId, next: Option<Place>) {
         let Some(client) = self.clients.get_mut(&id) else { return };
         if !client.say(MonitorMessage::End { next }) || client.is_stalled() {
             self.unwell.push(id);
@@ -123,8 +150,7 @@ impl Meeting {
 
     fn page(&self, id: ClientId, from: Place, now: Instant) -> Option<Place> {
         let asker = self.clients.get(&id)?;
-        let own = rustix::process::geteuid().as_raw();
-        let everybody = asker.subject.uid == 0 || asker.subject.uid == own;
+        let everybody = sees_everybody(asker);
         let sees = |uid: u32| everybody || uid == asker.subject.uid;
         let mut page = Page { asker, left: PAGE };
         let mut looked = 0;

@@ -11,7 +11,7 @@ use sys::packet;
 use crate::Reason;
 use crate::client::PROTOCOL;
 use crate::place::{self, ConnectError, Place, runtime_directory, variable};
-use crate::wire::view::{self, Loop, Promoted, Record, Totals};
+use crate::wire::view::{self, Allowed, Loop, Promoted, Record, Totals};
 use crate::wire::{ClientMessage, DecodeError, MOST_BYTES, MonitorMessage, Name};
 
 /// How long a monitor may take for the next packet.
@@ -133,6 +133,7 @@ impl Viewer {
                     Some(Record::Totals(record)) => totals = Some(record),
                     Some(Record::Loop(record)) => loops.push(record),
                     Some(Record::Promoted(record)) => promoted.push(record),
+                    Some(Record::Allowed(_)) => return Err(ViewError::Strange),
                     None => match MonitorMessage::decode(packet)? {
                         // It may go on at the same place, but not go back.
                         MonitorMessage::End { next } if next.is_none_or(|next| next >= place) => {
@@ -150,6 +151,25 @@ impl Viewer {
         }
         let totals = totals.ok_or(ViewError::Strange)?;
         Ok(View { totals, loops, promoted, at: Instant::now() })
+    }
+
+    /// Asks what the policy allows the programs of `user`; `None` if this user may not know, being
+    /// neither that one, nor root, nor the monitor's.
+    ///
+    /// # Errors
+    ///
+    /// As for `look`.
+    pub fn allowed(&self, user: u32) -> Result<Option<Allowed>, ViewError> {
+        self.say(ClientMessage::AskPolicy { user })?;
+        let mut bytes = [0; MOST_BYTES];
+        let packet = self.hear(&mut bytes)?;
+        let allowed = match Record::decode(packet)? {
+            Some(Record::Allowed(allowed)) if allowed.user == user => allowed,
+            Some(_) => return Err(ViewError::Strange),
+            None => return end(packet).map(|()| None),
+        };
+        end(self.hear(&mut bytes)?)?;
+        Ok(Some(allowed))
     }
 
     fn say(&self, message: ClientMessage) -> Result<(), ViewError> {
@@ -180,5 +200,15 @@ impl Viewer {
             0 => Err(ViewError::Ended),
             len => Ok(&bytes[..len]),
         }
+    }
+}
+
+/// The last packet of an answer in one piece.
+fn end(packet: &[u8]) -> Result<(), ViewError> {
+    match MonitorMessage::decode(packet)? {
+        MonitorMessage::End { next: None } => Ok(()),
+        MonitorMessage::Refuse { reason: Reason::Version, .. } => Err(ViewError::Unknown),
+        MonitorMessage::Refuse { reason, .. } => Err(ViewError::Refused(reason)),
+        _ => Err(ViewError::Strange),
     }
 }

@@ -6,7 +6,7 @@ mod fields;
 mod packet;
 pub mod view;
 
-pub use fields::{NAME_BYTES, Name, Token};
+pub use fields::{NAME_BYTES, Name, Text, Token};
 pub use packet::{DecodeError, MOST_BYTES, Packet, VERSION};
 use packet::{Reader, Writer};
 use view::Place;
@@ -25,6 +25,7 @@ const QUERY: u16 = 9;
 const RECORD: u16 = 10;
 const END: u16 = 11;
 const PEER: u16 = 12;
+const ASK_POLICY: u16 = 13;
 
 /// Of a PEER: no other user's (chown(2) takes it for none, too).
 const NO_USER: u32 = u32::MAX;
@@ -64,6 +65,11 @@ pub enum ClientMessage {
     Query {
         /// The place.
         from: Place,
+    },
+    /// Asks what the policy allows the programs of a user ([`view::Allowed`]).
+    AskPolicy {
+        /// The user.
+        user: u32,
     },
     /// A process that holds a promoted connection without its segments asks for them; with
     /// it comes the socket.
@@ -132,6 +138,7 @@ impl ClientMessage {
             }
             ClientMessage::Attach { cookie } => Writer::new(ATTACH).u64(cookie).end(),
             ClientMessage::Query { from } => from.write(Writer::new(QUERY)).end(),
+            ClientMessage::AskPolicy { user } => Writer::new(ASK_POLICY).u32(user).end(),
         }
     }
 
@@ -149,7 +156,7 @@ impl ClientMessage {
                 if version_min > version_max {
                     return Err(DecodeError::Range(version_min, version_max));
                 }
-                ClientMessage::Hello { version_min, version_max, name: Name(fields.take()) }
+                ClientMessage::Hello { version_min, version_max, name: Name::of_bytes(fields.take()) }
             }
             OFFER => {
                 fields.expect(8)?;
@@ -174,6 +181,10 @@ impl ClientMessage {
             QUERY => {
                 fields.expect(Place::BYTES)?;
                 ClientMessage::Query { from: Place::read(&mut fields)? }
+            }
+            ASK_POLICY => {
+                fields.expect(4)?;
+                ClientMessage::AskPolicy { user: fields.u32() }
             }
             other => return Err(DecodeError::Type(other)),
         })
@@ -262,7 +273,11 @@ mod tests {
     fn client_message() -> impl Strategy<Value = ClientMessage> {
         prop_oneof![
             (any::<u32>(), any::<u32>(), any::<[u8; NAME_BYTES]>()).prop_map(|(a, b, name)| {
-                ClientMessage::Hello { version_min: a.min(b), version_max: a.max(b), name: Name(name) }
+                ClientMessage::Hello {
+                    version_min: a.min(b),
+                    version_max: a.max(b),
+                    name: Name::of_bytes(name),
+                }
             }),
             token().prop_map(|token| ClientMessage::Offer { token }),
             token().prop_map(|token| ClientMessage::Withdraw { token }),
@@ -271,6 +286,7 @@ mod tests {
             }),
             any::<u64>().prop_map(|cookie| ClientMessage::Attach { cookie }),
             view::tests::place().prop_map(|from| ClientMessage::Query { from }),
+            any::<u32>().prop_map(|user| ClientMessage::AskPolicy { user }),
         ]
     }
 
@@ -306,7 +322,7 @@ mod tests {
             assert!(is_message, "{}", path.display());
             types.insert(packet[0]);
         }
-        assert!(types.into_iter().eq(1..=12));
+        assert!(types.into_iter().eq(1..=13));
     }
 
     proptest! {
@@ -325,7 +341,7 @@ mod tests {
         /// What decodes is what encodes to exactly these bytes; everything else is refused.
         #[test]
         fn any_bytes_decode_or_are_refused(
-            kind in 0u16..14, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            kind in 0u16..15, version in 0u16..3, mut bytes in prop::collection::vec(any::<u8>(), 0..300),
             honest in any::<bool>(),
         ) {
             if honest && bytes.len() >= HEADER {

@@ -32,7 +32,7 @@ const ACTIVE_MAX: usize = 4096;
 /// The longest timeout.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What every server can be told; `PORT` is its usual one.
+/// Arguments of every server; `PORT` is its usual one.
 #[derive(Args, Clone, Debug)]
 pub struct ServerArguments<const PORT: u16> {
     #[arg(long, value_name = "ADDR", value_parser = address::parse, help = listen_help(PORT))]

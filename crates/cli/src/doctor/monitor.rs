@@ -4,18 +4,22 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use monitor::Partners;
 use monitor::policy::{Policy, PolicyError};
 use promote::client::POLICY_FILE;
-use promote::viewer::{View, ViewError};
+use promote::viewer::{View, ViewError, Viewer};
+use promote::wire::view::Allowed;
 use promote::{ConnectError, Place};
 
 use super::finding::{Finding, Verdict};
-use crate::monitors;
 use crate::setup::described;
 use crate::shell::quoted;
 
 const AREA: &str = "monitor";
+
+fn ask(place: &Place, user: u32) -> Result<(View, Option<Allowed>), ViewError> {
+    let viewer = Viewer::connect(place, "megapipe")?;
+    Ok((viewer.look()?, viewer.allowed(user)?))
+}
 
 /// The places where programs of `user` look, and what answers at the first that does.
 pub(super) struct Reach {
@@ -24,6 +28,8 @@ pub(super) struct Reach {
     named: bool,
     place: Option<Place>,
     pub(super) view: Option<View>,
+    /// What its policy allows the user; none if it reports that to others only.
+    allowed: Option<Allowed>,
     refusals: Vec<String>,
     looked_at: Vec<String>,
     /// Why `megapipe run` can start none.
@@ -37,6 +43,7 @@ impl Reach {
             named,
             place: None,
             view: None,
+            allowed: None,
             refusals: Vec::new(),
             looked_at: Vec::new(),
             no_own: None,
@@ -45,9 +52,9 @@ impl Reach {
         let own = places.last().filter(|_| !named).cloned();
         for place in places {
             let path = place.path().display().to_string();
-            match monitors::ask(&place) {
-                Ok(view) => {
-                    (reach.view, reach.place) = (Some(view), Some(place));
+            match ask(&place, user) {
+                Ok((view, allowed)) => {
+                    (reach.view, reach.allowed, reach.place) = (Some(view), allowed, Some(place));
                     break;
                 }
                 Err(error) if error.is_absence() => reach.looked_at.push(path),
@@ -110,27 +117,41 @@ impl Reach {
 
     fn policy(&self) -> Finding {
         const NAME: &str = "policy";
-        let (partners, source) = match self.partners() {
-            Ok(found) => found,
-            Err(error) => {
-                return Finding::missing(AREA, NAME, error.to_string())
-                    .instead(
-                        "a running monitor keeps the policy that it read before; a new one does not start",
-                    )
-                    .remedy(format!(
-                        "correct {POLICY_FILE}; a monitor reads it again when the next program connects"
-                    ));
+        let allowed = match (&self.view, self.allowed) {
+            (Some(_), None) => {
+                return Finding::note(AREA, NAME, "not reported to this user")
+                    .instead("the monitor answers that user, root and its own user alone")
+                    .remedy("run megapipe doctor as root");
             }
+            (Some(_), Some(allowed)) => allowed,
+            (None, _) => match usual(self.user) {
+                Ok(allowed) => allowed,
+                Err(error) => {
+                    return Finding::missing(AREA, NAME, error.to_string())
+                        .instead("a new monitor does not start with it")
+                        .remedy(format!("correct {POLICY_FILE}"));
+                }
+            },
         };
-        let found = format!("{source}\n{}", shares(self.user, &partners));
+        let found = format!("{}\n{}", source(&allowed), shares(&allowed));
+        if allowed.outdated {
+            let file = allowed.source;
+            return Finding::missing(AREA, NAME, found)
+                .instead(format!(
+                    "the monitor follows the policy that it read before: {file} has changed since, and cannot be used"
+                ))
+                .remedy(format!(
+                    "correct {file} (the monitor's log has the line); it is read again when the next program connects"
+                ));
+        }
+        // What root's programs share with each other by default takes a right that this monitor lacks.
+        let lacks_own = allowed.by_default && self.root_by_rule_alone();
+        let shares_some = allowed.everybody || allowed.count > u32::from(lacks_own);
         match () {
-            () if self.root_by_rule_alone()
-                && !partners.everybody
-                && !partners.users.contains(&self.user) =>
-            {
-                let finding = match partners.users.is_empty() {
-                    true => Finding::missing(AREA, NAME, found),
-                    false => Finding::note(AREA, NAME, found),
+            () if lacks_own && !allowed.everybody => {
+                let finding = match shares_some {
+                    true => Finding::note(AREA, NAME, found),
+                    false => Finding::missing(AREA, NAME, found),
                 };
                 finding
                     .instead(
@@ -140,8 +161,8 @@ impl Reach {
                     )
                     .remedy("sudo megapipe setup   (it prints the line to add to a policy that was written by hand)")
             }
-            () if partners.everybody || !partners.users.is_empty() => Finding::ok(AREA, NAME, found),
-            () if partners.conditional > 0 => Finding::note(AREA, NAME, found)
+            () if shares_some => Finding::ok(AREA, NAME, found),
+            () if allowed.conditional > 0 => Finding::note(AREA, NAME, found)
                 .instead(
                     "connections for which none of these rules holds stay on TCP, with the reason `policy`",
                 )
@@ -150,25 +171,6 @@ impl Reach {
                 .instead("connections stay on TCP, with the reason `policy`")
                 .remedy(self.setup()),
         }
-    }
-
-    /// As the policy's usual file has it, which each monitor reads that was started without another.
-    fn partners(&self) -> Result<(Partners, &'static str), PolicyError> {
-        let (policy, source) = match Policy::load(Path::new(POLICY_FILE)) {
-            Ok(policy) => (policy, POLICY_FILE),
-            Err(PolicyError::Unreadable { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
-                (Policy::default(), "built in, as there is no /etc/megapipe/monitor.toml")
-            }
-            Err(error) => return Err(error),
-        };
-        let monitor = match &self.view {
-            // What the monitor's own user has without a rule is not root's here: any other number serves.
-            Some(_) if self.root_by_rule_alone() => u32::MAX,
-            Some(view) => view.totals.uid,
-            // One on demand is the user's own.
-            None => self.user,
-        };
-        Ok((policy.partners(monitor, self.user), source))
     }
 
     /// Whether root's monitor lacks the right to read the namespaces of root's programs (ptrace(2), access mode
@@ -220,20 +222,41 @@ pub(super) fn user_name(user: u32) -> String {
 
 const CAP_SYS_PTRACE: u64 = 1 << 19;
 
-fn shares(user: u32, partners: &Partners) -> String {
+/// What the policy's usual file allows, which a monitor on demand reads; such a one is the user's own.
+fn usual(user: u32) -> Result<Allowed, PolicyError> {
+    let (policy, source) = match Policy::load(Path::new(POLICY_FILE)) {
+        Ok(policy) => (policy, POLICY_FILE),
+        Err(PolicyError::Unreadable { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {
+            (Policy::default(), "")
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(policy.allowed(user, user, source))
+}
+
+fn source(allowed: &Allowed) -> String {
+    match allowed.source.to_string() {
+        path if path.is_empty() => format!("built in, as there is no {POLICY_FILE}"),
+        path => path,
+    }
+}
+
+fn shares(allowed: &Allowed) -> String {
     let mut with: Vec<String> = Vec::new();
-    if partners.everybody {
+    if allowed.everybody {
         with.push("everybody".into());
     } else {
-        let (own, others): (Vec<u32>, Vec<u32>) = partners.users.iter().partition(|other| **other == user);
-        with.extend(own.iter().map(|_| "itself".to_owned()));
-        with.extend(others.into_iter().map(described));
+        let named = allowed.users();
+        let name = |other: &u32| if *other == allowed.user { "itself".to_owned() } else { described(*other) };
+        with.extend(named.iter().map(name));
+        let more = allowed.count - named.len() as u32;
+        with.extend((more > 0).then(|| format!("{more} more users")));
     }
     if with.is_empty() {
         with.push("nobody".into());
     }
-    let mut text = format!("{} with: {}", described(user), with.join(", "));
-    text += &match partners.conditional {
+    let mut text = format!("{} with: {}", described(allowed.user), with.join(", "));
+    text += &match allowed.conditional {
         0 => String::new(),
         1 => "\n1 rule depends on group, control group, port or address".into(),
         rules => format!("\n{rules} rules depend on group, control group, port or address"),

@@ -82,6 +82,36 @@ fn what_stands_in_the_way_of_a_program_is_named() {
     assert_eq!((status, finding(&report, "file")["verdict"].as_str()), (Some(1), Some("missing")));
 }
 
+/// The policy is that of the monitor that answers, whichever file it was started with.
+#[test]
+fn the_policy_is_that_of_the_reached_monitor() {
+    let place = Place::new("policy");
+    let policy = place.0.join("policy.toml");
+    let own = rustix::process::geteuid().as_raw();
+    fs::write(&policy, "same_user = false\n").unwrap();
+    let mut command = megapipe();
+    command.args(["monitor", "--socket"]).arg(place.socket()).arg("--config").arg(&policy);
+    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
+    until("the monitor listens", || place.socket().exists().then_some(()));
+    let said = || {
+        let (_, report) = place.doctor("/bin/true");
+        let found = of_area(&report, "monitor", "policy");
+        let of = |key: &str| found[key].as_str().unwrap_or_default().to_owned();
+        (of("verdict"), of("found"), of("instead"))
+    };
+    let (verdict, found, _) = said();
+    assert!(verdict == "missing" && found.contains("nobody"), "{found}");
+    assert!(found.starts_with(&policy.display().to_string()), "{found}");
+    fs::write(&policy, format!("[[allow]]\none = {{ uid = [{own}] }}\nother = {{ uid = [{own}, 4321] }}\n"))
+        .unwrap();
+    let (verdict, found, _) = said();
+    assert!(verdict == "ok" && found.contains("itself") && found.contains("4321"), "{found}");
+    fs::write(&policy, "same_user = maybe\n").unwrap();
+    let (verdict, found, instead) = said();
+    assert!(verdict == "missing" && found.contains("4321"), "{found}");
+    assert!(instead.contains("cannot be used"), "{instead}");
+}
+
 /// The process under Megapipe, beside it, and gone.
 #[test]
 fn a_process_is_under_megapipe_or_not() {

@@ -1,6 +1,6 @@
 //! Clients that lie, flood, stall or break off harm nobody else.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -75,7 +75,7 @@ impl Raw {
 fn nonsense_is_cut_off() {
     let (running, mut a) = Running::start(SHARE);
     let mut b = running.client("b");
-    let (near, _far) = connection("127.0.0.1", "127.0.0.1");
+    let (near, far) = connection("127.0.0.1", "127.0.0.1");
     let end = near.as_fd();
     let offer = ClientMessage::Offer { token: token(1) }.encode();
     let withdraw = ClientMessage::Withdraw { token: token(1) }.encode();
@@ -107,6 +107,17 @@ fn nonsense_is_cut_off() {
     }
     await_metric(&running.place, "protocol_errors_total", cases.len() as u64);
     await_metric(&running.place, "waiting_offers", 0);
+    // An offer right behind a hello of another version counts as none, and its connection goes on.
+    let offers = metric(&running.place, "offers_total");
+    let raw = Raw::connect(&running);
+    raw.send(future.as_bytes(), &[]);
+    // The monitor may have been faster.
+    let _ = packet::send(raw.0.as_fd(), offer, &[end]);
+    raw.is_cut_off();
+    await_metric(&running.place, "protocol_errors_total", cases.len() as u64 + 1);
+    assert_eq!(metric(&running.place, "offers_total"), offers);
+    (&near).write_all(b"byte").unwrap();
+    (&far).read_exact(&mut [0; 4]).unwrap();
     // A packet with more descriptors than any message has.
     let raw = Raw::connect(&running);
     raw.send(hello, &[]);

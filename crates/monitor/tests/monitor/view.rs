@@ -26,6 +26,30 @@ fn promoted(a: &mut Client, b: &mut Client, numbers: std::ops::RangeInclusive<u6
     numbers.map(meet).collect()
 }
 
+/// Of the policy that is followed: not of a file that cannot be used.
+#[test]
+fn what_the_policy_allows_a_user_is_reported() {
+    let rule = "[[allow]]\none = { uid = [26] }\nother = { uid = [33, 26, 7] }\n";
+    let (running, first) = Running::start(&format!("{SHARE}{rule}"));
+    let file = running.place.file("policy.toml");
+    let allowed = |user: u32| viewer(&running).allowed(user).unwrap().unwrap();
+    let told = allowed(26);
+    assert_eq!((told.users(), told.everybody, told.outdated), (&[26, 7, 33][..], false, false));
+    assert_eq!(told.source.to_string(), file.display().to_string());
+    assert_eq!(allowed(33).users(), [33, 26]);
+    std::fs::write(&file, "no policy\n").unwrap();
+    let kept = allowed(26);
+    assert_eq!((kept.users(), kept.outdated), (told.users(), true));
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::write(&file, "same_user = false\n").unwrap();
+    assert_eq!((allowed(own).users(), allowed(own).outdated), (&[][..], false));
+    std::fs::remove_file(&file).unwrap();
+    std::fs::write(&file, "").unwrap();
+    assert!(allowed(own).by_default && allowed(own).users() == [own]);
+    drop(first);
+    running.end();
+}
+
 #[test]
 fn everything_is_told_page_by_page() {
     let (running, first) = Running::start(SHARE);
@@ -236,6 +260,8 @@ fn a_user_is_told_what_is_his() {
         assert_eq!(changed, 0);
         let view = Viewer::connect(&promote::Place::chosen(path.clone()), "viewer").unwrap();
         let nothing = view.look().unwrap();
+        assert!(view.allowed(65_534).unwrap().is_some());
+        assert!(view.allowed(0).unwrap().is_none(), "another user's");
         let mut own = Client::connect(&options).unwrap();
         receive(&mut own);
         let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

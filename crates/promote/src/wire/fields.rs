@@ -23,31 +23,34 @@ impl Token {
 }
 
 /// What a client calls itself: at most 32 bytes, for logs and views only.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Name(pub(super) [u8; NAME_BYTES]);
+pub type Name = Text<NAME_BYTES>;
 
-impl Name {
-    /// The first 32 bytes of `text`.
-    pub fn new(text: &str) -> Name {
-        let mut bytes = [0; NAME_BYTES];
+/// A text for people, of at most `N` bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<const N: usize>(pub(super) [u8; N]);
+
+impl<const N: usize> Text<N> {
+    /// The first `N` bytes of `text`.
+    pub fn new(text: &str) -> Self {
+        let mut bytes = [0; N];
         for (place, byte) in bytes.iter_mut().zip(text.bytes()) {
             *place = byte;
         }
-        Name(bytes)
+        Text(bytes)
     }
 
     /// The bytes as they are sent, as they came.
-    pub const fn of_bytes(bytes: [u8; NAME_BYTES]) -> Name {
-        Name(bytes)
+    pub const fn of_bytes(bytes: [u8; N]) -> Self {
+        Text(bytes)
     }
 
     /// The bytes as they are sent, filled up with zeroes.
-    pub const fn as_bytes(&self) -> &[u8; NAME_BYTES] {
+    pub const fn as_bytes(&self) -> &[u8; N] {
         &self.0
     }
 }
 
-impl fmt::Display for Name {
+impl<const N: usize> fmt::Display for Text<N> {
     /// Up to the first zero; whatever is not printable ASCII becomes `?`.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         use fmt::Write;
@@ -59,7 +62,7 @@ impl fmt::Display for Name {
     }
 }
 
-impl fmt::Debug for Name {
+impl<const N: usize> fmt::Debug for Text<N> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "\"{self}\"")
     }

@@ -1,22 +1,28 @@
 //! What the monitor tells of what it sees: the records that answer a QUERY. They come in
 //! pages, each of which ends with an END that names the place of the next.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub use ring::Words;
 
-use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Writer};
+use super::{DecodeError, MOST_BYTES, NAME_BYTES, Name, Packet, RECORD, Reader, Text, Writer};
 use crate::Reason;
 
 /// Kinds of records, as their first field has them.
 const TOTALS: u32 = 1;
 const LOOP: u32 = 2;
 const PROMOTED: u32 = 3;
+const ALLOWED: u32 = 4;
 
 /// Bytes of a record's fields, with that of its kind.
 const TOTALS_BYTES: usize = 4 * 4 + 8 * 7 + 8 * Reason::OF_MONITOR.len();
 const LOOP_BYTES: usize = 4 * 5 + NAME_BYTES + 8 * 6 + 8 * Reason::OF_MONITOR.len();
 const PROMOTED_BYTES: usize = 4 + 8 * 4 + 2 * ADDRESS_BYTES + 8 + 4 + 4 * 3 + 8 * 7;
+const ALLOWED_BYTES: usize = 4 * 5 + 4 * USERS + SOURCE_BYTES;
+/// Users that an answer names, and bytes of the path of the policy file.
+const USERS: usize = 16;
+const SOURCE_BYTES: usize = 160;
 /// An IPv6 address, or an IPv4 one mapped into it, and a port.
 const ADDRESS_BYTES: usize = 18;
 
@@ -26,6 +32,11 @@ const AWARE: u32 = 2;
 const ARMED: u32 = 4;
 const ENDED: u32 = 8;
 const TAKEN_SEEN: u32 = 16;
+
+/// Bits of what a policy allows.
+const EVERYBODY: u32 = 1;
+const BY_DEFAULT: u32 = 2;
+const OUTDATED: u32 = 4;
 
 /// What is told in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -156,6 +167,51 @@ pub struct Promoted {
     pub tail_taken: Option<u64>,
 }
 
+/// What the policy that the monitor follows allows the programs of one user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    /// The user.
+    pub user: u32,
+    /// They share with all users.
+    pub everybody: bool,
+    /// They share with each other only because the monitor is their user's, not by a rule.
+    pub by_default: bool,
+    /// The policy file has changed since, and cannot be used as it is.
+    pub outdated: bool,
+    /// Rules about this user that depend on more than users.
+    pub conditional: u32,
+    /// How many users they share with, and the first of these, the user itself before all others.
+    pub count: u32,
+    users: [u32; USERS],
+    /// Path of the policy file, as the monitor was started; empty: the built-in policy.
+    pub source: Text<SOURCE_BYTES>,
+}
+
+impl Allowed {
+    /// Of a user whose programs share with these, and by the built-in policy.
+    pub fn new(user: u32, sharing: &BTreeSet<u32>) -> Allowed {
+        let mut users = [0; USERS];
+        let own = sharing.get(&user);
+        let others = sharing.iter().filter(|other| **other != user);
+        users.iter_mut().zip(own.into_iter().chain(others)).for_each(|(place, user)| *place = *user);
+        Allowed {
+            user,
+            everybody: false,
+            by_default: false,
+            outdated: false,
+            conditional: 0,
+            count: sharing.len().try_into().unwrap_or(u32::MAX),
+            users,
+            source: Text::new(""),
+        }
+    }
+
+    /// Those of them that the record has room for.
+    pub fn users(&self) -> &[u32] {
+        &self.users[..USERS.min(self.count as usize)]
+    }
+}
+
 /// What a record tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::large_enum_variant)] // a packet has room for the largest anyway
@@ -166,6 +222,8 @@ pub enum Record {
     Loop(Loop),
     /// Of [`Section::Promoted`].
     Promoted(Promoted),
+    /// The answer to [`AskPolicy`](super::ClientMessage::AskPolicy).
+    Allowed(Allowed),
 }
 
 impl Record {
@@ -176,6 +234,7 @@ impl Record {
             Record::Totals(totals) => totals.write(packet.u32(TOTALS)),
             Record::Loop(client) => client.write(packet.u32(LOOP)),
             Record::Promoted(end) => end.write(packet.u32(PROMOTED)),
+            Record::Allowed(allowed) => allowed.write(packet.u32(ALLOWED)),
         }
         .end()
     }
@@ -197,13 +256,15 @@ impl Record {
             TOTALS => TOTALS_BYTES,
             LOOP => LOOP_BYTES,
             PROMOTED => PROMOTED_BYTES,
+            ALLOWED => ALLOWED_BYTES,
             other => return Err(DecodeError::Section(other)),
         })?;
         fields.u32();
         Ok(Some(match kind {
             TOTALS => Record::Totals(Totals::read(&mut fields)?),
             LOOP => Record::Loop(Loop::read(&mut fields)?),
-            _ => Record::Promoted(Promoted::read(&mut fields)?),
+            PROMOTED => Record::Promoted(Promoted::read(&mut fields)?),
+            _ => Record::Allowed(Allowed::read(&mut fields)?),
         }))
     }
 }
@@ -254,7 +315,7 @@ impl Loop {
             pid: fields.u32(),
             uid: fields.u32(),
             gid: fields.u32(),
-            name: Name(fields.take()),
+            name: Name::of_bytes(fields.take()),
             number: fields.u64(),
             age_ms: fields.u64(),
             waiting: fields.u64(),
@@ -328,6 +389,34 @@ impl Promoted {
     }
 }
 
+impl Allowed {
+    fn write(&self, packet: Record256) -> Record256 {
+        let bit = |set: bool, bit: u32| if set { bit } else { 0 };
+        let bits =
+            bit(self.everybody, EVERYBODY) | bit(self.by_default, BY_DEFAULT) | bit(self.outdated, OUTDATED);
+        let packet = packet.u32(bits).u32(self.user).u32(self.conditional).u32(self.count);
+        let packet = self.users.iter().fold(packet, |packet, user| packet.u32(*user));
+        packet.bytes(self.source.as_bytes())
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Result<Allowed, DecodeError> {
+        let bits = fields.u32();
+        if bits & !(EVERYBODY | BY_DEFAULT | OUTDATED) != 0 {
+            return Err(DecodeError::Field);
+        }
+        Ok(Allowed {
+            everybody: bits & EVERYBODY != 0,
+            by_default: bits & BY_DEFAULT != 0,
+            outdated: bits & OUTDATED != 0,
+            user: fields.u32(),
+            conditional: fields.u32(),
+            count: fields.u32(),
+            users: std::array::from_fn(|_| fields.u32()),
+            source: Text::of_bytes(fields.take()),
+        })
+    }
+}
+
 fn flag(number: u32) -> Result<bool, DecodeError> {
     match number {
         0 => Ok(false),
@@ -365,10 +454,11 @@ pub(super) mod tests {
         /// Records have many fields: what decodes must encode to exactly the same bytes, and
         /// every field but the flags may have any value.
         #[test]
-        fn records_come_back(kind in 1u32..4, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
+        fn records_come_back(kind in 1u32..5, bytes in prop::collection::vec(any::<u8>(), 256), bits in 0u32..32) {
             let (len, flags) = match kind {
                 TOTALS => (8 + TOTALS_BYTES, 20),
                 LOOP => (8 + LOOP_BYTES, 12),
+                ALLOWED => (8 + ALLOWED_BYTES, 12),
                 _ => (8 + PROMOTED_BYTES, 8 + 4 + 32 + 36 + 12),
             };
             let mut packet = bytes[..len].to_vec();
@@ -379,6 +469,7 @@ pub(super) mod tests {
             let bits = match kind {
                 TOTALS => bits % 2,
                 LOOP => bits % 3,
+                ALLOWED => bits % 8,
                 _ => bits | SEEN | TAKEN_SEEN,
             };
             packet[flags..flags + 4].copy_from_slice(&bits.to_le_bytes());
