@@ -237,7 +237,7 @@ impl System for Kernel {
             no_delay: sockopt::tcp_nodelay(fd)?,
             keep_alive: sockopt::socket_keepalive(fd)?,
             linger: sockopt::socket_linger(fd)?,
-            connect_within: None,
+            ..Options::default()
         })
     }
 
