@@ -279,23 +279,25 @@ fn a_dropped_channel_resets_a_peer_that_does_not_read(fixture: &mut Fixture) -> 
     Ok(())
 }
 
-/// Nobody answers: the SYN is repeated in time, by a channel that sleeps in between.
+/// Nobody answers: each SYN costs a turn or two, and the channel sleeps in between.
 fn deadlines_end_sleeps_and_cost_no_spinning(fixture: &mut Fixture) -> Verdict {
     let mut driver = fixture.driver();
     let capabilities = Capabilities { mtu: 1500, checksum: true, segment: 65_535 };
     let (left, mut silent) = link::pair(capabilities, 256);
     let mut stack = Stack::polled(left, networks(1));
+    // At 0, 20, 60, 140 and 300 ms, on a machine in time.
     stack.config().profile.rto_initial = Duration::from_millis(20);
+    stack.config().profile.attempt = Duration::from_millis(500);
     driver.attach(stack).expect("a stack");
     driver.connect_to(SocketAddr::new(address(2, false), PORT), CLIENT).expect("a socket");
     let before = driver.stats().turns;
-    // At 0, 20, 60, 140, 300 and 620 ms.
-    assert!(driver.next_within(Duration::from_millis(700)).is_none());
+    let Event::Connect(Err(error)) = driver.next().event else { panic!("not the end of the attempt") };
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
     let turns = driver.stats().turns - before;
     let mut received = Batch::new(1 << 16);
-    let packets = silent.receive(&mut received).expect("a link");
-    assert!((3..=6).contains(&packets), "{packets} packets");
-    assert!(turns <= 50, "{turns} turns");
+    let packets = silent.receive(&mut received).expect("a link") as u64;
+    assert!((1..=5).contains(&packets), "{packets} packets");
+    assert!(turns <= 2 * packets + 4, "{turns} turns for {packets} packets");
     Ok(())
 }
 

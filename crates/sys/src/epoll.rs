@@ -140,9 +140,7 @@ impl Set {
             }
             self.coarse.store(true, Ordering::Relaxed);
         }
-        let milliseconds = limit.map_or(-1, |limit| {
-            libc::c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
-        });
+        let milliseconds = limit.map_or(-1, full_milliseconds);
         // SAFETY: as above.
         let count =
             unsafe { libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr().cast(), room, milliseconds) };
@@ -150,11 +148,25 @@ impl Set {
     }
 }
 
+/// For a kernel that knows no shorter times: not less, so that nothing wakes early and waits again.
+fn full_milliseconds(limit: Duration) -> libc::c_int {
+    libc::c_int::try_from(limit.as_nanos().div_ceil(1_000_000)).unwrap_or(libc::c_int::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn rounded_times_are_less_than_a_millisecond_late() {
+        for (nanos, milliseconds) in
+            [(0, 0), (1, 1), (999_999, 1), (1_000_000, 1), (1_000_001, 2), (u64::MAX, libc::c_int::MAX)]
+        {
+            assert_eq!(full_milliseconds(Duration::from_nanos(nanos)), milliseconds, "{nanos} ns");
+        }
+    }
 
     #[test]
     fn a_descriptor_is_told_by_its_data() {

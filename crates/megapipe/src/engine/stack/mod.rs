@@ -374,13 +374,18 @@ impl Stacks {
         if self.is_busy() {
             return Wait::No;
         }
-        let now = self.clock();
-        let due = self.ports.iter().filter_map(|port| port.host.deadline()).min().map(|at| at.since(now));
+        let deadline = self.ports.iter().filter_map(|port| port.host.deadline()).min();
         let retry = self.ports.iter().any(Port::must_retry).then_some(RETRY);
-        match [limit, due, retry].into_iter().flatten().min() {
-            Some(Duration::ZERO) => Wait::No,
-            least => Wait::For(least),
-        }
+        sleep_until(self.clock(), deadline, [limit, retry])
+    }
+}
+
+/// Until the deadline, or for the least of these times. No sleep where it would be over at once.
+fn sleep_until(now: Time, deadline: Option<Time>, limits: [Option<Duration>; 2]) -> Wait {
+    let due = deadline.map(|at| at.since(now));
+    match limits.into_iter().chain([due]).flatten().min() {
+        Some(Duration::ZERO) => Wait::No,
+        least => Wait::For(least),
     }
 }
 
@@ -442,5 +447,49 @@ fn errno_of(failure: Failure) -> i32 {
         Failure::Reset => libc::ECONNRESET,
         Failure::TimedOut => libc::ETIMEDOUT,
         Failure::Unreachable => libc::EHOSTUNREACH,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A time that may be absent, and is often as short as others.
+    fn limits() -> impl Strategy<Value = [Option<Duration>; 2]> {
+        let limit = prop_oneof![0..5u64, 0..10_000_000u64].prop_map(Duration::from_micros);
+        [proptest::option::of(limit.clone()), proptest::option::of(limit)]
+    }
+
+    proptest! {
+        /// A turn is over when the first deadline is due: not later, and not so early that the next one
+        /// would have to spin.
+        #[test]
+        fn sleeps_end_at_the_first_deadline(
+            begin in 0..1u64 << 40,
+            due in proptest::option::of(0..10_000_000u64),
+            limits in limits(),
+        ) {
+            let now = Time::from_micros(begin);
+            let deadline = due.map(|micros| Time::from_micros(begin + micros));
+            let least = limits.into_iter().flatten().chain(due.map(Duration::from_micros)).min();
+            match sleep_until(now, deadline, limits) {
+                Wait::For(None) => prop_assert_eq!(least, None),
+                Wait::For(Some(sleep)) => {
+                    prop_assert!(!sleep.is_zero());
+                    prop_assert_eq!(Some(sleep), least);
+                    prop_assert!(deadline.is_none_or(|at| now.after(sleep) <= at));
+                }
+                wait => prop_assert_eq!((wait, least), (Wait::No, Some(Duration::ZERO))),
+            }
+        }
+
+        /// One that has passed is due at once.
+        #[test]
+        fn nothing_sleeps_past_a_deadline(begin in 1..1u64 << 40, late in 1..1_000_000u64, limits in limits()) {
+            let deadline = Time::from_micros(begin.saturating_sub(late));
+            prop_assert_eq!(sleep_until(Time::from_micros(begin), Some(deadline), limits), Wait::No);
+        }
     }
 }
