@@ -25,6 +25,7 @@ testkit::one_test_per_engine!(
     a_channel_that_is_dropped_sends_what_was_written
     a_dropped_channel_resets_a_peer_that_does_not_read
     deadlines_end_sleeps_and_cost_no_spinning
+    a_dropped_channel_lets_its_device_go
     answers_carry_the_acknowledgements
     a_descriptor_is_refused
 );
@@ -298,6 +299,22 @@ fn deadlines_end_sleeps_and_cost_no_spinning(fixture: &mut Fixture) -> Verdict {
     let packets = silent.receive(&mut received).expect("a link") as u64;
     assert!((1..=5).contains(&packets), "{packets} packets");
     assert!(turns <= 2 * packets + 4, "{turns} turns for {packets} packets");
+    Ok(())
+}
+
+/// The device of a stack is gone with its channel: nothing keeps a queue that another stack would
+/// have to share the packets with.
+fn a_dropped_channel_lets_its_device_go(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let network: TunNetwork = "tun:mp0,10.78.0.2/24".parse().expect("a network");
+    for _ in 0..20 {
+        let mut driver = fixture.driver();
+        // Busy as long as someone has it open.
+        driver.attach(Stack::new(network.open().expect("the device"), networks(2))).expect("a stack");
+        driver.expect_silence();
+    }
     Ok(())
 }
 

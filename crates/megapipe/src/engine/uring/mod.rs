@@ -52,6 +52,8 @@ pub(crate) struct Uring {
     capabilities: &'static Capabilities,
     /// Operations and held sends whose last completion is still to come.
     pending: u64,
+    /// Polls of watched descriptors that the kernel has: they keep the files open.
+    watched: u64,
     /// Shutdowns under way; see `shutdowns`.
     shutdowns: u32,
     direct: bool,
@@ -115,6 +117,7 @@ impl Uring {
             waker,
             capabilities,
             pending: 0,
+            watched: 0,
             shutdowns: 0,
             direct,
             control: None,
@@ -258,6 +261,7 @@ impl Uring {
             waker,
             capabilities,
             pending,
+            watched,
             shutdowns,
             control,
             waker_armed,
@@ -314,7 +318,10 @@ impl Uring {
                         view.wake();
                     }
                 }
-                Token::Watch(watch) => view.raise(watch),
+                Token::Watch(watch) => {
+                    *watched -= 1;
+                    view.raise(watch);
+                }
                 Token::Silent => {}
             }
         });
@@ -514,14 +521,14 @@ impl Engine for Uring {
             self.cancel_pending(view, index, Flags::empty());
         }
         for _ in 0..TRIES {
-            if self.pending == 0 {
+            if self.pending == 0 && self.watched == 0 {
                 break;
             }
             if self.pending < FEW {
                 self.push_cancel_all();
             }
             let sleep = Sleep::Until { completions: 1, timeout: Some(PATIENCE), gather: None };
-            // Whatever this says, `pending` tells whether it helped.
+            // Whatever this says, both counts show whether it helped.
             let _ = self.enter(view, sleep);
             self.settle_batch(view);
         }

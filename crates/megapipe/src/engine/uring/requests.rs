@@ -513,6 +513,7 @@ impl Uring {
     pub(super) fn push_watch(&mut self, fd: BorrowedFd<'_>, watch: Watch) {
         let poll = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32).build();
         self.push(poll, Token::Watch(watch));
+        self.watched += 1;
     }
 
     /// Puts the descriptor into a free slot, whose number replaces it in `*number`. The
