@@ -110,6 +110,12 @@ struct mp_stats {
 	uint64_t ring_writes;        /* writes that went to shared memory as a whole */
 	uint64_t bells;              /* times a sleeping peer was woken */
 	uint64_t spills;             /* times a full ring sent what followed through the kernel */
+	uint64_t packets_received;   /* packets that stacks took from their devices */
+	uint64_t packets_sent;       /* packets that stacks gave to their devices */
+	uint64_t segments_unowned;   /* segments of no connection or listener of a stack */
+	uint64_t foreign_sent;       /* packets handed to other stacks of the device */
+	uint64_t foreign_received;   /* packets that other stacks of the device handed over */
+	uint64_t foreign_dropped;    /* packets lost since too many were on their way to other stacks */
 };
 
 const char *mp_version(void);
@@ -218,6 +224,8 @@ mp_handle mp_connect_to(mp_channel *channel, const struct sockaddr *addr, sockle
 /* Experimental: a TCP in user space on a TUN device, for the sockets that these two make on its
  * addresses ("10.78.0.2/24", with at most one of IPv6 behind a comma) and in their prefixes. */
 int mp_attach_tun(mp_channel *channel, const char *name, const char *addresses);
+/* The same on the next of so many queues of one device: each of as many threads makes this call. */
+int mp_attach_tun_queue(mp_channel *channel, const char *name, const char *addresses, unsigned queues);
 int mp_setsockopt(mp_handle handle, int level, int name, const void *value, socklen_t len);
 int mp_getsockopt(mp_handle handle, int level, int name, void *value, socklen_t *len);
 int mp_getsockname(mp_handle handle, struct sockaddr *addr, socklen_t *addrlen);

@@ -79,6 +79,12 @@ pub struct MpStats {
     pub ring_writes: u64,
     pub bells: u64,
     pub spills: u64,
+    pub packets_received: u64,
+    pub packets_sent: u64,
+    pub segments_unowned: u64,
+    pub foreign_sent: u64,
+    pub foreign_received: u64,
+    pub foreign_dropped: u64,
 }
 
 /// Values of `mp_config.engine`.
@@ -237,6 +243,12 @@ impl From<Stats> for MpStats {
             ring_writes: stats.ring_writes,
             bells: stats.bells,
             spills: stats.spills,
+            packets_received: stats.packets_received,
+            packets_sent: stats.packets_sent,
+            segments_unowned: stats.segments_unowned,
+            foreign_sent: stats.foreign_sent,
+            foreign_received: stats.foreign_received,
+            foreign_dropped: stats.foreign_dropped,
         }
     }
 }
@@ -275,7 +287,8 @@ mod tests {
         layout!(MpEvent, "mp_event", cookie handle op size buf addr addrlen cmd fd buffer more pending
             truncated reserved);
         layout!(MpStats, "mp_stats", completions turns system_calls pool_dry accepts_paused close_timeouts
-            promoted promotions_refused ring_reads ring_writes bells spills);
+            promoted promotions_refused ring_reads ring_writes bells spills packets_received packets_sent
+            segments_unowned foreign_sent foreign_received foreign_dropped);
         for (name, value) in [
             ("MP_ENGINE_URING", ENGINE_URING),
             ("MP_ENGINE_EPOLL", ENGINE_EPOLL),

@@ -8,7 +8,7 @@
 //! * [`errno`]: errors as negative numbers;
 //! * [`abi`]: the structs of the header;
 //! * `extensible`: those that begin with their size, from older and newer programs;
-//! * [`lifecycle`], [`handle`], [`transfer`], [`socket`], [`dispatch`]: the calls;
+//! * [`lifecycle`], [`handle`], [`transfer`], [`socket`], [`tun`], [`dispatch`]: the calls;
 //! * [`mod@mmsg`]: those of `include/megapipe_mmsg.h`, which need no channel.
 //!
 //! # Handles are numbers
@@ -37,3 +37,4 @@ pub mod socket;
 mod table;
 pub mod thread;
 pub mod transfer;
+pub mod tun;

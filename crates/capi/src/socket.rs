@@ -1,11 +1,11 @@
 //! Socket options, addresses, and lightweight sockets that are not registered.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 
-use megapipe::{Channel, ControlError, Handle, SockAddr, Stack, TunNetwork};
+use megapipe::{Channel, ControlError, Handle, SockAddr};
 
 use crate::errno::{Errno, INVALID, LWSOCKETS, STALE, int, long};
 use crate::handle::is_lwsocket;
@@ -159,32 +159,6 @@ pub unsafe extern "C" fn mp_connect_to(
     unsafe {
         open(channel, addr, addrlen, |channel, address| Ok(channel.connect_to(address, cookie as u64)?))
     }
-}
-
-/// See mp_attach_tun(3).
-///
-/// # Safety
-///
-/// `name` and `addresses` are null or strings.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mp_attach_tun(
-    channel: *const Slot,
-    name: *const c_char,
-    addresses: *const c_char,
-) -> c_int {
-    if channel.is_null() || name.is_null() || addresses.is_null() {
-        return int(Err(INVALID));
-    }
-    // SAFETY: as the caller promises.
-    let (name, addresses) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(addresses)) };
-    int(with_channel(channel, |inner| {
-        let text = |part: &CStr| part.to_str().map(str::to_owned).map_err(|_| INVALID);
-        let network = format!("tun:{},{}", text(name)?, text(addresses)?);
-        let network: TunNetwork = network.parse().map_err(|_| INVALID)?;
-        let tun = network.open()?;
-        inner.channel.attach(Stack::new(tun, network.networks().to_vec()))?;
-        Ok(0)
-    }))
 }
 
 /// # Safety

@@ -11,8 +11,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -199,6 +199,11 @@ impl Queue {
         self.group.members.len()
     }
 
+    /// All queues of the device, without keeping it.
+    pub fn all(&self) -> Queues {
+        Queues { group: Arc::downgrade(&self.group), count: self.count() }
+    }
+
     /// Ports for connections that this stack begins; none where any will do.
     pub fn ports(&self) -> Option<Ports> {
         (self.count() > 1).then(|| Ports::new(self.number, self.group.ports.clone()))
@@ -356,6 +361,24 @@ impl Queue {
         }
         self.group.wake(next);
         PassedOn::Yes
+    }
+}
+
+/// The queues of a device, for one who does not keep it.
+pub struct Queues {
+    group: Weak<Group>,
+    count: usize,
+}
+
+impl Queues {
+    /// How many the device was made with.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many were not dropped.
+    pub fn alive(&self) -> usize {
+        self.group.strong_count()
     }
 }
 

@@ -23,6 +23,8 @@ int main(void)
 	EQUAL(newer.stats.completions, 1);
 	CHECK(newer.stats.turns > 0 && newer.stats.system_calls > 0);
 	EQUAL(newer.later, 0);
+	/* There is no stack. */
+	EQUAL(newer.stats.packets_received + newer.stats.foreign_dropped, 0);
 
 	/* A program older than the library: no byte beyond its struct is touched. */
 	memset(&stats, 0xff, sizeof(stats));

@@ -27,6 +27,11 @@ pub struct TunNetwork {
 pub struct TunNetworkError(String);
 
 impl TunNetwork {
+    /// The name of the device, or a pattern for it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The addresses of the stack.
     pub fn networks(&self) -> &[Prefix] {
         &self.networks
