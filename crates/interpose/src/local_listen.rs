@@ -141,6 +141,10 @@ impl Member {
 
     /// What an accept returned of the sibling, which the steering program gets to know.
     fn counted(&self, new: c_int) -> c_int {
+        if new < 0 && real::errno() == libc::EINVAL {
+            // Another thread has just shut it down.
+            real::set_errno(libc::EAGAIN);
+        }
         match (self.words(), new) {
             (Some(words), 0..) => words.accepted(),
             // SYNs that never became connections were steered, too.
@@ -239,9 +243,9 @@ fn accept_elsewhere(fd: c_int, number: usize, accept: impl Fn(c_int) -> c_int) -
     -1
 }
 
-/// Whether the last accept found no connection: EINVAL is a sibling's that another thread has just shut down.
+/// Whether the last accept found no connection.
 fn is_empty() -> bool {
-    matches!(real::errno(), libc::EAGAIN | libc::EINVAL)
+    real::errno() == libc::EAGAIN
 }
 
 /// epoll_ctl(2), which `call` makes: what it does to a listener is done to its sibling.
