@@ -1,5 +1,5 @@
 //! Listen queues of unmodified servers: one that all workers share, one for each of them by the server's own switch, and
-//! `megapipe run --local-listen`, which has both.
+//! `megapipe run --local-listen`, which has both. Beside them servers on channels: one listener, and partitioned ones.
 //!
 //! Client and server are in two network namespaces that a veth pair joins, with packets spread over all CPUs (RPS). Each
 //! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
@@ -18,6 +18,8 @@ use crate::child::{Child, Failure};
 use crate::progress::{self, Listener, Progress};
 use crate::record::Origin;
 
+pub mod channels;
+mod disturbance;
 pub mod load;
 mod network;
 mod programs;
@@ -50,7 +52,7 @@ pub enum Case {
     Blocked,
     /// A worker is stopped for a second.
     Stopped,
-    /// A worker is stopped for half a second, and then killed.
+    /// A worker is stopped for half a second, and then killed; one of a channel's threads hangs for as long, and ends.
     Killed,
 }
 
@@ -62,9 +64,9 @@ pub enum Variant {
     Plain,
     /// The same once more.
     PlainAgain,
-    /// A queue for each worker, by SO_REUSEPORT.
+    /// A queue for each worker, by SO_REUSEPORT; of channels, by the CPU of the SYN alone (classic BPF).
     Reuseport,
-    /// `megapipe run --local-listen`.
+    /// `megapipe run --local-listen`; of channels, partitioned listeners.
     Local,
 }
 
@@ -87,7 +89,7 @@ impl Case {
         match self {
             Case::Short => &[Program::Nginx, Program::Haproxy],
             Case::Locality | Case::Blocked => &[Program::Prefork],
-            Case::Stopped | Case::Killed => &[Program::Nginx],
+            Case::Stopped | Case::Killed => &[Program::Nginx, Program::ChannelUring, Program::ChannelEpoll],
         }
     }
 
@@ -215,11 +217,17 @@ fn measure(
     // What is measured has to do without it.
     network.set("net.ipv4.tcp_migrate_req", "0")?;
     let address = SocketAddr::new(Network::address(), port);
-    let server = Server::start(plan, network, (program, variant), address, folder)?;
+    let mut server = Server::start(plan, network, (program, variant), address, folder)?;
     let mut client = start_load(plan, network, case, address)?;
     match case {
-        Case::Stopped => disturb(&server, plan, Duration::from_secs(1), libc::SIGCONT)?,
-        Case::Killed => disturb(&server, plan, Duration::from_millis(500), libc::SIGKILL)?,
+        Case::Stopped | Case::Killed => {
+            // Before the end of the load there is time to see what follows.
+            thread::sleep(plan.length.mul_f64(0.25));
+            match case {
+                Case::Stopped => server.stop_a_worker(Duration::from_secs(1))?,
+                _ => server.kill_a_worker(Duration::from_millis(500))?,
+            }
+        }
         Case::Short | Case::Locality | Case::Blocked => {}
     }
     let words = client.wait()?;
@@ -233,7 +241,7 @@ fn measure(
             let counts = programs::ask(network, &plan.program, address)?;
             serde_json::from_str(&counts).map_err(io::Error::from)?
         }
-        Program::Nginx | Program::Haproxy => Vec::new(),
+        _ => Vec::new(),
     };
     Ok(Measurement { case, program, variant, round: 0, outcome, workers })
 }
@@ -250,19 +258,6 @@ fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -
         command.args(["--blocking-every", &BLOCKING_EVERY.to_string()]);
     }
     Child::start(&mut command)
-}
-
-/// Stops a worker amid the load, and ends that with another signal.
-fn disturb(server: &Server, plan: &Plan, length: Duration, end: libc::c_int) -> Result<(), Failure> {
-    let worker = server.worker()?;
-    // Before the end of the load there is time to see what follows.
-    thread::sleep(plan.length.mul_f64(0.25));
-    // SAFETY: a child of our server, which lives: it ends with the server.
-    unsafe { libc::kill(worker, libc::SIGSTOP) };
-    thread::sleep(length);
-    // SAFETY: as above.
-    unsafe { libc::kill(worker, end) };
-    Ok(())
 }
 
 fn header(plan: &Plan) -> Header {

@@ -47,6 +47,9 @@ pub struct Outcome {
     pub unfinished: u64,
     /// Latencies of more than `SLOW`.
     pub slow: u64,
+    /// Latencies of more than `STUCK`; records before it was counted have none.
+    #[serde(default)]
+    pub stuck: u64,
     /// The median latency, microseconds.
     pub p50_us: f64,
     /// The 99th percentile.
@@ -61,6 +64,8 @@ pub(super) const BLOCKING: &str = "/block";
 const PATIENCE: Duration = Duration::from_secs(5);
 /// A latency that a user would notice beside the others.
 const SLOW: Duration = Duration::from_millis(10);
+/// A latency that only a worker that does not go on causes, not one that waits for a CPU.
+const STUCK: Duration = Duration::from_millis(400);
 /// Connections at a time.
 const MOST: usize = 20_000;
 
@@ -208,6 +213,7 @@ impl Load<'_> {
         if !connection.blocking {
             let latency = connection.due.elapsed();
             self.outcome.slow += u64::from(latency > SLOW);
+            self.outcome.stuck += u64::from(latency > STUCK);
             self.latencies.saturating_record(latency.as_micros() as u64);
         }
     }

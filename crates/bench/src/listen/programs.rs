@@ -1,13 +1,16 @@
 //! The servers, as they are started in each variant.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use megapipe::EngineKind;
 use serde::{Deserialize, Serialize};
 
+use super::channels::{self, CHANNELS_VERB};
+use super::disturbance::Stopped;
 use super::network::Network;
 use super::server::SERVER_VERB;
 use super::{Plan, Variant};
@@ -23,6 +26,10 @@ pub enum Program {
     Haproxy,
     /// [`super::server`] with two workers.
     Prefork,
+    /// [`super::channels`] with two threads, on io_uring.
+    ChannelUring,
+    /// The same on epoll.
+    ChannelEpoll,
 }
 
 /// Workers or threads of each server.
@@ -38,6 +45,17 @@ impl Program {
             Program::Nginx => "nginx",
             Program::Haproxy => "haproxy",
             Program::Prefork => "prefork",
+            Program::ChannelUring => "channel-uring",
+            Program::ChannelEpoll => "channel-epoll",
+        }
+    }
+
+    /// Of [`super::channels`].
+    fn engine(self) -> Option<EngineKind> {
+        match self {
+            Program::ChannelUring => Some(EngineKind::Uring),
+            Program::ChannelEpoll => Some(EngineKind::Epoll),
+            Program::Nginx | Program::Haproxy | Program::Prefork => None,
         }
     }
 
@@ -46,8 +64,8 @@ impl Program {
         let places = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
         let path = std::env::var_os("PATH").unwrap_or_default();
         match self {
-            Program::Prefork => Some(plan.program.clone()),
-            _ => std::env::split_paths(&path)
+            Program::Prefork | Program::ChannelUring | Program::ChannelEpoll => Some(plan.program.clone()),
+            Program::Nginx | Program::Haproxy => std::env::split_paths(&path)
                 .chain(places)
                 .map(|folder| folder.join(self.name()))
                 .find(|file| file.is_file()),
@@ -57,6 +75,7 @@ impl Program {
 
 /// A server that runs; ended when dropped.
 pub(super) struct Server {
+    program: Program,
     child: Child,
 }
 
@@ -70,11 +89,13 @@ impl Server {
     ) -> Result<Server, Failure> {
         let file = program.file(plan).ok_or_else(|| format!("{} is not installed", program.name()))?;
         let megapipe = plan.megapipe.to_string_lossy();
-        let mut command = match variant {
-            Variant::Local => network.in_server(&megapipe),
-            _ => network.in_server(&file.to_string_lossy()),
+        // Channels need no library.
+        let preloaded = variant == Variant::Local && program.engine().is_none();
+        let mut command = match preloaded {
+            true => network.in_server(&megapipe),
+            false => network.in_server(&file.to_string_lossy()),
         };
-        if variant == Variant::Local {
+        if preloaded {
             command.args(["run", "--promote", "off", "--local-listen", "--"]).arg(&file);
         }
         let reuseport = variant == Variant::Reuseport;
@@ -95,8 +116,15 @@ impl Server {
                 command.args(["--blocks-ms", &BLOCKS.as_millis().to_string()]);
                 command.args(reuseport.then_some("--reuseport"));
             }
+            Program::ChannelUring | Program::ChannelEpoll => {
+                command.env_remove("MEGAPIPE_ENGINE"); // the program says which one to measure
+                command.args([CHANNELS_VERB, "--address", &address.to_string()]);
+                command.args(["--workers", &WORKERS.to_string()]);
+                command.arg("--engine").args(program.engine().map(EngineKind::name));
+                command.args(["--listener", variant.name()]);
+            }
         }
-        let mut server = Server { child: Child::start(&mut command)? };
+        let mut server = Server { program, child: Child::start(&mut command)? };
         server.await_listener(network, address)?;
         Ok(server)
     }
@@ -119,8 +147,40 @@ impl Server {
         Err("the server does not listen".to_owned().into())
     }
 
+    /// Stops the first of its workers for so long.
+    pub(super) fn stop_a_worker(&self, length: Duration) -> io::Result<()> {
+        let _stopped = match self.program.engine() {
+            Some(_) => Stopped::thread(self.thread()?)?,
+            None => Stopped::process(self.worker()?)?,
+        };
+        std::thread::sleep(length);
+        Ok(())
+    }
+
+    /// Stops the first of its workers for so long, and ends it.
+    pub(super) fn kill_a_worker(&mut self, length: Duration) -> io::Result<()> {
+        if self.program.engine().is_none() {
+            let stopped = Stopped::process(self.worker()?)?;
+            std::thread::sleep(length);
+            return stopped.kill();
+        }
+        let input = self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        writeln!(input, "{}", length.as_millis())
+    }
+
+    /// Its first worker, of a process with threads.
+    fn thread(&self) -> io::Result<libc::pid_t> {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+            let thread = thread?;
+            if fs::read_to_string(thread.path().join("comm"))?.trim() == channels::thread_name(0) {
+                return thread.file_name().to_string_lossy().parse().map_err(io::Error::other);
+            }
+        }
+        Err(io::Error::other("the server has no such thread"))
+    }
+
     /// The first of its workers.
-    pub(super) fn worker(&self) -> io::Result<libc::pid_t> {
+    fn worker(&self) -> io::Result<libc::pid_t> {
         let pid = self.child.id();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
         let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
@@ -195,7 +255,7 @@ pub(super) fn ask(network: &Network, program: &Path, address: SocketAddr) -> Res
 ///
 /// It does not answer.
 pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
-    use io::{Read, Write};
+    use io::Read;
     let mut socket = TcpStream::connect(address)?;
     socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
     let mut answer = String::new();

@@ -48,7 +48,8 @@ fn heading(case: Case) -> &'static str {
              local: p99 no more than plain's"
         }
         Case::Stopped => {
-            "800 connections a second, a worker stopped for 1 s; asked of local: p99 of 10 ms, at most 10 slower than 10 ms"
+            "800 connections a second, a worker stopped for 1 s; asked of local: p99 of 10 ms, at most 10 slower than 10 ms; \
+             stuck: slower than 400 ms"
         }
         Case::Killed => {
             "800 connections a second, a worker stopped for 0.5 s and killed, tcp_migrate_req 0; asked of local: no errors"
@@ -58,7 +59,7 @@ fn heading(case: Case) -> &'static str {
 
 fn body(measurements: &[&Measurement]) -> comfy_table::Table {
     let mut table = with_columns([
-        "server", "listener", "conn/s", "ratio", "min..max", "p50 ms", "p99 ms", "min..max", "slow",
+        "server", "listener", "conn/s", "ratio", "min..max", "p50 ms", "p99 ms", "min..max", "slow", "stuck",
         "errors", "local", "share",
     ]);
     let mut sides: Vec<(Program, Variant)> =
@@ -90,6 +91,7 @@ fn body(measurements: &[&Measurement]) -> comfy_table::Table {
             milliseconds(p99),
             p99.map_or(String::new(), |p99| format!("{:.1}..{:.1}", p99.minimum / 1e3, p99.maximum / 1e3)),
             most(|one| one.outcome.slow).to_string(),
+            most(|one| one.outcome.stuck).to_string(),
             most(|one| one.outcome.errors + one.outcome.unfinished).to_string(),
             percent(Spread::of(of_program(variant).filter_map(local_share))),
             percent(Spread::of(of_program(variant).filter_map(first_share))),

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use bench::listen::load::{self, Pace};
 use bench::listen::record::Record;
-use bench::listen::{self, Case, Plan, Variant, server, table};
+use bench::listen::{self, Case, Plan, Variant, channels, server, table};
 use clap::Args;
+use megapipe::EngineKind;
 
 use super::flags::{PROGRAM, Unusable, command_line, json_file, one_of, or_all, seconds, whole};
 use super::report::{Report, View};
@@ -62,7 +63,20 @@ pub(super) struct Server {
     reuseport: bool,
 }
 
-/// Asks such a server what it has accepted.
+/// A server on channels, as its controller starts it.
+#[derive(Args)]
+pub(super) struct Channels {
+    #[arg(long)]
+    address: SocketAddr,
+    #[arg(long)]
+    workers: usize,
+    #[arg(long, value_parser = one_of(&[EngineKind::Uring, EngineKind::Epoll], EngineKind::name))]
+    engine: EngineKind,
+    #[arg(long, value_parser = one_of(Variant::ALL, Variant::name))]
+    listener: Variant,
+}
+
+/// Asks a server whose requests can block it what it has accepted.
 #[derive(Args)]
 pub(super) struct Counts {
     server: SocketAddr,
@@ -102,6 +116,13 @@ impl Server {
         let Server { address, workers, blocks_ms, reuseport } = self;
         let blocks = Duration::from_millis(blocks_ms);
         part_ended(server::serve(&server::Task { address, workers, reuseport, blocks }))
+    }
+}
+
+impl Channels {
+    pub(super) fn run(self) -> ExitCode {
+        let Channels { address, workers, engine, listener: variant } = self;
+        part_ended(channels::serve(&channels::Task { address, workers, engine, variant }))
     }
 }
 

@@ -87,7 +87,8 @@ enum Scenario {
     ///
     /// Makes two network namespaces and starts each server anew for every measurement: as many short connections as nginx
     /// and HAProxy can serve, where connections are accepted, and what the others notice of a worker that blocks, is
-    /// stopped, or killed. The shared queue is measured twice. Needs root, ip(8), and those servers. Ctrl-C ends the run
+    /// stopped, or killed; the last two also for a server on channels, where `reuseport` steers by the CPU alone and
+    /// `local` are partitioned listeners. The shared queue is measured twice. Needs root, ip(8), and those servers. Ctrl-C ends the run
     /// and keeps what was measured.
     Listen(listen::Listen),
     /// One server of a benchmark; ends when standard input closes
@@ -123,6 +124,9 @@ enum Scenario {
     /// A server of `listen`
     #[command(hide = true)]
     ListenServer(listen::Server),
+    /// A server of `listen` on channels; ends when standard input closes
+    #[command(hide = true)]
+    ListenChannels(listen::Channels),
     /// Asks a server of `listen` what it has accepted
     #[command(hide = true)]
     ListenCounts(listen::Counts),
@@ -154,6 +158,7 @@ fn main() -> ExitCode {
         Scenario::TcpServer(arguments) => return arguments.run(),
         Scenario::ListenLoad(arguments) => return arguments.run(),
         Scenario::ListenServer(arguments) => return arguments.run(),
+        Scenario::ListenChannels(arguments) => return arguments.run(),
         Scenario::ListenCounts(arguments) => return arguments.run(),
         Scenario::Busy(arguments) => return arguments.run(),
     };

@@ -1,0 +1,168 @@
+//! A server on channels: threads with a channel each, on one listening socket or on partitioned ones.
+
+use std::io::{self, BufRead};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Completion, Config, CpuSet, DispatchError, EngineKind, Event, Waker,
+};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+use socket2::{Domain, Socket, Type};
+
+use super::Variant;
+
+/// The hidden verb under which the program is this server.
+pub const CHANNELS_VERB: &str = "listen-channels";
+
+/// How the server is to be.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// Threads, each on a CPU of its own.
+    pub workers: usize,
+    /// Of all channels.
+    pub engine: EngineKind,
+    /// How the channels share the listener.
+    pub variant: Variant,
+}
+
+const BACKLOG: i32 = 4096;
+const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
+/// How long the first worker hangs before it ends, milliseconds; 0: it goes on.
+static HANGS: AtomicU64 = AtomicU64::new(0);
+
+/// The name of a worker's thread.
+pub(super) fn thread_name(worker: usize) -> String {
+    format!("worker-{worker}")
+}
+
+/// Serves until standard input ends. A number there makes the first worker hang for so many
+/// milliseconds, as soon as it has no connection, and then end without having waited again.
+///
+/// # Errors
+///
+/// No socket, thread or channel.
+pub fn serve(task: &Task) -> io::Result<()> {
+    if task.variant == Variant::Reuseport {
+        without_bpf()?;
+    }
+    let socket = Arc::new(listener(task)?);
+    let (made, first) = mpsc::channel();
+    for number in 0..task.workers {
+        let (task, socket, made) = (task.clone(), socket.clone(), made.clone());
+        thread::Builder::new().name(thread_name(number)).spawn(move || {
+            let served = Worker::new(&task, &socket, number).and_then(|worker| {
+                if number == 0 {
+                    made.send(worker.channel.waker()).map_err(io::Error::other)?;
+                }
+                worker.serve()
+            });
+            if let Err(error) = served {
+                eprintln!("{error}");
+                // A server that lost a thread must not be measured as if it were whole.
+                std::process::exit(1);
+            }
+        })?;
+    }
+    obey(&first.recv().map_err(io::Error::other)?)
+}
+
+fn obey(waker: &Waker) -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        HANGS.store(line?.trim().parse().map_err(io::Error::other)?, Ordering::Relaxed);
+        waker.wake();
+    }
+    Ok(())
+}
+
+/// Threads that start later have no right to bpf(2) either.
+fn without_bpf() -> io::Result<()> {
+    let mut sets = capabilities(None)?;
+    sets.effective -= CapabilitySet::BPF | CapabilitySet::SYS_ADMIN;
+    Ok(set_capabilities(None, sets)?)
+}
+
+fn listener(task: &Task) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(task.address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&task.address.into())?;
+    if !is_partitioned(task.variant) {
+        socket.listen(BACKLOG)?;
+    }
+    Ok(socket)
+}
+
+fn is_partitioned(variant: Variant) -> bool {
+    match variant {
+        Variant::Plain | Variant::PlainAgain => false,
+        Variant::Reuseport | Variant::Local => true,
+    }
+}
+
+struct Worker {
+    number: usize,
+    channel: Channel,
+    /// Connections.
+    open: usize,
+}
+
+impl Worker {
+    fn new(task: &Task, socket: &Socket, number: usize) -> io::Result<Worker> {
+        let config = Config { engine: Some(task.engine), handles_max: 16_384, ..Config::default() };
+        let mut channel = Channel::new(config).map_err(io::Error::other)?;
+        let listener = if is_partitioned(task.variant) {
+            channel.register_partitioned(socket.as_fd(), 0, &CpuSet::of(number as u32))
+        } else {
+            channel.register(socket.try_clone()?, 0)
+        };
+        let listener = listener.map_err(io::Error::other)?;
+        channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
+        Ok(Worker { number, channel, open: 0 })
+    }
+
+    fn serve(mut self) -> io::Result<()> {
+        crate::cpu::pin(&[self.number % thread::available_parallelism()?.get()])?;
+        loop {
+            let hangs = if self.number == 0 { HANGS.load(Ordering::Relaxed) } else { 0 };
+            // Nothing that was accepted may be left when it hangs.
+            let timeout = (hangs > 0).then_some(Duration::ZERO);
+            match self.channel.dispatch(timeout) {
+                Ok(Some(completion)) => self.handle(completion)?,
+                Ok(None) if self.open == 0 => {
+                    thread::sleep(Duration::from_millis(hangs));
+                    return Ok(());
+                }
+                Ok(None) | Err(DispatchError::Interrupted) => {}
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        }
+    }
+
+    fn handle(&mut self, completion: Completion) -> io::Result<()> {
+        let channel = &mut self.channel;
+        match completion.event {
+            Event::Accept { result, .. } => {
+                let socket = result.map_err(io::Error::other)?.socket;
+                let connection = channel.register(socket, 0).map_err(io::Error::other)?;
+                channel.read_stream(connection).map_err(io::Error::other)?;
+                self.open += 1;
+                return Ok(());
+            }
+            // A request is one segment, and a client that does not read is its own affair.
+            Event::Read { result: Ok(1..), .. } => drop(channel.write_quiet(completion.handle, ANSWER)),
+            Event::Read { .. } | Event::Write { .. } => {}
+            _ => return Ok(()),
+        }
+        if channel.close(completion.handle).is_ok() {
+            self.open -= 1;
+        }
+        Ok(())
+    }
+}
