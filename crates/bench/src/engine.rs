@@ -12,6 +12,8 @@ pub enum Engine {
     MegapipeUring,
     /// Megapipe's channel on epoll, one per thread.
     MegapipeEpoll,
+    /// The channel on io_uring with a partitioned listener, steered to by the CPU of the SYN.
+    MegapipePartitioned,
     /// epoll, one listening socket shared by all threads.
     EpollShared,
     /// epoll, one SO_REUSEPORT listening socket per thread.
@@ -35,6 +37,7 @@ impl Engine {
     pub const ALL: &[Engine] = &[
         Engine::MegapipeUring,
         Engine::MegapipeEpoll,
+        Engine::MegapipePartitioned,
         Engine::EpollShared,
         Engine::EpollReuseport,
         Engine::UringPlain,
@@ -53,6 +56,7 @@ impl Engine {
         match self {
             Engine::MegapipeUring => "megapipe-uring",
             Engine::MegapipeEpoll => "megapipe-epoll",
+            Engine::MegapipePartitioned => "megapipe-partitioned",
             Engine::EpollShared => "epoll-shared",
             Engine::EpollReuseport => "epoll-reuseport",
             Engine::UringPlain => "uring-plain",
@@ -64,9 +68,9 @@ impl Engine {
         }
     }
 
-    /// Whether all threads accept from one listening socket, rather than each from its own.
+    /// Whether all threads get one listening socket, rather than each its own.
     pub fn shares_listener(self) -> bool {
-        self == Engine::EpollShared
+        matches!(self, Engine::EpollShared | Engine::MegapipePartitioned)
     }
 }
 

@@ -133,7 +133,7 @@ impl Worker {
         let (cpu, engine) = (self.cpu, self.engine);
         cpu::pin(&[cpu]).map_err(|source| ServeError::Thread { cpu, source })?;
         let ended = match engine {
-            Engine::MegapipeUring => megapipe::run(&self, EngineKind::Uring),
+            Engine::MegapipeUring | Engine::MegapipePartitioned => megapipe::run(&self, EngineKind::Uring),
             Engine::MegapipeEpoll => megapipe::run(&self, EngineKind::Epoll),
             Engine::EpollShared => epoll::run(&self, epoll::Listener::Shared),
             Engine::EpollReuseport => epoll::run(&self, epoll::Listener::Own),
@@ -189,7 +189,7 @@ impl Arrived {
 fn listen(options: &Options) -> io::Result<(u16, Vec<TcpListener>)> {
     let threads = options.cpus.len();
     let mut address = options.listen;
-    let first = listener(address, !options.engine.shares_listener())?;
+    let first = listener(address, options.engine != Engine::EpollShared)?;
     address.set_port(first.local_addr()?.port());
     let mut listeners = vec![first];
     while listeners.len() < threads {

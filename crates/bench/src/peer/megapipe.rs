@@ -2,16 +2,26 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::os::fd::AsFd;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Config, DispatchError, EngineKind, Event, Handle, ReadData};
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Config, CpuSet, DispatchError, EngineKind, Event, Handle, ReadData,
+};
 
 use super::{Arrived, Worker};
 use crate::buffer_ring::BufferSize;
+use crate::engine::Engine;
 
 pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible> {
     let config = Config { engine: Some(engine), ..config(worker.size, worker.connections) };
     let mut channel = Channel::new(config).map_err(io::Error::other)?;
-    let listener = channel.register(worker.listener.try_clone()?, 0).map_err(io::Error::other)?;
+    let listener = match worker.engine {
+        Engine::MegapipePartitioned => {
+            channel.register_partitioned(worker.listener.as_fd(), 0, &CpuSet::of(worker.cpu as u32))
+        }
+        _ => channel.register(worker.listener.try_clone()?, 0),
+    };
+    let listener = listener.map_err(io::Error::other)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
     let mut server = Server::new(channel, worker.response(), worker.connections);
     worker.ready();

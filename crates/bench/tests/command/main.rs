@@ -413,9 +413,11 @@ fn for_every_engine(size: usize, check: fn(&Server)) {
 fn excuses(engine: Engine) -> &'static [&'static str] {
     match engine {
         Engine::Libevent | Engine::Libuv => &["built without"],
-        Engine::MegapipeUring | Engine::UringPlain | Engine::Monoio | Engine::Compio => {
-            &["not permitted", "not implemented"]
-        }
+        Engine::MegapipeUring
+        | Engine::MegapipePartitioned
+        | Engine::UringPlain
+        | Engine::Monoio
+        | Engine::Compio => &["not permitted", "not implemented"],
         Engine::MegapipeEpoll | Engine::EpollShared | Engine::EpollReuseport | Engine::Tokio => &[],
     }
 }
