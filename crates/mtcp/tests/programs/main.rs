@@ -2,6 +2,7 @@
 //! without privileges, and over packets of their own.
 
 mod contexts;
+mod echo;
 mod published;
 mod support;
 
