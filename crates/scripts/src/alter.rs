@@ -1,7 +1,7 @@
 //! The negative control: scripts that have to fail.
 
 use crate::parse::{At, Script, What};
-use crate::segment::{Segment, TcpOption};
+use crate::segment::{Marks, Segment, TcpOption};
 
 /// The script with one expected packet altered, in each way that there is for each packet: another
 /// sequence number, acknowledgement, length, flag or option, or no such packet. With what was
@@ -56,6 +56,10 @@ fn variants(segment: &Segment) -> Vec<(&'static str, Segment)> {
     variants.push(("flag", Segment { flags, ..segment.clone() }));
     if let Some(window) = segment.window {
         variants.push(("window", Segment { window: Some(window ^ 1), ..segment.clone() }));
+    }
+    if let Some(hops) = segment.marks.hops {
+        let marks = Marks { hops: Some(hops ^ 1), ..segment.marks };
+        variants.push(("hops", Segment { marks, ..segment.clone() }));
     }
     if let Some(options) = &segment.options {
         let mut options = options.clone();

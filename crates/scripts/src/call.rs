@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use tcp::Marking;
 use tcp::sockets::{Errno, How, Options};
 
 use crate::parse::{Call, split};
 use crate::run::{Run, differs};
+use crate::segment::number;
 use crate::system::{Failed, System};
 use crate::{Cause, freebsd};
 
@@ -232,6 +234,14 @@ fn changed(options: Options, call: &Call) -> Option<Options> {
             let seconds = value.trim_matches(['[', ']']).parse().ok()?;
             Options { connect_within: Some(Duration::from_secs(seconds)), ..options }
         }
+        "IP_TTL" | "IPV6_UNICAST_HOPS" => {
+            let hop_limit = Some(number(value.trim_matches(['[', ']']))?);
+            Options { marking: Marking { hop_limit, ..options.marking }, ..options }
+        }
+        "IP_TOS" | "IPV6_TCLASS" => {
+            let traffic_class = class(value.trim_matches(['[', ']']))?;
+            Options { marking: Marking { traffic_class, ..options.marking }, ..options }
+        }
         "SO_LINGER" => {
             let seconds = field(value, "linger")?.parse().ok()?;
             let linger = (field(value, "onoff")? != "0").then(|| Duration::from_secs(seconds));
@@ -239,4 +249,12 @@ fn changed(options: Options, call: &Call) -> Option<Options> {
         }
         _ => return None,
     })
+}
+
+/// A type of service: a number, or the name of a class selector (RFC 2474, 4.2.2).
+fn class(text: &str) -> Option<u8> {
+    match text.strip_prefix("IPTOS_DSCP_CS") {
+        Some(selector) => selector.parse::<u8>().ok().filter(|&selector| selector < 8).map(|cs| cs << 5),
+        None => number(text),
+    }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::PacketBuilder;
 
-use crate::segment::{Origins, Segment};
+use crate::segment::{Marks, Origins, Segment};
 
 /// An ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,7 @@ impl Icmp {
             ack: None,
             window: Some(0),
             options: Some(Vec::new()),
+            marks: Marks::default(),
         };
         let quoted = segment.build(ours, theirs, Origins { theirs: origins.ours, ..origins })?;
         let rest = self.mtu.to_be_bytes();

@@ -13,7 +13,7 @@ use packet::{Batch, Device, Frame, Offload, Protocol, View, segment};
 use rustix::event::{self, PollFd, PollFlags, Timespec, epoll};
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 use tcp::sockets::{Errno, How, Options, Readiness, Trigger};
-use tcp::{Profile, Time};
+use tcp::{Marking, Profile, Time};
 
 use crate::parse::Script;
 use crate::run::{Run, at, differs};
@@ -245,6 +245,18 @@ impl System for Kernel {
         let fd = &self.get(socket)?.fd;
         sockopt::set_tcp_nodelay(fd, options.no_delay)?;
         sockopt::set_socket_keepalive(fd, options.keep_alive)?;
+        let Marking { traffic_class, hop_limit } = options.marking;
+        let v6 = sockopt::socket_domain(fd)? == AddressFamily::INET6;
+        match (v6, hop_limit) {
+            (_, None) => {}
+            (false, Some(hops)) => sockopt::set_ip_ttl(fd, hops.into())?,
+            (true, Some(hops)) => sockopt::set_ipv6_unicast_hops(fd, Some(hops))?,
+        }
+        match (v6, traffic_class) {
+            (_, 0) => {}
+            (false, class) => sockopt::set_ip_tos(fd, class)?,
+            (true, class) => sockopt::set_ipv6_tclass(fd, class.into())?,
+        }
         Ok(sockopt::set_socket_linger(fd, options.linger)?)
     }
 

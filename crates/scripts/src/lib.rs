@@ -13,12 +13,14 @@
 //!   `#ifdef`, `#else`, `#endif`;
 //! - TCP packets: flags of `SFRP.EW`, sequence numbers (`...` for a SYN's), `ack`, also without the
 //!   flag, `win`, and the options `mss`, `wscale`, `sackOK`, `TS val ecr`, `sack`, `nop`, `eol`;
-//!   `<...>` stands for any options;
+//!   `<...>` stands for any options; in front of the flags `(ttl 4)`, `(hlim 4)`, `(tos 0x20)` or
+//!   `(class 0x20)`;
 //! - ICMP errors that arrive: `< icmp unreachable port_unreachable [0:0(0)]`;
 //! - the calls `socket`, `bind`, `listen`, `accept`, `connect`, `read`, `recv` (with `MSG_PEEK`),
 //!   `write`, `send`, `shutdown`, `close`, `fcntl`, `poll`, `epoll_create`, `epoll_ctl`,
 //!   `epoll_wait`, and `getsockopt` and `setsockopt` of SO_ERROR, SO_KEEPALIVE, SO_REUSEADDR,
-//!   SO_LINGER, TCP_NODELAY, TCP_NOOPT (of the host), TCP_KEEPINIT, and `getsockopt` of
+//!   SO_LINGER, TCP_NODELAY, TCP_NOOPT (of the host), TCP_KEEPINIT, IP_TTL, IP_TOS,
+//!   IPV6_UNICAST_HOPS, IPV6_TCLASS, and `getsockopt` of
 //!   TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT. A call with a time like `+0...0.3` blocks, and returns at the second
 //!   one; no other call blocks, also without O_NONBLOCK;
 //! - `sysctl -w` of the settings that `settings.rs` lists, FreeBSD's, which hold for what is opened
@@ -45,6 +47,8 @@
 //! - Its right edge is further to the right than what it offered: a number there is moved to the same
 //!   place at our edge.
 //! - Where it sends its FIN again in CLOSING, an ACK behind the FIN will do.
+//! - The TTL and TOS of an RST are not compared: its RST for a port that is bound and nothing more has
+//!   those of the socket.
 //! - ECONNREFUSED for a prohibited packet is EHOSTUNREACH here.
 //!
 //! They also run with a profile that delays acknowledgements from the first one on.

@@ -18,6 +18,24 @@ pub(crate) struct Segment {
     pub(crate) window: Option<u16>,
     /// `None`: any.
     pub(crate) options: Option<Vec<TcpOption>>,
+    pub(crate) marks: Marks,
+}
+
+/// Fields of the IP header. `None`: any, or as usual.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Marks {
+    /// Time to live, or hop limit.
+    pub(crate) hops: Option<u8>,
+    /// Type of service, or traffic class.
+    pub(crate) class: Option<u8>,
+}
+
+impl Marks {
+    /// Whether these are `seen`, as far as they are named.
+    pub(crate) fn are(self, seen: Marks) -> bool {
+        self.hops.is_none_or(|hops| Some(hops) == seen.hops)
+            && self.class.is_none_or(|class| Some(class) == seen.class)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -55,10 +73,34 @@ fn letters(bits: u8) -> String {
 
 pub(crate) fn parse_segment(text: &str) -> Result<Segment, Cause> {
     let text = text.trim();
-    if text.starts_with('(') || text.starts_with('[') {
-        return Err(Cause::Unsupported(text.to_string()));
+    let unsupported = || Cause::Unsupported(text.to_string());
+    let (marks, segment) = match text.strip_prefix('(').and_then(|text| text.split_once(')')) {
+        Some((marks, segment)) => (read_marks(marks).ok_or_else(unsupported)?, segment.trim()),
+        None => (Marks::default(), text),
+    };
+    if segment.starts_with('[') {
+        return Err(unsupported());
     }
-    read_segment(text).ok_or_else(|| Cause::Syntax(text.to_string()))
+    let segment = read_segment(segment).ok_or_else(|| Cause::Syntax(text.to_string()))?;
+    Ok(Segment { marks, ..segment })
+}
+
+fn read_marks(text: &str) -> Option<Marks> {
+    let (name, value) = text.trim().split_once(char::is_whitespace)?;
+    let value = number(value.trim())?;
+    match name {
+        "ttl" | "hlim" => Some(Marks { hops: Some(value), ..Marks::default() }),
+        "tos" | "class" => Some(Marks { class: Some(value), ..Marks::default() }),
+        _ => None,
+    }
+}
+
+/// A decimal or hexadecimal number.
+pub(crate) fn number(text: &str) -> Option<u8> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u8::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }
 
 fn read_segment(text: &str) -> Option<Segment> {
@@ -71,7 +113,8 @@ fn read_segment(text: &str) -> Option<Segment> {
     for letter in words.next()?.chars() {
         bits |= FLAGS.iter().find(|(known, _)| *known == letter)?.1;
     }
-    let (range, len) = words.next()?.strip_suffix(')')?.split_once('(')?;
+    // An exclamation mark: the number is as it is on the wire, which is 0 where it is used.
+    let (range, len) = words.next()?.trim_end_matches('!').strip_suffix(')')?.split_once('(')?;
     let len = len.parse::<u32>().ok()?;
     let seq = match range.split(':').next()? {
         // The number of a SYN is where counting begins.
@@ -101,7 +144,7 @@ fn read_segment(text: &str) -> Option<Segment> {
         let parts = options.split(',').map(str::trim).filter(|part| !part.is_empty());
         Some(parts.map(read_option).collect::<Option<Vec<_>>>()?)
     };
-    Some(Segment { flags: letters(bits), seq, len, ack, window, options })
+    Some(Segment { flags: letters(bits), seq, len, ack, window, options, marks: Marks::default() })
 }
 
 fn read_option(text: &str) -> Option<TcpOption> {
@@ -129,9 +172,10 @@ fn read_option(text: &str) -> Option<TcpOption> {
 impl Segment {
     /// A packet of the peer.
     pub(crate) fn build(&self, from: SocketAddr, to: SocketAddr, origins: Origins) -> Option<Vec<u8>> {
+        let hops = self.marks.hops.unwrap_or(64);
         let builder = match (from.ip(), to.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), 64),
-            (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), 64),
+            (IpAddr::V4(from), IpAddr::V4(to)) => PacketBuilder::ipv4(from.octets(), to.octets(), hops),
+            (IpAddr::V6(from), IpAddr::V6(to)) => PacketBuilder::ipv6(from.octets(), to.octets(), hops),
             _ => return None,
         };
         let seq = self.seq.wrapping_add(origins.theirs);
@@ -181,14 +225,16 @@ fn write_option(option: &TcpOption, origins: Origins, raw: &mut Vec<u8>) {
 pub(crate) fn read_packet(bytes: &[u8]) -> Result<(SocketAddr, SocketAddr, Segment), String> {
     let sliced = SlicedPacket::from_ip(bytes).map_err(|error| error.to_string())?;
     let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { return Err("no TCP segment".into()) };
-    let (from, to, sum): (IpAddr, IpAddr, _) = match &sliced.net {
+    let (from, to, sum, hops, class): (IpAddr, IpAddr, _, _, _) = match &sliced.net {
         Some(NetSlice::Ipv4(ip)) => {
             let (from, to) = (ip.header().source(), ip.header().destination());
-            (from.into(), to.into(), tcp.calc_checksum_ipv4(from, to))
+            let (hops, class) = (ip.header().ttl(), bytes[1]);
+            (from.into(), to.into(), tcp.calc_checksum_ipv4(from, to), hops, class)
         }
         Some(NetSlice::Ipv6(ip)) => {
             let (from, to) = (ip.header().source(), ip.header().destination());
-            (from.into(), to.into(), tcp.calc_checksum_ipv6(from, to))
+            let (hops, class) = (ip.header().hop_limit(), ip.header().traffic_class());
+            (from.into(), to.into(), tcp.calc_checksum_ipv6(from, to), hops, class)
         }
         _ => return Err("no IP packet".into()),
     };
@@ -204,6 +250,7 @@ pub(crate) fn read_packet(bytes: &[u8]) -> Result<(SocketAddr, SocketAddr, Segme
         ack: tcp.ack().then(|| tcp.acknowledgment_number()),
         window: Some(tcp.window_size()),
         options: Some(read_options(tcp.options()).ok_or("broken options")?),
+        marks: Marks { hops: Some(hops), class: Some(class) },
     };
     Ok((SocketAddr::new(from, tcp.source_port()), SocketAddr::new(to, tcp.destination_port()), segment))
 }
@@ -237,6 +284,12 @@ fn read_options(mut raw: &[u8]) -> Option<Vec<TcpOption>> {
 
 impl Display for Segment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(hops) = self.marks.hops {
+            write!(f, "(ttl {hops}) ")?;
+        }
+        if let Some(class) = self.marks.class {
+            write!(f, "(tos {class:#x}) ")?;
+        }
         let end = self.seq.wrapping_add(self.len);
         write!(f, "{} {}:{end}({})", self.flags, self.seq, self.len)?;
         if let Some(ack) = self.ack {
