@@ -52,7 +52,7 @@ fn echo(test: &str, edge: &str) {
                 scope.spawn(move || {
                     for (round, size) in SIZES.into_iter().enumerate() {
                         let port = 7 + (client % 2) as u16;
-                        exchange(connect(port), size, client, (client as usize + round) % 3 == 0);
+                        exchange(connect(port), size, client, (client as usize + round).is_multiple_of(3));
                         break_off(connect(port));
                     }
                 });
