@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sys::socket::AddressRoom;
 
 use crate::completion::Event;
-use crate::core::{Core, Op, OpKind, State, outcome};
+use crate::core::{Core, HandleEntry, Op, OpKind, State, outcome};
 use crate::engine::{Done, Request};
 use crate::error::{AcceptError, SubmitError};
 use crate::id::OpId;
@@ -116,11 +116,17 @@ impl Core {
     /// Whether the next accept into the lightweight table may be the last that fits.
     /// Engines then accept one at a time.
     pub(crate) fn lwsockets_nearly_full(&self) -> bool {
-        self.lwsockets.live.get() + 64 >= self.config.lwsockets_max
+        self.lwsockets_left(false) <= 64
     }
 
-    pub(crate) fn lwsockets_full(&self) -> bool {
-        self.lwsockets.live.get() >= self.config.lwsockets_max
+    /// Lightweight sockets that may still be made: of a stack, or else the kernel's.
+    pub(crate) fn lwsockets_left(&self, of_stack: bool) -> u32 {
+        let (all, of_stacks) = (self.lwsockets.live.get(), self.lwsockets.live_of_stacks.get());
+        let left = self.config.lwsockets_max.saturating_sub(all);
+        match of_stack {
+            true => left,
+            false => left.min(self.kernel_lwsockets_max.saturating_sub(all - of_stacks)),
+        }
     }
 
     pub(crate) fn settle_accept(&mut self, handle: u32, done: &Done) -> Option<Event> {
@@ -140,7 +146,7 @@ impl Core {
                 owner.accepted();
             }
             let socket = self.accepted(handle, kind, done);
-            if kind == AcceptAs::LwSocket && self.lwsockets_full() && more {
+            if kind == AcceptAs::LwSocket && self.lwsockets_left(done.has(Done::STACK)) == 0 && more {
                 self.pause_accept(done.op, Paused::TableFull);
             } else if ended && more {
                 if cancelled {
@@ -262,8 +268,8 @@ impl Core {
             state.paused = Some(why);
             state.untold = why == Paused::TableFull;
         }
-        if why == Paused::TableFull && self.lwsockets_cut {
-            say_limit(self.config.lwsockets_max);
+        if why == Paused::TableFull && self.lwsockets_left(true) > 0 {
+            say_limit(self.kernel_lwsockets_max);
         }
         self.paused_accepts.push(op);
         if why == Paused::Exhausted {
@@ -277,7 +283,7 @@ impl Core {
 
     /// Starts the paused accepts for which there is room again.
     pub(crate) fn resume_accepts(&mut self) {
-        let full = self.lwsockets_full();
+        let full = [false, true].map(|of_stack| self.lwsockets_left(of_stack) == 0);
         let retry = self.retry_accepts_at.is_some_and(|at| at <= Instant::now());
         if retry {
             self.retry_accepts_at = None;
@@ -288,6 +294,7 @@ impl Core {
                 return false;
             };
             let handle = self.handles.get(entry.handle.index, entry.handle.generation);
+            let full = full[usize::from(handle.is_some_and(HandleEntry::is_of_stack))];
             let (started, cancelled) = (entry.started, entry.cancelled);
             if handle.is_none_or(|handle| handle.state != State::Open) {
                 // One that the engine still holds is removed at its end.
@@ -322,7 +329,10 @@ impl Core {
 
     /// Whether a paused accept could go on now.
     pub(crate) fn accepts_can_resume(&self) -> bool {
-        !self.paused_accepts.is_empty() && !self.lwsockets_full()
+        self.paused_accepts.iter().any(|&op| {
+            let handle = self.op(op).and_then(|op| self.handles.at(op.handle.index));
+            self.lwsockets_left(handle.is_some_and(HandleEntry::is_of_stack)) > 0
+        })
     }
 }
 

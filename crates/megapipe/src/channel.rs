@@ -238,7 +238,7 @@ impl Channel {
         match file {
             File::Fd(fd) => Ok(Source::Fd(fd)),
             File::Lw(file) => {
-                self.core.lwsockets.closed_one();
+                self.core.lwsockets.closed_one(file.is_of_stack());
                 Ok(Source::LwSocket(LwSocket::new(file, shape, &self.core.lwsockets)))
             }
             File::None => Err(UnregisterError::StaleHandle),
@@ -566,17 +566,16 @@ impl Channel {
 
     fn give_up(&mut self, file: File) {
         if let File::Lw(file) = file {
+            self.core.lwsockets.closed_one(file.is_of_stack());
             drop(LwSocket::new(file, Shape::File, &self.core.lwsockets));
-            self.core.lwsockets.closed_one();
         }
     }
 
     fn close_dropped(&mut self) {
         let slots = std::mem::take(&mut *self.core.lwsockets.dropped.borrow_mut());
         let sockets = std::mem::take(&mut *self.core.lwsockets.dropped_of_stacks.borrow_mut());
-        for _ in slots.iter().chain(&sockets) {
-            self.core.lwsockets.closed_one();
-        }
+        slots.iter().for_each(|_| self.core.lwsockets.closed_one(false));
+        sockets.iter().for_each(|_| self.core.lwsockets.closed_one(true));
         if !slots.is_empty() {
             self.engine.close_dropped(&mut View::of(&mut self.core), &slots);
         }

@@ -74,7 +74,7 @@ pub struct Config {
     /// Lightweight sockets that may exist at once. On io_uring this is the size of the
     /// ring's file table, which the kernel limits to RLIMIT_NOFILE; elsewhere they are
     /// descriptors. A channel that wants more than the process's soft limit raises that to the
-    /// hard one.
+    /// hard one. Sockets of a stack take no descriptor, and count here alone.
     pub lwsockets_max: u32,
     /// Pool buffers for reads; a power of two up to 32768.
     pub read_buffers: u16,

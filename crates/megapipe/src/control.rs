@@ -127,7 +127,7 @@ impl Channel {
         }
         self.check_process().map_err(io::Error::other)?;
         let file = socket.into_file();
-        self.core.lwsockets.closed_one();
+        self.core.lwsockets.closed_one(file.is_of_stack());
         if let LwFile::Private(fd) = file {
             return Ok(fd);
         }
@@ -150,7 +150,7 @@ impl Channel {
         if !shape.is_socket() {
             return Err(io::Error::from_raw_os_error(libc::ENOTSOCK).into());
         }
-        if self.core.lwsockets.live.get() >= self.core.config.lwsockets_max {
+        if self.core.lwsockets_left(false) == 0 {
             return Err(ControlError::TableFull);
         }
         self.check_process().map_err(io::Error::other)?;

@@ -46,8 +46,8 @@ pub(crate) struct Core {
     pub(crate) lwsockets: Rc<LwOwner>,
     /// Lightweight sockets are slots of a ring's file table, not private descriptors.
     pub(crate) direct_slots: bool,
-    /// `lwsockets_max` is less than was asked for, by RLIMIT_NOFILE.
-    pub(crate) lwsockets_cut: bool,
+    /// As many of them may be the kernel's: `lwsockets_max`, or what RLIMIT_NOFILE leaves of it.
+    pub(crate) kernel_lwsockets_max: u32,
     /// Buffers of the read pool that the engine has ready for the kernel.
     pub(crate) buffers_stocked: usize,
     /// Reads that found the pool dry, oldest first.
@@ -160,6 +160,12 @@ pub(crate) struct HandleEntry {
     pub(crate) taking_up: bool,
     /// What a promoted connection has besides.
     pub(crate) lane: Option<Box<Lane>>,
+}
+
+impl HandleEntry {
+    pub(crate) fn is_of_stack(&self) -> bool {
+        matches!(&self.file, File::Lw(file) if file.is_of_stack())
+    }
 }
 
 #[derive(Debug)]
@@ -283,7 +289,7 @@ impl Core {
             write_pool: pool(config.write_buffers, "memory for write buffers")?,
             lwsockets: LwOwner::new(),
             direct_slots: false,
-            lwsockets_cut: false,
+            kernel_lwsockets_max: config.lwsockets_max,
             buffers_stocked: 0,
             starved: VecDeque::new(),
             fed: 0,

@@ -41,6 +41,14 @@ pub(crate) struct LwOwner {
     pub(crate) dropped_of_stacks: RefCell<Vec<u32>>,
     /// Sockets that exist, registered ones included.
     pub(crate) live: Cell<u32>,
+    /// Those of them that are a stack's.
+    pub(crate) live_of_stacks: Cell<u32>,
+}
+
+impl LwFile {
+    pub(crate) fn is_of_stack(&self) -> bool {
+        matches!(self, LwFile::Stack(_))
+    }
 }
 
 impl LwOwner {
@@ -49,17 +57,24 @@ impl LwOwner {
             dropped: RefCell::default(),
             dropped_of_stacks: RefCell::default(),
             live: Cell::new(0),
+            live_of_stacks: Cell::new(0),
         })
     }
 
-    pub(crate) fn closed_one(&self) {
+    fn opened_one(&self, of_stack: bool) {
+        self.live.set(self.live.get() + 1);
+        self.live_of_stacks.set(self.live_of_stacks.get() + u32::from(of_stack));
+    }
+
+    pub(crate) fn closed_one(&self, of_stack: bool) {
         self.live.set(self.live.get().saturating_sub(1));
+        self.live_of_stacks.set(self.live_of_stacks.get().saturating_sub(of_stack.into()));
     }
 }
 
 impl LwSocket {
     pub(crate) fn new(file: LwFile, shape: Shape, owner: &Rc<LwOwner>) -> LwSocket {
-        owner.live.set(owner.live.get() + 1);
+        owner.opened_one(file.is_of_stack());
         LwSocket { file, shape, owner: Rc::clone(owner) }
     }
 
@@ -74,7 +89,7 @@ impl Drop for LwSocket {
         match mem::replace(&mut self.file, LwFile::Taken) {
             LwFile::Direct(slot) => self.owner.dropped.borrow_mut().push(slot),
             LwFile::Stack(socket) => self.owner.dropped_of_stacks.borrow_mut().push(socket),
-            LwFile::Private(_) => self.owner.closed_one(),
+            LwFile::Private(_) => self.owner.closed_one(false),
             LwFile::Taken => {}
         }
     }

@@ -22,7 +22,7 @@ impl Core {
         let Some(Op { cancelled: false, kind: OpKind::Accept(state), .. }) = first else { return false };
         !state.is_paused()
             && self.handles.len() < self.config.handles_max
-            && !(state.kind == AcceptAs::LwSocket && self.lwsockets_full())
+            && !(state.kind == AcceptAs::LwSocket && self.lwsockets_left(false) == 0)
     }
 }
 

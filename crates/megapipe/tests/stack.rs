@@ -13,10 +13,12 @@ use megapipe::{
     Source, Stack, SubmitError, TunNetwork,
 };
 use socket2::Type;
+use testkit::confine;
 use testkit::conformance::Fixture;
 use testkit::driver::Driver;
 use testkit::net;
 use testkit::netns;
+use testkit::process;
 use testkit::skip::Verdict;
 
 testkit::one_test_per_engine!(
@@ -26,6 +28,7 @@ testkit::one_test_per_engine!(
     a_dropped_channel_resets_a_peer_that_does_not_read
     deadlines_end_sleeps_and_cost_no_spinning
     a_dropped_channel_lets_its_device_go
+    sockets_of_a_stack_take_no_descriptor
     answers_carry_the_acknowledgements
     a_descriptor_is_refused
 );
@@ -315,6 +318,36 @@ fn a_dropped_channel_lets_its_device_go(fixture: &mut Fixture) -> Verdict {
         driver.attach(Stack::new(network.open().expect("the device"), networks(2))).expect("a stack");
         driver.expect_silence();
     }
+    Ok(())
+}
+
+/// RLIMIT_NOFILE bounds the kernel's lightweight sockets, and no others.
+fn sockets_of_a_stack_take_no_descriptor(fixture: &mut Fixture) -> Verdict {
+    const DESCRIPTORS: u64 = 128;
+    const CLIENTS: usize = 300;
+    let mut program = process::this_test_as(fixture.name(), "isolated");
+    confine::with_open_files(&mut program, DESCRIPTORS);
+    process::isolated_as(program, || {
+        let mut driver = linked(fixture);
+        let at = SocketAddr::new(address(2, false), PORT);
+        let listener = driver.listen_on(at, 2 * CLIENTS as u32, LISTENER).expect("a listener");
+        driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).expect("accepting");
+        for _ in 0..CLIENTS {
+            driver.connect_to(at, CLIENT).expect("a socket");
+        }
+        let (mut servers, mut connected) = (Vec::new(), 0);
+        while servers.len() < CLIENTS || connected < CLIENTS {
+            match driver.next().event {
+                Event::Accept { result, .. } => servers.push(result.expect("a connection").socket),
+                Event::Connect(result) => {
+                    result.expect("a connection");
+                    connected += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(driver.stats().accepts_paused, 0);
+    });
     Ok(())
 }
 

@@ -215,8 +215,8 @@ impl View<'_> {
     /// once nothing of it is in the engine.
     pub(crate) fn take_file(&mut self, index: u32) -> File {
         let file = self.core.take_file(index);
-        if matches!(file, File::Lw(_)) {
-            self.core.lwsockets.closed_one();
+        if let File::Lw(file) = &file {
+            self.core.lwsockets.closed_one(file.is_of_stack());
         }
         self.core.release_if_ended(index);
         file
@@ -232,23 +232,22 @@ impl View<'_> {
         self.core.config.lwsockets_max
     }
 
-    /// The engine has room for fewer.
-    pub(crate) fn limit_lwsockets(&mut self, most: u32) {
-        self.core.config.lwsockets_max = self.core.config.lwsockets_max.min(most);
-        self.core.lwsockets_cut = true;
+    /// The engine has room for fewer of the kernel's.
+    pub(crate) fn limit_kernel_lwsockets(&mut self, most: u32) {
+        self.core.kernel_lwsockets_max = self.core.kernel_lwsockets_max.min(most);
     }
 
     /// Lightweight sockets that fit beside those that exist and those that are on their way
     /// to the user; while none are on their way, one is let through for the channel's own
     /// bound to catch.
-    pub(crate) fn room_for_lwsockets(&self) -> usize {
-        let room = self.lwsockets_left().saturating_sub(self.results());
+    pub(crate) fn room_for_lwsockets(&self, of_stack: bool) -> usize {
+        let room = self.lwsockets_left(of_stack).saturating_sub(self.results());
         if self.results() == 0 { room.max(1) } else { room }
     }
 
     /// Lightweight sockets that may still be made.
-    pub(crate) fn lwsockets_left(&self) -> usize {
-        (self.core.config.lwsockets_max as usize).saturating_sub(self.core.lwsockets.live.get() as usize)
+    pub(crate) fn lwsockets_left(&self, of_stack: bool) -> usize {
+        self.core.lwsockets_left(of_stack) as usize
     }
 
     /// Whether the next accept of lightweight sockets may be the last that fits.

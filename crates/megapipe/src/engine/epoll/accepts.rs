@@ -88,7 +88,7 @@ impl Epoll {
             let (count, kind) = (state.count, state.kind);
             let with_peer = state.peer.is_some();
             let room = match kind {
-                AcceptAs::LwSocket => view.room_for_lwsockets(),
+                AcceptAs::LwSocket => view.room_for_lwsockets(false),
                 AcceptAs::Fd => left,
             };
             if left == 0 || room == 0 {

@@ -39,7 +39,7 @@ impl Stacks {
             let Some(op) = view.started_read(index) else { return };
             let Some(Op { kind: OpKind::Accept(state), .. }) = view.op(op) else { return };
             let goes_on = state.is_multishot();
-            if view.room_for_lwsockets() == 0 {
+            if view.room_for_lwsockets(true) == 0 {
                 break;
             }
             let host = &mut self.ports[usize::from(port)].host;

@@ -87,7 +87,7 @@ impl SocketCalls for Stacks {
         let gone = || io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
         let port = self.port_for(opening).ok_or_else(gone)?;
         let full = || io::Error::from_raw_os_error(libc::ENFILE);
-        if view.lwsockets_left() == 0 || self.sockets.is_full() {
+        if view.lwsockets_left(true) == 0 || self.sockets.is_full() {
             return Err(full());
         }
         // Not of the kernel's TCP: such a connection is never promoted.

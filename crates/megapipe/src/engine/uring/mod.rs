@@ -407,14 +407,14 @@ fn resources(what: &'static str) -> impl Fn(io::Error) -> CreateError {
     move |cause| CreateError::Resources { what, cause }
 }
 
-/// How large the ring's file table is to be; lowers `lwsockets_max` to what RLIMIT_NOFILE
-/// allows.
+/// How large the ring's file table is to be; lowers the number of the kernel's lightweight sockets
+/// to what RLIMIT_NOFILE allows.
 fn file_table_size(view: &mut View<'_>) -> io::Result<u32> {
     let wanted = view.lwsockets_max().saturating_add(SPARE_SLOTS);
     let limit = sys::file::raise_open_files(wanted.into())?.min(1 << 20) as u32;
     if wanted > limit {
         let spare = SPARE_SLOTS.min(limit / 4);
-        view.limit_lwsockets(limit - spare);
+        view.limit_kernel_lwsockets(limit - spare);
     }
     Ok(wanted.min(limit))
 }
