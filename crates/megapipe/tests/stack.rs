@@ -9,8 +9,8 @@ use megapipe::packet::link;
 use megapipe::packet::{Batch, Capabilities, Device};
 use megapipe::tcp::Prefix;
 use megapipe::{
-    AcceptAs, AcceptCount, Channel, Completion, ControlError, Event, Handle, OpenError, ReadData, Shutdown,
-    Source, Stack, SubmitError, TunNetwork,
+    AcceptAs, AcceptCount, Channel, Completion, ControlError, Event, Handle, KeepAlive, OpenError, ReadData,
+    Shutdown, Source, Stack, SubmitError, TunNetwork,
 };
 use socket2::Type;
 use testkit::confine;
@@ -31,6 +31,7 @@ testkit::one_test_per_engine!(
     sockets_of_a_stack_take_no_descriptor
     answers_carry_the_acknowledgements
     a_descriptor_is_refused
+    keep_alive_of_a_connection
 );
 
 const PORT: u16 = 7;
@@ -394,5 +395,39 @@ fn a_descriptor_is_refused(fixture: &mut Fixture) -> Verdict {
     let used = channel.listen_on(at, 16, LISTENER).expect_err("the port is taken");
     assert!(matches!(used, OpenError::Io(error) if error.raw_os_error() == Some(libc::EADDRINUSE)));
     channel.close(listener).expect("an open handle");
+    Ok(())
+}
+
+/// Probes go out after the times of the connection, not the two hours of its stack.
+fn keep_alive_of_a_connection(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let (handle, _peer) = connected_peer(&mut driver);
+    let second = Duration::from_secs(1);
+    let probes = KeepAlive { idle: second, interval: second, probes: 3 };
+    let wrong = [
+        KeepAlive { probes: 0, ..probes },
+        KeepAlive { idle: Duration::ZERO, ..probes },
+        KeepAlive { interval: 40_000 * second, ..probes },
+    ];
+    for wrong in wrong {
+        let refused = driver.set_keepalive(handle, Some(wrong));
+        let einval =
+            matches!(&refused, Err(ControlError::Io(error)) if error.raw_os_error() == Some(libc::EINVAL));
+        assert!(einval, "{wrong:?}: {refused:?}");
+    }
+    driver.set_keepalive(handle, Some(probes)).expect("times");
+    let before = driver.stats().packets_sent;
+    // The peer's kernel answers: the connection stays.
+    let probed = (0..60).any(|_| {
+        driver.timer(second, TIMER).expect("a timer");
+        let event = driver.next().event;
+        assert!(matches!(event, Event::Timer(Ok(()))), "{event:?}");
+        driver.stats().packets_sent > before + 3
+    });
+    assert!(probed, "no probes in a minute");
+    driver.set_keepalive(handle, None).expect("none");
     Ok(())
 }

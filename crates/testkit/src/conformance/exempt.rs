@@ -55,7 +55,7 @@ const EXEMPT_OVER_STACK: &[(&str, &str)] = &[
     ("bounds::the_table_of_lwsockets", LISTENERS_COUNT),
     ("lifetime::close_of_a_paused_accept_frees_everything", LISTENERS_COUNT),
     ("control::sockets_are_made_within_the_bounds", "its addresses are the kernel's"),
-    ("control::typed_options_and_information", "the times of keep-alive are those of the stack's profile"),
+    ("control::typed_options_and_information", NO_DESCRIPTOR),
     (
         "writing::the_simplest_echo_resets_nobody_who_reads",
         "the stacks of this suite have small buffers, and its peers write all before they read",

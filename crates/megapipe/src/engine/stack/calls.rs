@@ -17,6 +17,9 @@ use crate::source::Shape;
 /// The dynamic ports (RFC 6335, 6), for listeners that ask for any.
 const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
 
+/// Times of keep-alive.
+const KEEP_ALIVE_SECONDS: std::ops::RangeInclusive<u64> = 1..=32_767;
+
 /// Ports that are tried before there seems to be none.
 const PORT_TRIES: usize = 64;
 
@@ -129,20 +132,18 @@ impl SocketCalls for Stacks {
         Ok(())
     }
 
-    /// EOPNOTSUPP for other times than those of the stack's profile, which all its connections share.
     fn set_keepalive(
         &mut self,
         view: &mut View<'_>,
         index: u32,
         probes: Option<KeepAlive>,
     ) -> io::Result<()> {
-        let socket = self.socket(view, index)?;
-        let own = self.ports[usize::from(socket.port)].keep_alive();
-        if probes.is_some_and(|probes| probes != own) {
-            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
-        }
+        self.socket(view, index)?;
+        let times = probes.map(keep_alive_times).transpose()?;
         if let Some((port, flow)) = self.flow_of(view, index) {
-            self.ports[port].host.set_keep_alive(self.now, flow, probes.is_some());
+            let host = &mut self.ports[port].host;
+            host.set_keep_alive_times(self.now, flow, times);
+            host.set_keep_alive(self.now, flow, times.is_some());
         }
         Ok(())
     }
@@ -166,5 +167,17 @@ impl SocketCalls for Stacks {
             congestion_window: info.congestion_window.into(),
             ..SocketInfo::default()
         })
+    }
+}
+
+/// The same, with the kernel's bounds (tcp(7)).
+fn keep_alive_times(probes: KeepAlive) -> io::Result<tcp::KeepAlive> {
+    let KeepAlive { idle, interval, probes } = probes;
+    let in_bounds = |time: Duration| KEEP_ALIVE_SECONDS.contains(&time.as_secs());
+    match u8::try_from(probes) {
+        Ok(probes @ 1..=127) if in_bounds(idle) && in_bounds(interval) => {
+            Ok(tcp::KeepAlive { idle, interval, probes })
+        }
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
     }
 }

@@ -13,7 +13,6 @@ use tcp::{Config, ConnectError, Flow, Host, Listener, Prefix, Reason, Time};
 
 use super::signal::Signal;
 use crate::engine::Engine;
-use crate::engine::sockets::KeepAlive;
 use crate::engine::view::View;
 
 /// Memory for packets on their way in, and as much for those on their way out: three frames of
@@ -158,7 +157,6 @@ pub(super) struct Port {
     networks: Vec<Prefix>,
     /// Those to connect from, on one of several queues.
     ports: Option<Ports>,
-    keep_alive: KeepAlive,
     /// Of the device.
     signal: Signal,
     /// Of the other stacks on it.
@@ -175,14 +173,7 @@ impl Port {
     pub(super) fn new(mut stack: Stack, signal: Signal, group: Signal) -> io::Result<Port> {
         let mut seed = [0; 32];
         sys::random::fill(&mut seed)?;
-        let profile = stack.config.profile;
-        let keep_alive = KeepAlive {
-            idle: profile.keep_alive,
-            interval: profile.keep_alive_interval,
-            probes: profile.probes.into(),
-        };
         Ok(Port {
-            keep_alive,
             host: Host::new(stack.config, seed),
             listeners: Vec::new(),
             ports: stack.device.queue().and_then(|queue| queue.ports()),
@@ -195,11 +186,6 @@ impl Port {
             received: Batch::new(BATCH_BYTES),
             to_send: Batch::new(BATCH_BYTES),
         })
-    }
-
-    /// The probes of an idle connection, where they are on.
-    pub(super) fn keep_alive(&self) -> KeepAlive {
-        self.keep_alive
     }
 
     /// Whether it is an address of this stack.
