@@ -1,6 +1,6 @@
 //! IPv4 and IPv6 headers, read and written.
 
-use packet::{Checksum, Frame, Protocol, Sum};
+use packet::{Checksum, Protocol, Sum};
 
 use crate::core::address::Address;
 use crate::core::wire::write_words;
@@ -21,18 +21,18 @@ pub(crate) struct Packet<'a> {
 /// Extension headers of a packet, at most.
 const EXTENSIONS: usize = 8;
 
-/// Reads a packet. Fragments are refused by name: nothing here reassembles.
-#[inline]
-pub(crate) fn parse<'a>(frame: &Frame<'a>) -> Result<Packet<'a>, Reason> {
-    match frame.bytes.first().ok_or(Reason::Malformed)? >> 4 {
-        4 => parse_v4(frame.bytes),
-        6 => parse_v6(frame.bytes),
+/// Reads a packet.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
+    match bytes.first().ok_or(Reason::Malformed)? >> 4 {
+        4 => parse_v4(bytes),
+        6 => parse_v6(bytes),
         _ => Err(Reason::Malformed),
     }
 }
 
+/// Reads an IPv4 packet. Fragments are refused by name: nothing here reassembles.
 #[inline]
-fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
+pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     let header = bytes.first_chunk::<20>().ok_or(Reason::Malformed)?;
     let len = usize::from(header[0] & 15) * 4;
     let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -58,8 +58,8 @@ fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     })
 }
 
-#[inline]
-fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
+/// Reads an IPv6 packet, as far as the transport header.
+pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
     let header = bytes.first_chunk::<40>().ok_or(Reason::Malformed)?;
     let end = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     let bytes = bytes.get(..end).ok_or(Reason::Malformed)?;
@@ -94,6 +94,7 @@ fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
 }
 
 /// The checksum of a transport header and its payload, pseudo-header included.
+#[inline]
 pub(crate) fn transport_sum(packet: &Packet<'_>) -> Sum {
     pseudo(packet.source, packet.destination, packet.protocol, packet.payload.len()).with(packet.payload)
 }

@@ -10,7 +10,7 @@ use std::hint::black_box;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use packet::{Batch, Capabilities, Frame, Protocol};
+use packet::{Batch, Capabilities, Frame, Offload, Protocol};
 
 use crate::config::{Config, Prefix, Profile};
 use crate::control::{Control, Reno};
@@ -131,14 +131,13 @@ impl<C: Control> Host<C> {
         mut frames: impl Iterator<Item = Frame<'a>>,
         mut pass_on: Option<&mut dyn FnMut(Frame<'a>) -> bool>,
     ) {
-        let mut segments = Burst::new();
-        let mut payloads = Payloads::new();
+        let mut segments: Segments<'_> = Default::default();
         let mut sources = Sources::new();
         loop {
             let mut taken = 0;
             for frame in frames.by_ref().take(BURST) {
                 taken += 1;
-                match self.packet(now, &frame, &mut segments, &mut payloads) {
+                match self.packet(now, &frame, &mut segments) {
                     Ok(Content::Segment) if pass_on.is_some() => sources.push(frame),
                     Ok(Content::Segment | Content::Done) => {}
                     Ok(Content::Stranger) => {
@@ -150,29 +149,54 @@ impl<C: Control> Host<C> {
             }
             let mut keeper = Keeper {
                 store: &mut self.store,
-                payloads: &payloads,
+                payloads: &segments.1,
                 pass_on: |index: usize| pass_on.as_mut().is_some_and(|pass_on| pass_on(sources[index])),
             };
-            self.stack.input(now, &segments, &mut keeper);
+            self.stack.input(now, &segments.0, &mut keeper);
             self.tidy();
             if taken < BURST {
                 return;
             }
-            segments.clear();
-            payloads.clear();
+            segments.0.clear();
+            segments.1.clear();
             sources.clear();
         }
     }
 
     /// Reads one packet. Adds a TCP segment and its payload; everything else is done here.
+    #[inline]
     fn packet<'a>(
         &mut self,
         now: Time,
         frame: &Frame<'a>,
-        segments: &mut Burst<'a>,
-        payloads: &mut Payloads<'a>,
+        into: &mut Segments<'a>,
     ) -> Result<Content, Reason> {
-        let packet = ip::parse(frame)?;
+        match frame.bytes.first().ok_or(Reason::Malformed)? >> 4 {
+            4 => self.content(now, frame, ip::parse_v4(frame.bytes)?, into),
+            6 => self.packet_v6(now, frame, into),
+            _ => Err(Reason::Malformed),
+        }
+    }
+
+    /// Apart, so that what is read of an IPv4 header stays in registers.
+    #[inline(never)]
+    fn packet_v6<'a>(
+        &mut self,
+        now: Time,
+        frame: &Frame<'a>,
+        into: &mut Segments<'a>,
+    ) -> Result<Content, Reason> {
+        self.content(now, frame, ip::parse_v6(frame.bytes)?, into)
+    }
+
+    #[inline(always)]
+    fn content<'a>(
+        &mut self,
+        now: Time,
+        frame: &Frame<'a>,
+        packet: Packet<'a>,
+        into: &mut Segments<'a>,
+    ) -> Result<Content, Reason> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.3
         //# | An incoming SYN with an invalid source address MUST be ignored | either by TCP or by the IP
         //# layer [(MUST-63)] (see | Section 3.2.1.3).
@@ -183,27 +207,28 @@ impl<C: Control> Host<C> {
             return Err(Reason::Address);
         }
         if packet.protocol != Protocol::TCP {
-            return self.no_segment(now, packet);
+            return self.no_segment(now, frame.bytes);
         }
-        let (segment, payload) = segment(&packet, frame)?;
-        segments.push(segment);
-        payloads.push(payload);
+        let (segment, payload) = segment(&packet, frame.offload)?;
+        into.0.push(segment);
+        into.1.push(payload);
         Ok(Content::Segment)
     }
 
-    /// ICMP, and what the host does not speak. Apart, so that packets with segments are not written to
-    /// memory for it.
+    /// ICMP, and what the host does not speak. It reads the packet once more: handing it over would have
+    /// each packet written to memory.
     #[inline(never)]
-    fn no_segment(&mut self, now: Time, packet: Packet<'_>) -> Result<Content, Reason> {
+    fn no_segment(&mut self, now: Time, bytes: &[u8]) -> Result<Content, Reason> {
+        let packet = &ip::parse(bytes)?;
         if matches!(packet.protocol, Protocol::ICMP | Protocol::ICMPV6) {
-            let Some(quoted) = self.answers.input(&packet)? else { return Ok(Content::Done) };
+            let Some(quoted) = self.answers.input(packet)? else { return Ok(Content::Done) };
             let known = self.stack.trouble(now, &quoted.tuple, quoted.seq, quoted.trouble);
             return Ok(if known { Content::Done } else { Content::Stranger });
         }
-        if icmp::may_be_refused(&packet) {
+        if icmp::may_be_refused(packet) {
             let port = packet.protocol == Protocol::UDP;
             let refusal = if port { Refusal::Port } else { Refusal::Protocol };
-            self.answers.refuse(now, &packet, refusal);
+            self.answers.refuse(now, packet, refusal);
         }
         Err(Reason::Protocol)
     }
@@ -291,8 +316,8 @@ pub(crate) fn is_for_the_wire(address: IpAddr) -> bool {
 }
 
 /// Finds header and payload of a TCP segment, and verifies its checksum (RFC 9293, MUST-3).
-#[inline]
-fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &'a [u8]), Reason> {
+#[inline(always)]
+fn segment<'a>(packet: &Packet<'a>, offload: Offload) -> Result<(Segment<'a>, &'a [u8]), Reason> {
     let fixed = packet.payload.first_chunk::<20>().ok_or(Reason::Malformed)?;
     let len = usize::from(fixed[12] >> 4) * 4;
     if len < 20 || len > packet.payload.len() {
@@ -300,13 +325,13 @@ fn segment<'a>(packet: &Packet<'a>, frame: &Frame<'_>) -> Result<(Segment<'a>, &
     }
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
     //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).
-    if !ip::checksum_is_valid(packet, frame.offload.checksum) {
+    if !ip::checksum_is_valid(packet, offload.checksum) {
         return Err(Reason::Checksum);
     }
     let (header, payload) = packet.payload.split_at(len);
     let port = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
     let tuple = Tuple::between((packet.destination, port(2)), (packet.source, port(0)));
-    let segment = Segment { tuple, header, len: payload.len() as u32, size: frame.offload.segment };
+    let segment = Segment { tuple, header, len: payload.len() as u32, size: offload.segment };
     Ok((segment, payload))
 }
 
@@ -318,8 +343,8 @@ impl Store {
     }
 }
 
-/// Payloads of the segments of a burst.
-type Payloads<'a> = ArrayVec<&'a [u8], BURST>;
+/// The segments of a burst, and their payloads.
+type Segments<'a> = (Burst<'a>, ArrayVec<&'a [u8], BURST>);
 
 /// The packets that they are from, where hosts share their addresses.
 type Sources<'a> = ArrayVec<Frame<'a>, BURST>;

@@ -61,7 +61,7 @@ impl Writer<'_> {
         //# the IP layer, when it sends segments on the connection (SHLD-22).
         let marks = (marking.traffic_class, marking.hop_limit.unwrap_or(self.hops));
         ip::write(header, source, destination, Protocol::TCP, len, *self.identification, marks);
-        // The device counts on from it, a number for each piece; headers count for one more at most.
+        // A device that cuts counts on from it, one for each piece; headers count as a few more.
         let pieces = len.checked_div(usize::from(size)).unwrap_or(0) + 1;
         *self.identification = self.identification.wrapping_add(pieces as u16);
         fill(self.store, tcp);

@@ -83,37 +83,35 @@ impl Pages {
         if stream.first == NIL {
             stream.end = at;
         }
-        let mut done = 0;
-        while done < bytes.len() {
-            let position = at + done as u32;
-            let Some(page) = self.page_for(stream, page_of(position)) else { break };
-            let offset = position - page_of(position);
-            let len = (bytes.len() - done).min((PAGE - offset) as usize);
-            let from = page as usize * PAGE as usize + offset as usize;
-            self.memory[from..from + len].copy_from_slice(&bytes[done..done + len]);
-            done += len;
+        let (mut position, mut rest) = (at, bytes);
+        while !rest.is_empty()
+            && let Some(page) = self.page_for(stream, page_of(position))
+        {
+            let place = place_in(page, position);
+            let (piece, behind) = rest.split_at(rest.len().min(place.len()));
+            self.memory[place.start..place.start + piece.len()].copy_from_slice(piece);
+            (position, rest) = (position + piece.len() as u32, behind);
         }
-        stream.end = stream.end.max(at + done as u32);
-        done
+        stream.end = stream.end.max(position);
+        position.past(at) as usize
     }
 
     /// Reads bytes that were written.
     #[inline]
     pub(crate) fn read(&self, stream: &mut Stream, at: Seq, out: &mut [u8]) {
-        let mut done = 0;
-        while done < out.len() {
-            let position = at + done as u32;
+        let (mut position, mut rest) = (at, out);
+        while !rest.is_empty() {
             let page = self.search(stream, page_of(position));
-            let offset = position - page_of(position);
-            let len = (out.len() - done).min((PAGE - offset) as usize);
+            let place = place_in(page, position);
+            let len = rest.len().min(place.len());
+            let (piece, behind) = rest.split_at_mut(len);
             if page != NIL && self.nodes[page as usize].start == page_of(position) {
                 stream.cursor = page;
-                let from = page as usize * PAGE as usize + offset as usize;
-                out[done..done + len].copy_from_slice(&self.memory[from..from + len]);
+                piece.copy_from_slice(&self.memory[place.start..place.start + len]);
             } else {
                 debug_assert!(false, "{position:?} was never written");
             }
-            done += len;
+            (position, rest) = (position + len as u32, behind);
         }
     }
 
@@ -230,6 +228,12 @@ pub(crate) fn pages_of(span: Span) -> impl Iterator<Item = Seq> {
     let first = page_of(span.start);
     let count = if span.is_empty() { 0 } else { (page_of(span.end - 1) - first) / PAGE + 1 };
     (0..count).map(move |page| first + page * PAGE)
+}
+
+/// The place of a position in the memory of all pages, up to the end of its page.
+fn place_in(page: u32, position: Seq) -> std::ops::Range<usize> {
+    let start = page as usize * PAGE as usize;
+    start + (position.0 % PAGE) as usize..start + PAGE as usize
 }
 
 fn page_of(position: Seq) -> Seq {
