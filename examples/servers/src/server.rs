@@ -44,6 +44,10 @@ pub struct ServerArguments<const PORT: u16> {
     /// Threads, each with a channel and a listener of its own [default: one for each CPU]
     #[arg(long, value_name = "N", value_parser = parse_count, allow_hyphen_values = true)]
     threads: Option<NonZeroUsize>,
+    /// When a thread ends, print what its channel has counted, packets of its stack included, as a line on standard
+    /// output
+    #[arg(long)]
+    stats: bool,
     /// Pin each thread to a CPU, and give it the connections that arrive there
     #[arg(long)]
     pin: bool,
@@ -131,6 +135,7 @@ pub struct Server {
     place: Place,
     address: SocketAddr,
     threads: usize,
+    stats: bool,
     /// The CPU of each thread, if they are pinned.
     cpus: Option<Vec<usize>>,
     max_connections: usize,
@@ -200,6 +205,7 @@ impl Server {
             place,
             address,
             threads,
+            stats: arguments.stats,
             cpus,
             max_connections,
             idle_timeout: arguments.idle_timeout,
@@ -333,6 +339,10 @@ impl Server {
         let _ = started.send(worker.waker());
         drop(started);
         let result = worker.run();
+        if self.stats {
+            // Nobody may read it any more.
+            let _ = writeln!(io::stdout(), "thread {number}: {:?}", worker.stats());
+        }
         if let Err(error) = &result {
             tracing::error!(thread = number, %error, "a serving thread ends; the others go on");
         }

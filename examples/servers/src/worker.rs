@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use megapipe::{
     AcceptAs, AcceptCount, AcceptError, Accepted, AttachError, Channel, Config, ControlError, CpuSet,
-    CreateError, DispatchError, Event, Handle, OpenError, RegisterError, Stack, SubmitError, Waker,
+    CreateError, DispatchError, Event, Handle, OpenError, RegisterError, Stack, Stats, SubmitError, Waker,
 };
 use slab::Slab;
 use thiserror::Error;
@@ -136,6 +136,11 @@ impl<'a, S: Service> Worker<'a, S> {
     /// Wakes the thread, so that it reads [`Shared::phase`].
     pub(crate) fn waker(&self) -> Waker {
         self.channel.waker()
+    }
+
+    /// What its channel has counted.
+    pub(crate) fn stats(&self) -> Stats {
+        self.channel.stats()
     }
 
     /// Serves until [`Phase::Drain`], then lets clients take their answers. Connections that are

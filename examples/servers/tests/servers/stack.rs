@@ -16,6 +16,7 @@ on_both_engines!(
     linux_clients_are_served,
     a_drain_brings_every_answer,
     threads_end_without_harm_to_others,
+    threads_say_what_they_counted,
     wrong_places_are_refused,
 );
 
@@ -122,6 +123,24 @@ fn threads_end_without_harm_to_others(engine: &'static str) -> Verdict {
     }
     let (status, _) = server.wait();
     assert!(status.success(), "{status}");
+    Ok(())
+}
+
+/// Of each thread one line, also of packets that came to the wrong one.
+fn threads_say_what_they_counted(engine: &'static str) -> Verdict {
+    if !inside(engine, "threads_say_what_they_counted") {
+        return Ok(());
+    }
+    let server = Server::start(engine, "echo", &[&PLACE[..], &["--threads", "2", "--stats"]].concat())?;
+    (0..40).for_each(|_| Client::connect(server.address).ask("hello", "hello"));
+    server.signal(Signal::TERM);
+    let (status, said) = server.wait();
+    assert!(status.success(), "{status}");
+    for thread in ["thread 0: ", "thread 1: "] {
+        let line =
+            said.lines().find_map(|line| line.strip_prefix(thread)).unwrap_or_else(|| panic!("{said}"));
+        assert!(!line.contains("packets_received: 0,") && line.contains("foreign_sent: 0,"), "{line}");
+    }
     Ok(())
 }
 
