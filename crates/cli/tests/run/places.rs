@@ -10,7 +10,7 @@ use std::process::Command;
 use testkit::netns::enter_own_run;
 use testkit::process::{Fosterling, PATIENCE, copy_program, listening_monitor, until};
 
-use crate::promotion::{EndOf, PAIR, promoted};
+use crate::promotion::{EndOf, PAIR, until_promoted};
 use crate::support::{PROGRAM, Place, clean, library, output, text};
 
 pub(crate) const SYSTEM: &str = "/run/megapipe/monitor.sock";
@@ -78,10 +78,9 @@ fn root_needs_no_policy_and_no_variable() {
     let [user, _] = users();
     chown(&runtime, Some(user), Some(user)).unwrap();
     // As sudo -E and su leave it.
-    let ended = output(pair(PROGRAM.as_ref()).env("XDG_RUNTIME_DIR", &runtime));
     let monitor = EndOf(ROOT.into());
-    let said = text(&ended.stderr);
-    assert!(promoted(&said, 2) >= 1, "{said}");
+    let said =
+        until_promoted(2, || text(&output(pair(PROGRAM.as_ref()).env("XDG_RUNTIME_DIR", &runtime)).stderr));
     assert!(!said.contains("megapipe run:"), "nothing to complain of: {said}");
     assert_eq!(fs::read_dir(&runtime).unwrap().count(), 0, "the user's directory stays his");
     let mode = |path: &str| {
@@ -246,8 +245,7 @@ fn the_systems_monitor_serves_all_users() {
     command.args(["monitor", "--config"]).arg(place.file("policy")).env_remove("MEGAPIPE_MONITOR");
     let _monitor = listening_monitor(&mut command);
     for user in [0].into_iter().chain(users()) {
-        let said = text(&output(&mut as_user(pair(&program), user)).stderr);
-        assert!(promoted(&said, 2) >= 1, "{user}: {said}");
+        until_promoted(2, || text(&output(&mut as_user(pair(&program), user)).stderr));
     }
     assert!(!Path::new(ROOT).exists());
     for user in users() {
