@@ -255,7 +255,7 @@ fn a_monitor_that_cannot_read_namespaces_serves_no_root() {
 fn two_users_meet_at_the_systems_monitor() {
     const NAME: &str = "users::two_users_meet_at_the_systems_monitor";
     let Some(programs) = Programs::new(NAME, "users") else { return };
-    if !enter_own_run(NAME, PATIENCE) {
+    if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }
     let _monitor = programs.systems_monitor(&rule());
@@ -289,7 +289,7 @@ fn two_users_meet_at_the_systems_monitor() {
 fn the_word_between_two_users_is_the_policys() {
     const NAME: &str = "users::the_word_between_two_users_is_the_policys";
     let Some(programs) = Programs::new(NAME, "words") else { return };
-    if !enter_own_run(NAME, PATIENCE) {
+    if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }
     let hint = format!("sudo megapipe setup --allow {CLIENT}:{SERVER}\n");
@@ -327,7 +327,7 @@ fn the_word_between_two_users_is_the_policys() {
 fn no_hint_remains_of_a_promotion() {
     const NAME: &str = "users::no_hint_remains_of_a_promotion";
     let Some(programs) = Programs::new(NAME, "late") else { return };
-    if !enter_own_run(NAME, PATIENCE) {
+    if !enter_own_run(NAME, 5 * PATIENCE) {
         return;
     }
     let _monitor = programs.systems_monitor(&rule());

@@ -134,3 +134,23 @@ pub(super) fn look_later(socket: &Socket) {
     let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
     socket.look_at.store(again, Ordering::Relaxed);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that were offered at the same patience tell as much as one.
+    #[test]
+    fn many_short_connections_at_a_time_are_one_lesson() {
+        sockets::make().expect("memory");
+        let add = |fd| sockets::add(fd, false).expect("a record");
+        let crowd: Vec<_> = (0..60).map(add).collect();
+        let offered_at = PATIENCE.load(Ordering::Relaxed);
+        crowd.iter().for_each(|(_, socket)| socket.patience.store(offered_at, Ordering::Relaxed));
+        crowd.iter().for_each(|(_, socket)| ended(socket, Some(PAYS - 1)));
+        assert_eq!(PATIENCE.load(Ordering::Relaxed), 2 * offered_at);
+        ended(crowd[0].1, Some(PAYS_EARLY));
+        assert_eq!(PATIENCE.load(Ordering::Relaxed), offered_at);
+        crowd.iter().for_each(|(number, _)| sockets::remove(*number));
+    }
+}

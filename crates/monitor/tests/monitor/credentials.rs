@@ -166,7 +166,7 @@ fn a_process_that_may_become_root_again_trusts_no_user() {
         let found = Client::connect(&options).is_ok_and(|client| client.fd().is_some());
         return println!("\nfound {found}");
     }
-    if !netns::enter_own_run(NAME, WATCHDOG) {
+    if !netns::enter_own_run(NAME, 5 * WATCHDOG) {
         return;
     }
     let place = Place::new();
