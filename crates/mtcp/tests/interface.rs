@@ -120,3 +120,23 @@ fn a_static_program_brings_its_own_get_num_cpus() {
     }
     fs::remove_dir_all(&place).expect("removed");
 }
+
+/// The compiler's line of the document works as printed, with the library of this build.
+#[test]
+fn the_documented_command_links() {
+    let document = fs::read_to_string(root().join("../../docs/mtcp.md")).expect("the document");
+    let line = document.lines().find(|line| line.starts_with("cc ")).expect("a command");
+    let program = env::temp_dir().join(format!("megapipe-mtcp-documented-{}", std::process::id()));
+    let archive = library("libmegapipe_mtcp.a");
+    let words = line.split(' ').skip(1).map(|word| match word {
+        "server" => program.display().to_string(),
+        "target/release/libmegapipe_mtcp.a" => archive.display().to_string(),
+        word => word.to_owned(),
+    });
+    let output = Command::new("cc").args(words).current_dir(root().join("../..")).output().expect("cc runs");
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+    // It ends for want of a device, not of a library, for which ld.so says 127.
+    let said = Command::new(&program).output().expect("the program runs");
+    assert_ne!(said.status.code(), Some(127), "{}", String::from_utf8_lossy(&said.stderr));
+    fs::remove_file(&program).expect("removed");
+}
