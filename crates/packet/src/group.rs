@@ -1,10 +1,11 @@
 //! One TUN device for several stacks with the same addresses, each on a queue of its own.
 //!
 //! The kernel sends a flow to the queue that it chose for the first packet, so a stack gets the
-//! packets of its own connections, also of those that it begins from one of [its ports](Queue::ports). ICMP
-//! errors, whose queue depends on other addresses, and flows that the kernel moved after silence come to any of
-//! them. What a stack does not know it [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one
-//! answers it. Nobody keeps a table of who has which connection, and no call takes a lock.
+//! packets of its own connections, also of those that it begins from one of
+//! [its ports](Queue::ports). ICMP errors, whose queue depends on other addresses, and flows that the
+//! kernel moved after silence come to any of them. What a stack does not know it
+//! [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one answers
+//! it. Nobody keeps a table of who has which connection, and moving packets takes no lock.
 //!
 //! All queues stay open as long as one stack is there: when one is closed, the kernel moves flows of
 //! the others, too. The queue of a stack that is gone, or has not come yet, is read by another one.

@@ -61,8 +61,9 @@ impl<E: Into<OpenError>> From<E> for LearnError {
 /// Local ports for the stack on one of the queues of a device: those whose answers the kernel sends
 /// to this queue. What is learned is shared by the stacks of the device.
 ///
-/// Learning makes a second TUN device, which stays until all `Ports` and queues are gone. It needs what Linux
-/// asks for packet sockets (CAP_NET_RAW), which who may make a device in a user namespace has there.
+/// Learning makes a second TUN device, which stays until all `Ports` and queues are gone. It needs
+/// what Linux asks for packet sockets (CAP_NET_RAW); a user who may make a device in a user namespace
+/// has it there.
 pub struct Ports {
     queue: usize,
     table: Arc<Table>,
@@ -87,8 +88,8 @@ impl Ports {
     /// Calls `take` with one port after the other for a connection between these, until it returns
     /// something. None when it has refused every port.
     ///
-    /// It begins behind the port that it returned last. The order is another one for each peer, and secret
-    /// (RFC 6056, 3.3.3).
+    /// It begins behind the port that it returned last. The order is another one for each peer, and
+    /// secret (RFC 6056, 3.3.3).
     pub fn find<T>(
         &mut self,
         local: IpAddr,
