@@ -1,4 +1,4 @@
-//! What a program chooses for a single connection, and what it is told of its troubles. Traces.
+//! What a program chooses for a single connection, and how it learns of troubles. Traces.
 mod common;
 
 use std::net::{IpAddr, SocketAddr};
