@@ -65,14 +65,13 @@ impl<C: Control> Stack<C> {
 
     /// Finds the likely records of a burst, and loads them.
     fn look_up(&self, burst: &Burst<'_>, likely: &mut Likely, keep: &mut impl Keep) {
+        let mut hashes = ArrayVec::<u64, BURST>::new();
         for (at, segment) in burst.iter().enumerate() {
             // Of neighbours many are of one connection.
             let again = at.checked_sub(1).filter(|&before| burst[before].tuple == segment.tuple);
-            likely.push(match again {
-                Some(before) => likely[before],
-                None => self.index.likely(self.secret.hash(&segment.tuple)),
-            });
+            hashes.push(again.map_or_else(|| self.secret.hash(&segment.tuple), |before| hashes[before]));
         }
+        likely.extend(hashes.iter().map(|&hash| self.index.likely(hash)));
         for &(kind, slot) in likely.iter().flatten() {
             if kind == Kind::Flow {
                 self.touch(slot);
