@@ -33,6 +33,13 @@ pub fn enter(test: &str, bound: Duration) -> bool {
     }
     // SAFETY: geteuid and getegid have no conditions.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // Root opens it to the child.
+    if user != 0
+        && let Err(error) = File::options().read(true).write(true).open("/dev/net/tun")
+    {
+        skip(test, format!("/dev/net/tun cannot be opened: {error}"));
+        return false;
+    }
     let plan = Plan::of(user, group);
     again(test, bound, "no namespaces for a user without privileges", move || plan.carry_out());
     false
@@ -70,10 +77,7 @@ fn again(
     let mut child = match command.spawn() {
         Ok(child) => child,
         Err(error) => {
-            let reason = format!("{obstacle}: {error}");
-            println!("SKIPPED {test}: {reason}");
-            skip::record(test, &Skipped::because(reason));
-            return;
+            return skip(test, format!("{obstacle}: {error}"));
         }
     };
     let deadline = Instant::now() + bound;
@@ -95,6 +99,11 @@ fn again(
         panic!("{test} {failure}; the last lines of its output:\n    {}", kept.join("\n    "));
     }
     lines.iter().for_each(|line| println!("{line}"));
+}
+
+fn skip(test: &str, reason: String) {
+    println!("SKIPPED {test}: {reason}");
+    skip::record(test, &Skipped::because(reason));
 }
 
 /// What a test printed, without the runner's frame around that.
