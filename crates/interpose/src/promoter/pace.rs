@@ -139,7 +139,7 @@ pub(super) fn look_later(socket: &Socket) {
 mod tests {
     use super::*;
 
-    /// All that were offered at the same patience tell as much as one.
+    /// Short connections that were offered at the same patience double it once.
     #[test]
     fn many_short_connections_at_a_time_are_one_lesson() {
         sockets::make().expect("memory");
