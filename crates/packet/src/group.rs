@@ -12,12 +12,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
-use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::event::epoll;
 
+use crate::doorbell::Doorbell;
 use crate::steer::{Ports, Table};
 use crate::tun::{FRAME_MAX, OpenError, Tun};
 use crate::{Batch, Capabilities, Device, Frame, Offload};
@@ -51,9 +52,7 @@ struct Member {
     /// Buffers for what this stack passes on.
     free: ArrayQueue<Vec<u8>>,
     /// Readable once there is something in `inbox`, or a queue has lost its reader.
-    doorbell: OwnedFd,
-    /// The doorbell was rung since this stack last looked.
-    rung: AtomicBool,
+    doorbell: Doorbell,
 }
 
 impl Group {
@@ -70,10 +69,7 @@ impl Group {
     }
 
     fn wake(&self, number: usize) {
-        // A full counter is readable already, which is all that is wanted.
-        let _ = rustix::io::write(&self.members[number].doorbell, &1u64.to_ne_bytes());
-        // Afterwards, so that who finds it set can silence the doorbell.
-        self.members[number].rung.store(true, Ordering::Release);
+        self.members[number].doorbell.ring();
     }
 
     fn reuse(&self, passed: Passed) {
@@ -161,10 +157,8 @@ impl Queue {
                 for _ in 0..buffers {
                     let _ = free.push(Vec::with_capacity(BUFFER));
                 }
-                let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-                let reader = AtomicUsize::new(NOBODY);
-                let (inbox, rung) = (ArrayQueue::new(INBOX), AtomicBool::new(false));
-                Ok(Member { tun, reader, inbox, free, doorbell, rung })
+                let (inbox, reader) = (ArrayQueue::new(INBOX), AtomicUsize::new(NOBODY));
+                Ok(Member { tun, reader, inbox, free, doorbell: Doorbell::new()? })
             })
             .collect();
         let group = Arc::new(Group { members: members?.into(), ports: Arc::new(Table::new(count)) });
@@ -278,7 +272,7 @@ impl Queue {
     /// Whether [`receive_from_group`](Queue::receive_from_group) may give something. It makes no
     /// system call, for stacks that seldom look at the [`signal`](Queue::signal).
     pub fn may_receive_from_group(&self) -> bool {
-        self.own().rung.load(Ordering::Acquire) || self.has_passed() || self.adopted.contains(&true)
+        self.own().doorbell.is_rung() || self.has_passed() || self.adopted.contains(&true)
     }
 
     /// Takes what there is from the group: some of the packets that other stacks have passed on, and
@@ -292,7 +286,10 @@ impl Queue {
         foreign: &mut Foreign,
         mut input: impl for<'a> FnMut(&mut dyn Iterator<Item = Frame<'a>>, &mut dyn FnMut(Frame<'a>) -> bool),
     ) -> io::Result<bool> {
-        self.heed();
+        // Before what was announced is taken.
+        if self.own().doorbell.heed() {
+            self.adopt();
+        }
         for _ in 0..PASSED_PER_TURN {
             let taken = self.take_passed(|frame, origin| {
                 input(&mut [frame].into_iter(), &mut |frame| foreign.count(self.pass_on(frame, origin)));
@@ -307,17 +304,6 @@ impl Queue {
         input(&mut batch.frames(), &mut |frame| foreign.count(self.pass_on(frame, self.number)));
         adopted?;
         Ok(self.has_passed() || batch.room(FRAME_MAX).is_err())
-    }
-
-    /// Silences the doorbell if it was rung, before what was announced is taken.
-    fn heed(&mut self) {
-        if !self.own().rung.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        let mut count = [0; 8];
-        // An empty counter is what is wanted.
-        let _ = rustix::io::read(&self.own().doorbell, &mut count);
-        self.adopt();
     }
 
     /// Receives packets of the queues that are read for others.

@@ -16,6 +16,8 @@
 mod batch;
 mod checksum;
 mod device;
+#[cfg(feature = "tun")]
+mod doorbell;
 mod faults;
 pub mod link;
 pub mod segment;
