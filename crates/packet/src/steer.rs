@@ -74,7 +74,7 @@ pub struct Ports {
 #[derive(Default)]
 struct Pool {
     ports: Vec<u16>,
-    /// The next one to be tried.
+    /// The place of the next one to be tried.
     next: usize,
     /// What was read of the table's list.
     read: usize,
@@ -109,15 +109,14 @@ impl Ports {
             }
         }
         loop {
-            pool.next = pool.ports.len();
+            let mut at = pool.ports.len();
             if !self.table.read_more(pair, self.queue, pool)? {
-                pool.next = 0;
                 return Ok(None);
             }
-            while let Some(&port) = pool.ports.get(pool.next) {
-                pool.next += 1;
+            while let Some(&port) = pool.ports.get(at) {
+                at += 1;
                 if let Some(taken) = take(port) {
-                    pool.next %= pool.ports.len();
+                    pool.next = at % pool.ports.len();
                     return Ok(Some(taken));
                 }
             }

@@ -1,12 +1,14 @@
 //! Ports whose answers come to a queue, against the kernel's own choice.
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use packet::group::Queue;
 use packet::{Batch, Device, Frame, Offload};
 use testkit::netns;
+use testkit::skip::{Skipped, record};
 
 const QUEUES: usize = 3;
 
@@ -79,6 +81,35 @@ fn every_port_is_of_one_queue() {
     }
     assert_eq!(all.len(), 16_384);
     assert!(Queue::open("one%d", 1500, 1).expect("a TUN device")[0].ports().is_none());
+}
+
+/// Where no more ports can be learned, those that are known are tried all the same, each time.
+#[test]
+fn known_ports_outlive_a_failure_to_learn() {
+    const TEST: &str = "known_ports_outlive_a_failure_to_learn";
+    if !netns::enter(TEST, Duration::from_secs(60)) {
+        return;
+    }
+    let queues = Queue::open("mp%d", 1500, QUEUES).expect("a TUN device");
+    let mut ports = queues[0].ports().expect("several queues");
+    let local = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+    let remote = SocketAddr::from(([10, 77, 0, 1], 7));
+    let first = ports.find(local, remote, Some).expect("packet sockets").expect("a free port");
+    match Command::new("ip").args(["link", "set", "mpsteer0", "down"]).status() {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(error) => return record(TEST, &Skipped::because(format!("no ip: {error}"))),
+    }
+    for _ in 0..2 {
+        let mut tried = HashSet::new();
+        let none = ports.find(local, remote, |port| {
+            tried.insert(port);
+            None::<u16>
+        });
+        none.expect_err("down");
+        assert!(tried.contains(&first));
+    }
+    let next = ports.find(local, remote, Some).expect("known ports");
+    assert!(next.is_some_and(|port| port != first), "{next:?} after {first}");
 }
 
 /// Sends a SYN on one queue, and returns that of the first answer.
