@@ -29,7 +29,7 @@ struct Interest<K> {
     spent: bool,
     /// What to report since something happened.
     due: Readiness,
-    /// The bit that was reported last, where they are apart: it is not its turn.
+    /// The bit that was reported last, where they are apart: the turn is that of those behind it.
     last: Readiness,
 }
 
@@ -162,11 +162,12 @@ impl<K: Copy> Interests<K> {
 }
 
 impl<K> Interest<K> {
-    /// The bit whose turn it is, and the others.
+    /// The bit whose turn it is, and the others. Turns go round: excluding the last bit alone would let
+    /// two that last starve a third.
     fn next(&self, due: Readiness) -> (Readiness, Readiness) {
-        let others = due.without(self.last);
-        let from = if ORDER.iter().any(|&bit| others.has(bit)) { others } else { due };
-        let next = ORDER.into_iter().find(|&bit| from.has(bit)).unwrap_or(Readiness::NONE);
+        let from = ORDER.iter().position(|&bit| bit == self.last).map_or(0, |at| at + 1);
+        let mut turns = ORDER.into_iter().cycle().skip(from).take(ORDER.len());
+        let next = turns.find(|&bit| due.has(bit)).unwrap_or(Readiness::NONE);
         (next, due.without(next).without(Readiness::HANGUP))
     }
 }
@@ -194,6 +195,23 @@ mod tests {
             let mut both = report(&mut set);
             both.sort_by_key(|&(_, member)| member);
             assert_eq!(both, [(bit, 1), (Readiness::WRITABLE, 2)]);
+        }
+    }
+
+    /// None of several lasting bits is passed over, by level and by a `Once` that is asked for again.
+    #[test]
+    fn lasting_bits_all_have_their_turn() {
+        let all = BOTH.with(Readiness::READ_HANGUP);
+        for trigger in [Trigger::Level, Trigger::Once] {
+            let mut set = Interests::new(Bits::Apart);
+            let place = set.insert(all.with(Readiness::HANGUP), all, trigger, 1);
+            for turn in 0..7 {
+                let bit = [Readiness::READABLE, Readiness::READ_HANGUP, Readiness::WRITABLE][turn % 3];
+                assert_eq!(report(&mut set), [(bit, 1)], "{trigger:?}, turn {turn}");
+                if trigger == Trigger::Once {
+                    set.modify(place, all, trigger, 1);
+                }
+            }
         }
     }
 
