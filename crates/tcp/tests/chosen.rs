@@ -97,6 +97,17 @@ fn user_timeout_of_a_closed_window() {
     assert_eq!(trace.host.info(flow).expect("a flow").state, State::Established);
 }
 
+/// The same where the window was taken back below what is outstanding.
+#[test]
+fn user_timeout_of_a_window_taken_back() {
+    let (mut trace, flow) = accepted(Some(secs(30)));
+    let now = trace.now;
+    trace.host.write(now, flow, &[0; 1_000]).expect("room");
+    assert_eq!(trace.take().len(), 1);
+    let took = until_over(&mut trace, flow, Some(". 1:1(0) ack 1 win 0"));
+    assert!(took.abs_diff(secs(30)) <= ms(1), "{took:?}");
+}
+
 /// Times of probes are those of the connection; a user timeout decides before their number does.
 #[test]
 fn keep_alive_of_a_connection() {

@@ -133,8 +133,10 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
         //# If the window shrinks to zero, the TCP implementation MUST probe it in the standard way (described
         //# below) (MUST-35).
-        // A peer that answers, and has taken back the window for what is outstanding, lives.
-        if acked > 0 || hot.snd_edge().before(hot.snd_nxt) {
+        // A peer that answers, and has taken back the window for what is outstanding, lives: for as long
+        // as the program has set no bound.
+        let may_wait = || self.choices.of(slot).user_timeout.is_none();
+        if acked > 0 || hot.snd_edge().before(hot.snd_nxt) && may_wait() {
             cold.progress_at = now;
         }
         if acked > 0 {
