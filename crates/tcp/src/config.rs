@@ -139,7 +139,11 @@ impl Default for Offers {
     }
 }
 
-/// How a silent peer is probed (RFC 9293, 3.8.4).
+/// The longest time that a timer of a connection is set to.
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+
+/// How a silent peer is probed (RFC 9293, 3.8.4). Both times are between a millisecond and a day, and
+/// there is one probe at least: what is set outside has the effect of the bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     /// Silence before the first probe.
@@ -148,6 +152,13 @@ pub struct KeepAlive {
     pub interval: Duration,
     /// Unanswered probes that end the connection.
     pub probes: u8,
+}
+
+impl KeepAlive {
+    pub(crate) fn within_bounds(self) -> KeepAlive {
+        let time = |time: Duration| time.clamp(Duration::from_millis(1), DAY);
+        KeepAlive { idle: time(self.idle), interval: time(self.interval), probes: self.probes.max(1) }
+    }
 }
 
 /// Fields of the IP header of what a connection sends.

@@ -9,6 +9,8 @@ use common::trace::{Trace, ms};
 use packet::{Frame, Offload};
 use tcp::{Event, Failure, Flow, KeepAlive, Marking, Prefix, Read, ReadError, Ready, State};
 
+const MICRO: Duration = Duration::from_micros(1);
+
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -132,6 +134,76 @@ fn keep_alive_of_a_connection() {
     // 10 s, and seven times 3 s.
     let took = until_over(&mut trace, flow, None);
     assert!(took.abs_diff(secs(31)) <= ms(1), "{took:?}");
+}
+
+/// Whatever times are asked for, of a connection or of the host, time passes between two looks at it.
+#[test]
+fn keep_alive_has_bounds() {
+    let extremes = [
+        KeepAlive { idle: Duration::ZERO, interval: Duration::ZERO, probes: 0 },
+        KeepAlive { idle: Duration::ZERO, interval: Duration::MAX, probes: 0 },
+    ];
+    for times in extremes {
+        for of_host in [false, true] {
+            let change = |config: &mut tcp::Config| {
+                if of_host {
+                    config.profile.keep_alive = times.idle;
+                    config.profile.keep_alive_interval = times.interval;
+                    config.profile.probes = times.probes;
+                }
+            };
+            let (mut trace, flow) = Trace::accepted(change, "");
+            // With a user timeout the number of probes ends nothing.
+            trace.host.set_user_timeout(flow, Some(secs(1000)));
+            // Outstanding bytes are their own probe.
+            let now = trace.now;
+            trace.host.write(now, flow, &[0; 100]).expect("room");
+            trace.take();
+            if !of_host {
+                trace.host.set_keep_alive_times(now, flow, Some(times));
+            }
+            trace.host.set_keep_alive(now, flow, true);
+            let start = trace.now;
+            for _ in 0..300 {
+                if trace.now.since(start) > ms(150) {
+                    break;
+                }
+                // Between two ticks, where no deadline is due at once.
+                trace.now = trace.host.deadline().expect("a deadline").max(trace.now).after(MICRO);
+                trace.take();
+            }
+            let passed = trace.now.since(start);
+            assert!(passed > ms(150), "{times:?}, {of_host}: looked at 300 times in {passed:?}");
+            assert_eq!(trace.host.info(flow).map(|info| info.state), Some(State::Established));
+        }
+    }
+}
+
+/// A connection is not ended without a probe that could have been answered (RFC 9293, MUST-29).
+#[test]
+fn keep_alive_probes_at_least_once() {
+    let times = KeepAlive { idle: secs(10), interval: secs(3), probes: 0 };
+    let (mut trace, flow) = Trace::accepted(|_| {}, "");
+    let now = trace.now;
+    trace.host.set_keep_alive_times(now, flow, Some(times));
+    trace.host.set_keep_alive(now, flow, true);
+    trace.expect_after(secs(10), &[". 0:0(0) ack 1"]);
+    trace.expect_after(secs(3), &["R. 1:1(0) ack 1"]);
+}
+
+/// An interval without end is one of a day.
+#[test]
+fn keep_alive_ends() {
+    let change = |config: &mut tcp::Config| {
+        config.profile.keep_alive = secs(1);
+        config.profile.keep_alive_interval = Duration::MAX;
+    };
+    let (mut trace, flow) = Trace::accepted(change, "");
+    trace.host.set_user_timeout(flow, Some(secs(1000)));
+    let now = trace.now;
+    trace.host.set_keep_alive(now, flow, true);
+    let took = until_over(&mut trace, flow, None);
+    assert!(took.abs_diff(secs(86_401)) <= ms(1), "{took:?}");
 }
 
 /// Time to live and type of service of packets.

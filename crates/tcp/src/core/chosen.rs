@@ -72,11 +72,12 @@ impl<C: Control> Stack<C> {
     }
 
     pub(crate) fn keep_alive(&self, slot: u32) -> KeepAlive {
-        self.choices.of(slot).keep_alive.unwrap_or(KeepAlive {
+        let chosen = self.choices.of(slot).keep_alive.unwrap_or(KeepAlive {
             idle: self.profile.keep_alive,
             interval: self.profile.keep_alive_interval,
             probes: self.profile.probes,
-        })
+        });
+        chosen.within_bounds()
     }
 
     /// Whether keep-alive probes have been unanswered for too long: a user timeout decides before

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Host, is_for_the_wire};
-use crate::config::{KeepAlive, Marking};
+use crate::config::{DAY, KeepAlive, Marking};
 use crate::control::Control;
 use crate::core::address::Address;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
@@ -47,9 +47,6 @@ pub enum WriteError {
     #[error(transparent)]
     Failed(#[from] Failure),
 }
-
-/// The longest time that a timer is set to.
-const DAY: Duration = Duration::from_secs(86_400);
 
 impl<C: Control> Host<C> {
     /// Listens. At most `backlog` connections wait to be accepted.
@@ -257,13 +254,8 @@ impl<C: Control> Host<C> {
     }
 
     /// When a silent peer of a connection with keep-alive is probed; as the host's profile says if
-    /// `None`. At most a day.
+    /// `None`.
     pub fn set_keep_alive_times(&mut self, now: Time, flow: Flow, times: Option<KeepAlive>) {
-        let times = times.map(|KeepAlive { idle, interval, probes }| KeepAlive {
-            idle: idle.min(DAY),
-            interval: interval.min(DAY),
-            probes,
-        });
         if let Some(slot) = self.stack.slot(flow) {
             self.stack.probe_after(now, slot, times);
         }
