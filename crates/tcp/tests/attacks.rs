@@ -82,6 +82,11 @@ fn closed_connections_give_way() {
         }
         trace.take();
     }
+    // Long enough for retransmissions.
+    trace.now = trace.now.after(Duration::from_secs(1));
+    trace.take();
+    trace.now = trace.now.after(Duration::from_secs(1));
+    trace.take();
     trace.peer_port = 9;
     trace.send("S 0:0(0) win 65535 <mss 1000>");
     trace.expect(&["S. 0:0(0) ack 1 <mss 1000>"]);
@@ -100,6 +105,32 @@ fn closed_connections_give_way() {
     }
     assert!(trace.host.connect(now, None, None, remote).is_err(), "none is left but the program's");
     assert_eq!(trace.host.live_flows().count(), 8);
+}
+
+/// One whose peer still reads does not give way to what somebody may send, and loses no byte by it; a
+/// program that connects comes first.
+#[test]
+fn closed_connections_that_drain_stay() {
+    let (mut trace, listener) = many(|config| config.limits.flows = 1);
+    let flow = open(&mut trace, listener, 1);
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[7; 100_000]), Ok(100_000));
+    trace.host.close(now, flow);
+    for acked in (0..50).map(|at| at * 1000 + 1) {
+        trace.peer_port = 2;
+        trace.send("S 0:0(0) win 65535 <mss 1000>");
+        trace.send(". 1:1(0) ack 1 win 65535");
+        trace.peer_port = 1;
+        trace.send(&format!(". 1:1(0) ack {acked} win 65535"));
+        let sent = trace.take();
+        assert!(!sent.iter().any(|segment| segment.starts_with('R')), "after {acked} bytes: {sent:?}");
+    }
+    assert_eq!(trace.host.live_flows().count(), 1);
+    let now = trace.now;
+    let remote = SocketAddr::new(address(1, false), 80);
+    trace.host.connect(now, None, None, remote).expect("the place of the closed one");
+    let sent = trace.take();
+    assert!(sent[0].starts_with("R. ") && sent[1].starts_with("S "), "{sent:?}");
 }
 
 /// Acknowledgements that repeat are counted (RFC 5681, 3.2), and their number has no end.

@@ -281,17 +281,27 @@ impl<C: Control> Stack<C> {
         None
     }
 
-    /// Resets a connection that the program has closed, if there is one among the next few. The hand
-    /// goes round, so the oldest are hit first.
-    pub(crate) fn evict_orphan(&mut self) {
+    /// Resets a connection that the program has closed, if there is one among the next few whose peer
+    /// does not answer or does not close; `draining` ones are hit where there is no other. The hand goes
+    /// round.
+    pub(crate) fn evict_orphan(&mut self, draining: bool) {
         let bound = self.flows.bound() as u32;
+        let mut healthy = None;
         for _ in 0..bound.min(ORPHAN_TRIES) {
             let slot = self.orphan_hand % bound;
             self.orphan_hand = slot + 1;
             let is_orphan = |hot: &Hot| hot.has(flag::ORPHAN) && hot.state != State::Closed;
-            if self.flows.is_taken(slot) && is_orphan(&self.flows[slot]) {
+            if !self.flows.is_taken(slot) || !is_orphan(&self.flows[slot]) {
+                continue;
+            }
+            let hot = &self.flows[slot];
+            if hot.backoff > 0 || hot.state == State::FinWait2 {
                 return self.reset(slot, None);
             }
+            healthy = healthy.or(Some(slot));
+        }
+        if let Some(slot) = healthy.filter(|_| draining) {
+            self.reset(slot, None);
         }
     }
 

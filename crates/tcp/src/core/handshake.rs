@@ -213,7 +213,8 @@ impl<C: Control> Stack<C> {
             return self.refuse(Reason::Backlog);
         }
         if self.flows.is_full() {
-            self.evict_orphan();
+            // Bytes of a connection that drains are worth more than one that is not there yet.
+            self.evict_orphan(false);
             return self.refuse(Reason::Backlog);
         }
         let Some(flow) = self.promote(now, slot) else { return self.refuse(Reason::Backlog) };

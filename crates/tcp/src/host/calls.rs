@@ -117,7 +117,7 @@ impl<C: Control> Host<C> {
         }
         let local = SocketAddr::new(address, port.unwrap_or(0));
         if self.stack.flows.is_full() {
-            self.stack.evict_orphan();
+            self.stack.evict_orphan(true);
             self.tidy();
         }
         let slot = self.stack.connect(now, local, remote)?;
