@@ -163,6 +163,12 @@ impl<C: Control> Stack<C> {
     /// The program has queued bytes.
     pub(crate) fn send(&mut self, now: Time, slot: u32, bytes: u32) {
         let hot = &mut self.flows[slot];
+        if hot.snd_una == hot.snd_limit() && hot.send_at.is_due(now) {
+            // The program is earlier than the timer.
+            hot.send_at = Deadline::NONE;
+            self.restart_after_idle(slot);
+        }
+        let hot = &mut self.flows[slot];
         hot.snd_end = hot.snd_end + bytes;
         self.settle(now, slot);
     }

@@ -185,7 +185,7 @@ impl<C: Control> Stack<C> {
 
     /// Nothing was sent for a retransmission timeout (RFC 5681, 4.1): what the path took before says
     /// little, so it is tried anew, up to three quarters of that by slow start (RFC 2861, 3.2).
-    fn restart_after_idle(&mut self, slot: u32) {
+    pub(crate) fn restart_after_idle(&mut self, slot: u32) {
         let least = self.restart_window(slot);
         let window = &mut self.flows[slot].window;
         if window.congestion > least {
