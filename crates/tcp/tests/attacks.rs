@@ -228,6 +228,8 @@ fn sides_that_disagree_do_not_storm() {
     let now = net.now;
     let offload = Offload { checksum: Checksum::Verified, ..Offload::default() };
     net.host(1).input(now, [Frame { bytes: &forged, offload }]);
+    let server_at = net.host(1).info(server).expect("a flow");
+    assert_eq!(server_at.received_to, client_at.sent_to + 1, "it is taken");
     let before = net.wire.packets;
     for _ in 0..60 {
         // Both go on talking: one packet each, and its repetitions.
