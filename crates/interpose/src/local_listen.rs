@@ -201,7 +201,8 @@ pub(crate) fn accept(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
     member.turn.store(turn, Relaxed);
     let other_first = turn.is_multiple_of(OTHER_FIRST);
     let shared_gave = member.shared_gave.load(Relaxed);
-    if member.gave.load(Relaxed) && !member.by_edge.load(Relaxed) && !other_first {
+    let stays = member.gave.load(Relaxed) && !member.by_edge.load(Relaxed);
+    if stays && !other_first {
         if shared_gave {
             return accept(fd);
         }
@@ -211,7 +212,7 @@ pub(crate) fn accept(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
         }
         return member.counted(accept(sibling));
     }
-    let shared_first = (shared_gave && is_empty_here) != other_first;
+    let shared_first = (shared_gave && (stays || is_empty_here)) != other_first;
     for from_shared in [shared_first, !shared_first] {
         let new = if from_shared { accept(fd) } else { member.counted(accept(sibling)) };
         if new >= 0 {
