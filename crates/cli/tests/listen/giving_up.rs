@@ -107,6 +107,41 @@ finally:
 }
 
 #[test]
+fn a_fork_runs_handlers_that_change_listeners() {
+    let name = "a_fork_runs_handlers_that_change_listeners";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+sets = [wait_for(listener), wait_for(listener)]
+ran = []
+def changes():
+    # The child has no alarm of its own yet.
+    signal.alarm(60)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setblocking(False)
+    os.close(os.dup(listener.fileno()))
+    ran.append(listener.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT))
+def closes():
+    changes()
+    sets.pop().close()
+handlers = [ctypes.CFUNCTYPE(None)(run) for run in (changes, changes, closes)]
+# pthread_atfork(3) is in the static part of the C library.
+assert ctypes.CDLL(None)['__register_atfork'](*handlers, None) == 0
+def child():
+    # The steering program and its maps; no sockets.
+    assert (ran, len(sets), len(high())) == ([0, 0], 1, 4)
+    poll = wait_for(listener)
+    assert len(high()) == 5
+assert in_child(child) == 0
+assert (ran, rows()) == ([0, 0], 3), 'the child closed what is its own alone'
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2][-1:])
+# Connections still come to the second one.
+fill(sets[1:])
+",
+    );
+}
+
+#[test]
 fn numbers_that_the_program_takes_are_its_own() {
     let Some(lab) = Lab::new("numbers_that_the_program_takes_are_its_own", &["python3"]) else { return };
     lab.passes(

@@ -95,17 +95,18 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// Siblings made at most before a process changes its user: for as many threads.
 const RESERVE: usize = 16;
 
-struct Guard<'a>(&'a State, #[allow(dead_code)] Held<'a>);
+/// Without a hold of its own in what runs while its thread forks, which holds the lock itself.
+struct Guard<'a>(&'a State, #[allow(dead_code)] Option<Held<'a>>);
 
 fn listeners() -> Guard<'static> {
-    Guard(&STATE, STATE.lock.hold())
+    Guard(&STATE, (!process::forks()).then(|| STATE.lock.hold()))
 }
 
 impl std::ops::Deref for Guard<'_> {
     type Target = [Option<Listener>; LISTENERS];
 
     fn deref(&self) -> &Self::Target {
-        // SAFETY: the lock is held while the guard lives.
+        // SAFETY: the lock is held while the guard lives, by this thread's fork if not by the guard.
         unsafe { &*self.0.listeners.get() }
     }
 }
@@ -410,8 +411,10 @@ impl Listener {
 
     /// No more connections are steered to a set's sibling.
     fn part(&mut self, set: usize) {
+        // A child's handlers of its fork find the places of its parent.
+        let own = self.steering.as_ref().filter(|_| !process::is_forked());
         for (_, slot) in self.slots.extract_if(.., |(of, _)| *of == set) {
-            if let Some(steering) = &self.steering {
+            if let Some(steering) = own {
                 steering.leave(slot);
             }
         }

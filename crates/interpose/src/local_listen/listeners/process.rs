@@ -1,5 +1,6 @@
 //! What happens to the whole process: it changes its user, forks, or restricts its system calls.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use super::super::word::Word;
@@ -44,9 +45,34 @@ pub(crate) fn changes_user(user: libc::uid_t) {
     });
 }
 
-/// Keeps other threads from changing anything, while the process forks.
-pub(crate) fn hold_still() -> Held<'static> {
-    STATE.lock.hold()
+thread_local! {
+    /// The process that this thread forks, with [`Still`] held; 0: none.
+    static FORKS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Other threads change nothing meanwhile. The program's handlers of the fork (pthread_atfork(3)) may.
+pub(crate) struct Still(#[allow(dead_code)] Held<'static>);
+
+pub(crate) fn hold_still() -> Still {
+    let still = Still(STATE.lock.hold());
+    FORKS.set(std::process::id());
+    still
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        FORKS.set(0);
+    }
+}
+
+/// Whether this thread is amid a fork.
+pub(super) fn forks() -> bool {
+    FORKS.get() != 0
+}
+
+/// Whether it is so in the child, where [`forked`] is still to come.
+pub(super) fn is_forked() -> bool {
+    forks() && FORKS.get() != std::process::id()
 }
 
 /// The process is about to restrict its system calls, after which bpf(2) and others may be the end of it.
@@ -63,6 +89,7 @@ pub(crate) fn confined() {
 /// In the child of a fork: siblings are the parent's.
 pub(crate) fn forked() {
     STATE.lock.reset();
+    FORKS.set(0);
     WAITED_IN.set(SETS);
     let mut listeners = listeners();
     for (number, listener) in listeners.iter_mut().enumerate() {
