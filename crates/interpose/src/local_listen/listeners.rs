@@ -437,11 +437,13 @@ impl Listener {
         if self.steering.is_none() {
             return;
         }
-        if word == Word::Group && !self.slots.is_empty() {
-            // The program would send all connections to this one.
+        let detaches = word == Word::Group && !self.slots.is_empty();
+        // While there is a program, by which what is in their queues goes to this one.
+        self.release_all(number);
+        if detaches {
+            // It would send all connections to this one.
             kernel::set(self.fd, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, &0);
         }
-        self.release_all(number);
         program::say(format_args!("{}", word.of(self.fd)));
     }
 
