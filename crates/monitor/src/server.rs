@@ -344,7 +344,7 @@ impl Monitor {
             let lost = received.truncated && descriptor.is_none() && received.len < MOST_BYTES;
             let decoded = ClientMessage::decode(&bytes[..received.len]);
             // Its answer is work enough for one turn.
-            let asked = matches!(decoded, Ok(ClientMessage::Query { .. }));
+            let asked = matches!(decoded, Ok(ClientMessage::Query { .. } | ClientMessage::AskPolicy { .. }));
             let outcome = match decoded {
                 Ok(ClientMessage::Offer { token }) if lost => self.meeting.hear_lost(id, token, now),
                 Ok(_) if received.truncated || second.is_some() => Err("too many descriptors"),
