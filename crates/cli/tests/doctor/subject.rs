@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use testkit::process::{Fosterling, preload_library, start_monitor, until};
+use testkit::process::{Fosterling, listening_monitor, preload_library, start_monitor, until};
 
 use super::{finding, megapipe};
 
@@ -91,8 +91,7 @@ fn the_policy_is_that_of_the_reached_monitor() {
     fs::write(&policy, "same_user = false\n").unwrap();
     let mut command = megapipe();
     command.args(["monitor", "--socket"]).arg(place.socket()).arg("--config").arg(&policy);
-    let _monitor = Fosterling::start(command.stderr(Stdio::null()));
-    until("the monitor listens", || place.socket().exists().then_some(()));
+    let _monitor = listening_monitor(&mut command);
     let said = || {
         let (_, report) = place.doctor("/bin/true");
         let found = of_area(&report, "monitor", "policy");
