@@ -73,9 +73,15 @@ def waits_by_turns():
     assert is_answered(listener, poll)
 listener.setblocking(False)
 assert in_child(waits_by_turns) == 0
+listener.setblocking(True)
+assert in_child(lambda: listener.setblocking(False)) == 0
+def waits_as_another_has_set_it():
+    poll = wait_for(listener)
+    assert rows() == 2
+assert in_child(waits_as_another_has_set_it) == 0
 ",
     );
-    assert_eq!((lab.lines("shared queue: waits"), lab.queues()), (2, 1));
+    assert_eq!((lab.lines("shared queue: waits"), lab.queues()), (2, 2));
 }
 
 #[test]

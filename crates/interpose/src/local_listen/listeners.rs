@@ -297,8 +297,8 @@ impl Listener {
             let operation = if was_out { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
             return change(place.epfd, operation, sibling, without_exclusive(place.event));
         }
-        // Another process may have changed it.
-        if self.blocks || kernel::flags(self.fd) & libc::O_NONBLOCK == 0 {
+        // Another process may have changed it, either way.
+        if kernel::flags(self.fd) & libc::O_NONBLOCK == 0 {
             return Err(Word::Waits);
         }
         if let Some(index) = self.paused.iter().position(|(set, _)| *set == place.set) {
