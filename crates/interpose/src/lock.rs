@@ -1,4 +1,4 @@
-//! A lock of one word: held for moments, never across a call that may sleep.
+//! A lock of one word: held for moments, and across calls that the kernel answers by itself. A fork holds many.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};

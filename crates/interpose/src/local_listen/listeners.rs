@@ -3,8 +3,10 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::fmt;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::epoll_event;
 use steering::Slot;
@@ -96,10 +98,29 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 const RESERVE: usize = 16;
 
 /// Without a hold of its own in what runs while its thread forks, which holds the lock itself.
-struct Guard<'a>(&'a State, #[allow(dead_code)] Option<Held<'a>>);
+struct Guard<'a>(&'a State, Option<Held<'a>>);
 
 fn listeners() -> Guard<'static> {
     Guard(&STATE, (!process::forks()).then(|| STATE.lock.hold()))
+}
+
+/// Lines of who holds the lock: written when it is free, as a pipe that is full would keep it.
+static UNSAID: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn unsaid() -> MutexGuard<'static, Vec<String>> {
+    UNSAID.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn say(line: fmt::Arguments<'_>) {
+    unsaid().push(line.to_string());
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        let lines = std::mem::take(&mut *unsaid());
+        self.1 = None;
+        lines.iter().for_each(|line| program::say(format_args!("{line}")));
+    }
 }
 
 impl std::ops::Deref for Guard<'_> {
@@ -163,7 +184,7 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
             siblings(number).for_each(|sibling| listener.listen(sibling).unwrap_or_default());
             return;
         }
-        What::Unique => return program::say(format_args!("{}", Word::Option.of(fd))),
+        What::Unique => return say(format_args!("{}", Word::Option.of(fd))),
         What::Own => return,
         What::Nothing | What::Set(_) => {}
     }
@@ -173,7 +194,7 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
     }
     let place = listeners.iter().position(Option::is_none);
     let Some(number) = place.filter(|number| set_what(fd, What::Listener(*number))) else {
-        return program::say(format_args!("{}", Word::Descriptors.of(fd)));
+        return say(format_args!("{}", Word::Descriptors.of(fd)));
     };
     let is_set = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1);
     let own_group = own_group.unwrap_or_else(is_set);
@@ -209,7 +230,7 @@ fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
         }
     }
     if is_shared {
-        program::say(format_args!("{}", Word::Group.of(fd)));
+        say(format_args!("{}", Word::Group.of(fd)));
     }
     is_shared
 }
@@ -222,7 +243,7 @@ fn steering(fd: c_int) -> Option<Steering> {
     let steering = Steering::new(LOWEST.load(Relaxed));
     if let Err(error) = &steering {
         REFUSED.store(true, Relaxed);
-        program::say(format_args!("{}: {error}", Word::Bpf.of(fd)));
+        say(format_args!("{}: {error}", Word::Bpf.of(fd)));
     }
     steering.ok()
 }
@@ -256,7 +277,7 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
         Err(Word::Waits) if listener.is_known_to_wait => {}
         Err(Word::Waits) => {
             listener.is_known_to_wait = true;
-            program::say(format_args!("{}", Word::Waits.of(fd)));
+            say(format_args!("{}", Word::Waits.of(fd)));
         }
         Err(word) => listener.give_up(number, word),
     }
@@ -328,7 +349,7 @@ impl Listener {
             None => self.make_sibling()?,
         };
         self.begin(number, place, sibling)?;
-        program::say(format_args!("local-listen: {} has a queue of its own here", word::name(self.fd)));
+        say(format_args!("local-listen: {} has a queue of its own here", word::name(self.fd)));
         if threads::is_alone() {
             // The others were for threads.
             self.reserve.drain(..).for_each(close);
@@ -444,7 +465,7 @@ impl Listener {
             // It would send all connections to this one.
             kernel::set(self.fd, libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, &0);
         }
-        program::say(format_args!("{}", word.of(self.fd)));
+        say(format_args!("{}", word.of(self.fd)));
     }
 
     /// The same, without a word.
