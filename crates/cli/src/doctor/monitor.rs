@@ -133,7 +133,9 @@ impl Reach {
                 }
             },
         };
-        let found = format!("{}\n{}", source(&allowed), shares(&allowed));
+        // What root's programs share with each other by default takes a right that this monitor lacks.
+        let lacks_own = allowed.by_default && self.root_by_rule_alone();
+        let found = format!("{}\n{}", source(&allowed), shares(&allowed, lacks_own));
         if allowed.outdated {
             let file = allowed.source;
             return Finding::missing(AREA, NAME, found)
@@ -144,8 +146,6 @@ impl Reach {
                     "correct {file} (the monitor's log has the line); it is read again when the next program connects"
                 ));
         }
-        // What root's programs share with each other by default takes a right that this monitor lacks.
-        let lacks_own = allowed.by_default && self.root_by_rule_alone();
         let shares_some = allowed.everybody || allowed.count > u32::from(lacks_own);
         match () {
             () if lacks_own && !allowed.everybody => {
@@ -241,14 +241,14 @@ fn source(allowed: &Allowed) -> String {
     }
 }
 
-fn shares(allowed: &Allowed) -> String {
+fn shares(allowed: &Allowed, lacks_own: bool) -> String {
     let mut with: Vec<String> = Vec::new();
     if allowed.everybody {
         with.push("everybody".into());
     } else {
         let named = allowed.users();
         let name = |other: &u32| if *other == allowed.user { "itself".to_owned() } else { described(*other) };
-        with.extend(named.iter().map(name));
+        with.extend(named.iter().filter(|other| !lacks_own || **other != allowed.user).map(name));
         let more = allowed.count - named.len() as u32;
         with.extend((more > 0).then(|| format!("{more} more users")));
     }
