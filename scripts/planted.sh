@@ -30,6 +30,7 @@ BackoffKept recovery timeout
 CongestionIgnored recovery fast_recovery
 NoFastRetransmit recovery peer_without_sack
 ReorderingIsLoss recovery reordering_is_tolerated
+BeyondTheEdge windows bytes_beyond_the_edge
 FinForgotten windows early_fin
 ChallengeStorm hardening forged_syns_and_acknowledgements
 EndlessFinWait2 hardening closed_connections_end

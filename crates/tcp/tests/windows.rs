@@ -319,6 +319,15 @@ fn eviction_frees_whole_pages() {
     }
 }
 
+/// Of the next bytes those are taken that fit into the window that the peer was offered.
+#[test]
+fn bytes_beyond_the_edge() {
+    let (mut trace, flow) = Trace::accepted(|config| config.limits.receive_buffer = 4_000, "");
+    trace.send(". 1:5001(5000) ack 1");
+    trace.expect(&[". 1:1(0) ack 4001 win 0"]);
+    assert_eq!(read(&mut trace, flow, 9_000), 4_000);
+}
+
 /// A FIN out of order counts when all before it is there (RFC 9293, 3.10.7.4, eighth).
 #[test]
 fn early_fin() {

@@ -30,6 +30,8 @@ pub(crate) enum Bug {
     AckTimerUnset,
     /// Data beyond the peer's window.
     BeyondTheWindow,
+    /// Data beyond the window that the peer was offered are taken.
+    BeyondTheEdge,
     /// An acknowledgement of bytes for which there was no room.
     AcknowledgesWhatIsDropped,
     /// A FIN that comes too early is forgotten.

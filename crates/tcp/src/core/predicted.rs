@@ -7,6 +7,7 @@
 use super::flow::flag;
 use super::handshake::is_older;
 use super::listen::timestamp;
+use super::planted::{Bug, planted};
 use super::seq::Span;
 use super::state::State;
 use super::wire::{Plain, Timestamps};
@@ -33,11 +34,15 @@ impl<C: Control> Stack<C> {
         let quiet = hot.state == State::Established && hot.flags & UNUSUAL == 0 && hot.is_quiet();
         let fresh = Span::new(head.seq, head.seq + segment.len);
         let next = head.seq == hot.rcv_nxt && head.ack == hot.snd_una && segment.len > 0;
-        if !quiet || !next || fresh.end.after(hot.rcv_edge) || hot.snd_wl1.after(head.seq) {
+        let beyond = fresh.end.after(hot.rcv_edge) && !planted(Bug::BeyondTheEdge);
+        if !quiet || !next || beyond || hot.snd_wl1.after(head.seq) {
             return None;
         }
         let ts_recent = match hot.has(flag::TIMESTAMPS) {
-            true => head.timestamps.filter(|&stamps| !is_older(stamps, hot.ts_recent))?.value,
+            true => {
+                let old = |stamps| is_older(stamps, hot.ts_recent) && !planted(Bug::OldTimestampsTaken);
+                head.timestamps.filter(|&stamps| !old(stamps))?.value
+            }
             false => 0,
         };
         if !keep.has_room(slot, fresh, false) {

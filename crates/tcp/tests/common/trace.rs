@@ -197,6 +197,7 @@ fn build(segment: &str, port: u16) -> Vec<u8> {
         elements.push(match name {
             "mss" => TcpOptionElement::MaximumSegmentSize(numbers[0] as u16),
             "wscale" => TcpOptionElement::WindowScale(numbers[0] as u8),
+            "nop" => TcpOptionElement::Noop,
             "sackOK" => TcpOptionElement::SelectiveAcknowledgementPermitted,
             "TS" => TcpOptionElement::Timestamp(numbers[0], numbers[1]),
             "sack" => {
