@@ -13,6 +13,7 @@ use crate::time::Time;
 /// Of one connection; `None` is as the host has it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Chosen {
+    slot: u32,
     /// How long bytes may stay unacknowledged, or unsent for the peer's window.
     pub(crate) user_timeout: Option<Duration>,
     pub(crate) keep_alive: Option<KeepAlive>,
@@ -23,28 +24,46 @@ pub(crate) struct Chosen {
     pub(crate) trouble: Option<Failure>,
 }
 
-const NOTHING: Chosen =
-    Chosen { user_timeout: None, keep_alive: None, marking: Marking::HOST, held: None, trouble: None };
+const NOTHING: Chosen = Chosen {
+    slot: 0,
+    user_timeout: None,
+    keep_alive: None,
+    marking: Marking::HOST,
+    held: None,
+    trouble: None,
+};
 
-/// By the flow's slot, as far as the highest that has an entry. Reserved at its bound, and nothing is
-/// written before there is one.
-pub(crate) struct Choices(Vec<Chosen>);
+/// Reserved at its bound. What is written grows with the connections that have an entry, whatever their
+/// slots are.
+pub(crate) struct Choices {
+    /// By the flow's slot: 0, or one more than where its entry is.
+    places: Vec<u32>,
+    entries: Vec<Chosen>,
+}
 
 impl Choices {
     pub(crate) fn new(bound: usize) -> Choices {
-        Choices(Vec::with_capacity(bound))
+        Choices { places: vec![0; bound], entries: Vec::with_capacity(bound) }
     }
 
+    #[inline]
     pub(crate) fn of(&self, slot: u32) -> &Chosen {
-        self.0.get(slot as usize).unwrap_or(&NOTHING)
+        if self.entries.is_empty() {
+            return &NOTHING;
+        }
+        match self.places[slot as usize] {
+            0 => &NOTHING,
+            place => &self.entries[place as usize - 1],
+        }
     }
 
     pub(crate) fn of_mut(&mut self, slot: u32) -> &mut Chosen {
-        let slot = slot as usize;
-        if self.0.len() <= slot {
-            self.0.resize(slot + 1, NOTHING);
+        let place = &mut self.places[slot as usize];
+        if *place == 0 {
+            self.entries.push(Chosen { slot, ..NOTHING });
+            *place = self.entries.len() as u32;
         }
-        &mut self.0[slot]
+        &mut self.entries[*place as usize - 1]
     }
 
     /// Sets one of these. What is chosen already needs no entry.
@@ -57,8 +76,15 @@ impl Choices {
 
     /// For a new connection in this slot.
     pub(crate) fn forget(&mut self, slot: u32) {
-        if let Some(chosen) = self.0.get_mut(slot as usize) {
-            *chosen = NOTHING;
+        let place = self.places[slot as usize];
+        if place == 0 {
+            return;
+        }
+        self.places[slot as usize] = 0;
+        let at = place as usize - 1;
+        self.entries.swap_remove(at);
+        if let Some(moved) = self.entries.get(at) {
+            self.places[moved.slot as usize] = place;
         }
     }
 }
@@ -112,5 +138,64 @@ impl<C: Control> Stack<C> {
         let (at, since) = chosen.held?;
         let most = chosen.user_timeout.filter(|_| at == self.flows[slot].snd_nxt)?;
         Some(since.after(most))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fs;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Resident pages of the process.
+    fn resident() -> usize {
+        let sizes = fs::read_to_string("/proc/self/statm").expect("Linux");
+        sizes.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number")
+    }
+
+    /// The first entry costs little, however many connections there may be: errors of the network make
+    /// entries.
+    #[test]
+    fn an_entry_costs_little() {
+        const BOUND: u32 = 1 << 20;
+        let mut choices = Choices::new(BOUND as usize);
+        let before = resident();
+        choices.of_mut(BOUND - 1).trouble = Some(Failure::Unreachable);
+        // Other tests of this process take less than that.
+        let pages = resident().saturating_sub(before);
+        assert!(pages < 8_192, "{pages} pages");
+        assert_eq!(choices.of(BOUND - 1).trouble, Some(Failure::Unreachable));
+    }
+
+    proptest! {
+        /// Each slot has what was chosen for it since it was last forgotten, and nothing else has an entry.
+        #[test]
+        fn entries_are_those_of_their_slots(
+            steps in prop::collection::vec((0..8u32, prop::option::of(1..255u8)), 0..100),
+        ) {
+            let mut choices = Choices::new(8);
+            let mut expected = BTreeMap::new();
+            for (slot, limit) in steps {
+                match limit {
+                    Some(_) => {
+                        let marking = Marking { traffic_class: 0, hop_limit: limit };
+                        choices.change(slot, |chosen| &mut chosen.marking, marking);
+                        expected.insert(slot, limit);
+                    }
+                    None => {
+                        choices.forget(slot);
+                        expected.remove(&slot);
+                    }
+                }
+                for slot in 0..8 {
+                    let limit = expected.get(&slot).copied().flatten();
+                    prop_assert_eq!(choices.of(slot).marking.hop_limit, limit);
+                }
+                prop_assert_eq!(choices.entries.len(), expected.len());
+            }
+        }
     }
 }
