@@ -260,8 +260,8 @@ fn what_cannot_be_steered_to_is_refused() {
 
 #[test]
 fn without_privileges_there_is_an_error_that_names_them() {
-    if !testkit::netns::enter("without_privileges_there_is_an_error_that_names_them", Duration::from_secs(60))
-    {
+    const TEST: &str = "without_privileges_there_is_an_error_that_names_them";
+    if !testkit::netns::enter_without_tun(TEST, Duration::from_secs(60)) {
         return;
     }
     let refused = Steering::new(SlowPath::OtherMember).expect_err("a user namespace gives no BPF");

@@ -22,27 +22,42 @@ const NOBODY: u32 = 65_534;
 /// How many of the last lines of a failed child's output are kept in the panic's message.
 const LINES_KEPT: usize = 200;
 
-/// Runs the test of this name in namespaces of its own. Returns true there: the caller goes on
-/// with the test. Returns false outside, once the test has passed inside or cannot run here.
+/// Runs the test of this name, of TUN devices, in namespaces of its own. Returns true there: the caller
+/// goes on with the test. Returns false outside, once the test has passed inside or cannot run here.
 ///
 /// # Panics
 /// If the test fails inside, or takes longer than the bound.
 pub fn enter(test: &str, bound: Duration) -> bool {
-    if env::var(INSIDE).as_deref() == Ok(test) {
-        return true;
-    }
-    // SAFETY: geteuid and getegid have no conditions.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: geteuid has no conditions.
+    let user = unsafe { libc::geteuid() };
     // Root opens it to the child.
-    if user != 0
+    if !is_inside(test)
+        && user != 0
         && let Err(error) = File::options().read(true).write(true).open("/dev/net/tun")
     {
         skip(test, format!("/dev/net/tun cannot be opened: {error}"));
         return false;
     }
+    enter_without_tun(test, bound)
+}
+
+/// As [`enter`], for a test that opens no TUN device.
+///
+/// # Panics
+/// As [`enter`].
+pub fn enter_without_tun(test: &str, bound: Duration) -> bool {
+    if is_inside(test) {
+        return true;
+    }
+    // SAFETY: geteuid and getegid have no conditions.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     let plan = Plan::of(user, group);
     again(test, bound, "no namespaces for a user without privileges", move || plan.carry_out());
     false
+}
+
+fn is_inside(test: &str) -> bool {
+    env::var(INSIDE).as_deref() == Ok(test)
 }
 
 /// As [`enter`], as root in a mount namespace where `/run` is empty and the test's own: no
@@ -51,7 +66,7 @@ pub fn enter(test: &str, bound: Duration) -> bool {
 /// # Panics
 /// As [`enter`].
 pub fn enter_own_run(test: &str, bound: Duration) -> bool {
-    if env::var(INSIDE).as_deref() == Ok(test) {
+    if is_inside(test) {
         return true;
     }
     again(test, bound, "no mount namespace (needs root)", own_run);
