@@ -80,7 +80,8 @@ impl Channel {
         Ok(self.engine.set_nodelay(&mut View::of(&mut self.core), index, on)?)
     }
 
-    /// Probes an idle connection, or stops doing so (`None`).
+    /// Probes an idle connection, or stops doing so (`None`). On a socket of a stack it has no
+    /// effect before the connection has begun.
     ///
     /// # Errors
     ///
