@@ -103,7 +103,7 @@ impl World {
             config.limits.half_open = 16;
             config.limits.time_wait = 16;
             if starved {
-                config.limits.receive_pages = 8 + random.below(40) as usize;
+                config.limits.receive_pages = 4 + random.below(40) as usize;
                 config.limits.send_pages = 4 + random.below(40) as usize;
                 config.limits.active = 1 + random.below(4) as usize;
             }
