@@ -116,7 +116,6 @@ pub fn a_channel_that_hangs_is_passed_over(fixture: &mut Fixture) -> Verdict {
 /// steered to it. It ends without connections of its own, so that every reset would be of one that
 /// waited.
 pub fn a_channel_that_ends_under_load_resets_nothing(fixture: &mut Fixture) -> Verdict {
-    // With pauses, so that the channel has no connection at times.
     const CLIENTS: usize = 6;
     const PAUSE: Duration = Duration::from_millis(2);
     const HANGS: Duration = Duration::from_millis(100);
@@ -126,10 +125,11 @@ pub fn a_channel_that_ends_under_load_resets_nothing(fixture: &mut Fixture) -> V
     process::enter_own_network().map_err(|error| Skipped::because(error.to_string()))?;
     assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req").unwrap().trim(), "0");
     let (socket, address) = shared_socket(net::v4());
-    let (over, hangs, answered) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    let [over, hangs, idle] = [false; 3].map(AtomicBool::new);
+    let answered = AtomicUsize::new(0);
     let fixture = &*fixture;
     std::thread::scope(|scope| {
-        let (over, hangs, answered, socket) = (&over, &hangs, &answered, &socket);
+        let (over, hangs, idle, answered, socket) = (&over, &hangs, &idle, &answered, &socket);
         let (end, _hangs_at_end) = (SetAtEnd(over), SetAtEnd(hangs));
         let (joined, has_joined) = mpsc::channel();
         let (hung, has_hung) = mpsc::channel();
@@ -140,6 +140,7 @@ pub fn a_channel_that_ends_under_load_resets_nothing(fixture: &mut Fixture) -> V
                 let mut member = join(fixture, socket, &CpuSet::from_iter(process::cpus()));
                 joined.send(()).unwrap();
                 serve_until_idle(&mut member, hangs);
+                idle.store(true, Ordering::Relaxed);
                 hung.send(()).unwrap();
                 may_end.recv().unwrap();
             })
@@ -153,6 +154,11 @@ pub fn a_channel_that_ends_under_load_resets_nothing(fixture: &mut Fixture) -> V
         let client = |cpu: u32| {
             assert!(process::pin_to(cpu), "the CPU was there a moment ago");
             while !over.load(Ordering::Relaxed) {
+                // A busy machine would otherwise never leave the channel without a connection.
+                if hangs.load(Ordering::Relaxed) && !idle.load(Ordering::Relaxed) {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
                 let mut peer = net::connect_to(address);
                 net::bounded(&peer);
                 ask(&mut peer).expect("every connection is answered");
