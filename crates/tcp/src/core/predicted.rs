@@ -13,7 +13,6 @@ use super::state::State;
 use super::wire::{Plain, Timestamps};
 use super::{Emit, Full, Keep, Segment, Stack, Verdict};
 use crate::control::Control;
-use crate::event::Ready;
 use crate::time::Time;
 
 /// With one of these a flow takes the long way.
@@ -55,9 +54,7 @@ impl<C: Control> Stack<C> {
         hot.probes = 0;
         hot.offered(u32::from(head.window) << hot.snd_scale());
         hot.snd_wl1 = head.seq;
-        hot.rcv_nxt = fresh.end;
-        self.schedule_ack(slot, segment);
-        self.happen(slot, Ready::READABLE);
+        self.arrived_next(slot, segment, fresh.end);
         let hot = &self.flows[slot];
         if hot.has(flag::ACK_NOW) {
             self.ready.push(slot);

@@ -52,9 +52,7 @@ impl<C: Control> Stack<C> {
         let skip = if planted(Bug::OverlapTrimmedAtTheEnd) { 0 } else { fresh.start - arrived.start };
         let verdict = Verdict::Take { slot, at: fresh.start, skip, len: fresh.len() };
         if in_order && hot.cold == NO_COLD && keep.has_room(slot, fresh, false) {
-            hot.rcv_nxt = fresh.end;
-            self.schedule_ack(slot, segment);
-            self.happen(slot, Ready::READABLE);
+            self.arrived_next(slot, segment, fresh.end);
             return verdict;
         }
         if !self.make_room(slot, fresh, keep) && !planted(Bug::AcknowledgesWhatIsDropped) {
@@ -202,6 +200,14 @@ impl<C: Control> Stack<C> {
         }
     }
 
+    /// The next bytes have arrived up to here, and nothing is held behind them.
+    #[inline]
+    pub(super) fn arrived_next(&mut self, slot: u32, segment: &Segment<'_>, upto: Seq) {
+        self.flows[slot].rcv_nxt = upto;
+        self.schedule_ack(slot, segment);
+        self.happen(slot, Ready::READABLE);
+    }
+
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.3
     //# An ACK SHOULD be generated for at least every second full-sized segment or 2*RMSS bytes of new data
     //# (where RMSS is the MSS specified by the TCP endpoint receiving the segments to be acknowledged, or the
@@ -209,7 +215,7 @@ impl<C: Control> Stack<C> {
     /// An acknowledgement for data in order: at once for every second full segment (RFC 9293,
     /// SHLD-19) and at the start of a connection, else a little later.
     #[inline]
-    pub(super) fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
+    fn schedule_ack(&mut self, slot: u32, segment: &Segment<'_>) {
         let hot = &mut self.flows[slot];
         if hot.quick_and_largest & 7 > 0 || self.profile.delayed_ack.is_zero() {
             return hot.set(flag::ACK_NOW);

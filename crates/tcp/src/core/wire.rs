@@ -198,6 +198,9 @@ impl Head {
     }
 }
 
+/// Written in front of timestamps, to align them.
+const TIMESTAMPS_ALIGNED: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
+
 /// What is read of a header as nearly all segments have it: an ACK, pushed or not, without unusual options.
 pub(crate) struct Plain {
     pub(crate) seq: Seq,
@@ -221,12 +224,7 @@ impl Plain {
             timestamps: plain_options(options)?,
         })
     }
-}
 
-/// Written in front of timestamps, to align them.
-const TIMESTAMPS_ALIGNED: u32 = u32::from_be_bytes([NOP, NOP, TIMESTAMPS, 10]);
-
-impl Plain {
     /// Bytes of the header.
     #[inline]
     pub(crate) fn len(&self) -> usize {
