@@ -10,7 +10,7 @@ use sys::mapping::ForkMark;
 
 use crate::completion::{Completion, Event};
 use crate::config::{Config, EngineKind, Promotion};
-use crate::core::{Core, File, State, Stats, WriteState};
+use crate::core::{Core, File, State, WriteState};
 use crate::engine::beside::Engines;
 use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
@@ -21,6 +21,7 @@ use crate::lwsocket::LwSocket;
 use crate::partition::{CpuSet, Member};
 use crate::promotion::Promoter;
 use crate::source::{Shape, Source};
+use crate::stats::Stats;
 use crate::waker::Waker;
 
 /// A per-thread, bidirectional pipe to the kernel (paper, section 3.2): calls queue

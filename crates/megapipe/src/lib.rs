@@ -42,12 +42,12 @@ mod source;
 mod spin;
 #[cfg(feature = "tcp")]
 mod stack;
+mod stats;
 mod steering;
 mod timer;
 mod waker;
 mod write;
 
-pub use self::core::Stats;
 pub use accept::{AcceptAs, AcceptCount, Accepted};
 #[doc(hidden)]
 pub use buffer::Foreign;
@@ -72,6 +72,7 @@ pub use partition::{CpuSet, PartitionError};
 pub use rejected::Rejected;
 pub use socket2::SockAddr;
 pub use source::Source;
+pub use stats::Stats;
 pub use std::net::Shutdown;
 #[cfg(feature = "tcp")]
 pub use tcp;
