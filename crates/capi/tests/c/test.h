@@ -50,6 +50,16 @@
 		exit(77);                                                        \
 	} while (0)
 
+/* What a first attach to a TUN device has returned: 0, or why the test cannot run. */
+static inline void attached(int result)
+{
+	if (result == -ENODEV)
+		SKIP("no /dev/net/tun");
+	if (result == -EACCES)
+		SKIP("no permission on /dev/net/tun");
+	EQUAL(result, 0);
+}
+
 /* Handles that no call ever returned. */
 static const mp_handle strange_handles[] = {0, -1, 1, 42, INT64_MIN, INT64_MAX, INT64_C(1) << 53};
 #define STRANGE (sizeof(strange_handles) / sizeof(strange_handles[0]))
