@@ -27,10 +27,9 @@ pub(crate) const TRIES: i32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPath {
     /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind. If there is
-    /// none and the member of the CPU is behind, to one that is not, even if it is away: a busy machine
-    /// keeps owners from running for longer than that, and one that is stopped must not get the
-    /// connections meanwhile. Else to the member of the CPU after all, or, if that cannot accept, to any
-    /// that can.
+    /// none, to the member of the CPU after all while that is not behind, else to the one that is least
+    /// behind of those that can accept: a busy machine keeps all owners from running for longer than
+    /// that, and one that is stopped must not get more than its share meanwhile.
     OtherMember,
     /// To the socket of [`crate::Steering::share`], from which every owner accepts.
     SharedSocket,
@@ -63,11 +62,9 @@ impl<'maps> Selection<'maps> for Select<'maps> {
 /// if ready(own) -> own
 /// slow path of a shared socket: -> socket 0
 /// slow path of members: for TRIES members from a random one on: if ready(member) -> member
-///                       if can_accept(own):
-///                           if behind(own) >= BEHIND_MAX: for TRIES members from a random one on:
-///                               if can_accept(member) && behind(member) < BEHIND_MAX -> member
-///                           -> own
-///                       for TRIES members from a random one on: if can_accept(member) -> member
+///                       if !can_accept(own) || behind(own) >= BEHIND_MAX:
+///                           -> of TRIES members from a random one on, and own, if can_accept(it):
+///                              the first with the least behind(it)
 /// -> own; without one, or if it has no socket: by hash
 ///
 /// can_accept(member) = away != CANNOT_ACCEPT
@@ -80,7 +77,7 @@ pub(crate) fn assemble<'maps>(
     selection: &impl Selection<'maps>,
 ) -> Result<Code<'maps>, AssembleError> {
     let mut code = Assembler::new();
-    let (slow, last, own, end) = (code.label(), code.label(), code.label(), code.label());
+    let (slow, least, own, end) = (code.label(), code.label(), code.label(), code.label());
     code.set(R6, R1).store(Size::Word, R10, OWN, 0);
 
     code.call(Helper::Cpu).store(Size::Word, R10, KEY, R0);
@@ -102,22 +99,15 @@ pub(crate) fn assemble<'maps>(
         SlowPath::OtherMember => {
             look_up(&mut code, maps.members.as_fd(), own);
             code.load(Size::Double, R9, R0, offset(HIGHEST)).jump_if(Condition::Equal, R9, 0, end);
-            try_others(&mut code, maps, selection, unless_ready, end);
+            try_others(&mut code, maps, selection, end);
             code.load(Size::Word, R7, R10, OWN).store(Size::Word, R10, KEY, R7);
-            code.jump_if(Condition::Equal, R7, 0, last);
-            look_up(&mut code, maps.members.as_fd(), last);
-            unless_able(&mut code, last);
-            let behind = code.label();
-            unless_keeps_up(&mut code, behind);
-            take(&mut code, selection, last, end);
-            code.place(behind);
-            try_others(&mut code, maps, selection, unless_keeps_up, end);
-            code.load(Size::Word, R7, R10, OWN).store(Size::Word, R10, KEY, R7);
-            look_up(&mut code, maps.members.as_fd(), last);
-            code.store(Size::Double, R10, LINE, R0);
-            take(&mut code, selection, last, end);
-            code.place(last);
-            try_others(&mut code, maps, selection, unless_able, end);
+            code.jump_if(Condition::Equal, R7, 0, least);
+            look_up(&mut code, maps.members.as_fd(), least);
+            unless_able(&mut code, least);
+            unless_not_behind(&mut code, least);
+            take(&mut code, selection, least, end);
+            code.place(least);
+            take_least_behind(&mut code, maps, selection, end);
         }
     }
 
@@ -130,14 +120,53 @@ pub(crate) fn assemble<'maps>(
     code.finish()
 }
 
-/// Takes one of [`TRIES`] members, from a random one on, for which `unless` does not jump. R9 has the
-/// highest member's number.
+/// Takes one of [`TRIES`] members that is ready. R9 has the highest member's number.
 fn try_others<'maps>(
     code: &mut Assembler<'maps>,
     maps: &Maps<'maps>,
     selection: &impl Selection<'maps>,
-    unless: impl Fn(&mut Assembler<'maps>, Label),
     end: Label,
+) {
+    for_others(code, maps, |code, next| {
+        unless_ready(code, next);
+        take(code, selection, next, end);
+    });
+}
+
+/// Takes the one of [`TRIES`] members that is least behind, of those that can accept. R9 has the highest
+/// member's number. One that is gone would be the least behind for ever: it counts as unable from then on.
+fn take_least_behind<'maps>(
+    code: &mut Assembler<'maps>,
+    maps: &Maps<'maps>,
+    selection: &impl Selection<'maps>,
+    end: Label,
+) {
+    let (gone, none) = (code.label(), code.label());
+    code.set_wide(R1, i64::MAX as u64).store(Size::Double, R10, LEAST, R1).store(Size::Word, R10, FOUND, 0);
+    for_others(code, maps, |code, next| {
+        let less = code.label();
+        unless_able(code, next);
+        load_behind(code);
+        code.load(Size::Double, R2, R10, LEAST).jump_if(Condition::SignedGreater, R2, R1, less).jump(next);
+        code.place(less).store(Size::Double, R10, LEAST, R1);
+        code.load(Size::Word, R1, R10, KEY).store(Size::Word, R10, FOUND, R1);
+    });
+    code.load(Size::Word, R1, R10, FOUND).jump_if(Condition::Equal, R1, 0, none);
+    code.store(Size::Word, R10, KEY, R1);
+    look_up(code, maps.members.as_fd(), none);
+    code.store(Size::Double, R10, LINE, R0);
+    take(code, selection, gone, end);
+    code.place(gone).load(Size::Double, R1, R10, LINE);
+    code.store(Size::Double, R1, offset(AWAY), CANNOT_ACCEPT as i32);
+    code.place(none);
+}
+
+/// Looks [`TRIES`] members up, from a random one on: [`KEY`] has the number, R0 the words. `each` jumps to its
+/// label for the next one. R9 has the highest member's number.
+fn for_others<'maps>(
+    code: &mut Assembler<'maps>,
+    maps: &Maps<'maps>,
+    each: impl FnOnce(&mut Assembler<'maps>, Label),
 ) {
     let (again, next) = (code.label(), code.label());
     code.call(Helper::Random).set(R8, R0).set(R7, TRIES);
@@ -145,8 +174,7 @@ fn try_others<'maps>(
     code.set(R1, R8).arithmetic(Arithmetic::Modulo, R1, R9).arithmetic(Arithmetic::Add, R1, 1);
     code.store(Size::Word, R10, KEY, R1);
     look_up(code, maps.members.as_fd(), next);
-    unless(code, next);
-    take(code, selection, next, end);
+    each(code, next);
     code.place(next).arithmetic(Arithmetic::Add, R7, -1);
     code.jump_if(Condition::NotEqual, R7, 0, again);
 }
@@ -178,17 +206,16 @@ fn unless_able(code: &mut Assembler<'_>, otherwise: Label) {
     code.jump_if(Condition::Equal, R1, CANNOT_ACCEPT as i32, otherwise);
 }
 
-/// As [`unless_able`], or for one that is behind.
-fn unless_keeps_up(code: &mut Assembler<'_>, otherwise: Label) {
-    unless_able(code, otherwise);
-    unless_not_behind(code, otherwise);
-}
-
 /// Of the member whose words are at R0.
 fn unless_not_behind(code: &mut Assembler<'_>, otherwise: Label) {
+    load_behind(code);
+    code.jump_if(Condition::SignedGreater, R1, BEHIND_MAX as i32 - 1, otherwise);
+}
+
+/// R1 = how far the member is behind whose words are at R0.
+fn load_behind(code: &mut Assembler<'_>) {
     code.load(Size::Double, R1, R0, offset(STEERED)).load(Size::Double, R2, R0, offset(ACCEPTED));
     code.arithmetic(Arithmetic::Subtract, R1, R2);
-    code.jump_if(Condition::SignedGreater, R1, BEHIND_MAX as i32 - 1, otherwise);
 }
 
 /// Selects member [`KEY`], whose words are at [`LINE`], counts it as steered to, and ends.
@@ -207,6 +234,8 @@ const KEY: i16 = -4;
 const OWN: i16 = -8;
 const LINE: i16 = -16;
 const SINCE: i16 = -24;
+const LEAST: i16 = -32;
+const FOUND: i16 = -36;
 
 #[cfg(test)]
 mod tests {
@@ -231,7 +260,7 @@ mod tests {
         fn emit(&self, code: &mut Assembler<'maps>, otherwise: Label) {
             look_up(code, self.gone, otherwise);
             code.load(Size::Double, R1, R0, 0).jump_if(Condition::NotEqual, R1, 0, otherwise);
-            const ZERO: i16 = -28;
+            const ZERO: i16 = -40;
             code.store(Size::Word, R10, ZERO, 0).set_map(R1, self.chosen);
             code.set(R2, R10).arithmetic(Arithmetic::Add, R2, i32::from(ZERO)).call(Helper::MapLookup);
             code.jump_if(Condition::Equal, R0, 0, otherwise);
