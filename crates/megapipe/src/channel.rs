@@ -166,11 +166,13 @@ impl Channel {
     /// same address share the connections by their masks; a CPU in several masks is
     /// shared at random (by hash where the CPU alone decides), and a CPU in none goes to any.
     ///
-    /// Where the process has CAP_BPF and CAP_NET_ADMIN, a channel that has been away from
+    /// Where the process has CAP_BPF and CAP_NET_ADMIN, a channel is passed over if it has been away from
     /// [`Channel::dispatch`]'s waits for more than half a millisecond, has not accepted 8 connections
-    /// that were steered to it, or cannot accept, is passed over while another channel of the listener
-    /// is there; and connections in the queue of a channel that leaves move to another. Elsewhere the
-    /// CPU alone decides and those connections are reset, which the log says once.
+    /// that were steered to it, or cannot accept: another channel of the listener gets the connection.
+    /// If all others are to be passed over, too, the channel of the CPU gets it, or, where that is 8
+    /// behind or cannot accept, the one that is least behind. Connections in the queue of a channel that
+    /// leaves move to another. Without these capabilities the CPU alone decides and those connections
+    /// are reset, which the log says once.
     ///
     /// A listener may have members in several processes, but each process steers among its
     /// own members as if there were no others, and the last to register prevails (to change a mask,
