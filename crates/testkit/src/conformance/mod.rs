@@ -349,7 +349,7 @@ macro_rules! for_each_case {
             passing_over {
                 a_channel_that_cannot_accept_is_passed_over
                 a_channel_that_hangs_is_passed_over
-                a_channel_that_ends_under_load_resets_nothing
+                a_channel_that_ends_loses_no_connection_that_waits
             }
         }
     };

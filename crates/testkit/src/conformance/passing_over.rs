@@ -1,14 +1,16 @@
 //! Partitioned listeners of channels that do not accept: others get their connections.
 
 use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use megapipe::{AcceptAs, AcceptCount, CpuSet, Event};
+use megapipe::{AcceptAs, AcceptCount, CpuSet};
+use socket2::{Domain, SockFilter, Socket, Type};
 
-use super::partition::{Member, answer, ask, connect_from, echo, join, serve, shared_socket};
+use super::partition::{Member, answer, ask, connect_from, join, serve, shared_socket};
 use crate::conformance::Fixture;
 use crate::driver::GLANCE;
 use crate::net;
@@ -112,98 +114,104 @@ pub fn a_channel_that_hangs_is_passed_over(fixture: &mut Fixture) -> Verdict {
     Ok(())
 }
 
-/// Clients connect without end while a channel hangs, and then ends without having accepted what was
-/// steered to it. It ends without connections of its own, so that every reset would be of one that
-/// waited.
-pub fn a_channel_that_ends_under_load_resets_nothing(fixture: &mut Fixture) -> Verdict {
-    const CLIENTS: usize = 6;
-    const PAUSE: Duration = Duration::from_millis(2);
-    const HANGS: Duration = Duration::from_millis(100);
-    const MEANWHILE: usize = 300;
+/// A channel that hangs ends while connections wait in its queue, and others are amid their handshake.
+/// The other channel has begun to accept before, or does so after.
+pub fn a_channel_that_ends_loses_no_connection_that_waits(fixture: &mut Fixture) -> Verdict {
+    const OF_EACH_CPU: usize = 20;
+    const HANDSHAKES: usize = 10;
     needs_awareness()?;
     // Where no setting moves connections: net.ipv4.tcp_migrate_req is 0 in a new network.
     process::enter_own_network().map_err(|error| Skipped::because(error.to_string()))?;
     assert_eq!(std::fs::read_to_string("/proc/sys/net/ipv4/tcp_migrate_req").unwrap().trim(), "0");
-    let (socket, address) = shared_socket(net::v4());
-    let [over, hangs, idle] = [false; 3].map(AtomicBool::new);
-    let answered = AtomicUsize::new(0);
     let fixture = &*fixture;
-    std::thread::scope(|scope| {
-        let (over, hangs, idle, answered, socket) = (&over, &hangs, &idle, &answered, &socket);
-        let (end, _hangs_at_end) = (SetAtEnd(over), SetAtEnd(hangs));
-        let (joined, has_joined) = mpsc::channel();
-        let (hung, has_hung) = mpsc::channel();
-        let (go, may_end) = mpsc::channel::<()>();
-        let ends = {
-            let joined = joined.clone();
-            scope.spawn(move || {
-                let mut member = join(fixture, socket, &CpuSet::from_iter(process::cpus()));
-                joined.send(()).unwrap();
-                serve_until_idle(&mut member, hangs);
-                idle.store(true, Ordering::Relaxed);
-                hung.send(()).unwrap();
-                may_end.recv().unwrap();
-            })
-        };
-        let stays = scope.spawn(move || {
-            let mut member = join(fixture, socket, &CpuSet::empty());
-            joined.send(()).unwrap();
-            serve(&mut member, over)
-        });
-        (0..2).for_each(|_| has_joined.recv().expect("both channels join"));
-        let client = |cpu: u32| {
-            assert!(process::pin_to(cpu), "the CPU was there a moment ago");
-            while !over.load(Ordering::Relaxed) {
-                // A busy machine would otherwise never leave the channel without a connection.
-                if hangs.load(Ordering::Relaxed) && !idle.load(Ordering::Relaxed) {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                let mut peer = net::connect_to(address);
-                net::bounded(&peer);
-                ask(&mut peer).expect("every connection is answered");
-                answered.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(PAUSE);
+    for accepts_before in [true, false] {
+        let (socket, address) = shared_socket(net::v4());
+        let hung = join(fixture, &socket, &CpuSet::from_iter(process::cpus()));
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let (socket, over, end) = (&socket, &over, SetAtEnd(&over));
+            let (told, tells) = mpsc::channel();
+            let (go, may_accept) = mpsc::channel();
+            let other = scope.spawn(move || {
+                let mut driver = fixture.driver();
+                let listener = driver.register_partitioned(socket.as_fd(), 0, &CpuSet::empty()).unwrap();
+                // It cannot accept: everything is steered to the one that hangs.
+                assert!(driver.next_within(GLANCE).is_none());
+                told.send(()).unwrap();
+                may_accept.recv().unwrap();
+                driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+                driver.flush().unwrap();
+                told.send(()).unwrap();
+                serve(&mut Member { driver, listener }, over)
+            });
+            tells.recv().expect("the other channel joins");
+            let mut peers: Vec<TcpStream> =
+                process::cpus().into_iter().flat_map(|cpu| connect_from(cpu, address, OF_EACH_CPU)).collect();
+            let half_open: Vec<Socket> = (0..HANDSHAKES).map(|_| begin_handshake(address)).collect();
+            let waiting = peers.len();
+            let wait = || {
+                let (mut queues, handshakes) = waiting_at(address);
+                queues.sort_unstable();
+                assert_eq!((&queues[..], handshakes), (&[0, waiting][..], HANDSHAKES));
+            };
+            wait();
+            let let_it_accept = || {
+                go.send(()).expect("the other channel is there");
+                tells.recv().expect("the other channel accepts");
+            };
+            if accepts_before {
+                let_it_accept();
+                wait();
             }
-        };
-        let clients: Vec<_> = process::cpus()
-            .into_iter()
-            .cycle()
-            .take(CLIENTS)
-            .map(|cpu| scope.spawn(move || client(cpu)))
-            .collect();
-        let await_answers = |what: &str| {
-            let before = answered.load(Ordering::Relaxed);
-            process::until(what, || (answered.load(Ordering::Relaxed) >= before + MEANWHILE).then_some(()));
-        };
-        await_answers("answers while both serve");
-        hangs.store(true, Ordering::Relaxed);
-        has_hung.recv().expect("the first channel hangs");
-        std::thread::sleep(HANGS);
-        go.send(()).expect("the first channel ends");
-        ends.join().unwrap();
-        await_answers("answers after its end");
-        drop(end);
-        clients.into_iter().for_each(|client| client.join().expect("no connection is reset"));
-        assert!(stays.join().unwrap() > 0);
-    });
+            drop(hung);
+            if !accepts_before {
+                let_it_accept();
+            }
+            peers.extend(half_open.into_iter().map(end_handshake));
+            for peer in &mut peers {
+                ask(peer).expect("no connection is reset");
+            }
+            drop(end);
+            assert_eq!(other.join().unwrap(), peers.len());
+        });
+    }
     Ok(())
 }
 
-/// Serves until `idle` is set and no connection is left.
-fn serve_until_idle(member: &mut Member, idle: &AtomicBool) {
-    let mut open = 0;
-    loop {
-        let ends = idle.load(Ordering::Relaxed);
-        let within = if ends { Duration::ZERO } else { Duration::from_millis(5) };
-        let Some(completion) = member.driver.next_within(within) else {
-            if ends && open == 0 {
-                return;
-            }
-            continue;
-        };
-        let closes = matches!(completion.event, Event::Read { result: Ok(0) | Err(_), .. });
-        open += usize::from(echo(&mut member.driver, completion));
-        open -= usize::from(closes);
+/// A connection whose SYN the kernel has answered, and that has dropped the answer.
+fn begin_handshake(address: SocketAddr) -> Socket {
+    // BPF_RET of no bytes.
+    let nothing = SockFilter::new(0x06, 0, 0, 0);
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.attach_filter(&[nothing]).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let begun = socket.connect(&address.into()).unwrap_err();
+    assert_eq!(begun.raw_os_error(), Some(libc::EINPROGRESS));
+    socket
+}
+
+/// The same, which takes the next answer: after a second.
+fn end_handshake(socket: Socket) -> TcpStream {
+    socket.detach_filter().unwrap();
+    socket.set_nonblocking(false).unwrap();
+    net::bounded(&socket);
+    socket.into()
+}
+
+/// What waits at a port of the calling thread's network: how many connections for each socket that
+/// listens there, and how many amid their handshake.
+fn waiting_at(address: SocketAddr) -> (Vec<usize>, usize) {
+    let port = format!(":{:04X}", address.port());
+    // States are those of net/tcp_states.h; the second part of a listener's queues is its connections.
+    let table = std::fs::read_to_string("/proc/thread-self/net/tcp").expect("proc is mounted");
+    let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let (mut queues, mut handshakes) = (Vec::new(), 0);
+    for row in rows.filter(|row| row[1].ends_with(&port)) {
+        match row[3] {
+            "0A" => queues.push(usize::from_str_radix(row[4].split_once(':').unwrap().1, 16).unwrap()),
+            "03" => handshakes += 1,
+            _ => {}
+        }
     }
+    (queues, handshakes)
 }
