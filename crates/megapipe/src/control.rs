@@ -80,8 +80,8 @@ impl Channel {
         Ok(self.engine.set_nodelay(&mut View::of(&mut self.core), index, on)?)
     }
 
-    /// Probes an idle connection, or stops doing so (`None`). On a socket of a stack it has no
-    /// effect before the connection has begun.
+    /// Probes an idle connection, or stops doing so (`None`). Before the connection begins it is kept for
+    /// it; on a listener it is for the connections that are accepted from then on.
     ///
     /// # Errors
     ///

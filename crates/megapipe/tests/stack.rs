@@ -32,6 +32,7 @@ testkit::one_test_per_engine!(
     answers_carry_the_acknowledgements
     a_descriptor_is_refused
     keep_alive_of_a_connection
+    keep_alive_set_before_there_is_a_connection
 );
 
 const PORT: u16 = 7;
@@ -419,15 +420,49 @@ fn keep_alive_of_a_connection(fixture: &mut Fixture) -> Verdict {
         assert!(einval, "{wrong:?}: {refused:?}");
     }
     driver.set_keepalive(handle, Some(probes)).expect("times");
+    expect_probes(&mut driver);
+    driver.set_keepalive(handle, None).expect("none");
+    Ok(())
+}
+
+/// Each second probes an idle connection; its kernel answers, so that it stays.
+fn expect_probes(driver: &mut Driver) {
     let before = driver.stats().packets_sent;
-    // The peer's kernel answers: the connection stays.
     let probed = (0..60).any(|_| {
-        driver.timer(second, TIMER).expect("a timer");
+        driver.timer(Duration::from_secs(1), TIMER).expect("a timer");
         let event = driver.next().event;
         assert!(matches!(event, Event::Timer(Ok(()))), "{event:?}");
         driver.stats().packets_sent > before + 3
     });
     assert!(probed, "no probes in a minute");
-    driver.set_keepalive(handle, None).expect("none");
+}
+
+/// As setsockopt(2) before connect(2), and on a socket that listens.
+fn keep_alive_set_before_there_is_a_connection(fixture: &mut Fixture) -> Verdict {
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    let mut driver = on_tun(fixture);
+    let second = Duration::from_secs(1);
+    let probes = KeepAlive { idle: second, interval: second, probes: 3 };
+    let linux = TcpListener::bind((address(1, false), 0)).expect("a listener of the kernel");
+    let ours = driver.connect_to(linux.local_addr().expect("an address"), CLIENT).expect("a socket");
+    driver.set_keepalive(ours, Some(probes)).expect("times");
+    assert!(matches!(driver.next().event, Event::Connect(Ok(()))));
+    // The handshake ends with the first packet after that.
+    driver.expect_silence();
+    let _peer = linux.accept().expect("a connection");
+    expect_probes(&mut driver);
+    driver.set_keepalive(ours, None).expect("none");
+
+    let at = SocketAddr::new(address(2, false), PORT);
+    let listener = driver.listen_on(at, 16, LISTENER).expect("a listener");
+    driver.set_keepalive(listener, Some(probes)).expect("times");
+    driver.accept(listener, AcceptCount::Exactly(1), AcceptAs::LwSocket).expect("accepting");
+    let client = std::thread::spawn(move || TcpStream::connect(at).expect("connect"));
+    let Event::Accept { result, .. } = driver.next().event else { panic!("no connection") };
+    let _accepted = result.expect("a connection");
+    let _client = client.join().expect("a client");
+    expect_probes(&mut driver);
     Ok(())
 }

@@ -30,7 +30,7 @@ impl Stacks {
 
     /// Accepts for the handle's started accept, while connections wait.
     pub(super) fn accept_on(&mut self, view: &mut View<'_>, index: u32) {
-        let Some(&mut Socket { port, of: Of::Listener(listener), no_delay, .. }) =
+        let Some(&mut Socket { port, of: Of::Listener(listener), options, .. }) =
             self.socket_mut(view, index)
         else {
             return;
@@ -48,9 +48,7 @@ impl Stacks {
                 return host.abort(self.now, flow);
             };
             host.set_owner(flow, socket);
-            if no_delay {
-                host.set_no_delay(self.now, flow, true);
-            }
+            options.apply(self.now, host, flow);
             if let Some((_, OpKind::Accept(state))) = view.task(op)
                 && let Some(room) = &mut state.peer
                 && let Some((_, peer)) = host.addresses(flow)
@@ -80,7 +78,7 @@ impl Stacks {
                     Ok(flow) => {
                         let host = &mut port.host;
                         host.set_owner(flow, owner);
-                        host.set_no_delay(self.now, flow, entry.no_delay);
+                        entry.options.apply(self.now, host, flow);
                         entry.of = Of::Flow(flow);
                         entry.connecting = Some(op);
                         return;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use socket2::SockAddr;
 use tcp::{ListenError, Listener, Pattern};
 
+use super::options::{self, Probes};
 use super::port::Listening;
 use super::{Of, Socket, Stacks};
 use crate::core::File;
@@ -16,9 +17,6 @@ use crate::source::Shape;
 
 /// The dynamic ports (RFC 6335, 6), for listeners that ask for any.
 const PORTS: std::ops::RangeInclusive<u16> = 49_152..=65_535;
-
-/// Times of keep-alive.
-const KEEP_ALIVE_SECONDS: std::ops::RangeInclusive<u64> = 1..=32_767;
 
 /// Ports that are tried before there seems to be none.
 const PORT_TRIES: usize = 64;
@@ -124,7 +122,7 @@ impl SocketCalls for Stacks {
     fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()> {
         self.socket(view, index)?;
         if let Some(socket) = self.socket_mut(view, index) {
-            socket.no_delay = on;
+            socket.options.no_delay = on;
         }
         if let Some((port, flow)) = self.flow_of(view, index) {
             self.ports[port].host.set_no_delay(self.now, flow, on);
@@ -139,11 +137,12 @@ impl SocketCalls for Stacks {
         probes: Option<KeepAlive>,
     ) -> io::Result<()> {
         self.socket(view, index)?;
-        let times = probes.map(keep_alive_times).transpose()?;
+        let probes = probes.map(Probes::new).transpose()?;
+        if let Some(socket) = self.socket_mut(view, index) {
+            socket.options.probes = probes;
+        }
         if let Some((port, flow)) = self.flow_of(view, index) {
-            let host = &mut self.ports[port].host;
-            host.set_keep_alive_times(self.now, flow, times);
-            host.set_keep_alive(self.now, flow, times.is_some());
+            options::set_probes(self.now, &mut self.ports[port].host, flow, probes);
         }
         Ok(())
     }
@@ -167,17 +166,5 @@ impl SocketCalls for Stacks {
             congestion_window: info.congestion_window.into(),
             ..SocketInfo::default()
         })
-    }
-}
-
-/// The same, with the kernel's bounds (tcp(7)).
-fn keep_alive_times(probes: KeepAlive) -> io::Result<tcp::KeepAlive> {
-    let KeepAlive { idle, interval, probes } = probes;
-    let in_bounds = |time: Duration| KEEP_ALIVE_SECONDS.contains(&time.as_secs());
-    match u8::try_from(probes) {
-        Ok(probes @ 1..=127) if in_bounds(idle) && in_bounds(interval) => {
-            Ok(tcp::KeepAlive { idle, interval, probes })
-        }
-        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
     }
 }

@@ -8,6 +8,7 @@
 mod accepts;
 mod calls;
 mod network;
+mod options;
 mod port;
 mod signal;
 mod transfers;
@@ -31,6 +32,7 @@ use crate::id::{Handle, OpId};
 use crate::slab::Slab;
 
 pub use self::network::{TunNetwork, TunNetworkError};
+use self::options::Options;
 pub use self::port::Stack;
 use self::port::{Port, Received};
 use self::signal::Signal;
@@ -68,8 +70,7 @@ struct Socket {
     handle: Option<u32>,
     connecting: Option<OpId>,
     reset_on_close: bool,
-    /// Small segments go out at once; a listener's connections inherit it.
-    no_delay: bool,
+    options: Options,
     /// Reading was shut down: what has come is the last.
     read_ended: bool,
     /// A read or write has reported that the connection failed.
@@ -94,7 +95,7 @@ impl Socket {
             handle: None,
             connecting: None,
             reset_on_close: false,
-            no_delay: false,
+            options: Options::default(),
             read_ended: false,
             failure_reported: false,
             in_ready: false,
