@@ -166,14 +166,16 @@ impl Table {
             if peer.probed >= PORTS {
                 return Ok(false);
             }
-            let prober = match prober {
+            // One that fails is made anew the next time: answers may wait in its queues.
+            let mut working = match prober.take() {
                 Some(prober) => prober,
-                None => prober.insert(Prober::new(self.queues)?),
+                None => Prober::new(self.queues)?,
             };
             let order = self.secret.hash_one(pair);
             let ports = (peer.probed..peer.probed + CHUNK).map(|number| nth_port(order, number));
-            prober.probe(pair, ports, &mut peer.ports)?;
+            peer.ports.extend(working.probe(pair, ports)?);
             peer.probed += CHUNK;
+            *prober = Some(working);
         }
         let new = peer.ports.iter().skip(pool.read).filter(|&&(_, of)| of == queue);
         pool.ports.extend(new.map(|&(port, _)| port));
@@ -206,13 +208,13 @@ impl Prober {
         Ok(Prober { queues, v4, v6, batch: Batch::new(1 << 18) })
     }
 
-    /// Appends each port with the queue to which the kernel sends what the peer answers to it.
+    /// Each port with the queue to which the kernel sends what the peer answers to it.
     fn probe(
         &mut self,
         (local, remote): Pair,
         ports: impl Iterator<Item = u16>,
-        found: &mut Vec<(u16, usize)>,
-    ) -> Result<(), LearnError> {
+    ) -> Result<Vec<(u16, usize)>, LearnError> {
+        let mut found = Vec::with_capacity(CHUNK as usize);
         let socket = if remote.is_ipv4() { &self.v4 } else { &self.v6 };
         let mut answer = acknowledgement(remote, local);
         let at = answer.len() - TCP_LEN + 2;
@@ -238,7 +240,7 @@ impl Prober {
                 }
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -268,4 +270,42 @@ fn acknowledgement(from: SocketAddr, to: IpAddr) -> Vec<u8> {
     packet.extend(from.port().to_be_bytes());
     packet.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
     packet
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::process::Command;
+    use std::time::Duration;
+
+    use testkit::netns;
+    use testkit::skip::{Skipped, record};
+
+    use super::*;
+
+    /// The last queue fails when the others have shown ports already.
+    #[test]
+    fn a_probe_that_fails_midway_is_forgotten() {
+        const TEST: &str = "steer::tests::a_probe_that_fails_midway_is_forgotten";
+        if !netns::enter(TEST, Duration::from_secs(60)) {
+            return;
+        }
+        let table = Table::new(3);
+        let pair = (IpAddr::from([10, 77, 0, 2]), SocketAddr::from(([10, 77, 0, 1], 7)));
+        let mut pool = Pool::default();
+        assert!(table.read_more(pair, 0, &mut pool).expect("packet sockets"));
+        let gone = Tun::open("gone0", 1500).expect("a TUN device");
+        match Command::new("ip").args(["link", "delete", "gone0"]).status() {
+            Ok(status) => assert!(status.success(), "{status}"),
+            Err(error) => return record(TEST, &Skipped::because(format!("no ip: {error}"))),
+        }
+        table.learned.lock().expect("no panic").prober.as_mut().expect("a prober").queues[2] = gone;
+        table.read_more(pair, 0, &mut pool).map(drop).expect_err("a queue without a device");
+        assert!(table.read_more(pair, 0, &mut pool).expect("packet sockets"));
+        let learned = table.learned.lock().expect("no panic");
+        let ports = &learned.peers[&pair].ports;
+        assert_eq!(ports.len() as u64, 2 * CHUNK);
+        let different: BTreeSet<u16> = ports.iter().map(|&(port, _)| port).collect();
+        assert_eq!(different.len(), ports.len(), "a port is listed twice");
+    }
 }
