@@ -114,6 +114,7 @@ impl Batch {
     }
 
     /// The oldest frame behind a header that is written there.
+    #[cfg(feature = "tun")]
     pub(crate) fn first_behind<const HEADER: usize>(&mut self, header: [u8; HEADER]) -> Option<&[u8]> {
         const { assert!(HEADER <= HEADROOM) }
         let &Entry { at, len, .. } = self.entries.get(self.first)?;
