@@ -224,7 +224,7 @@ mp_handle mp_connect_to(mp_channel *channel, const struct sockaddr *addr, sockle
 /* Experimental: a TCP in user space on a TUN device, for the sockets that these two make on its
  * addresses ("10.78.0.2/24", with at most one of IPv6 behind a comma) and in their prefixes. */
 int mp_attach_tun(mp_channel *channel, const char *name, const char *addresses);
-/* The same on the next of so many queues of one device: each of as many threads makes this call. */
+/* The same on a free one of so many queues of one device: each of as many threads makes this call. */
 int mp_attach_tun_queue(mp_channel *channel, const char *name, const char *addresses, unsigned queues);
 int mp_setsockopt(mp_handle handle, int level, int name, const void *value, socklen_t len);
 int mp_getsockopt(mp_handle handle, int level, int name, void *value, socklen_t *len);

@@ -75,46 +75,35 @@ unsafe fn attach(
 /// A device whose queues the channels of several threads get.
 struct Shared {
     network: TunNetwork,
-    all: Queues,
-    /// Those that no channel has had yet.
-    free: Vec<Queue>,
-}
-
-impl Shared {
-    fn open(network: &TunNetwork, queues: usize) -> Result<Shared, Errno> {
-        let mut free = network.open_queues(queues)?;
-        free.reverse();
-        let all = free.first().map(Queue::all).ok_or(INVALID)?;
-        Ok(Shared { network: network.clone(), all, free })
-    }
-
-    fn is_used(&self) -> bool {
-        self.all.alive() > self.free.len()
-    }
+    queues: Queues,
 }
 
 static SHARED: Mutex<Vec<Shared>> = Mutex::new(Vec::new());
 
 /// A queue of the device that the first call makes. EINVAL where a later call means another device
-/// by its name, EBUSY where every queue was given to a channel.
-fn next_queue(network: &TunNetwork, queues: usize) -> Result<Queue, Errno> {
-    if queues == 0 {
+/// by its name, EBUSY where a channel has each queue.
+fn next_queue(network: &TunNetwork, count: usize) -> Result<Queue, Errno> {
+    if count == 0 {
         return Err(INVALID);
     }
     // A panic leaves no device half made.
     let mut devices = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    devices.retain(Shared::is_used);
-    let known = devices.iter().position(|device| device.network.name() == network.name());
-    let at = match known {
-        Some(at) => at,
-        None => {
-            devices.push(Shared::open(network, queues)?);
-            devices.len() - 1
+    loop {
+        devices.retain(|device| device.queues.is_open());
+        let Some(device) = devices.iter().find(|device| device.network.name() == network.name()) else {
+            // The others are free, and stay open with this one.
+            let first = network.open_queues(count)?.swap_remove(0);
+            devices.push(Shared { network: network.clone(), queues: first.all() });
+            return Ok(first);
+        };
+        if device.network != *network || device.queues.count() != count {
+            return Err(INVALID);
         }
-    };
-    let device = &mut devices[at];
-    if device.network != *network || device.all.count() != queues {
-        return Err(INVALID);
+        match device.queues.take()? {
+            Some(queue) => return Ok(queue),
+            None if device.queues.is_open() => return Err(Errno(libc::EBUSY)),
+            // Its last channel has ended meanwhile.
+            None => {}
+        }
     }
-    device.free.pop().ok_or(Errno(libc::EBUSY))
 }

@@ -12,7 +12,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use crossbeam_queue::ArrayQueue;
@@ -45,6 +45,8 @@ struct Group {
 
 struct Member {
     tun: Tun,
+    /// Whether there is a [`Queue`] for it.
+    taken: AtomicBool,
     /// The stack that reads `tun`. A stack is there as long as it reads its own queue.
     reader: AtomicUsize,
     /// Packets for this stack from all others.
@@ -134,7 +136,8 @@ pub enum PassedOn {
 /// A queue of a device, for one stack of a group.
 ///
 /// As a [`Device`] it carries the packets of its own queue alone. All else is announced by
-/// [`signal`](Queue::signal). When it is dropped, another stack reads its queue.
+/// [`signal`](Queue::signal). When it is dropped, another stack reads its queue, until it is
+/// [taken](Queues::take) again.
 pub struct Queue {
     group: Arc<Group>,
     number: usize,
@@ -158,7 +161,8 @@ impl Queue {
                     let _ = free.push(Vec::with_capacity(BUFFER));
                 }
                 let (inbox, reader) = (ArrayQueue::new(INBOX), AtomicUsize::new(NOBODY));
-                Ok(Member { tun, reader, inbox, free, doorbell: Doorbell::new()? })
+                let taken = AtomicBool::new(true);
+                Ok(Member { tun, taken, reader, inbox, free, doorbell: Doorbell::new()? })
             })
             .collect();
         let group = Arc::new(Group { members: members?.into(), ports: Arc::new(Table::new(count)) });
@@ -167,10 +171,16 @@ impl Queue {
         Ok(queues?)
     }
 
+    /// Of a member that was marked as taken.
     fn of(group: Arc<Group>, number: usize) -> io::Result<Queue> {
-        let signal = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let data = epoll::EventData::new_u64(number as u64);
-        epoll::add(&signal, &group.members[number].doorbell, data, epoll::EventFlags::IN)?;
+        let member = &group.members[number];
+        let watch = || {
+            let signal = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let data = epoll::EventData::new_u64(number as u64);
+            epoll::add(&signal, &member.doorbell, data, epoll::EventFlags::IN)?;
+            Ok(signal)
+        };
+        let signal = watch().inspect_err(|_: &io::Error| member.taken.store(false, Ordering::Release))?;
         let adopted = vec![false; group.members.len()];
         Ok(Queue { group, number, signal, adopted })
     }
@@ -351,7 +361,7 @@ impl Queue {
     }
 }
 
-/// The queues of a device, for one who does not keep it.
+/// The queues of a device, without keeping it open.
 pub struct Queues {
     group: Weak<Group>,
     count: usize,
@@ -363,9 +373,17 @@ impl Queues {
         self.count
     }
 
-    /// How many were not dropped.
-    pub fn alive(&self) -> usize {
-        self.group.strong_count()
+    /// Whether a queue of the device is in use, which keeps it open.
+    pub fn is_open(&self) -> bool {
+        self.group.strong_count() > 0
+    }
+
+    /// A queue that is not in use: it was dropped, and the device is still open. None if there is none.
+    pub fn take(&self) -> io::Result<Option<Queue>> {
+        let Some(group) = self.group.upgrade() else { return Ok(None) };
+        let is_free = |member: &Member| !member.taken.swap(true, Ordering::AcqRel);
+        let Some(number) = group.members.iter().position(is_free) else { return Ok(None) };
+        Queue::of(group, number).map(Some)
     }
 }
 
@@ -373,6 +391,7 @@ impl Drop for Queue {
     fn drop(&mut self) {
         // `signal` stays as it is: a forked child shares it with its parent.
         self.give_up_queues();
+        self.own().taken.store(false, Ordering::Release);
     }
 }
 

@@ -75,6 +75,7 @@ static void *serve(void *argument)
 static void refusals(void)
 {
 	mp_channel *channel = make_channel(NULL), *second = make_channel(NULL), *third = make_channel(NULL);
+	mp_channel *full = make_channel(NULL);
 
 	EQUAL(mp_attach_tun_queue(NULL, "mp0", NETWORK, 2), -EINVAL);
 	EQUAL(mp_attach_tun_queue(channel, NULL, NETWORK, 2), -EINVAL);
@@ -83,9 +84,18 @@ static void refusals(void)
 	attached(mp_attach_tun_queue(channel, "mp0", NETWORK, 2));
 	EQUAL(mp_attach_tun_queue(second, "mp0", NETWORK, 3), -EINVAL);
 	EQUAL(mp_attach_tun_queue(second, "mp0", "10.79.0.2/24", 2), -EINVAL);
+	/* A call that fails leaves its queue to the next one. */
+	while (mp_attach_tun(full, "full%d", "10.80.0.2/24") == 0)
+		;
+	EQUAL(mp_attach_tun_queue(full, "mp0", NETWORK, 2), -MP_EHANDLES);
+	EQUAL(mp_destroy(full), 0);
 	EQUAL(mp_attach_tun_queue(second, "mp0", NETWORK, 2), 0);
 	EQUAL(mp_attach_tun_queue(third, "mp0", NETWORK, 2), -EBUSY);
 	EQUAL(mp_attach_tun_queue(third, "many", NETWORK, 100000), -E2BIG);
+	/* So does a channel that ends. */
+	EQUAL(mp_destroy(second), 0);
+	second = make_channel(NULL);
+	EQUAL(mp_attach_tun_queue(second, "mp0", NETWORK, 2), 0);
 	/* The device is gone with them, and its name is free. */
 	EQUAL(mp_destroy(channel), 0);
 	EQUAL(mp_destroy(second), 0);
