@@ -105,7 +105,7 @@ struct mp_stats {
 	uint64_t accepts_paused;  /* accepts paused for want of slots or descriptors */
 	uint64_t close_timeouts;  /* connections reset because close_timeout_ns was over */
 	uint64_t promoted;           /* connections that moved to shared memory */
-	uint64_t promotions_refused; /* offers of connections that came to nothing */
+	uint64_t promotions_refused; /* offers that led to no promotion */
 	uint64_t ring_reads;         /* reads served from shared memory */
 	uint64_t ring_writes;        /* writes that went to shared memory as a whole */
 	uint64_t bells;              /* times a sleeping peer was woken */
