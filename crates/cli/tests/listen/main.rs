@@ -8,3 +8,4 @@ mod support;
 mod traces;
 mod turns;
 mod untouched;
+mod users;

@@ -207,8 +207,8 @@ fn became_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(socket) = table::socket(fd) {
         options::nonblocking(socket, nonblocking);
     }
-    if local_listen::is_on() {
-        kept_errno(|| local_listen::set_blocking(fd, !nonblocking));
+    if !nonblocking && local_listen::is_on() {
+        kept_errno(|| local_listen::blocks(fd));
     }
 }
 

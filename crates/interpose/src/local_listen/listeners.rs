@@ -31,7 +31,7 @@ mod options;
 mod process;
 
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
-pub(crate) use options::{hides_option, set_blocking, set_option, shut_down};
+pub(crate) use options::{blocks, hides_option, set_option, shut_down};
 pub(crate) use process::{changes_user, confined, forked, hold_still, makes_set};
 
 /// A listening socket of the program's, shared by what waits for it.
@@ -40,8 +40,6 @@ struct Listener {
     names: u32,
     fd: c_int,
     backlog: c_int,
-    /// As far as this process knows: it is the open file's, which others share.
-    blocks: bool,
     /// The process that called listen(2), or was executed with it.
     owner: u32,
     /// The program itself set SO_REUSEPORT.
@@ -204,7 +202,6 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
         names: 1,
         fd,
         backlog,
-        blocks: kernel::flags(fd) & libc::O_NONBLOCK == 0,
         owner: std::process::id(),
         own_group,
         late: false,
@@ -318,8 +315,7 @@ impl Listener {
             let operation = if was_out { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
             return change(place.epfd, operation, sibling, without_exclusive(place.event));
         }
-        // Another process may have changed it, either way.
-        if kernel::flags(self.fd) & libc::O_NONBLOCK == 0 {
+        if self.blocks() {
             return Err(Word::Waits);
         }
         if let Some(index) = self.paused.iter().position(|(set, _)| *set == place.set) {
@@ -340,6 +336,11 @@ impl Listener {
                 Ok(())
             }
         }
+    }
+
+    /// As the kernel has it: the flag is the open file's, which other processes may have changed.
+    fn blocks(&self) -> bool {
+        kernel::flags(self.fd) & libc::O_NONBLOCK == 0
     }
 
     /// Makes a sibling for a set.

@@ -11,14 +11,13 @@ use super::{listeners, siblings};
 use crate::kernel;
 use crate::real::{self, kept_errno};
 
-/// The program has its listener block, or not. An accept from a sibling of one that blocks could not wait for both.
-pub(crate) fn set_blocking(fd: c_int, blocks: bool) {
+/// The program has its listener block. An accept from a sibling could not wait for both.
+pub(crate) fn blocks(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if let Some(listener) = &mut listeners()[number] {
-        listener.blocks = blocks;
-        if blocks && listener.has_siblings(number) {
-            listener.give_up(number, Word::Waits);
-        }
+    if let Some(listener) = &mut listeners()[number]
+        && listener.has_siblings(number)
+    {
+        listener.give_up(number, Word::Waits);
     }
 }
 

@@ -27,10 +27,11 @@ pub(crate) fn changes_user(user: libc::uid_t) {
         return;
     }
     // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.
-    let waits_later = |listener: &Listener| !listener.blocks || MAKES_SETS.load(Relaxed);
+    let waits_later = |listener: &Listener| MAKES_SETS.load(Relaxed) || !listener.blocks();
     kept_errno(|| {
         for (number, place) in listeners().iter_mut().enumerate() {
-            let Some(listener) = place.as_mut().filter(|listener| waits_later(listener)) else { continue };
+            let may_wait = |listener: &&mut Listener| listener.steering.is_some() && waits_later(listener);
+            let Some(listener) = place.as_mut().filter(may_wait) else { continue };
             if rustix::process::geteuid().as_raw() == user {
                 return;
             }
