@@ -6,12 +6,14 @@
 
 mod assembler;
 mod command;
+mod info;
 mod map;
 mod program;
 
 pub use assembler::{
     Arithmetic, AssembleError, Assembler, Code, Condition, Helper, Label, Operand, Register, Size,
 };
+pub use info::Info;
 pub use map::{SocketArray, WordArray};
 pub use program::{Kind, Program, Tracepoint};
 

@@ -9,6 +9,7 @@ pub(super) const MAP_UPDATE_ELEM: libc::c_int = 2;
 pub(super) const MAP_DELETE_ELEM: libc::c_int = 3;
 pub(super) const PROG_LOAD: libc::c_int = 5;
 pub(super) const PROG_TEST_RUN: libc::c_int = 10;
+pub(super) const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 pub(super) const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 
 #[repr(C)]
@@ -66,6 +67,39 @@ pub(super) struct RawTracepointOpen {
     pub(super) name: u64,
     pub(super) program: u32,
     pub(super) pad: u32,
+}
+
+#[repr(C)]
+pub(super) struct InfoByFd {
+    pub(super) fd: u32,
+    pub(super) length: u32,
+    pub(super) info: u64,
+}
+
+/// The beginning of `struct bpf_map_info`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct MapInfo {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    /// Of key and value, then entries and flags.
+    pub(super) sizes: [u32; 4],
+    pub(super) name: [u8; NAME],
+}
+
+/// The beginning of `struct bpf_prog_info`.
+#[repr(C)]
+#[derive(Default)]
+pub(super) struct ProgramInfo {
+    pub(super) kind: u32,
+    pub(super) id: u32,
+    pub(super) tag: [u8; 8],
+    /// Room for its code, of which there is none; then when it was loaded.
+    pub(super) code: [u64; 4],
+    pub(super) user: u32,
+    pub(super) map_count: u32,
+    pub(super) maps: u64,
+    pub(super) name: [u8; NAME],
 }
 
 /// BPF_OBJ_NAME_LEN.

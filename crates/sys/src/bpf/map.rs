@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::Error;
 use super::command::{self, Element, MapCreate};
+use super::info;
 
 /// An array of entries of so many 64-bit words, which programs and all processes that inherit it
 /// read and write in place.
@@ -43,22 +44,17 @@ impl WordArray {
             words.checked_mul(8).and_then(|size| u32::try_from(size).ok()).ok_or_else(too_large)?;
         let len = (value_size as usize).checked_mul(entries as usize).ok_or_else(too_large)?;
         let map = create(name, BPF_MAP_TYPE_ARRAY, value_size, entries, BPF_F_MMAPABLE)?;
-        // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
-        let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error().into());
-        }
-        let first = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
-        Ok(WordArray { map, memory: Memory { first, len }, entries, words })
+        Ok(WordArray { memory: Memory::of(&map, len)?, map, entries, words })
+    }
+
+    /// The array of `fd`, if that is of the same name and make as this one.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is not; EACCES if it may only be read.
+    pub fn inherit(&self, fd: BorrowedFd<'_>) -> io::Result<WordArray> {
+        let map = info::same_make(self.as_fd(), fd)?;
+        Ok(WordArray { memory: Memory::of(&map, self.memory.len)?, map, ..*self })
     }
 
     /// The words of an entry; `None` past the end.
@@ -87,6 +83,27 @@ impl WordArray {
     /// Closes the descriptor alone: the memory stays mapped for good.
     pub fn keep_mapped(self) {
         std::mem::forget(self.memory);
+    }
+}
+
+impl Memory {
+    fn of(map: &OwnedFd, len: usize) -> io::Result<Memory> {
+        // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
+        let address = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                map.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let first = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        Ok(Memory { first, len })
     }
 }
 
@@ -121,6 +138,15 @@ impl SocketArray {
         Ok(SocketArray { map })
     }
 
+    /// As [`WordArray::inherit`].
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is of another make.
+    pub fn inherit(&self, fd: BorrowedFd<'_>) -> io::Result<SocketArray> {
+        Ok(SocketArray { map: info::same_make(self.as_fd(), fd)? })
+    }
+
     /// As [`WordArray::raise`].
     ///
     /// # Errors
@@ -146,6 +172,11 @@ impl SocketArray {
         self.look_up(index).is_ok()
     }
 
+    /// Whether an entry has the socket of this cookie (SO_COOKIE, socket(7)).
+    pub fn holds(&self, index: u32, cookie: u64) -> bool {
+        self.look_up(index).is_ok_and(|found| found == cookie)
+    }
+
     /// Whether this process may use the array.
     ///
     /// # Errors
@@ -158,9 +189,10 @@ impl SocketArray {
         }
     }
 
-    fn look_up(&self, index: u32) -> io::Result<()> {
+    /// The cookie of an entry's socket.
+    fn look_up(&self, index: u32) -> io::Result<u64> {
         let mut cookie = 0_u64;
-        self.element(command::MAP_LOOKUP_ELEM, index, &raw mut cookie as u64, 0)
+        self.element(command::MAP_LOOKUP_ELEM, index, &raw mut cookie as u64, 0).map(|()| cookie)
     }
 
     /// Takes the socket out of an entry.

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use super::Error;
 use super::assembler::Code;
 use super::command::{self, ProgramLoad, RawTracepointOpen, TestRun};
+use super::info;
 
 /// What a program is for; decides its context, its helpers and what its result means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +52,15 @@ impl Program {
             }
             error => Err(error),
         }
+    }
+
+    /// As [`super::WordArray::inherit`].
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if it is of another make, or of other instructions.
+    pub fn inherit(&self, fd: BorrowedFd<'_>) -> io::Result<Program> {
+        info::same_make(self.as_fd(), fd).map(Program)
     }
 
     /// As [`super::WordArray::raise`].
