@@ -7,12 +7,14 @@
 //! member, or a socket that all share. The connections in the queue of a member that closes move to
 //! others, whatever net.ipv4.tcp_migrate_req says.
 //!
-//! Everything is inherited by fork, and members join and leave from any of the processes, also from
-//! those that have dropped the privileges that [`Steering::new`] needs (since Linux 5.19: before, every
+//! Everything is inherited by fork, and by exec where the caller keeps the descriptors open
+//! ([`Inherited`]). Members join and leave from any of the processes, also from those that have dropped the privileges that [`Steering::new`] needs (since Linux 5.19: before, every
 //! bpf(2) command needs them where unprivileged BPF is off).
 #![forbid(unsafe_code)]
 #![cfg_attr(steering_loom, allow(unused))] // the model is of the table alone
 
+#[cfg(not(steering_loom))]
+mod inherited;
 #[cfg(all(test, not(steering_loom)))]
 mod policy;
 #[cfg(not(steering_loom))]
@@ -21,6 +23,8 @@ mod program;
 mod steering;
 mod table;
 
+#[cfg(not(steering_loom))]
+pub use inherited::Inherited;
 #[cfg(not(steering_loom))]
 pub use program::{AWAY_MAX, BEHIND_MAX, SlowPath};
 #[cfg(not(steering_loom))]

@@ -7,8 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sys::bpf::{Error, Kind, Program, SocketArray, WordArray};
 
+use crate::inherited::Inherited;
 use crate::program::{self, Maps, Select, SlowPath};
-use crate::table::{self, ACCEPTED, AWAY, CANNOT_ACCEPT, CONTROL, Lines, PLACES, STEERED};
+use crate::table::{self, ACCEPTED, AWAY, CANNOT_ACCEPT, CONTROL, Lines, STEERED};
+
+// As bpftool(8) shows them, and by which `Inherited` finds them.
+pub(crate) const PROGRAM: &str = "steering";
+pub(crate) const MEMBERS: &str = "members";
+pub(crate) const PLACES: &str = "places";
+pub(crate) const SOCKETS: &str = "sockets";
 
 /// Members that a group has at most.
 const MEMBERS_MAX: u32 = 1023;
@@ -52,13 +59,34 @@ impl Steering {
     /// [`Error::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN.
     pub fn new(slow_path: SlowPath) -> Result<Steering, Error> {
         let cpus = possible_cpus();
-        let members = WordArray::new("members", MEMBERS_MAX + 1, table::words(cpus))?;
-        let places = WordArray::new("places", cpus, PLACES as usize)?;
-        let sockets = SocketArray::new("sockets", MEMBERS_MAX + 1)?;
+        let members = WordArray::new(MEMBERS, MEMBERS_MAX + 1, table::words(cpus))?;
+        let places = WordArray::new(PLACES, cpus, table::PLACES as usize)?;
+        let sockets = SocketArray::new(SOCKETS, MEMBERS_MAX + 1)?;
         let maps = Maps { members: &members, places: &places, sockets: &sockets };
         let code = program::assemble(&maps, slow_path, &Select(maps.sockets.as_fd()))?;
-        let program = Program::load("steering", Kind::ReuseportSelectOrMigrate, &code)?;
+        let program = Program::load(PROGRAM, Kind::ReuseportSelectOrMigrate, &code)?;
         Ok(Steering { program, members, places, sockets })
+    }
+
+    /// This one, which has no members; or the inherited one whose shared socket has this cookie (SO_COOKIE), with its
+    /// members, if it was made exactly as this one was.
+    #[must_use]
+    pub fn or_inherited(self, inherited: &[Inherited<'_>], cookie: u64) -> Steering {
+        let same_make = |&Inherited([program, members, places, sockets]): &Inherited<'_>| {
+            Some(Steering {
+                program: self.program.inherit(program).ok()?,
+                members: self.members.inherit(members).ok()?,
+                places: self.places.inherit(places).ok()?,
+                sockets: self.sockets.inherit(sockets).ok()?,
+            })
+        };
+        let mut inherited = inherited.iter().filter_map(same_make);
+        inherited.find(|steering| steering.is_shared_by(cookie)).unwrap_or(self)
+    }
+
+    /// Whether the socket of this cookie (SO_COOKIE) is the one of [`Steering::share`].
+    pub fn is_shared_by(&self, cookie: u64) -> bool {
+        self.sockets.holds(CONTROL, cookie)
     }
 
     /// Has its descriptors numbers from `lowest` on, out of the way of a program that expects its own.

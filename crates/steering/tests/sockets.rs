@@ -2,11 +2,12 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use steering::{AWAY_MAX, BEHIND_MAX, JoinError, Slot, SlowPath, Steering};
+use steering::{AWAY_MAX, BEHIND_MAX, Inherited, JoinError, Slot, SlowPath, Steering};
+use sys::bpf::WordArray;
 use testkit::process;
 use testkit::skip::{self, Skipped};
 
@@ -256,6 +257,81 @@ fn what_cannot_be_steered_to_is_refused() {
     let address = address_of(&member.socket);
     let _peers = connect(a, address, 3, || ());
     assert_eq!(member.serve(), 3);
+}
+
+/// As another program finds them, which got the descriptors alone.
+fn inherited(descriptors: &[RawFd]) -> Vec<Inherited<'_>> {
+    // SAFETY: descriptors of steering that lives as long.
+    let borrow = |fd: &RawFd| unsafe { BorrowedFd::borrow_raw(*fd) };
+    Inherited::among(descriptors.iter().map(borrow))
+}
+
+#[test]
+fn members_go_on_with_inherited_steering() {
+    let (steering, [a, b]) =
+        or_skip!("members_go_on_with_inherited_steering", steering(SlowPath::SharedSocket));
+    let shared = listener(loopback());
+    let address = address_of(&shared);
+    steering.share(shared.as_fd()).unwrap();
+    let old = Member::join(&steering, address, &[a]);
+    let other = Steering::new(SlowPath::SharedSocket).unwrap();
+    let descriptors = [other.descriptors(), steering.descriptors()].concat();
+    let cookie = shared.cookie().unwrap();
+    let new = Steering::new(SlowPath::SharedSocket).unwrap();
+    let anew = new.or_inherited(&inherited(&descriptors), cookie);
+    assert!(anew.is_shared_by(cookie));
+    let new = Member::join(&anew, address, &[b]);
+    assert_ne!(new.slot, old.slot);
+    for (cpu, counts) in [(a, (20, 0)), (b, (0, 20))] {
+        let (mut one, mut other) = (0, 0);
+        let _peers = connect(cpu, address, 20, || (one, other) = (one + old.serve(), other + new.serve()));
+        assert_eq!((one, other), counts);
+    }
+    // What waits at one that closes is accepted by others, and its place is free again.
+    let mut peers = connect(a, address, 5, || ());
+    let slot = old.slot;
+    drop(old);
+    drop(steering);
+    assert_eq!(serve(&shared, || ()) + new.serve(), 5);
+    for peer in &mut peers {
+        peer.read_exact(&mut [0]).expect("no connection is reset");
+    }
+    assert_eq!(Member::join(&anew, address, &[a]).slot, slot);
+}
+
+#[test]
+fn steering_of_another_make_is_not_inherited() {
+    let (steering, _) =
+        or_skip!("steering_of_another_make_is_not_inherited", steering(SlowPath::SharedSocket));
+    let shared = listener(loopback());
+    steering.share(shared.as_fd()).unwrap();
+    let cookie = shared.cookie().unwrap();
+    let is_inherited = |descriptors: &[RawFd], cookie: u64, slow_path: SlowPath| {
+        let new = Steering::new(slow_path).unwrap();
+        new.or_inherited(&inherited(descriptors), cookie).is_shared_by(cookie)
+    };
+    let all = steering.descriptors();
+    assert!(is_inherited(&all, cookie, SlowPath::SharedSocket));
+    assert!(!is_inherited(&all, cookie, SlowPath::OtherMember), "another program");
+    assert!(!is_inherited(&all, cookie + 1, SlowPath::SharedSocket), "another listener");
+    let [program, members, places, sockets] = all;
+    let other = Steering::new(SlowPath::SharedSocket).unwrap();
+    let mut some = vec![shared.as_raw_fd(), 0];
+    for fd in other.descriptors().into_iter().chain(all) {
+        assert!(!is_inherited(&some, cookie, SlowPath::SharedSocket), "{some:?}");
+        some.push(fd);
+    }
+    assert!(is_inherited(&some, cookie, SlowPath::SharedSocket));
+    // Maps by the same names that are none of the program's, or made otherwise.
+    let [others_program, ..] = other.descriptors();
+    let wrong = WordArray::new("members", 1, 1).unwrap();
+    for descriptors in [
+        [others_program, members, places, sockets],
+        [program, wrong.as_fd().as_raw_fd(), places, sockets],
+        [program, sockets, places, program],
+    ] {
+        assert!(!is_inherited(&descriptors, cookie, SlowPath::SharedSocket), "{descriptors:?} of {all:?}");
+    }
 }
 
 #[test]
