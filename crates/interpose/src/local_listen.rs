@@ -23,8 +23,8 @@ mod steering;
 mod word;
 
 pub(crate) use listeners::{
-    blocks, changes_user, closing, closing_range, confined, duplicated, forked, hides_option, hold_still,
-    leave_number, listened, makes_set, set_option, shut_down, start,
+    before_exec, blocks, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
+    hides_option, hold_still, leave_number, listened, makes_set, set_option, shut_down, start,
 };
 use steering::Words;
 

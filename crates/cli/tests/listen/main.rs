@@ -1,6 +1,7 @@
 //! `megapipe run --local-listen` with servers of the distribution, each test in a network namespace of its own. Packets
 //! on a loopback are handled on the CPU that sends them.
 
+mod executed;
 mod giving_up;
 mod nginx;
 mod servers;

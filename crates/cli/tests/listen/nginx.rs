@@ -38,13 +38,18 @@ fn worker(answer: &str) -> u32 {
 fn a_connection_is_accepted_on_the_cpu_of_its_syn() {
     let Some(lab) = Lab::new("a_connection_is_accepted_on_the_cpu_of_its_syn", &["nginx"]) else { return };
     let (_server, workers) = with_two_workers(&lab);
+    if cpus().len() < 2 {
+        println!("SKIPPED a_connection_is_accepted_on_the_cpu_of_its_syn: one CPU");
+    }
+    accept_locally(&workers);
+}
+
+/// The workers, two in all, each have a queue, and accept connections on the CPU of their SYN, where there are two.
+fn accept_locally(workers: &[u32]) {
     assert_eq!(listeners(PORT), 3);
     let cpus = cpus();
-    if cpus.len() < 2 {
-        println!("SKIPPED a_connection_is_accepted_on_the_cpu_of_its_syn: one CPU");
-        return;
-    }
-    for turn in 0..100 {
+    let turns = if cpus.len() < 2 { 0 } else { 100 };
+    for turn in 0..turns {
         let cpu = cpus[turn % 2];
         pin_to(cpu);
         workers.iter().for_each(|worker| asleep(*worker));
@@ -122,30 +127,54 @@ fn no_connection_is_lost_over_reloads() {
 }
 
 #[test]
-fn no_connection_is_lost_over_an_upgrade() {
-    let Some(lab) = Lab::new("no_connection_is_lost_over_an_upgrade", &["nginx"]) else { return };
-    // A master whose parent waits for it refuses to upgrade.
-    let configuration = nginx(&lab.path(""), 2, &["127.0.0.1:8080"]).replace("daemon off", "daemon on");
-    let configuration = lab.write("nginx.conf", &configuration);
-    assert!(lab.local("nginx").arg("-c").arg(configuration).status().unwrap().success());
-    until("both workers have a queue", || (lab.queues() == 2).then_some(()));
-    let master = || fs::read_to_string(lab.path("nginx.pid")).ok()?.trim().parse::<u32>().ok();
-    let old = Daemon(master().expect("a master"));
-    let workers = children(old.0);
-    let load = Load::start(address());
-    signal(old.0, libc::SIGUSR2);
-    let new = until("the new master runs", || {
-        master().filter(|pid| *pid != old.0 && children(*pid).len() == 2).map(Daemon)
-    });
-    signal(old.0, libc::SIGWINCH);
-    until("the old workers have ended", || {
-        workers.iter().all(|worker| !children(old.0).contains(worker)).then_some(())
-    });
-    signal(old.0, libc::SIGQUIT);
-    until("the old master has ended", || (!exists(old.0)).then_some(()));
-    get(address());
-    load.end();
-    assert!(exists(new.0));
+fn queues_and_connections_stay_over_upgrades() {
+    let Some(lab) = Lab::new("queues_and_connections_stay_over_upgrades", &["nginx"]) else { return };
+    let listen = ["127.0.0.1:8080", "[::1]:8081"];
+    let mut master = Daemon::start(&lab, &listen);
+    for _ in 0..3 {
+        let load = Load::start(address());
+        let new = master.upgrade(&lab, listen.len());
+        master.end_workers();
+        signal(master.0, libc::SIGQUIT);
+        until("the old master has ended", || (!exists(master.0)).then_some(()));
+        load.end();
+        master = new;
+        accept_locally(&children(master.0));
+        get((Ipv6Addr::LOCALHOST, 8081));
+        assert_eq!(
+            (listeners(8081), steering(master.0)),
+            (3, 4 * listen.len()),
+            "no descriptor is left over"
+        );
+    }
+    assert_eq!(lab.lines("stays on its shared queue"), 0);
+}
+
+#[test]
+fn an_upgrade_may_be_taken_back() {
+    let Some(lab) = Lab::new("an_upgrade_may_be_taken_back", &["nginx"]) else { return };
+    let old = Daemon::start(&lab, &["127.0.0.1:8080"]);
+    for _ in 0..2 {
+        let load = Load::start(address());
+        let new = old.upgrade(&lab, 1);
+        old.end_workers();
+        // New workers of the old master, beside those of the new one.
+        let before = lab.queues();
+        signal(old.0, libc::SIGHUP);
+        until("the old one's have their queues", || (lab.queues() == before + 2).then_some(()));
+        signal(new.0, libc::SIGQUIT);
+        until("the new master has ended", || (!exists(new.0)).then_some(()));
+        load.end();
+        accept_locally(&children(old.0));
+    }
+    assert_eq!(lab.lines("stays on its shared queue"), 0);
+}
+
+/// How many BPF programs and maps a process has open.
+fn steering(pid: u32) -> usize {
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let links = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("anon_inode:bpf-")).count()
 }
 
 fn exists(pid: u32) -> bool {
@@ -154,6 +183,48 @@ fn exists(pid: u32) -> bool {
 
 /// A master that is no child of the test's, and its workers; ended when dropped.
 struct Daemon(u32);
+
+impl Daemon {
+    /// nginx with two workers, which has no parent: one that waits for it keeps it from an upgrade.
+    fn start(lab: &Lab, listen: &[&str]) -> Daemon {
+        let configuration = nginx(&lab.path(""), 2, listen).replace("daemon off", "daemon on");
+        let configuration = lab.write("nginx.conf", &configuration);
+        assert!(lab.local("nginx").arg("-c").arg(configuration).status().unwrap().success());
+        let master = Daemon(master(lab).expect("a master"));
+        until("both workers have their queues", || (lab.queues() == 2 * listen.len()).then_some(()));
+        master
+    }
+
+    /// The new master, whose workers have a queue of each listener.
+    fn upgrade(&self, lab: &Lab, listeners: usize) -> Daemon {
+        let before = lab.queues();
+        signal(self.0, libc::SIGUSR2);
+        let new = until("the new master runs", || {
+            master(lab).filter(|pid| *pid != self.0 && children(*pid).len() == 2).map(Daemon)
+        });
+        until("its workers have their queues", || (lab.queues() == before + 2 * listeners).then_some(()));
+        new
+    }
+
+    fn end_workers(&self) {
+        let workers = children(self.0);
+        signal(self.0, libc::SIGWINCH);
+        until("the old workers have ended", || {
+            let left = children(self.0);
+            // The new master may be among its children, too.
+            workers.iter().all(|pid| !left.contains(pid) || !is_worker(*pid)).then_some(())
+        });
+    }
+}
+
+fn is_worker(pid: u32) -> bool {
+    let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    line.starts_with("nginx: worker")
+}
+
+fn master(lab: &Lab) -> Option<u32> {
+    fs::read_to_string(lab.path("nginx.pid")).ok()?.trim().parse().ok()
+}
 
 impl Drop for Daemon {
     fn drop(&mut self) {

@@ -404,10 +404,19 @@ fn before_exec() -> Vec<(c_int, u64)> {
     kept
 }
 
+unsafe extern "C" {
+    /// environ(7).
+    static environ: *const *const c_char;
+}
+
 /// Calls an exec, which comes back only if it fails.
-fn executes(call: impl FnOnce() -> c_int) -> c_int {
+unsafe fn executes(environment: *const *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     let kept = before_exec();
+    let inherits = local_listen::is_on() && local_listen::before_exec(environment);
     let status = call();
+    if inherits {
+        local_listen::exec_failed();
+    }
     leaving::inherit_again(kept);
     status
 }
@@ -417,15 +426,15 @@ pub unsafe fn execve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(|| real::execve(path, arguments, environment))
+    executes(environment, || real::execve(path, arguments, environment))
 }
 
 pub unsafe fn execv(path: *const c_char, arguments: *const *const c_char) -> c_int {
-    executes(|| real::execv(path, arguments))
+    executes(environ, || real::execv(path, arguments))
 }
 
 pub unsafe fn execvp(file: *const c_char, arguments: *const *const c_char) -> c_int {
-    executes(|| real::execvp(file, arguments))
+    executes(environ, || real::execvp(file, arguments))
 }
 
 pub unsafe fn execvpe(
@@ -433,7 +442,7 @@ pub unsafe fn execvpe(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(|| real::execvpe(file, arguments, environment))
+    executes(environment, || real::execvpe(file, arguments, environment))
 }
 
 pub unsafe fn fexecve(
@@ -441,7 +450,7 @@ pub unsafe fn fexecve(
     arguments: *const *const c_char,
     environment: *const *const c_char,
 ) -> c_int {
-    executes(|| real::fexecve(fd, arguments, environment))
+    executes(environment, || real::fexecve(fd, arguments, environment))
 }
 
 pub unsafe fn execveat(
@@ -451,7 +460,7 @@ pub unsafe fn execveat(
     environment: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    executes(|| real::execveat(at, path, arguments, environment, flags))
+    executes(environment, || real::execveat(at, path, arguments, environment, flags))
 }
 
 pub unsafe fn system(command: *const c_char) -> c_int {

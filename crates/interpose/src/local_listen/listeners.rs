@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::epoll_event;
-use steering::Slot;
+use steering::{Inherited, Slot};
 
 use super::steering::Steering;
 use super::word::Word;
@@ -27,10 +27,12 @@ use crate::start as program;
 use crate::threads;
 
 mod descriptors;
+mod exec;
 mod options;
 mod process;
 
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
+pub(crate) use exec::{before_exec, exec_failed};
 pub(crate) use options::{blocks, hides_option, set_option, shut_down};
 pub(crate) use process::{changes_user, confined, forked, hold_still, makes_set};
 
@@ -147,18 +149,23 @@ pub(crate) fn start(settings: &Settings) {
     LOWEST.store((numbers.min(DESCRIPTORS) / 4 * 3) as c_int, Relaxed);
     ON.store(true, Relaxed);
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    let inherited: Vec<c_int> = open
-        .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|fd| kernel::option(*fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1))
-        .collect();
+    let open: Vec<c_int> =
+        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    let listens = |fd: &c_int| kernel::option(*fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(1);
+    let inherited: Vec<c_int> = open.iter().copied().filter(listens).collect();
+    if inherited.is_empty() {
+        return;
+    }
+    let steering = Inherited::among(open.iter().filter_map(|fd| promoter::borrow(*fd)));
     // The option may be an earlier library's. Where it is the program's, there are several at one address.
     let addresses: Vec<_> = inherited.iter().map(|fd| sibling::address(*fd)).collect();
     for (fd, address) in inherited.iter().zip(&addresses) {
         const MOST: c_int = 65_535; // the kernel cuts it at net.core.somaxconn
         let own_group = addresses.iter().filter(|other| *other == address).count() > 1;
-        note(*fd, MOST, Some(own_group));
+        note(*fd, MOST, Some((own_group, &steering)));
     }
+    // Steering that a listener took over has other descriptors by now. A child would inherit these.
+    steering.iter().flat_map(Inherited::descriptors).for_each(sibling::close);
 }
 
 /// listen(2) succeeded.
@@ -167,7 +174,9 @@ pub(crate) fn listened(fd: c_int, backlog: c_int) {
     kept_errno(|| note(fd, backlog, None));
 }
 
-fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
+/// `executed`: for a listener that the program inherited by exec, whether the program before set SO_REUSEPORT itself,
+/// and all steering that was inherited.
+fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
     if fork::borrows_memory() {
         return;
     }
@@ -195,9 +204,9 @@ fn note(fd: c_int, backlog: c_int, own_group: Option<bool>) {
         return say(format_args!("{}", Word::Descriptors.of(fd)));
     };
     let is_set = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Some(1);
-    let own_group = own_group.unwrap_or_else(is_set);
+    let (own_group, inherited) = executed.unwrap_or_else(|| (is_set(), &[]));
     let shares_address = own_group && leave_group(&mut *listeners, fd);
-    let steering = if shares_address { None } else { steering(fd) };
+    let steering = if shares_address { None } else { steering(fd, inherited) };
     listeners[number] = Some(Listener {
         names: 1,
         fd,
@@ -233,11 +242,11 @@ fn leave_group(listeners: &mut [Option<Listener>], fd: c_int) -> bool {
 }
 
 /// Before any fork, so that all workers share it.
-fn steering(fd: c_int) -> Option<Steering> {
+fn steering(fd: c_int, inherited: &[Inherited<'_>]) -> Option<Steering> {
     if REFUSED.load(Relaxed) {
         return None;
     }
-    let steering = Steering::new(LOWEST.load(Relaxed));
+    let steering = Steering::new(fd, LOWEST.load(Relaxed), inherited);
     if let Err(error) = &steering {
         REFUSED.store(true, Relaxed);
         say(format_args!("{}: {error}", Word::Bpf.of(fd)));
@@ -481,7 +490,7 @@ impl Listener {
     }
 
     fn uses(&self, number: usize, fd: c_int) -> bool {
-        self.steering.as_ref().is_some_and(|steering| steering.uses(fd))
+        self.steering.as_ref().is_some_and(|steering| steering.descriptors().contains(&fd))
             || self.reserve.contains(&fd)
             || self.paused.iter().any(|(_, sibling)| *sibling == fd)
             || siblings(number).any(|sibling| sibling == fd)

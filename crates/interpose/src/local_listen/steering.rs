@@ -4,10 +4,11 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use steering::{JoinError, Owner, Slot, SlowPath};
+use steering::{Inherited, JoinError, Owner, Slot, SlowPath};
 use sys::bpf::Error;
 
 use super::{What, set_what};
+use crate::kernel;
 
 /// What a worker shares with the program in the kernel, of one sibling.
 pub(super) type Words = Owner<'static>;
@@ -21,13 +22,19 @@ pub(super) struct Steering {
 }
 
 impl Steering {
-    /// Its descriptors have numbers from `lowest` on.
+    /// The steering of a listener: the inherited one if this library would make it the same, else a new one. Its
+    /// descriptors have numbers from `lowest` on.
     ///
     /// # Errors
     ///
     /// The kernel refuses it.
-    pub(super) fn new(lowest: c_int) -> Result<Steering, Error> {
-        let mut inner = Box::new(steering::Steering::new(SlowPath::SharedSocket)?);
+    pub(super) fn new(
+        listener: c_int,
+        lowest: c_int,
+        inherited: &[Inherited<'_>],
+    ) -> Result<Steering, Error> {
+        let new = steering::Steering::new(SlowPath::SharedSocket)?;
+        let mut inner = Box::new(new.or_inherited(inherited, kernel::cookie(listener)));
         inner.raise(lowest)?;
         for fd in inner.descriptors() {
             set_what(fd, What::Own);
@@ -48,7 +55,7 @@ impl Steering {
     ///
     /// # Errors
     ///
-    /// The listener has the steering of an earlier process, or too many members.
+    /// The listener has steering that this process did not inherit, or too many members.
     pub(super) fn join(
         &mut self,
         shared: BorrowedFd<'_>,
@@ -78,8 +85,13 @@ impl Steering {
         self.inner.leave(slot);
     }
 
-    pub(super) fn uses(&self, fd: c_int) -> bool {
-        self.inner.descriptors().contains(&fd)
+    /// Whether a listener has become the group's shared socket.
+    pub(super) fn is_shared_by(&self, listener: c_int) -> bool {
+        self.inner.is_shared_by(kernel::cookie(listener))
+    }
+
+    pub(super) fn descriptors(&self) -> [c_int; 4] {
+        self.inner.descriptors()
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) enum Word {
     Bpf,
     /// The program has several listeners at its address.
     Group,
-    /// The listener has queues of an earlier process, or too many.
+    /// The listener has queues of a process whose steering this one did not inherit, or too many.
     Places,
     /// Waits that this does not follow.
     Waits,
@@ -47,7 +47,7 @@ impl fmt::Display for Word {
             }
             Word::Group => "group (the program has several listeners at this address)",
             Word::Places => {
-                "places (it has the queues of an earlier process, or too many workers on one CPU)"
+                "places (it has the queues of a process that this library cannot go on with, or 1,023 of them)"
             }
             Word::Waits => "waits (it blocks, is one-shot, or is waited for by other calls than epoll's)",
             Word::Option => "option (the listener has an option that cannot be copied)",
