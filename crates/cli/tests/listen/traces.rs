@@ -40,9 +40,10 @@ pub(crate) fn traces(lab: &Lab) -> Vec<u32> {
     pids
 }
 
-/// The calls of one, in order, with their arguments; of large numbers (addresses, processes, ports) `#`.
+/// The calls of one so far, in order, with their arguments; of large numbers (addresses, processes, ports) `#`.
 pub(crate) fn calls(lab: &Lab, pid: u32) -> Vec<String> {
-    let text = fs::read_to_string(trace(lab, pid)).unwrap();
+    // strace(1) makes the file after the process.
+    let text = fs::read_to_string(trace(lab, pid)).unwrap_or_default();
     let calls = text.lines().filter(|line| !OF_MEMORY.iter().any(|call| line.starts_with(call)));
     let pids = traces(lab);
     let is_large = |number: &str| number.len() > 2 || number.parse().is_ok_and(|pid| pids.contains(&pid));
