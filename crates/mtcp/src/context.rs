@@ -50,6 +50,8 @@ pub(crate) struct Context {
     /// A turn brought packets, or did what was due.
     moved: bool,
     idle: Option<Idle>,
+    /// A call has panicked: its tables may be torn, and are not used any more.
+    pub(crate) torn: bool,
 }
 
 /// Why a call does not return a result now.
@@ -68,7 +70,7 @@ impl<E: Into<Errno>> From<E> for Pause {
 
 impl Context {
     pub(crate) fn new(
-        mut carrier: Box<dyn Carrier>,
+        carrier: Box<dyn Carrier>,
         config: Config,
         conf: &Conf,
         ports: Option<Ports>,
@@ -76,9 +78,6 @@ impl Context {
     ) -> Context {
         let backlog_max = conf.descriptors();
         let addresses = config.addresses.iter().map(|prefix| prefix.address).collect();
-        if let Some(queue) = carrier.queue() {
-            queue.join();
-        }
         Context {
             sockets: Sockets::new(Host::new(config, seed), conf.descriptors()),
             files: Files::new(conf.descriptors()),
@@ -92,6 +91,21 @@ impl Context {
             to_send: Batch::new(BATCH_BYTES),
             moved: false,
             idle: Idle::new(conf),
+            torn: false,
+        }
+    }
+
+    /// A thread uses the context from now on: it reads its queue, and those that no other reads.
+    pub(crate) fn join(&mut self) {
+        if let Some(queue) = self.carrier.queue() {
+            queue.join();
+        }
+    }
+
+    /// No thread uses it any more: another context reads its queue.
+    pub(crate) fn leave(&mut self) {
+        if let Some(queue) = self.carrier.queue() {
+            queue.leave();
         }
     }
 
@@ -252,9 +266,18 @@ impl Context {
         }
     }
 
-    /// Closes everything, sends what was written for a second at most, and gives the queue of the
-    /// TUN device back.
+    /// Ends the connections, and gives the queue of the TUN device back. Another context resets those of
+    /// a torn one.
     pub(crate) fn end(mut self) -> Option<Queue> {
+        if !self.torn {
+            self.drain();
+        }
+        self.leave();
+        self.carrier.into_queue()
+    }
+
+    /// Closes everything, and sends what was written for a second at most.
+    fn drain(&mut self) {
         let begin = Instant::now();
         let now = self.now();
         let open: Vec<_> = self.files.sockets().collect();
@@ -271,9 +294,6 @@ impl Context {
                 Err(_) => break,
             }
         }
-        let mut queue = self.carrier.into_queue();
-        queue.iter_mut().for_each(Queue::leave);
-        queue
     }
 
     /// Whether a peer has not acknowledged all that was written, or the end of the stream.

@@ -242,10 +242,13 @@ pub unsafe extern "C" fn mtcp_create_context_on(
 /// most, and resets what was not acknowledged by then.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(handle: Handle) {
-    let context = match registry::remove(handle) {
-        Ok(context) => context,
-        Err(error) => return errno::set(error),
-    };
+    if let Err(error) = destroy(handle) {
+        errno::set(error);
+    }
+}
+
+pub(crate) fn destroy(handle: Handle) -> Result<(), Errno> {
+    let context = registry::remove(handle)?;
     let queue = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| context.end()));
     let mut shared = shared();
     shared.cpus.retain(|&(with, _)| with != handle);
@@ -254,6 +257,7 @@ pub extern "C" fn mtcp_destroy_context(handle: Handle) {
     {
         shared.queues.push(queue);
     }
+    Ok(())
 }
 
 /// As signal(2); the handler also ends the waits of all contexts with EINTR, as that of SIGINT does
@@ -264,4 +268,48 @@ pub extern "C" fn mtcp_register_signal(signal: c_int, handler: sighandler_t) -> 
         errno::set(error);
         libc::SIG_ERR
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpStream};
+    use std::thread;
+    use std::time::Duration;
+
+    use testkit::netns;
+
+    use super::*;
+
+    /// A defect in one context: clients that the kernel sends to its queue are served by the other one,
+    /// and its CPU can have a new context.
+    #[test]
+    fn a_context_that_panics_leaves_its_queue() {
+        const BOUND: Duration = Duration::from_secs(60);
+        const CLIENTS: usize = 40;
+        if !netns::enter("lifecycle::tests::a_context_that_panics_leaves_its_queue", BOUND) {
+            return;
+        }
+        shared().settings.read("num_cores = 2", Some("tun:mtcp%d,10.79.0.2/24")).expect("settings");
+        let [torn, whole] = [0, 1].map(|cpu| create(cpu).expect("a context"));
+        let at = SocketAddr::from(([10, 79, 0, 2], 7));
+        for context in [torn, whole] {
+            let listening = registry::with(context, |context| {
+                let socket = context.sockets.socket()?;
+                context.sockets.bind(socket, at)?;
+                context.sockets.listen(socket, CLIENTS)?;
+                Ok(())
+            });
+            listening.expect("a listener");
+        }
+        let panicked: Result<(), Errno> = registry::with(torn, |_| panic!("a defect, for this test"));
+        assert_eq!(panicked, Err(Errno(libc::ENOTRECOVERABLE)));
+        assert_eq!(registry::with(torn, |_| Ok(())), Err(INVALID));
+
+        let clients = thread::spawn(move || (0..CLIENTS).map(|_| TcpStream::connect(at)).collect::<Vec<_>>());
+        while !clients.is_finished() {
+            registry::with(whole, Context::turn).expect("a turn");
+        }
+        assert!(clients.join().expect("no panic").iter().all(Result::is_ok));
+        create(0).expect("a context");
+    }
 }

@@ -8,6 +8,9 @@
 //!
 //! No panic is expected. One that happens all the same ends the context: the call returns
 //! ENOTRECOVERABLE, and later ones EINVAL.
+//!
+//! A context is served by the threads that call it. When the last of them ends without destroying it, it
+//! leaves its queue to other contexts, until another thread calls it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +21,7 @@ use std::time::Duration;
 use crate::carrier::Waiter;
 use crate::context::{Context, Pause};
 use crate::errno::{Errno, INTERRUPTED, INVALID};
+use crate::lifecycle;
 
 /// Contexts of a process at most: a bit of `INSIDE` each.
 pub(crate) const CONTEXTS_MAX: usize = u64::BITS as usize;
@@ -44,6 +48,8 @@ struct State {
     /// Of the context that is there, or will be.
     generation: usize,
     context: Option<Box<Context>>,
+    /// Threads that have called it and have not ended.
+    threads: usize,
     /// A thread sleeps on the device, or is about to go on.
     leader: bool,
     /// The leader sleeps, and was not woken yet.
@@ -54,14 +60,43 @@ struct State {
 }
 
 static SLOTS: [Slot; CONTEXTS_MAX] = [const {
-    let state =
-        State { generation: 1, context: None, leader: false, asleep: false, followers: 0, interrupts: 0 };
+    let state = State {
+        generation: 1,
+        context: None,
+        threads: 0,
+        leader: false,
+        asleep: false,
+        followers: 0,
+        interrupts: 0,
+    };
     Slot { taken: AtomicBool::new(false), state: Mutex::new(state), changed: Condvar::new() }
 }; CONTEXTS_MAX];
 
 thread_local! {
     /// Contexts, by index, that this thread is inside a call of.
     static INSIDE: Cell<u64> = const { Cell::new(0) };
+
+    static CALLED: Called =
+        const { Called { process: Cell::new(0), generations: [const { Cell::new(0) }; CONTEXTS_MAX] } };
+}
+
+/// The contexts that this thread has called.
+struct Called {
+    process: Cell<u32>,
+    /// By index; 0 if none.
+    generations: [Cell<usize>; CONTEXTS_MAX],
+}
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        // A forked child leaves the contexts to its parent.
+        if self.process.get() != std::process::id() {
+            return;
+        }
+        for (slot, called) in SLOTS.iter().zip(&self.generations).filter(|(_, called)| called.get() > 0) {
+            slot.lock().uncount_thread(called.get());
+        }
+    }
 }
 
 /// That this thread is inside a call.
@@ -93,17 +128,41 @@ impl Drop for Inside {
 }
 
 impl State {
+    /// The calling thread calls the context, and is one of its threads until it ends.
+    fn count_thread(&mut self, index: usize, generation: usize) {
+        let Some(context) = self.context.as_mut().filter(|_| self.generation == generation) else { return };
+        let is_new = CALLED.try_with(|called| {
+            called.process.set(std::process::id());
+            called.generations[index].replace(generation) != generation
+        });
+        // What is called while the thread ends has one for ever.
+        if is_new.unwrap_or(true) {
+            self.threads += 1;
+            if self.threads == 1 {
+                context.join();
+            }
+        }
+    }
+
+    fn uncount_thread(&mut self, generation: usize) {
+        if let Some(context) = self.context.as_mut().filter(|_| self.generation == generation) {
+            self.threads -= 1;
+            if self.threads == 0 {
+                context.leave();
+            }
+        }
+    }
+
     /// Does something with the context, if it is still this one.
     fn run<T, E: From<Errno>>(
         &mut self,
         generation: usize,
         work: impl FnOnce(&mut Context) -> Result<T, E>,
     ) -> Result<T, E> {
-        let current = self.context.as_mut().filter(|_| self.generation == generation);
+        let current = self.context.as_mut().filter(|context| self.generation == generation && !context.torn);
         let context = current.ok_or(INVALID)?;
         catch_unwind(AssertUnwindSafe(|| work(context))).unwrap_or_else(|_| {
-            // Its tables may be torn, so it is not even dropped, and its slot stays taken.
-            std::mem::forget(self.context.take());
+            context.torn = true;
             Err(Errno(libc::ENOTRECOVERABLE).into())
         })
     }
@@ -178,6 +237,7 @@ pub(crate) fn insert(make: impl FnOnce(usize) -> Result<Context, Errno>) -> Resu
     let made = make(index).map(|context| {
         let mut state = slot.lock();
         state.context = Some(Box::new(context));
+        state.threads = 0;
         state.generation << 8 | (index + 1)
     });
     if made.is_err() {
@@ -193,11 +253,23 @@ pub(crate) fn with<T>(
 ) -> Result<T, Errno> {
     let (index, generation) = find(handle)?;
     let slot = &SLOTS[index];
-    let _inside = Inside::enter(index)?;
+    let inside = Inside::enter(index)?;
     let mut state = slot.lock();
+    state.count_thread(index, generation);
     let result = state.run(generation, work);
     slot.wake(&mut state);
+    finish(handle, inside, state);
     result
+}
+
+/// Ends a call, and with it a context that is torn.
+fn finish(handle: Handle, inside: Inside, state: MutexGuard<'_, State>) {
+    let torn = state.context.as_ref().is_some_and(|context| context.torn);
+    drop((state, inside));
+    if torn {
+        // Another thread may have done so.
+        let _ = lifecycle::destroy(handle);
+    }
 }
 
 /// Does something with a context, again after each sleep that it asks for.
@@ -209,6 +281,7 @@ pub(crate) fn with_waits<T>(
     let slot = &SLOTS[index];
     let inside = Inside::enter(index)?;
     let mut state = slot.lock();
+    state.count_thread(index, generation);
     let interrupts = state.interrupts;
     // The call itself may change something; later only what its turns brought does.
     let mut changed = true;
@@ -239,6 +312,7 @@ pub(crate) fn with_waits<T>(
         }
     };
     slot.wake(&mut state);
+    finish(handle, inside, state);
     result
 }
 

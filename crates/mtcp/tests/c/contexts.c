@@ -1,6 +1,7 @@
 /* Contexts of one device, each with a thread of its own that greets its clients with the context's
  * number and echoes. Commands come from standard input, and each is answered with a line:
- * `begin N`, `end N`, `connect N ADDRESS PORT`, which says how that ended. */
+ * `begin N`, `end N`, `leave N`, whose thread ends without its context, `connect N ADDRESS PORT`,
+ * which says how that ended. */
 #include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
@@ -16,7 +17,7 @@
 
 struct context {
 	pthread_t thread;
-	atomic_int ready, over, attempt;
+	atomic_int ready, over, leaves, attempt;
 	struct sockaddr_in peer;
 	char outcome[64];
 };
@@ -89,7 +90,8 @@ static void *run(void *argument)
 			}
 		}
 	}
-	mtcp_destroy_context(mctx);
+	if (!self->leaves)
+		mtcp_destroy_context(mctx);
 	return NULL;
 }
 
@@ -113,7 +115,8 @@ int main(int argc, char **argv)
 			while (!contexts[n].ready)
 				;
 			puts("began");
-		} else if (strcmp(command, "end") == 0) {
+		} else if (strcmp(command, "end") == 0 || strcmp(command, "leave") == 0) {
+			contexts[n].leaves = *command == 'l';
 			contexts[n].over = 1;
 			assert(pthread_join(contexts[n].thread, NULL) == 0);
 			puts("ended");

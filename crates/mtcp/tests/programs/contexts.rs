@@ -65,6 +65,33 @@ fn contexts_leave_their_queues_to_each_other() {
     assert_eq!(server.command("end 1"), "ended");
 }
 
+/// A thread that ends without destroying its context leaves its queue to the others, too, and its
+/// connections end.
+#[test]
+fn a_thread_that_ends_leaves_its_queue() {
+    const CLIENTS: usize = 60;
+    if !netns::enter("contexts::a_thread_that_ends_leaves_its_queue", BOUND) {
+        return;
+    }
+    let place = Place::new("contexts-leave");
+    let mut server = place.start(&place.build("tests/c/contexts.c"), &["2"]);
+    for context in 0..2 {
+        assert_eq!(server.command(&format!("begin {context}")), "began");
+    }
+    let clients: Vec<_> = (0..CLIENTS).map(|_| open()).collect();
+    assert_eq!(server.command("leave 0"), "ended");
+    assert!((0..CLIENTS).all(|_| open().1 == b'1'));
+    for (mut stream, context) in clients {
+        if context == b'1' {
+            ask(&mut stream);
+        } else {
+            stream.write_all(b"ping").expect("an open connection");
+            assert!(stream.read(&mut [0]).is_err(), "nobody has closed it");
+        }
+    }
+    assert_eq!(server.command("end 1"), "ended");
+}
+
 /// Has the kernel forward packets, and refuse those for this network with an ICMP error.
 fn prohibit(network: &str) -> Result<(), String> {
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(|error| format!("no forwarding: {error}"))?;
