@@ -15,7 +15,8 @@ use common::{Net, address, config};
 use packet::{Capabilities, Faults, Random};
 use talk::{End, Manner, Seen, Talk, allowed, byte};
 use tcp::{
-    Config, Event, Failure, Flow, Initial, Listener, Profile, Read, ReadError, Ready, State, Time, WriteError,
+    Config, Event, Failure, Flow, Initial, Listener, Pattern, Profile, Read, ReadError, Ready, State, Time,
+    WriteError,
 };
 
 const SERVER: u16 = 7;
@@ -499,6 +500,60 @@ fn every_flow_ends_with_the_right_bytes() {
 #[test]
 fn nothing_is_late_without_loss() {
     worlds(flows(300), true);
+}
+
+/// Connections that wait for one of a few records of outstanding data have no timers: while the path is
+/// cut, only those that have one act. Then the others follow, in the order in which they began to wait.
+#[test]
+fn waiting_for_records_takes_no_turns() {
+    const FLOWS: usize = 1_000;
+    const RECORDS: usize = 4;
+    let configs = [0, 1].map(|side| {
+        let mut config = config(side, common::PLAIN);
+        config.limits.flows = FLOWS;
+        config.limits.active = RECORDS;
+        config
+    });
+    let mut net = Net::new(configs, 1);
+    let pattern = Pattern { address: None, port: Some(SERVER) };
+    let listener = net.host(1).listen(pattern, FLOWS).expect("a listener");
+    let now = net.now;
+    let remote = SocketAddr::new(address(1, false), SERVER);
+    let mut connect = |_| net.host(0).connect(now, None, None, remote).expect("a flow");
+    let clients: Vec<Flow> = (0..FLOWS).map(&mut connect).collect();
+    net.run(Duration::from_secs(1));
+    while net.host(1).accept(listener).is_some() {}
+    while net.host(1).event().is_some() {}
+
+    net.set_faults(0, Faults { loss: 1.0, ..Faults::default() });
+    for &client in &clients {
+        net.run(Duration::from_micros(100));
+        let now = net.now;
+        assert_eq!(net.host(0).write(now, client, &[7; 10]), Ok(10));
+    }
+    net.exchange();
+    let (until, mut turns) = (net.now.after(Duration::from_secs(10)), 0);
+    while let Some(next) = net.next().filter(|&next| next <= until) {
+        net.now = next;
+        net.exchange();
+        turns += 1;
+    }
+    // A probe, and timeouts that double from 200 ms on.
+    assert!(turns <= RECORDS * 16, "{turns} turns");
+
+    net.set_faults(0, Faults::default());
+    net.run(Duration::from_secs(60));
+    let mut arrived = Vec::new();
+    while let Some(event) = net.host(1).event() {
+        let Event::Flow { flow, ready, .. } = event else { panic!("{event:?}") };
+        assert!(ready.has(Ready::READABLE), "{ready:?}");
+        arrived.push(net.host(1).addresses(flow).expect("a flow").1);
+    }
+    let ours = clients.iter().map(|&client| net.sides[0].host.addresses(client).expect("a flow").0);
+    let ours: Vec<SocketAddr> = ours.collect();
+    let (had, waited) = ours.split_at(RECORDS);
+    assert!(arrived.iter().filter(|&at| !had.contains(at)).eq(waited), "not in their order");
+    assert!(had.iter().all(|at| arrived.contains(at)));
 }
 
 /// Runs worlds until they have had so many flows.

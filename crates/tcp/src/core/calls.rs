@@ -343,7 +343,9 @@ impl<C: Control> Stack<C> {
             sack: hot.has(flag::SACK),
             scale: hot.scales != 0,
             owes: hot.state != State::Closed && (owes_data || hot.owes_ack()),
-            is_scheduled: self.ready.contains(slot) || self.wheel.scheduled(slot).is_some(),
+            is_scheduled: self.ready.contains(slot)
+                || self.waiting.contains(slot)
+                || self.wheel.scheduled(slot).is_some(),
         }
     }
 
@@ -355,7 +357,7 @@ impl<C: Control> Stack<C> {
 
     /// Whether there is something to emit now.
     pub(crate) fn has_output(&self) -> bool {
-        !self.replies.is_empty() || !self.ready.is_empty()
+        !self.replies.is_empty() || !self.ready.is_empty() || self.serves_waiting()
     }
 }
 
@@ -404,6 +406,6 @@ pub struct Info {
     pub scale: bool,
     /// Data or an acknowledgement is owed to the peer.
     pub owes: bool,
-    /// The flow sends next, or has a deadline.
+    /// The flow sends next or when there is memory for it, or has a deadline.
     pub is_scheduled: bool,
 }

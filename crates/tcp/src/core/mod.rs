@@ -170,6 +170,8 @@ pub(crate) struct Stack<C> {
     wheel: Wheel,
     /// Flows that may have something to send.
     ready: Queue,
+    /// Flows with data to send and no block for it, the one that has waited longest first.
+    waiting: Queue,
     /// Flows to which something has happened.
     happened: Queue,
     /// Listeners with connections to accept.
@@ -212,6 +214,7 @@ impl<C: Control> Stack<C> {
             listeners: Table::new(limits.listeners),
             wheel: Wheel::new(entries),
             ready: Queue::new(limits.flows),
+            waiting: Queue::new(limits.flows),
             happened: Queue::new(limits.flows),
             incoming: Queue::new(limits.listeners),
             asks: VecDeque::with_capacity(limits.half_open),

@@ -16,8 +16,8 @@ use crate::time::{Deadline, Time, micros};
 const MERGE_WITHIN: u64 = 1_000;
 
 impl<C: Control> Stack<C> {
-    /// Emits segments, first those that belong to no flow, then a frame of each flow in turn.
-    /// `room` is what all flows together can still receive. Returns whether there is more.
+    /// Emits segments, first those that belong to no flow, then a frame of each flow in turn: blocks
+    /// go to flows that have waited for one before others take them. `room` is what all flows together can still receive. Returns whether there is more.
     pub(crate) fn output(&mut self, now: Time, room: u32, emit: &mut impl Emit) -> bool {
         while let Some(&Reply { ref tuple, ref head, marking }) = self.replies.front() {
             let data = Span::new(head.seq, head.seq);
@@ -27,7 +27,9 @@ impl<C: Control> Stack<C> {
             }
             self.replies.pop_front();
         }
-        while let Some(slot) = self.ready.pop() {
+        loop {
+            let waited = self.next_waiting();
+            let Some(slot) = waited.or_else(|| self.ready.pop()) else { return false };
             if !self.flows.is_taken(slot) {
                 continue;
             }
@@ -36,11 +38,21 @@ impl<C: Control> Stack<C> {
                 false => self.emit_one(now, slot, room, emit),
             };
             if done.is_err() {
-                self.ready.push_first(slot);
+                let queue = if waited.is_some() { &mut self.waiting } else { &mut self.ready };
+                queue.push_first(slot);
                 return true;
             }
         }
-        false
+    }
+
+    /// A flow that has waited for a block, once there is one. It may have ended meanwhile, or have
+    /// nothing to send.
+    fn next_waiting(&mut self) -> Option<u32> {
+        if self.serves_waiting() { self.waiting.pop() } else { None }
+    }
+
+    pub(crate) fn serves_waiting(&self) -> bool {
+        !self.waiting.is_empty() && !self.colds.is_full()
     }
 
     fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<(), Full> {

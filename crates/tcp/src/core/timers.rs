@@ -10,9 +10,6 @@ use crate::control::Control;
 use crate::event::{Failure, Ready};
 use crate::time::{Deadline, Time};
 
-/// A flow that found no block for outstanding data tries again after this time (microseconds).
-const STARVED_RETRY: u64 = 10_000;
-
 /// Unanswered zero-window probes that end a connection: with the intervals doubling up to a
 /// minute, that is more than 100 s (RFC 9293, 3.8.3, R2).
 const WINDOW_PROBES: u8 = 12;
@@ -164,7 +161,7 @@ impl<C: Control> Stack<C> {
         if hot.snd_limit() == hot.snd_nxt {
             return self.restart_after_idle(slot);
         }
-        // Only a block was missing, or still is: nothing that backs off.
+        // It waits to be sent, or for a block: nothing that backs off.
         if self.plan(slot) != Plan::Nothing {
             return;
         }
@@ -302,8 +299,10 @@ impl<C: Control> Stack<C> {
             hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
         }
         let plan = self.plan(slot);
-        if !matches!(plan, Plan::Nothing | Plan::Starved) {
-            self.ready.push(slot);
+        match plan {
+            Plan::Nothing => {}
+            Plan::Starved => self.waiting.push(slot),
+            _ => self.ready.push(slot),
         }
         self.cool(slot);
         self.arm_send_timer(now, slot, plan);
@@ -337,7 +336,7 @@ impl<C: Control> Stack<C> {
                 self.flows[slot].send_at = Deadline::at(next);
             }
         } else if plan == Plan::Starved {
-            hot.send_at = Deadline::at(now.plus(STARVED_RETRY));
+            hot.send_at = Deadline::NONE;
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
         //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for
         //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially
