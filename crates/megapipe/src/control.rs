@@ -3,7 +3,9 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use socket2::SockAddr;
 
@@ -89,6 +91,28 @@ impl Channel {
     pub fn set_keepalive(&mut self, handle: Handle, probes: Option<KeepAlive>) -> Result<(), ControlError> {
         let index = self.open_here(handle)?;
         Ok(self.engine.set_keepalive(&mut View::of(&mut self.core), index, probes)?)
+    }
+
+    /// Ends the connection with ETIMEDOUT when the peer has acknowledged nothing of what was sent, or
+    /// has kept its window closed, for this time (TCP_USER_TIMEOUT of tcp(7); RFC 5482): a peer that does
+    /// not read otherwise keeps what is written to it for ever. `None` is what the system has. As with
+    /// [`set_keepalive`](Channel::set_keepalive), it can be set before the connection begins, and on a
+    /// listener. On a stack it is a day at most. It does not bound what is sent through shared memory.
+    ///
+    /// # Errors
+    ///
+    /// [`ControlError`]; EINVAL for less than a millisecond or more than 2^31 of them.
+    pub fn set_user_timeout(
+        &mut self,
+        handle: Handle,
+        timeout: Option<Duration>,
+    ) -> Result<(), ControlError> {
+        let index = self.open_here(handle)?;
+        let millis = timeout.map(|timeout| {
+            let millis = i32::try_from(timeout.as_millis()).unwrap_or(0).cast_unsigned();
+            NonZeroU32::new(millis).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+        });
+        Ok(self.engine.set_user_timeout(&mut View::of(&mut self.core), index, millis.transpose()?)?)
     }
 
     /// What TCP measures on the connection.

@@ -33,6 +33,7 @@ testkit::one_test_per_engine!(
     a_descriptor_is_refused
     keep_alive_of_a_connection
     keep_alive_set_before_there_is_a_connection
+    a_user_timeout_bounds_an_attempt
 );
 
 const PORT: u16 = 7;
@@ -464,5 +465,19 @@ fn keep_alive_set_before_there_is_a_connection(fixture: &mut Fixture) -> Verdict
     let _accepted = result.expect("a connection");
     let _client = client.join().expect("a client");
     expect_probes(&mut driver);
+    Ok(())
+}
+
+/// As with the kernel's TCP; without one, an attempt takes three minutes.
+fn a_user_timeout_bounds_an_attempt(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (device, _silent) = link::pair(Capabilities { mtu: 1500, checksum: true, segment: 0 }, 256);
+    driver.attach(Stack::polled(device, networks(1))).expect("a stack");
+    let begin = Instant::now();
+    let handle = driver.connect_to(SocketAddr::new(address(2, false), PORT), CLIENT).expect("a socket");
+    driver.set_user_timeout(handle, Some(Duration::from_secs(1))).expect("a timeout");
+    let Event::Connect(Err(error)) = driver.next().event else { panic!("no failure") };
+    assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
+    assert!(begin.elapsed() < Duration::from_secs(60));
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! around the kernel engine's, which alone waits.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use socket2::SockAddr;
@@ -144,6 +145,15 @@ impl SocketCalls for Engines {
         probes: Option<KeepAlive>,
     ) -> io::Result<()> {
         self.of(view, index).set_keepalive(view, index, probes)
+    }
+
+    fn set_user_timeout(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        millis: Option<NonZeroU32>,
+    ) -> io::Result<()> {
+        self.of(view, index).set_user_timeout(view, index, millis)
     }
 
     fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()> {

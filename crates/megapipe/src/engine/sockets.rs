@@ -5,6 +5,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -70,6 +71,13 @@ pub(crate) trait SocketCalls {
     fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()>;
     fn set_keepalive(&mut self, view: &mut View<'_>, index: u32, probes: Option<KeepAlive>)
     -> io::Result<()>;
+    /// In milliseconds, as TCP_USER_TIMEOUT.
+    fn set_user_timeout(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        millis: Option<NonZeroU32>,
+    ) -> io::Result<()>;
     /// Has the coming close send RST instead of waiting for data that nobody reads.
     fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()>;
     fn socket_info(&mut self, view: &mut View<'_>, index: u32) -> io::Result<SocketInfo>;
@@ -122,6 +130,16 @@ impl<E: KernelFiles> SocketCalls for E {
                 ),
             }
         })
+    }
+
+    fn set_user_timeout(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        millis: Option<NonZeroU32>,
+    ) -> io::Result<()> {
+        let timeout = millis.map(|millis| Duration::from_millis(millis.get().into()));
+        with_descriptor(self, view, index, |fd| SockRef::from(&fd).set_tcp_user_timeout(timeout))
     }
 
     fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()> {

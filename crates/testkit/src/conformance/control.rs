@@ -1,6 +1,6 @@
 //! Addresses, options and conversions.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -150,6 +150,12 @@ pub fn typed_options_and_information(fixture: &mut Fixture) -> Verdict {
                 Ok(())
             })
             .unwrap();
+        let timeout = Duration::from_millis(1_500);
+        for timeout in [Some(timeout), None] {
+            driver.set_user_timeout(handle, timeout).unwrap();
+            let set = driver.control(handle, |fd| SockRef::from(&fd).tcp_user_timeout()).unwrap();
+            assert_eq!(set.filter(|set| !set.is_zero()), timeout);
+        }
         driver.set_keepalive(handle, None).unwrap();
         assert!(!driver.control(handle, |fd| SockRef::from(&fd).keepalive()).unwrap());
         let never = KeepAlive { probes: 0, ..probes };
@@ -169,6 +175,24 @@ pub fn typed_options_and_information(fixture: &mut Fixture) -> Verdict {
     let handle = driver.register(socket, 0).unwrap();
     let Err(ControlError::Io(error)) = driver.socket_info(handle) else { panic!("not TCP") };
     assert_eq!(error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    Ok(())
+}
+
+pub fn a_user_timeout_ends_a_peer_that_does_not_read(fixture: &mut Fixture) -> Verdict {
+    fixture.for_each_form(|mut driver, form| {
+        let (socket, _peer) = net::tcp_pair();
+        let handle = driver.add(socket, form, 0);
+        for wrong in [Duration::ZERO, Duration::from_micros(999), Duration::from_secs(3_000_000)] {
+            let refused = driver.set_user_timeout(handle, Some(wrong));
+            let einval = |error: &io::Error| error.kind() == io::ErrorKind::InvalidInput;
+            assert!(matches!(&refused, Err(ControlError::Io(error)) if einval(error)), "{refused:?}");
+        }
+        driver.set_user_timeout(handle, Some(Duration::from_millis(500))).unwrap();
+        // More than both sides have room for.
+        driver.write(handle, vec![7; 64 << 20]).unwrap();
+        let Event::Write { result, .. } = driver.next().event else { panic!("no write") };
+        assert_eq!(result.expect_err("nobody reads").kind(), io::ErrorKind::TimedOut);
+    });
     Ok(())
 }
 

@@ -258,6 +258,7 @@ macro_rules! for_each_case {
                 sockets_are_made_by_address
                 sockets_are_made_within_the_bounds
                 typed_options_and_information
+                a_user_timeout_ends_a_peer_that_does_not_read
                 lwsocket_to_descriptor_and_back
                 a_foreign_lwsocket_is_refused
                 cookies_come_back

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use socket2::SockAddr;
@@ -143,6 +144,22 @@ impl SocketCalls for Stacks {
         }
         if let Some((port, flow)) = self.flow_of(view, index) {
             options::set_probes(self.now, &mut self.ports[port].host, flow, probes);
+        }
+        Ok(())
+    }
+
+    fn set_user_timeout(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        millis: Option<NonZeroU32>,
+    ) -> io::Result<()> {
+        self.socket(view, index)?;
+        if let Some(socket) = self.socket_mut(view, index) {
+            socket.options.user_timeout = millis;
+        }
+        if let Some((port, flow)) = self.flow_of(view, index) {
+            options::set_user_timeout(self.now, &mut self.ports[port].host, flow, millis);
         }
         Ok(())
     }

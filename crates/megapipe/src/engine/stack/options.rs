@@ -2,7 +2,7 @@
 //! it was accepted, as on the kernel's TCP. Each connection keeps a copy, so they are small.
 
 use std::io;
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU32};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub(super) struct Options {
     pub(super) no_delay: bool,
     /// Of an idle connection.
     pub(super) probes: Option<Probes>,
+    /// In milliseconds.
+    pub(super) user_timeout: Option<NonZeroU32>,
 }
 
 impl Options {
@@ -30,6 +32,9 @@ impl Options {
         }
         if self.probes.is_some() {
             set_probes(now, host, flow, self.probes);
+        }
+        if self.user_timeout.is_some() {
+            set_user_timeout(now, host, flow, self.user_timeout);
         }
     }
 }
@@ -69,4 +74,14 @@ pub(super) fn set_probes(now: Time, host: &mut Host, flow: Flow, probes: Option<
     });
     host.set_keep_alive_times(now, flow, times);
     host.set_keep_alive(now, flow, times.is_some());
+}
+
+/// Bounds how long the peer may acknowledge nothing, or take nothing.
+pub(super) fn set_user_timeout(now: Time, host: &mut Host, flow: Flow, millis: Option<NonZeroU32>) {
+    let time = millis.map(|millis| Duration::from_millis(millis.get().into()));
+    host.set_user_timeout(flow, time);
+    if let Some(time) = time {
+        // It bounds an attempt, too, as with the kernel's TCP.
+        host.set_connect_timeout(now, flow, time.min(host.profile().attempt));
+    }
 }
