@@ -23,8 +23,9 @@ mod steering;
 mod word;
 
 pub(crate) use listeners::{
-    before_exec, blocks, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
+    before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
     hides_option, hold_still, leave_number, listened, makes_set, set_option, shut_down, start,
+    waits_otherwise,
 };
 use steering::Words;
 

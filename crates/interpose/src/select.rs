@@ -41,25 +41,36 @@ unsafe fn has(set: *mut fd_set, fd: c_int) -> bool {
     !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
 }
 
+/// The descriptors that are asked for reading; none, if that cannot be found out.
+///
+/// # Safety
+///
+/// As select(2).
+pub(crate) unsafe fn asked_to_read(count: c_int, sets: Sets) -> impl Iterator<Item = c_int> {
+    let lie_there = usize::try_from(count)
+        .is_ok_and(|count| count <= MOST && sets.lie_there(count, |word, words| are_readable(word, words)));
+    // SAFETY: the caller's promise.
+    (0..if lie_there { count } else { 0 }).filter(move |&fd| unsafe { has(sets.read, fd) })
+}
+
 /// Whether a promoted socket is asked for reading.
 ///
 /// # Safety
 ///
 /// As select(2).
 pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
-    sockets::any()
-        && usize::try_from(count).is_ok_and(|count| {
-            count <= MOST && sets.lie_there(count, |word, words| are_readable(word, words))
-        })
-        && (0..count).fold(false, |concerns, fd| {
-            // SAFETY: the caller's promise.
-            let asked = unsafe { has(sets.read, fd) };
-            if let (true, Entry::Set(set)) = (asked, table::entry(fd)) {
-                crate::sets::watched_from_outside(set);
-            }
-            let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
-            concerns || (asked && table::socket(fd).is_some_and(promoted))
-        })
+    if !sockets::any() {
+        return false;
+    }
+    // SAFETY: the caller's promise.
+    let asked = unsafe { asked_to_read(count, sets) };
+    asked.fold(false, |concerns, fd| {
+        if let Entry::Set(set) = table::entry(fd) {
+            crate::sets::watched_from_outside(set);
+        }
+        let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
+        concerns || table::socket(fd).is_some_and(promoted)
+    })
 }
 
 /// pselect(2) for sets of which [`concerns`] said yes.

@@ -85,6 +85,37 @@ assert in_child(waits_as_another_has_set_it) == 0
 }
 
 #[test]
+fn a_listener_that_is_polled_has_no_queues() {
+    let Some(lab) = Lab::new("a_listener_that_is_polled_has_no_queues", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+def worker(accept):
+    poll = wait_for(listener)
+    assert rows() == 2
+    for _ in fill([poll]):
+        accept()
+    assert queues() == [0]
+def polled():
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    assert poll.poll(10000)
+    listener.accept()
+def selected():
+    assert select.select([listener], [], [], 10)[0]
+    listener.accept()
+def with_a_timeout():
+    # By poll(2), and without blocking.
+    listener.settimeout(10)
+    listener.accept()
+assert in_child(lambda: worker(polled)) == 0
+assert in_child(lambda: worker(selected)) == 0
+assert in_child(lambda: worker(with_a_timeout)) == 0
+",
+    );
+    assert_eq!((lab.lines("shared queue: waits"), lab.queues()), (3, 3));
+}
+
+#[test]
 fn a_child_has_nothing_of_what_another_thread_began() {
     let name = "a_child_has_nothing_of_what_another_thread_began";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };

@@ -208,7 +208,7 @@ fn became_nonblocking(fd: c_int, nonblocking: bool) {
         options::nonblocking(socket, nonblocking);
     }
     if !nonblocking && local_listen::is_on() {
-        kept_errno(|| local_listen::blocks(fd));
+        kept_errno(|| local_listen::waits_otherwise(fd));
     }
 }
 

@@ -175,8 +175,20 @@ unsafe fn promoted_among<'a>(fds: *mut pollfd, count: libc::nfds_t) -> Option<&'
     polling::concerns(fds).then_some(fds)
 }
 
+/// Listeners that are polled.
+unsafe fn listeners_among(fds: *mut pollfd, count: libc::nfds_t) {
+    if !local_listen::is_on() || count == 0 || count > 1 << 20 || !are_readable(fds, count as usize) {
+        return;
+    }
+    // SAFETY: poll(2): `count` entries lie there.
+    let fds = unsafe { std::slice::from_raw_parts(fds, count as usize) };
+    let asked = fds.iter().filter(|fd| fd.events & (libc::POLLIN | libc::POLLRDNORM) != 0);
+    kept_errno(|| asked.for_each(|fd| local_listen::waits_otherwise(fd.fd)));
+}
+
 pub unsafe fn poll(fds: *mut pollfd, count: libc::nfds_t, timeout: c_int) -> c_int {
     promoter::answers();
+    listeners_among(fds, count);
     match promoted_among(fds, count) {
         Some(fds) => polling::wait(fds, epoll::milliseconds(timeout), std::ptr::null()),
         None => real::poll(fds, count, timeout),
@@ -190,12 +202,20 @@ pub unsafe fn ppoll(
     mask: *const sigset_t,
 ) -> c_int {
     promoter::answers();
+    listeners_among(fds, count);
     if let Some(concerned) = promoted_among(fds, count)
         && let Some(limit) = limit_at(timeout)
     {
         return polling::wait(concerned, limit, mask);
     }
     real::ppoll(fds, count, timeout, mask)
+}
+
+/// As [`listeners_among`].
+unsafe fn listeners_in(count: c_int, sets: Sets) {
+    if local_listen::is_on() {
+        kept_errno(|| selecting::asked_to_read(count, sets).for_each(local_listen::waits_otherwise));
+    }
 }
 
 pub unsafe fn select(
@@ -207,6 +227,7 @@ pub unsafe fn select(
 ) -> c_int {
     promoter::answers();
     let sets = Sets { read, write, except };
+    listeners_in(count, sets);
     if !selecting::concerns(count, sets) || !(timeout.is_null() || is_writable(timeout)) {
         return real::select(count, read, write, except, timeout);
     }
@@ -237,6 +258,7 @@ pub unsafe fn pselect(
 ) -> c_int {
     promoter::answers();
     let sets = Sets { read, write, except };
+    listeners_in(count, sets);
     if selecting::concerns(count, sets)
         && let Some(limit) = limit_at(timeout)
     {

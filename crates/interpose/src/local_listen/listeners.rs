@@ -33,7 +33,7 @@ mod process;
 
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
 pub(crate) use exec::{before_exec, exec_failed};
-pub(crate) use options::{blocks, hides_option, set_option, shut_down};
+pub(crate) use options::{hides_option, set_option, shut_down, waits_otherwise};
 pub(crate) use process::{changes_user, confined, forked, hold_still, makes_set};
 
 /// A listening socket of the program's, shared by what waits for it.

@@ -8,12 +8,16 @@ use libc::socklen_t;
 use super::super::word::Word;
 use super::super::{What, set_what, sibling, what};
 use super::{listeners, siblings};
+use crate::fork;
 use crate::kernel;
 use crate::real::{self, kept_errno};
 
-/// The program has its listener block. An accept from a sibling could not wait for both.
-pub(crate) fn blocks(fd: c_int) {
+/// The program has its listener block, or polls it: what waits so for the listener does not for its siblings.
+pub(crate) fn waits_otherwise(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
+    if fork::borrows_memory() {
+        return;
+    }
     if let Some(listener) = &mut listeners()[number]
         && listener.has_siblings(number)
     {
