@@ -130,7 +130,10 @@ fn prefork_workers_of_apache_share_the_queue() {
         let is_wait = |call: &String| call.starts_with("epoll_ctl(");
         let workers = until("both workers wait", || {
             let workers = children(*server.workers().first()?);
-            let wait = workers.iter().all(|pid| calls(&lab, *pid).iter().any(is_wait));
+            // strace(1) begins its file of a process after the fork.
+            let traced = traces(&lab);
+            let wait =
+                workers.iter().all(|pid| traced.contains(pid) && calls(&lab, *pid).iter().any(is_wait));
             (workers.len() == 2 && wait).then_some(workers)
         });
         get((std::net::Ipv4Addr::LOCALHOST, 8080));
