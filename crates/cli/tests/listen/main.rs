@@ -3,6 +3,7 @@
 
 mod executed;
 mod giving_up;
+mod names;
 mod nginx;
 mod servers;
 mod support;

@@ -88,6 +88,14 @@ impl Lab {
         assert!(status.success(), "{status}: {}", fs::read_to_string(errors).unwrap());
     }
 
+    /// A C program.
+    pub(crate) fn compiled(&self, name: &str, source: &str) -> PathBuf {
+        let (source, program) = (self.write(&format!("{name}.c"), source), self.path(name));
+        let status = Command::new("cc").args(["-pthread", "-o"]).arg(&program).arg(source).status().unwrap();
+        assert!(status.success(), "{name} is compiled");
+        program
+    }
+
     /// How many listeners got a queue in some worker, over all processes so far.
     pub(crate) fn queues(&self) -> usize {
         self.lines("has a queue of its own")

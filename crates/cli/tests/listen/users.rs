@@ -1,8 +1,6 @@
 //! Processes that become another user's before they wait for their listener. Programs in C: Python makes an epoll set as
 //! it imports `selectors`, and counts as one that waits by epoll.
 
-use std::process::Command;
-
 use crate::support::Lab;
 
 /// A listener that is made, and left blocking or not, by the server, and changed by a process that it forks; the
@@ -51,8 +49,7 @@ int main(int count, char **arguments) {
 fn queues_are_made_as_the_kernel_has_the_listener() {
     let name = "queues_are_made_as_the_kernel_has_the_listener";
     let Some(lab) = Lab::new(name, &["cc"]) else { return };
-    let (source, server) = (lab.write("server.c", SERVER), lab.path("server"));
-    assert!(Command::new("cc").arg("-o").arg(&server).arg(source).status().unwrap().success());
+    let server = lab.compiled("server", SERVER);
     let made = |before: libc::c_int, after: libc::c_int| {
         let status = lab.run(&server).args([before, after].map(|flags| flags.to_string())).status().unwrap();
         status.code().unwrap()

@@ -20,7 +20,7 @@ fn made_set(fd: c_int) -> c_int {
     if fd >= 0 {
         descriptors::set(fd);
         if local_listen::is_on() {
-            local_listen::makes_set();
+            local_listen::made_set(fd);
         }
     }
     fd

@@ -31,10 +31,10 @@ mod exec;
 mod options;
 mod process;
 
-pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number};
+pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number, made_set};
 pub(crate) use exec::{before_exec, exec_failed};
 pub(crate) use options::{hides_option, set_option, shut_down, waits_otherwise};
-pub(crate) use process::{changes_user, confined, forked, hold_still, makes_set};
+pub(crate) use process::{changes_user, confined, forked, hold_still};
 
 /// A listening socket of the program's, shared by what waits for it.
 struct Listener {
@@ -74,7 +74,6 @@ enum Waiters {
 #[derive(Clone, Copy)]
 struct Place {
     set: usize,
-    epfd: c_int,
     event: epoll_event,
 }
 
@@ -87,7 +86,7 @@ struct State {
 unsafe impl Sync for State {}
 
 static STATE: State = State { lock: Lock::new(), listeners: UnsafeCell::new([const { None }; LISTENERS]) };
-/// The descriptors of the sets, and 1; 0: free.
+/// A descriptor of each set, and 1; 0: free.
 static SET_DESCRIPTORS: [AtomicI32; SETS] = [const { AtomicI32::new(0) }; SETS];
 /// The library's own descriptors have at least this number.
 static LOWEST: AtomicI32 = AtomicI32::new(0);
@@ -267,12 +266,12 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
     let waits = event.filter(|event| event.events & libc::EPOLLIN as u32 != 0);
     let outcome = match waits {
         Some(event) => match set_number(epfd) {
-            Some(set) => listener.enter(number, Place { set, epfd, event }),
+            Some(set) => listener.enter(number, Place { set, event }),
             None => Err(Word::Descriptors),
         },
         None => {
             if let What::Set(set) = what(epfd) {
-                listener.leave(number, set, epfd);
+                listener.leave(number, set);
             }
             Ok(())
         }
@@ -307,6 +306,9 @@ fn set_number(epfd: c_int) -> Option<usize> {
     }
     let set = SET_DESCRIPTORS.iter().position(|fd| fd.load(Relaxed) == 0)?;
     set_what(epfd, What::Set(set)).then(|| SET_DESCRIPTORS[set].store(epfd + 1, Relaxed))?;
+    for name in descriptors::names(epfd) {
+        set_what(name, What::Set(set));
+    }
     Some(set)
 }
 
@@ -322,7 +324,7 @@ impl Listener {
             let was_out = OUT_OF_SET[place.set].fetch_and(!(1 << number), Relaxed) & 1 << number != 0;
             OF_SET[place.set].fetch_or(1 << number, Relaxed);
             let operation = if was_out { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
-            return change(place.epfd, operation, sibling, without_exclusive(place.event));
+            return change(place.set, operation, sibling, without_exclusive(place.event));
         }
         if self.blocks() {
             return Err(Word::Waits);
@@ -400,7 +402,7 @@ impl Listener {
         let steering = self.steering.as_mut().ok_or(Word::Bpf)?;
         let (slot, words) = steering.join(shared, queue).map_err(|_| Word::Places)?;
         self.slots.push((place.set, slot));
-        if let Err(word) = change(place.epfd, libc::EPOLL_CTL_ADD, sibling, without_exclusive(place.event)) {
+        if let Err(word) = change(place.set, libc::EPOLL_CTL_ADD, sibling, without_exclusive(place.event)) {
             self.part(place.set);
             return Err(word);
         }
@@ -417,13 +419,13 @@ impl Listener {
     }
 
     /// A set waits for the listener no more: neither does it for the sibling.
-    fn leave(&mut self, number: usize, set: usize, epfd: c_int) {
+    fn leave(&mut self, number: usize, set: usize) {
         if matches!(self.waiters, Waiters::One(place) if place.set == set) {
             self.waiters = Waiters::None;
         }
         let member = &MEMBERS[set][number];
         let Some(sibling) = member.descriptor() else { return };
-        let _ = change(epfd, libc::EPOLL_CTL_DEL, sibling, epoll_event { events: 0, u64: 0 });
+        let _ = change(set, libc::EPOLL_CTL_DEL, sibling, epoll_event { events: 0, u64: 0 });
         OF_SET[set].fetch_and(!(1 << number), Relaxed);
         OUT_OF_SET[set].fetch_or(1 << number, Relaxed);
         if let Some(words) = member.words() {
@@ -523,7 +525,8 @@ fn without_exclusive(event: epoll_event) -> epoll_event {
     epoll_event { events: event.events & !(libc::EPOLLEXCLUSIVE as u32), ..event }
 }
 
-fn change(epfd: c_int, operation: c_int, fd: c_int, mut event: epoll_event) -> Result<(), Word> {
+fn change(set: usize, operation: c_int, fd: c_int, mut event: epoll_event) -> Result<(), Word> {
+    let epfd = SET_DESCRIPTORS[set].load(Relaxed) - 1;
     // SAFETY: a live event.
     let status = unsafe { real::epoll_ctl(epfd, operation, fd, &raw mut event) };
     if status == 0 { Ok(()) } else { Err(Word::Descriptors) }

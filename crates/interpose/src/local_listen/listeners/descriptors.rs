@@ -1,13 +1,46 @@
 //! Descriptors of listeners, of epoll sets and of this module's own, as the program closes and duplicates them.
 
 use std::ffi::c_int;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::super::word::Word;
-use super::super::{DESCRIPTORS, What, set_what, what};
+use super::super::{DESCRIPTORS, MEMBERS, What, set_what, what};
 use super::{SET_DESCRIPTORS, listeners};
 use crate::fork;
 use crate::real::kept_errno;
+
+/// Which epoll set each descriptor names, in the order in which they were made; 0: none.
+static NAMED_SETS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
+/// Sets that this process, or one that it was forked from, has made.
+static SETS_MADE: AtomicU32 = AtomicU32::new(0);
+
+fn named_set(fd: c_int) -> u32 {
+    NAMED_SETS.get(fd as usize).map_or(0, |set| set.load(Relaxed))
+}
+
+fn name_set(fd: c_int, number: u32) {
+    if let Some(set) = NAMED_SETS.get(fd as usize)
+        && set.load(Relaxed) != number
+        && !fork::borrows_memory()
+    {
+        set.store(number, Relaxed);
+    }
+}
+
+/// An epoll set was made.
+pub(crate) fn made_set(fd: c_int) {
+    name_set(fd, SETS_MADE.fetch_add(1, Relaxed).saturating_add(1));
+}
+
+pub(super) fn makes_sets() -> bool {
+    SETS_MADE.load(Relaxed) != 0
+}
+
+/// All descriptors of an epoll set: Tokio waits by one, and changes the set by another.
+pub(super) fn names(epfd: c_int) -> impl Iterator<Item = c_int> {
+    let number = named_set(epfd);
+    (0..DESCRIPTORS as c_int).filter(move |fd| number != 0 && named_set(*fd) == number)
+}
 
 /// `fd` is about to be closed.
 #[cold]
@@ -25,12 +58,14 @@ fn close_known(fd: c_int) {
                 listener.release_all(number);
                 listeners[number] = None;
             } else if listener.fd == fd {
-                let other = (0..DESCRIPTORS as c_int).find(|other| what(*other) == What::Listener(number));
-                listener.fd = other.unwrap_or(-1);
+                listener.fd = named(What::Listener(number)).unwrap_or(-1);
             }
         }
         What::Set(set) => {
             set_what(fd, What::Nothing);
+            if let Some(other) = named(What::Set(set)) {
+                return SET_DESCRIPTORS[set].store(other + 1, Relaxed);
+            }
             for (number, listener) in listeners.iter_mut().enumerate() {
                 if let Some(listener) = listener {
                     listener.release(number, set);
@@ -43,9 +78,15 @@ fn close_known(fd: c_int) {
     }
 }
 
+/// A descriptor of a listener or set.
+fn named(is: What) -> Option<c_int> {
+    (0..DESCRIPTORS as c_int).find(|fd| what(*fd) == is)
+}
+
 /// `fd` is about to be closed. True: it is the library's own, and the program means something else.
 #[inline]
 pub(crate) fn closing(fd: c_int) -> bool {
+    name_set(fd, 0);
     match what(fd) {
         What::Nothing => false,
         What::Own => !fork::borrows_memory(),
@@ -79,13 +120,29 @@ pub(crate) fn duplicated(fd: c_int, new: c_int) {
     if fd == new || fork::borrows_memory() {
         return;
     }
-    let What::Listener(number) = what(fd) else { return };
+    name_set(new, named_set(fd));
+    if matches!(what(fd), What::Nothing | What::Own) {
+        return;
+    }
     let mut listeners = listeners();
-    let Some(listener) = &mut listeners[number] else { return };
-    if set_what(new, What::Listener(number)) {
-        listener.names += 1;
-    } else {
-        // An accept by that name would find the shared queue only.
-        listener.give_up(number, Word::Descriptors);
+    let is = what(fd);
+    // What is done by a name that is not followed would not be done to siblings.
+    let is_followed = set_what(new, is);
+    match is {
+        What::Listener(number) => match &mut listeners[number] {
+            Some(listener) if is_followed => listener.names += 1,
+            Some(listener) => listener.give_up(number, Word::Descriptors),
+            None => {}
+        },
+        What::Set(set) if !is_followed => {
+            for (number, listener) in listeners.iter_mut().enumerate() {
+                if let Some(listener) =
+                    listener.as_mut().filter(|_| MEMBERS[set][number].descriptor().is_some())
+                {
+                    listener.give_up(number, Word::Descriptors);
+                }
+            }
+        }
+        What::Set(_) | What::Unique | What::Nothing | What::Own => {}
     }
 }

@@ -1,24 +1,15 @@
 //! What happens to the whole process: it changes its user, forks, or restricts its system calls.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::super::word::Word;
-use super::super::{ON, SETS, WAITED_IN, What, set_what};
-use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, forget, listeners};
+use super::super::{DESCRIPTORS, ON, SETS, WAITED_IN, What, set_what, what};
+use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, descriptors, forget, listeners};
 use crate::fork;
 use crate::lock::Held;
 use crate::real::kept_errno;
-
-/// The program, this process or one that it was forked from, has made an epoll set.
-static MAKES_SETS: AtomicBool = AtomicBool::new(false);
-
-/// An epoll set was made.
-pub(crate) fn makes_set() {
-    if !MAKES_SETS.load(Relaxed) {
-        MAKES_SETS.store(true, Relaxed);
-    }
-}
 
 /// The process is about to become another user's, which cannot bind beside sockets of this one.
 #[cold]
@@ -27,7 +18,7 @@ pub(crate) fn changes_user(user: libc::uid_t) {
         return;
     }
     // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.
-    let waits_later = |listener: &Listener| MAKES_SETS.load(Relaxed) || !listener.blocks();
+    let waits_later = |listener: &Listener| descriptors::makes_sets() || !listener.blocks();
     kept_errno(|| {
         for (number, place) in listeners().iter_mut().enumerate() {
             let may_wait = |listener: &&mut Listener| listener.steering.is_some() && waits_later(listener);
@@ -102,9 +93,9 @@ pub(crate) fn forked() {
             listener.waiters = Waiters::None;
         }
     }
-    for set in &SET_DESCRIPTORS {
-        let fd = set.swap(0, Relaxed) - 1;
-        if fd >= 0 {
+    SET_DESCRIPTORS.iter().for_each(|fd| fd.store(0, Relaxed));
+    for fd in 0..DESCRIPTORS as c_int {
+        if matches!(what(fd), What::Set(_)) {
             set_what(fd, What::Nothing);
         }
     }
