@@ -142,8 +142,8 @@ impl Member {
 
     /// What an accept returned of the sibling, which the steering program gets to know.
     fn counted(&self, new: c_int) -> c_int {
-        if new < 0 && real::errno() == libc::EINVAL {
-            // Another thread has just shut it down.
+        if new < 0 && matches!(real::errno(), libc::EINVAL | libc::EBADF | libc::ENOTSOCK) {
+            // Another thread has just shut it down, or closed it, and its number may be another file's.
             real::set_errno(libc::EAGAIN);
         }
         match (self.words(), new) {

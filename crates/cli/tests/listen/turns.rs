@@ -93,6 +93,31 @@ assert in_child(worker) == 0
     assert_eq!(lab.queues(), 1);
 }
 
+#[test]
+fn no_error_of_a_sibling_is_reported() {
+    let Some(lab) = Lab::new("no_error_of_a_sibling_is_reported", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+# As another thread may have closed it a moment ago, and the number may have another file by now.
+libc = ctypes.CDLL('libc.so.6')
+def worker(lose):
+    poll = wait_for(listener)
+    [sibling] = [fd for fd in high() if os.readlink(f'/proc/self/fd/{fd}').startswith('socket:')]
+    # Of the thread that waits, and of one that does not.
+    for _ in range(2):
+        assert lose(sibling) >= 0
+        try:
+            listener.accept()
+            assert False, 'nobody has connected'
+        except BlockingIOError:
+            pass
+        poll.poll(0)
+assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling))) == 0
+assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling) + libc.close(sibling))) == 0
+",
+    );
+}
+
 /// Accepts of a worker that accepts until there is nothing more, for 400 connections one after the other.
 const ONE_BY_ONE: &str = "listener = listen()
 def worker():
