@@ -5,6 +5,7 @@ mod executed;
 mod giving_up;
 mod names;
 mod nginx;
+mod options;
 mod servers;
 mod support;
 mod traces;

@@ -1,5 +1,5 @@
 //! The listeners of this process, and how siblings of theirs come and go.
-#![allow(unsafe_code)] // epoll_ctl(2), listen(2) and shutdown(2), and what the lock guards
+#![allow(unsafe_code)] // epoll_ctl(2) and shutdown(2), and what the lock guards
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -187,7 +187,9 @@ fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
         What::Listener(number) => {
             let Some(listener) = &mut listeners[number] else { return };
             listener.backlog = backlog;
-            siblings(number).for_each(|sibling| listener.listen(sibling).unwrap_or_default());
+            siblings(number).for_each(|sibling| {
+                sibling::listen(listener.fd, sibling, backlog).unwrap_or_default();
+            });
             return;
         }
         What::Unique => return say(format_args!("{}", Word::Option.of(fd))),
@@ -395,7 +397,7 @@ impl Listener {
     fn try_to_begin(&mut self, number: usize, place: Place, sibling: c_int) -> Result<(), Word> {
         // What comes to a sibling that listens and cannot join is reset.
         self.steering.as_ref().and_then(|steering| steering.probe().ok()).ok_or(Word::Bpf)?;
-        self.listen(sibling)?;
+        sibling::listen(self.fd, sibling, self.backlog)?;
         // The program is the group's, which the listener enters with its first sibling.
         let (shared, queue) = (promoter::borrow(self.fd), promoter::borrow(sibling));
         let (shared, queue) = shared.zip(queue).ok_or(Word::Descriptors)?;
@@ -411,11 +413,6 @@ impl Listener {
         member.fd.store(sibling + 1, Relaxed);
         OF_SET[place.set].fetch_or(1 << number, Relaxed);
         Ok(())
-    }
-
-    fn listen(&self, sibling: c_int) -> Result<(), Word> {
-        // SAFETY: listen(2) takes numbers.
-        if unsafe { real::listen(sibling, self.backlog) } == 0 { Ok(()) } else { Err(Word::User) }
     }
 
     /// A set waits for the listener no more: neither does it for the sibling.

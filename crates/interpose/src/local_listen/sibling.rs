@@ -12,6 +12,13 @@ use crate::kernel;
 use crate::promoter;
 use crate::real;
 
+// Of asm-generic/socket.h and linux/tcp.h.
+const SO_PREFER_BUSY_POLL: c_int = 69;
+const TCP_TX_DELAY: c_int = 37;
+const TCP_RTO_MAX_MS: c_int = 44;
+const TCP_RTO_MIN_US: c_int = 45;
+const TCP_DELACK_MAX_US: c_int = 46;
+
 /// Options that a connection inherits from the socket that accepted it, and those that bind(2) needs.
 /// SO_RCVBUF and SO_SNDBUF are apart: the kernel reports what it made of them.
 const OPTIONS: &[(c_int, &[c_int])] = &[
@@ -28,7 +35,11 @@ const OPTIONS: &[(c_int, &[c_int])] = &[
             libc::SO_RCVLOWAT,
             libc::SO_RCVTIMEO,
             libc::SO_SNDTIMEO,
+            libc::SO_TIMESTAMP,
+            libc::SO_TIMESTAMPNS,
+            libc::SO_TIMESTAMPING,
             libc::SO_BUSY_POLL,
+            SO_PREFER_BUSY_POLL,
             libc::SO_ZEROCOPY,
             libc::SO_MAX_PACING_RATE,
             libc::SO_BINDTODEVICE,
@@ -38,6 +49,7 @@ const OPTIONS: &[(c_int, &[c_int])] = &[
         libc::IPPROTO_TCP,
         &[
             libc::TCP_NODELAY,
+            libc::TCP_CORK,
             libc::TCP_MAXSEG,
             libc::TCP_KEEPIDLE,
             libc::TCP_KEEPINTVL,
@@ -52,6 +64,12 @@ const OPTIONS: &[(c_int, &[c_int])] = &[
             libc::TCP_FASTOPEN_NO_COOKIE,
             libc::TCP_SAVE_SYN,
             libc::TCP_NOTSENT_LOWAT,
+            libc::TCP_THIN_LINEAR_TIMEOUTS,
+            libc::TCP_INQ,
+            TCP_TX_DELAY,
+            TCP_RTO_MAX_MS,
+            TCP_RTO_MIN_US,
+            TCP_DELACK_MAX_US,
         ],
     ),
     (
@@ -63,6 +81,7 @@ const OPTIONS: &[(c_int, &[c_int])] = &[
             libc::IP_FREEBIND,
             libc::IP_TRANSPARENT,
             libc::IP_MINTTL,
+            libc::IP_RECVERR,
         ],
     ),
     (
@@ -75,6 +94,7 @@ const OPTIONS: &[(c_int, &[c_int])] = &[
             libc::IPV6_FREEBIND,
             libc::IPV6_TRANSPARENT,
             libc::IPV6_MINHOPCOUNT,
+            libc::IPV6_RECVERR,
         ],
     ),
 ];
@@ -131,16 +151,28 @@ pub(super) fn close(fd: c_int) {
 fn copy_options(from: c_int, to: c_int) -> Result<(), Word> {
     for (level, names) in OPTIONS {
         for name in *names {
-            let Some(wanted) = Value::of(from, *level, *name) else { continue };
-            if Value::of(to, *level, *name).as_ref() != Some(&wanted) && !wanted.set(to, *level, *name) {
-                return Err(Word::Option);
-            }
+            copy_option(from, to, *level, *name)?;
         }
     }
     copy_buffers(from, to)?;
     let one: c_int = 1;
     kernel::set(to, libc::SOL_SOCKET, libc::SO_REUSEPORT, &one);
     Ok(())
+}
+
+fn copy_option(from: c_int, to: c_int, level: c_int, name: c_int) -> Result<(), Word> {
+    let Some(wanted) = Value::of(from, level, name) else { return Ok(()) };
+    let is_copied = Value::of(to, level, name).as_ref() == Some(&wanted) || wanted.set(to, level, name);
+    if is_copied { Ok(()) } else { Err(Word::Option) }
+}
+
+/// Has one listen, with the option that listen(2) sets back.
+pub(super) fn listen(listener: c_int, sibling: c_int, backlog: c_int) -> Result<(), Word> {
+    // SAFETY: listen(2) takes numbers.
+    if unsafe { real::listen(sibling, backlog) } != 0 {
+        return Err(Word::User);
+    }
+    copy_option(listener, sibling, libc::IPPROTO_TCP, libc::TCP_QUICKACK)
 }
 
 /// Sizes that the program chose; the others are the kernel's to tune. getsockopt(2) reports twice of what was asked.
