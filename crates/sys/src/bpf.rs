@@ -2,7 +2,7 @@
 //!
 //! [`Assembler`] makes [`Code`], [`Program::load`] has the kernel verify it, and [`WordArray`] and
 //! [`SocketArray`] are the memory that a program shares with this process. All of it needs CAP_BPF,
-//! and programs of the network CAP_NET_ADMIN too (capabilities(7)).
+//! and programs of tracepoints CAP_PERFMON too (capabilities(7)).
 
 mod assembler;
 mod command;
@@ -24,7 +24,7 @@ use std::os::fd::{OwnedFd, RawFd};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Not allowed.
-    #[error("BPF needs the capabilities CAP_BPF and, for the network, CAP_NET_ADMIN: {0}")]
+    #[error("BPF needs the capability CAP_BPF and, for tracepoints, CAP_PERFMON: {0}")]
     NotPermitted(#[source] io::Error),
     /// The kernel was built without it.
     #[error("this kernel has no BPF (CONFIG_BPF_SYSCALL): {0}")]
