@@ -94,6 +94,29 @@ assert in_child(worker) == 0
 }
 
 #[test]
+fn a_sibling_gets_nothing_before_the_first_wait() {
+    let Some(lab) = Lab::new("a_sibling_gets_nothing_before_the_first_wait", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+# Of the shared queue alone.
+accept = ctypes.CDLL('libc.so.6').accept
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def worker():
+    for turn in range(50):
+        client = socket.socket()
+        poll = wait_for(listener)
+        client.connect(ADDRESS)
+        assert rows() == 2
+        accepted = accept(listener.fileno(), None, None)
+        assert accepted >= 0, turn
+        os.close(accepted)
+        poll.close()
+assert in_child(worker) == 0
+",
+    );
+}
+
+#[test]
 fn no_error_of_a_sibling_is_reported() {
     let Some(lab) = Lab::new("no_error_of_a_sibling_is_reported", &["python3"]) else { return };
     lab.passes(

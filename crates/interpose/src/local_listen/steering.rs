@@ -67,6 +67,8 @@ impl Steering {
             shared => shared?,
         }
         let slot = self.inner.join(sibling, std::iter::empty())?;
+        // Until the first wait: a set may have been made for another process, or for later.
+        self.inner.owner(slot).cannot_accept();
         // Workers that may run anywhere get one CPU each all the same.
         let cpus = allowed_cpus();
         let cpu = cpus.get((slot.number() as usize - 1) % cpus.len().max(1)).copied();
