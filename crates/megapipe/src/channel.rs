@@ -28,6 +28,9 @@ use crate::waker::Waker;
 /// operations, [`Channel::dispatch`] hands out completions. It stays on the thread that
 /// made it; only its [`Waker`] may leave.
 ///
+/// Dropping a channel closes the connections that it has accepted, those that were not handed out
+/// too.
+///
 /// Some milliseconds after a channel with io_uring has been dropped, the kernel, which then takes
 /// the ring apart, interrupts the thread that had it: a blocking call it is in by then may fail
 /// with EINTR, once, though there was no signal.

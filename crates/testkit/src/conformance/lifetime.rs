@@ -526,6 +526,20 @@ pub fn dropping_the_channel_closes_everything(fixture: &mut Fixture) -> Verdict 
     Ok(())
 }
 
+pub fn dropping_the_channel_closes_what_was_not_handed_out(fixture: &mut Fixture) -> Verdict {
+    for kind in [AcceptAs::Fd, AcceptAs::LwSocket] {
+        let mut driver = fixture.driver();
+        let listener = net::listener();
+        let handle = driver.register(listener.try_clone().unwrap(), 0).unwrap();
+        let mut peer = net::connect(&listener);
+        driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
+        driver.flush().unwrap();
+        drop(driver);
+        assert!(net::read_to_end(&mut peer).0.is_empty());
+    }
+    Ok(())
+}
+
 pub fn twenty_thousand_connections_leave_nothing_behind(fixture: &mut Fixture) -> Verdict {
     let config = fixture.config();
     process::isolated(fixture.name(), || {

@@ -228,6 +228,7 @@ macro_rules! for_each_case {
                 unregister_drops_no_write
                 a_dropped_lwsocket_is_closed
                 dropping_the_channel_closes_everything
+                dropping_the_channel_closes_what_was_not_handed_out
                 twenty_thousand_connections_leave_nothing_behind
             }
             writing {

@@ -532,6 +532,7 @@ impl Engine for Uring {
             let _ = self.enter(view, sleep);
             self.settle_batch(view);
         }
+        view.drop_results();
         if self.direct {
             // Frees ports and sends FINs now instead of when the kernel ends the ring.
             let _ = self.ring.unregister_files();
