@@ -113,6 +113,38 @@ impl Core {
         Ok(op)
     }
 
+    /// Cancels an accept, ahead of everything else that is requested: a call to the kernel before that
+    /// could accept connections that others would get.
+    pub(crate) fn cancel_accept(&mut self, op: OpId) {
+        let Some(entry) = self.op_mut(op) else { return };
+        entry.cancelled = true;
+        let (started, handle) = (entry.started, entry.handle.index);
+        match started {
+            true if self.is_of_stack(handle) => self.stack_requests.push_front(Request::Cancel(op)),
+            true => self.requests.push_front(Request::Cancel(op)),
+            false => {}
+        }
+    }
+
+    /// Cancels the accepts of a listener that is closed or unregistered.
+    pub(crate) fn cancel_accepts_of(&mut self, listener: u32) {
+        let Some(entry) = self.handles.at(listener).filter(|entry| entry.shape.is_listener()) else { return };
+        let mut at = entry.reads.head;
+        while let Some(next) = self.ops.at(at).map(|op| op.next) {
+            self.cancel_accept(self.op_id(at));
+            at = next;
+        }
+    }
+
+    /// Cancels all accepts: the channel ends.
+    pub(crate) fn cancel_all_accepts(&mut self) {
+        for index in self.ops.indices() {
+            if self.ops.at(index).is_some_and(|op| matches!(op.kind, OpKind::Accept(_))) {
+                self.cancel_accept(self.op_id(index));
+            }
+        }
+    }
+
     /// Whether the next accept into the lightweight table may be the last that fits.
     /// Engines then accept one at a time.
     pub(crate) fn lwsockets_nearly_full(&self) -> bool {

@@ -29,7 +29,7 @@ use crate::waker::Waker;
 /// made it; only its [`Waker`] may leave.
 ///
 /// Dropping a channel closes the connections that it has accepted, those that were not handed out
-/// too.
+/// too. Connections that wait at a listener stay there for others that accept from it.
 ///
 /// Some milliseconds after a channel with io_uring has been dropped, the kernel, which then takes
 /// the ring apart, interrupts the thread that had it: a blocking call it is in by then may fail
@@ -234,6 +234,7 @@ impl Channel {
         entry.state = State::Closing;
         entry.member = None;
         let shape = entry.shape;
+        self.core.cancel_accepts_of(index);
         self.core.drop_unstarted(index);
         self.core.request(Request::Detach(index));
         // The pending reads must not take bytes that now belong to the caller. A refused
@@ -597,6 +598,7 @@ impl Drop for Channel {
         }
         // Before the engine accepts more: what waits in their queues moves to other members.
         self.core.leave_groups();
+        self.core.cancel_all_accepts();
         // What is queued goes out as if flushed; then everything ends.
         let _ = self.turn(Wait::Flush);
         if !self.engine.shut(&mut View::of(&mut self.core)) {

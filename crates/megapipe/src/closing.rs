@@ -24,6 +24,7 @@ impl Core {
         // any more.
         entry.member = None;
         let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
+        self.cancel_accepts_of(index);
         if draining {
             self.end_reads(index);
             let name = self.name_of(index);

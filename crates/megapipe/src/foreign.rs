@@ -127,12 +127,13 @@ impl Channel {
         ended
     }
 
-    /// [`Channel::take_back`] for every handle.
+    /// [`Channel::take_back`] for every handle, before the channel ends; accepts are cancelled first.
     ///
     /// # Errors
     ///
     /// As for one.
     pub fn take_back_all(&mut self) -> Result<(), DispatchError> {
+        self.core.cancel_all_accepts();
         for index in self.core.handles.indices() {
             self.take_back(self.core.name_of(index))?;
         }

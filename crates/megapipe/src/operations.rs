@@ -493,6 +493,7 @@ impl Channel {
         match entry.kind {
             OpKind::Write { .. } | OpKind::Disconnect(_) => self.core.cancel_write(op),
             _ if entry.cancelled => {}
+            OpKind::Accept(_) if entry.started => self.core.cancel_accept(op),
             OpKind::Timer { .. } => {
                 entry.cancelled = true;
                 self.ended_timers.push_back(op);

@@ -2,12 +2,12 @@
 
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
-use socket2::SockAddr;
+use socket2::{SockAddr, SockRef};
 
 use crate::file::counted;
 
@@ -223,6 +223,16 @@ pub fn connect(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
     // SAFETY: the kernel reads a live address of the length it knows.
     let status = unsafe { libc::connect(fd.as_raw_fd(), address.as_ptr().cast(), address.len()) };
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Wakes everything that waits for connections of a listener, if some are there: shutdown(SHUT_WR)
+/// wakes all waiters of a socket, and is without effect on one that listens (inet_shutdown in
+/// net/ipv4/af_inet.c; unix_shutdown in net/unix/af_unix.c sets a flag that no accept or connect reads).
+pub fn wake_accepts(listener: BorrowedFd<'_>) -> io::Result<()> {
+    if is_readable(listener)? {
+        SockRef::from(&listener).shutdown(Shutdown::Write)?;
+    }
+    Ok(())
 }
 
 /// Whether there is something to read or accept now (poll(2)).

@@ -1,5 +1,34 @@
 #include "test.h"
 
+/* What waits at a listener stays there, though lent memory has to be taken back first. */
+static void waiting_connections_stay(void)
+{
+	mp_channel *channel = make_channel(NULL);
+	struct sockaddr_in addr;
+	int listener = listening_socket(&addr), peers[3], peer;
+	char room[8];
+	mp_handle handle;
+
+	CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+	handle = mp_register(channel, dup(listener), NULL, NULL, 0);
+	CHECK(mp_accept(handle, MP_UNLIMITED, MP_ACCEPT_LWSOCKET) > 0);
+	handle = tcp_handle(channel, NULL, &peer);
+	CHECK(mp_read(handle, room, sizeof(room)) > 0);
+	EQUAL(mp_flush(channel), 0);
+	for (int i = 0; i < 3; i++)
+		peers[i] = connect_to(&addr);
+	EQUAL(mp_destroy(channel), 0);
+	for (int i = 0; i < 3; i++) {
+		int accepted = accept(listener, NULL, NULL);
+
+		CHECK(accepted >= 0);
+		close(accepted);
+		close(peers[i]);
+	}
+	close(peer);
+	close(listener);
+}
+
 int main(void)
 {
 	mp_channel *channel = make_channel(NULL);
@@ -18,6 +47,8 @@ int main(void)
 	read_all(peer, answer, 4);
 	EQUAL(memcmp(answer, "last", 4), 0);
 	EQUAL(read(peer, answer, 1), 0);
+
+	waiting_connections_stay();
 
 	/* What is gone is refused. */
 	EQUAL(mp_destroy(NULL), -EINVAL);

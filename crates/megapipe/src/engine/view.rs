@@ -183,6 +183,12 @@ impl View<'_> {
         self.core.op(op)
     }
 
+    /// Whether a requested operation was cancelled, or its handle closed. An accept is not started
+    /// then: it could accept a connection that another channel would get.
+    pub(crate) fn is_ended(&self, op: OpId) -> bool {
+        self.core.op(op).is_none_or(|op| op.cancelled || self.core.open(op.handle).is_err())
+    }
+
     /// The operation at this index, which the engine has started.
     #[inline]
     pub(crate) fn op_id(&self, index: u32) -> OpId {

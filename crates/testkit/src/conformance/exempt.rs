@@ -29,6 +29,7 @@ const EXEMPT_OVER_STACK: &[(&str, &str)] = &[
     ("files", "pipes and files are the kernel's"),
     ("partition", "a partitioned listener is the kernel's"),
     ("passing_over", "a partitioned listener is the kernel's"),
+    ("sharing", "a stack's listener is one channel's"),
     ("batching::the_threshold_sends_the_batch", NAGLE),
     ("batching::a_turn_is_at_most_one_system_call", PACKETS),
     ("batching::flush_sends_the_batch", PACKETS),

@@ -29,6 +29,7 @@ pub mod partition;
 pub mod passing_over;
 pub mod processes;
 pub mod quotas;
+pub mod sharing;
 pub mod streams;
 pub mod timers;
 pub mod waking;
@@ -352,6 +353,15 @@ macro_rules! for_each_case {
                 a_channel_that_cannot_accept_is_passed_over
                 a_channel_that_hangs_is_passed_over
                 a_channel_that_ends_loses_no_connection_that_waits
+            }
+            sharing {
+                a_channel_that_ends_takes_nothing_from_another
+                a_closed_handle_takes_nothing_from_another
+                an_unregistered_handle_takes_nothing_from_another
+                a_cancelled_accept_takes_nothing_from_another
+                a_unix_listener_is_left_to_another
+                a_listener_of_the_callers_is_left_to_another
+                many_listeners_are_left_to_another
             }
         }
     };

@@ -263,7 +263,7 @@ pub(super) fn answer(channel: &mut Channel, completion: megapipe::Completion) ->
 }
 
 /// One question and its answer on a connection.
-pub(super) fn ask(peer: &mut TcpStream) -> std::io::Result<()> {
+pub(super) fn ask(peer: &mut (impl Read + Write)) -> std::io::Result<()> {
     peer.write_all(b"?")?;
     peer.read_exact(&mut [0])
 }

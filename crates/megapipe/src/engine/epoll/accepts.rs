@@ -16,6 +16,10 @@ const ACCEPTS_PER_TURN: usize = 64;
 
 impl Epoll {
     pub(super) fn start_accept(&mut self, view: &mut View<'_>, op: OpId, index: u32) {
+        if view.is_ended(op) {
+            view.push_done(Done::plain(op, -libc::ECANCELED));
+            return;
+        }
         if let Err(error) = self.watch_file(view, index, false) {
             view.push_done(Done::plain(op, -error));
             return;

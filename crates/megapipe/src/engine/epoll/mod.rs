@@ -104,7 +104,8 @@ impl Epoll {
     }
 
     fn start(&mut self, view: &mut View<'_>, op: OpId) {
-        let Some(entry) = view.op(op) else { return };
+        // An operation whose cancel went ahead has ended.
+        let Some(entry) = view.op(op).filter(|entry| entry.started) else { return };
         let index = entry.handle.index;
         let how = match entry.kind {
             OpKind::Accept(_) => return self.start_accept(view, op, index),

@@ -208,7 +208,8 @@ impl Stacks {
     }
 
     fn start(&mut self, view: &mut View<'_>, op: OpId) {
-        let Some(entry) = view.op(op) else { return };
+        // An operation whose cancel went ahead has ended.
+        let Some(entry) = view.op(op).filter(|entry| entry.started) else { return };
         let index = entry.handle.index;
         match entry.kind {
             OpKind::Accept(_) => self.start_accept(view, op, index),

@@ -9,6 +9,7 @@
 //! Only a send that met a full socket buffer is submitted again as one that waits.
 
 use std::io;
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -17,12 +18,13 @@ use sys::uring::squeue::Flags;
 use sys::uring::{Ring, Sleep, cqueue, until_memory_is_unlocked};
 
 use crate::config::{Config, EngineKind};
-use crate::core::File;
+use crate::core::{File, Op, OpKind};
 use crate::engine::sockets::KernelFiles;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
-use crate::engine::{Done, Engine, Request, Wait};
+use crate::engine::{self, Done, Engine, Request, Wait};
 use crate::error::CreateError;
+use crate::id::Handle;
 use crate::lwsocket::LwFile;
 use crate::waker::Waker;
 use crate::write::Fresh;
@@ -56,6 +58,8 @@ pub(crate) struct Uring {
     watched: u64,
     /// Shutdowns under way; see `shutdowns`.
     shutdowns: u32,
+    /// Handles of accepts that were cancelled; see [`Self::wake_others`].
+    cancelled_accepts: Vec<Handle>,
     direct: bool,
     /// The answer of a control request that is being waited for.
     control: Option<i32>,
@@ -119,6 +123,7 @@ impl Uring {
             pending: 0,
             watched: 0,
             shutdowns: 0,
+            cancelled_accepts: Vec::new(),
             direct,
             control: None,
             waker_armed: false,
@@ -180,6 +185,7 @@ impl Uring {
             }
             Request::Close(handle) if shutdowns::postpone_close(view, handle) => {}
             Request::Close(handle) => {
+                self.finish_accept(view, handle);
                 // What is pending holds the file open, so that goes first, in one chain that
                 // a failure does not break (a broken one would leak the slot in silence).
                 self.cancel_pending(view, handle, Flags::IO_HARDLINK);
@@ -197,9 +203,15 @@ impl Uring {
         urgent
     }
 
-    /// Submits what is queued without sleeping and takes what is done.
+    /// Submits what is queued and takes the completions of that. It does not ask for events, which
+    /// would run the task work of accepts whose cancel is still to be submitted.
     fn submit(&mut self, view: &mut View<'_>) -> io::Result<()> {
-        self.enter(view, Sleep::No)?;
+        view.count_calls(1);
+        let submitted = self.ring.submit();
+        self.reap(view);
+        if submitted.is_err() || !self.outcome_is_known() {
+            self.enter(view, Sleep::No)?;
+        }
         self.settle_batch(view);
         Ok(())
     }
@@ -263,6 +275,7 @@ impl Uring {
             pending,
             watched,
             shutdowns,
+            cancelled_accepts,
             control,
             waker_armed,
             reaped,
@@ -295,6 +308,11 @@ impl Uring {
                         done.flags |= Done::PENDING;
                     }
                     requests.finish_read(view, &mut done);
+                    if result == -libc::ECANCELED
+                        && let Some(Op { kind: OpKind::Accept(_), handle, .. }) = view.op(op)
+                    {
+                        cancelled_accepts.push(*handle);
+                    }
                     if *shutdowns > 0 && !more {
                         shutdowns::note_end(view, index, shutdowns);
                     }
@@ -346,6 +364,29 @@ impl Uring {
             }
         }
         self.requests.batch_is_over();
+    }
+
+    /// Ends the accept of a handle that is closed, whose cancel went ahead, before its file is closed,
+    /// which [`Self::wake_others`] needs.
+    fn finish_accept(&mut self, view: &mut View<'_>, handle: u32) {
+        let Some(op) = view.started_read(handle) else { return };
+        if matches!(view.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
+            // A refusal shows with the next enter; the accept is cancelled again with its file.
+            let _ = self.enter(view, Sleep::No);
+            self.settle_batch(view);
+            self.wake_others(view);
+        }
+    }
+
+    /// Wakes the others that accept from the listeners whose accepts were cancelled: a connection wakes
+    /// one waiter alone (EPOLLEXCLUSIVE), and that may have been the cancelled accept.
+    fn wake_others(&mut self, view: &mut View<'_>) {
+        for handle in mem::take(&mut self.cancelled_accepts) {
+            if view.is_live(handle) {
+                // Without a descriptor for it they wait until the next connection.
+                let _ = engine::with_descriptor(self, view, handle.index, sys::socket::wake_accepts);
+            }
+        }
     }
 
     fn arm_waker(&mut self) {
@@ -457,6 +498,7 @@ impl Engine for Uring {
             Sleep::Until { timeout, .. } => self.sleep(view, sleep, timeout),
         };
         self.settle_batch(view);
+        self.wake_others(view);
         view.all_tried();
         result
     }
@@ -532,6 +574,7 @@ impl Engine for Uring {
             let _ = self.enter(view, sleep);
             self.settle_batch(view);
         }
+        self.wake_others(view);
         view.drop_results();
         if self.direct {
             // Frees ports and sends FINs now instead of when the kernel ends the ring.

@@ -16,7 +16,7 @@ use super::token::{self, Token};
 use super::{BatchSend, SendOf, Uring};
 use crate::accept::AcceptAs;
 use crate::buffer::{DATAGRAM_OFFSET, NAME_OFFSET, NAME_SIZE};
-use crate::core::OpKind;
+use crate::core::{Op, OpKind};
 use crate::engine::Done;
 use crate::engine::view::View;
 use crate::engine::watch::Watch;
@@ -223,7 +223,8 @@ impl Uring {
         }
         let buffer_size = view.read_pool().buffer_size();
         let nearly_full = view.lwsockets_nearly_full();
-        let target = view.op(op).and_then(|entry| Self::target(view, entry.handle.index));
+        let wanted = |entry: &&Op| !matches!(entry.kind, OpKind::Accept(_)) || !view.is_ended(op);
+        let target = view.op(op).filter(wanted).and_then(|entry| Self::target(view, entry.handle.index));
         let (Some(target), Some((file, kind))) = (target, view.task(op)) else {
             self.pending -= 1;
             view.push_done(Done::plain(op, -libc::ECANCELED));
