@@ -29,6 +29,10 @@ impl Channel {
     /// then the second does. One that is paused for want of room keeps its place. (A socket that was
     /// registered before listen(2) keeps no such order.)
     ///
+    /// With io_uring the oldest unlimited accept of a listener gets every wake-up, and while its channel
+    /// is away from [`Self::dispatch`], other channels that accept from the same socket are not woken.
+    /// Share one listener by [`Self::register_partitioned`].
+    ///
     /// # Errors
     ///
     /// [`SubmitError`]; that the socket does not listen is an [`crate::Event::Accept`] with EINVAL.
