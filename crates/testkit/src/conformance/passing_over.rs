@@ -130,21 +130,21 @@ pub fn a_channel_that_ends_loses_no_connection_that_waits(fixture: &mut Fixture)
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let (socket, over, end) = (&socket, &over, SetAtEnd(&over));
-            let (told, tells) = mpsc::channel();
+            let (step_done, is_done) = mpsc::channel();
             let (go, may_accept) = mpsc::channel();
             let other = scope.spawn(move || {
                 let mut driver = fixture.driver();
                 let listener = driver.register_partitioned(socket.as_fd(), 0, &CpuSet::empty()).unwrap();
                 // It cannot accept: everything is steered to the one that hangs.
                 assert!(driver.next_within(GLANCE).is_none());
-                told.send(()).unwrap();
+                step_done.send(()).unwrap();
                 may_accept.recv().unwrap();
                 driver.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
                 driver.flush().unwrap();
-                told.send(()).unwrap();
+                step_done.send(()).unwrap();
                 serve(&mut Member { driver, listener }, over)
             });
-            tells.recv().expect("the other channel joins");
+            is_done.recv().expect("the other channel joins");
             let mut peers: Vec<TcpStream> =
                 process::cpus().into_iter().flat_map(|cpu| connect_from(cpu, address, OF_EACH_CPU)).collect();
             let half_open: Vec<Socket> = (0..HANDSHAKES).map(|_| begin_handshake(address)).collect();
@@ -155,17 +155,17 @@ pub fn a_channel_that_ends_loses_no_connection_that_waits(fixture: &mut Fixture)
                 assert_eq!((&queues[..], handshakes), (&[0, waiting][..], HANDSHAKES));
             };
             wait();
-            let let_it_accept = || {
+            let accept_now = || {
                 go.send(()).expect("the other channel is there");
-                tells.recv().expect("the other channel accepts");
+                is_done.recv().expect("the other channel accepts");
             };
             if accepts_before {
-                let_it_accept();
+                accept_now();
                 wait();
             }
             drop(hung);
             if !accepts_before {
-                let_it_accept();
+                accept_now();
             }
             peers.extend(half_open.into_iter().map(end_handshake));
             for peer in &mut peers {
