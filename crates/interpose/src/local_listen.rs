@@ -111,7 +111,7 @@ static MEMBERS: [[Member; LISTENERS]; SETS] = [const { [const { Member::NONE }; 
 
 /// Listeners that have a sibling in each set, a bit each.
 static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
-/// Those that the program took out of the set since its last wait: nginx puts its listeners back in the meantime.
+/// Those that a set's own thread took out of it since its last wait: nginx puts its listeners back in the meantime.
 static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 
 thread_local! {

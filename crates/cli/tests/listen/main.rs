@@ -6,6 +6,7 @@ mod giving_up;
 mod names;
 mod nginx;
 mod options;
+mod others;
 mod servers;
 mod support;
 mod traces;

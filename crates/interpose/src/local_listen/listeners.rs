@@ -14,8 +14,8 @@ use steering::{Inherited, Slot};
 use super::steering::Steering;
 use super::word::Word;
 use super::{
-    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, What, set_what, sibling, what,
-    word,
+    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, set_what,
+    sibling, what, word,
 };
 use crate::fork;
 use crate::kernel;
@@ -424,13 +424,17 @@ impl Listener {
         let Some(sibling) = member.descriptor() else { return };
         let _ = change(set, libc::EPOLL_CTL_DEL, sibling, epoll_event { events: 0, u64: 0 });
         OF_SET[set].fetch_and(!(1 << number), Relaxed);
+        if WAITED_IN.get() != set {
+            // Its thread may sleep on.
+            return self.pause(number, set);
+        }
         OUT_OF_SET[set].fetch_or(1 << number, Relaxed);
         if let Some(words) = member.words() {
             words.cannot_accept();
         }
     }
 
-    /// The set's next wait begins without it: what is in the sibling's queue goes to the others of the group.
+    /// What is in the sibling's queue goes to the others of the group.
     fn pause(&mut self, number: usize, set: usize) {
         let Some(sibling) = forget(set, number) else { return };
         self.part(set);

@@ -1,0 +1,32 @@
+//! A listener that another thread or another process changes than the one that waits for it.
+
+use crate::support::Lab;
+
+#[test]
+fn a_queue_moves_while_its_thread_sleeps() {
+    let Some(lab) = Lab::new("a_queue_moves_while_its_thread_sleeps", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+# Handshakes end with the first byte.
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 60)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sets = [wait_for(listener), wait_for(listener)]
+assert rows() == 3
+returned = threading.Event()
+threading.Thread(target=lambda: (sets[0].poll(), returned.set()), daemon=True).start()
+clients = [socket.create_connection(ADDRESS) for _ in range(6)]
+sets[0].unregister(listener)
+assert rows() == 2, 'the sibling has left the group'
+[client.send(b'.') for client in clients]
+for _ in clients:
+    assert sets[1].poll(60)
+    listener.accept()[0].close()
+assert not returned.is_set()
+sets[0].register(listener, select.EPOLLIN)
+assert rows() == 3
+client = socket.create_connection(ADDRESS)
+client.send(b'.')
+assert sets[1].poll(0) or returned.wait(60)
+",
+    );
+}
