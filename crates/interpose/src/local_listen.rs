@@ -185,14 +185,21 @@ pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     found
 }
 
-/// accept(2), which `accept` makes of the descriptor it gets: one of the sibling, or of the shared listener.
+/// accept(2), which `call` makes of the descriptor it gets: one of the sibling, or of the shared listener.
 ///
 /// The first one after a wait tries both. Later ones try the queue that gave a connection, as the next wait reports
 /// what is left in the other one. Each eighth one tries the other one first, so that neither starves.
 #[inline]
-pub(crate) fn accept(fd: c_int, accept: impl Fn(c_int) -> c_int) -> c_int {
+pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     const OTHER_FIRST: u32 = 8;
-    let What::Listener(number) = what(fd) else { return accept(fd) };
+    let What::Listener(number) = what(fd) else { return call(fd) };
+    let accept = |from: c_int| {
+        let new = call(from);
+        if from == fd && new < 0 && real::errno() == libc::EINVAL {
+            listeners::may_be_shut_down(fd);
+        }
+        new
+    };
     let member = MEMBERS.get(WAITED_IN.get()).map(|set| &set[number]);
     let Some((member, sibling)) = member.and_then(|member| Some((member, member.descriptor()?))) else {
         return accept_elsewhere(fd, number, accept);

@@ -30,3 +30,47 @@ assert sets[1].poll(0) or returned.wait(60)
 ",
     );
 }
+
+#[test]
+fn queues_end_when_another_process_shuts_their_listener_down() {
+    let name = "queues_end_when_another_process_shuts_their_listener_down";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+ready, told = os.pipe()
+def worker():
+    poll = wait_for(listener)
+    os.write(told, b'.')
+    while True:
+        poll.poll()
+        try:
+            listener.accept()[0].close()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            os.write(told, struct.pack('B', error.errno))
+            signal.pause()
+workers = []
+for _ in range(2):
+    workers.append(os.fork())
+    if workers[-1] == 0:
+        signal.alarm(60)
+        worker()
+while os.read(ready, 1) and rows() < 3:
+    pass
+listener.shutdown(socket.SHUT_RDWR)
+try:
+    while True:
+        socket.create_connection(ADDRESS, 10).close()
+except (ConnectionRefusedError, ConnectionResetError):
+    pass
+EINVAL = b'\\x16'
+said = b''
+while said.count(EINVAL) < 2:
+    said += os.read(ready, 1)
+assert said.strip(b'.') == 2 * EINVAL
+assert rows() == 0
+[os.kill(worker, signal.SIGKILL) for worker in workers]
+",
+    );
+}

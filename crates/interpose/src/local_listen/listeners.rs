@@ -33,6 +33,7 @@ mod process;
 
 pub(crate) use descriptors::{closing, closing_range, duplicated, leave_number, made_set};
 pub(crate) use exec::{before_exec, exec_failed};
+pub(super) use options::may_be_shut_down;
 pub(crate) use options::{hides_option, set_option, shut_down, waits_otherwise};
 pub(crate) use process::{changes_user, confined, forked, hold_still};
 

@@ -33,6 +33,16 @@ pub(crate) fn shut_down(fd: c_int) {
     }
 }
 
+/// accept(2) of a listener failed with EINVAL: another process may have shut it down.
+#[cold]
+pub(in super::super) fn may_be_shut_down(fd: c_int) {
+    kept_errno(|| {
+        if kernel::option(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN) == Some(0) {
+            shut_down(fd);
+        }
+    });
+}
+
 /// setsockopt(2) succeeded.
 ///
 /// # Safety
