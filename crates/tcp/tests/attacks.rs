@@ -67,6 +67,29 @@ fn bytes_behind_gaps_leave_blocks() {
     }
 }
 
+/// Nor do they take those that connections had to send with, one after the other.
+#[test]
+fn bytes_behind_gaps_leave_blocks_of_senders() {
+    for attack in [". 5:6(1) ack 1", "F. 5:5(0) ack 1"] {
+        let (mut trace, listener) = many(|config| config.limits.active = 8);
+        let honest = open(&mut trace, listener, 1);
+        for port in 2..42 {
+            let flow = open(&mut trace, listener, port);
+            let now = trace.now;
+            trace.host.write(now, flow, &[7; 100]).expect("room");
+            trace.take();
+            trace.send(attack);
+            trace.send(". 1:1(0) ack 101 win 65535");
+            trace.take();
+        }
+        let now = trace.now;
+        assert_eq!(trace.host.write(now, honest, &[7; 100]), Ok(100));
+        let sent = trace.take();
+        assert_eq!(sent.len(), 1, "{attack}: {sent:?}");
+        assert!(sent[0].starts_with("P. 1:101(100)"), "{attack}: {sent:?}");
+    }
+}
+
 /// Peers that acknowledge nothing keep connections that the program has closed. Where these take all
 /// places, the oldest gives way to one that is wanted.
 #[test]

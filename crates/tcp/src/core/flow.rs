@@ -272,6 +272,8 @@ pub(crate) struct Cold {
     pub(crate) duplicate: Option<Span>,
     /// Where a FIN is that came out of order.
     pub(crate) fin_at: Option<Seq>,
+    /// It counts among the blocks with something that the peer has left here.
+    pub(crate) holds: bool,
 }
 
 impl Cold {
@@ -293,6 +295,7 @@ impl Cold {
             recency,
             duplicate,
             fin_at,
+            holds,
         } = self;
         sent.clear();
         *rack = Rack::default();
@@ -309,10 +312,16 @@ impl Cold {
         *recency = 0;
         *duplicate = None;
         *fin_at = None;
+        *holds = false;
+    }
+
+    /// Whether the peer has left something here.
+    pub(crate) fn is_holding(&self) -> bool {
+        !self.held.is_empty() || self.duplicate.is_some() || self.fin_at.is_some()
     }
 
     /// Whether the flow can do without it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sent.is_empty() && self.held.is_empty() && self.duplicate.is_none() && self.fin_at.is_none()
+        self.sent.is_empty() && !self.is_holding()
     }
 }

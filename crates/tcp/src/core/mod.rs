@@ -163,6 +163,8 @@ pub(crate) struct Stack<C> {
     last: u32,
     pub(crate) flows: Table<Hot>,
     pub(crate) colds: Table<Cold>,
+    /// Blocks with something that a peer has left there.
+    holding: usize,
     pub(crate) choices: Choices,
     syns: Table<Syn>,
     waits: Table<Wait>,
@@ -208,6 +210,7 @@ impl<C: Control> Stack<C> {
             index: Index::new(entries),
             flows: Table::new(limits.flows),
             colds: Table::new(limits.active),
+            holding: 0,
             choices: Choices::new(limits.flows),
             syns: Table::new(limits.half_open),
             waits: Table::new(limits.time_wait),
@@ -295,16 +298,33 @@ impl<C: Control> Stack<C> {
     /// blocks to flows that send.
     fn warm_to_hold(&mut self, slot: u32) -> Option<u32> {
         let all = self.colds.bound();
-        if self.flows[slot].cold == NO_COLD && self.colds.len() + all.div_ceil(4) >= all {
+        let used = match self.flows[slot].cold {
+            NO_COLD => self.colds.len(),
+            cold if self.colds[cold].holds => return Some(cold),
+            // It may be there for longer than what is sent.
+            _ => self.holding,
+        };
+        if used + all.div_ceil(4) >= all {
             return None;
         }
-        self.warm(slot)
+        let cold = self.warm(slot)?;
+        self.colds[cold].holds = true;
+        self.holding += 1;
+        Some(cold)
     }
 
     /// Returns the block once nothing is outstanding.
     fn cool(&mut self, slot: u32) {
         let hot = &mut self.flows[slot];
-        if hot.cold != NO_COLD && self.colds[hot.cold].is_idle() {
+        if hot.cold == NO_COLD {
+            return;
+        }
+        let cold = &mut self.colds[hot.cold];
+        if cold.holds && !cold.is_holding() {
+            cold.holds = false;
+            self.holding -= 1;
+        }
+        if cold.is_idle() {
             self.colds.remove(hot.cold);
             hot.cold = NO_COLD;
         }

@@ -262,6 +262,7 @@ impl<C: Control> Stack<C> {
         let cold = std::mem::replace(&mut hot.cold, NO_COLD);
         let orphan = hot.has(flag::ORPHAN);
         if cold != NO_COLD {
+            self.holding -= usize::from(self.colds[cold].holds);
             self.colds.remove(cold);
         }
         self.wheel.cancel(slot);
