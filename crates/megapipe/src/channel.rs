@@ -169,7 +169,7 @@ impl Channel {
     /// same address share the connections by their masks; a CPU in several masks is
     /// shared at random (by hash where the CPU alone decides), and a CPU in none goes to any.
     ///
-    /// Where the process has CAP_BPF and CAP_PERFMON, a channel is passed over if it has been away from
+    /// Where the process has CAP_BPF, a channel is passed over if it has been away from
     /// [`Channel::dispatch`]'s waits for more than half a millisecond, has not accepted 8 connections
     /// that were steered to it, or cannot accept: another channel of the listener gets the connection.
     /// If all others are to be passed over, too, the channel of the CPU gets it, or, where that is 8

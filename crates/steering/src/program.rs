@@ -21,7 +21,7 @@ pub const BEHIND_MAX: u32 = 8;
 pub const AWAY_MAX: Duration = Duration::from_micros(500);
 
 /// Members that are tried for one that is ready, from one picked at random on.
-pub(crate) const TRIES: i32 = 16;
+pub(crate) const TRIES: usize = 16;
 
 /// Where connections go that the member of their CPU should not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl<'maps> Selection<'maps> for Select<'maps> {
 /// slow path of a shared socket: -> socket 0
 /// slow path of members: for TRIES members from a random one on: if ready(member) -> member
 ///                       if !can_accept(own) || behind(own) >= BEHIND_MAX:
-///                           -> of TRIES members from a random one on, and own, if can_accept(it):
+///                           -> of TRIES members from a random one on, if can_accept(member):
 ///                              the first with the least behind(it)
 /// -> own; without one, or if it has no socket: by hash
 ///
@@ -162,21 +162,23 @@ fn take_least_behind<'maps>(
 }
 
 /// Looks [`TRIES`] members up, from a random one on: [`KEY`] has the number, R0 the words. `each` jumps to its
-/// label for the next one. R9 has the highest member's number.
+/// label for the next one. R9 has the highest member's number. It is no loop: without CAP_PERFMON the
+/// verifier also follows what a CPU may speculate, which is a loop without end.
 fn for_others<'maps>(
     code: &mut Assembler<'maps>,
     maps: &Maps<'maps>,
-    each: impl FnOnce(&mut Assembler<'maps>, Label),
+    each: impl Fn(&mut Assembler<'maps>, Label),
 ) {
-    let (again, next) = (code.label(), code.label());
-    code.call(Helper::Random).set(R8, R0).set(R7, TRIES);
-    code.place(again).arithmetic(Arithmetic::Add, R8, 1);
-    code.set(R1, R8).arithmetic(Arithmetic::Modulo, R1, R9).arithmetic(Arithmetic::Add, R1, 1);
-    code.store(Size::Word, R10, KEY, R1);
-    look_up(code, maps.members.as_fd(), next);
-    each(code, next);
-    code.place(next).arithmetic(Arithmetic::Add, R7, -1);
-    code.jump_if(Condition::NotEqual, R7, 0, again);
+    code.call(Helper::Random).set(R8, R0);
+    for _ in 0..TRIES {
+        let next = code.label();
+        code.arithmetic(Arithmetic::Add, R8, 1);
+        code.set(R1, R8).arithmetic(Arithmetic::Modulo, R1, R9).arithmetic(Arithmetic::Add, R1, 1);
+        code.store(Size::Word, R10, KEY, R1);
+        look_up(code, maps.members.as_fd(), next);
+        each(code, next);
+        code.place(next);
+    }
 }
 
 /// R0 = the words of entry [`KEY`].

@@ -56,8 +56,7 @@ impl Steering {
     ///
     /// # Errors
     ///
-    /// [`Error::NotPermitted`] without CAP_BPF; [`Error::Unverified`] for [`SlowPath::OtherMember`] without
-    /// CAP_PERFMON, as the verifier then keeps apart more states than it allows itself (Linux 6.18).
+    /// [`Error::NotPermitted`] without CAP_BPF.
     pub fn new(slow_path: SlowPath) -> Result<Steering, Error> {
         let cpus = possible_cpus();
         let members = WordArray::new(MEMBERS, MEMBERS_MAX + 1, table::words(cpus))?;

@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::process::Command;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -332,6 +333,30 @@ fn steering_of_another_make_is_not_inherited() {
     ] {
         assert!(!is_inherited(&descriptors, cookie, SlowPath::SharedSocket), "{descriptors:?} of {all:?}");
     }
+}
+
+/// Without CAP_PERFMON the verifier follows more ways through a program, and without CAP_NET_ADMIN it allows
+/// fewer kinds.
+#[test]
+fn cap_bpf_is_enough() {
+    const TEST: &str = "cap_bpf_is_enough";
+    if let Err(skipped) = steering(SlowPath::OtherMember) {
+        return skip::record(TEST, &skipped);
+    }
+    let this = process::this_test_as(TEST, "isolated");
+    let mut program = Command::new("setpriv");
+    program
+        .args(["--bounding-set=-all,+bpf", "--inh-caps=-all"])
+        .arg(this.get_program())
+        .args(this.get_args());
+    program.envs(this.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    process::isolated_as(program, || {
+        for slow_path in [SlowPath::OtherMember, SlowPath::SharedSocket] {
+            Steering::new(slow_path).expect("CAP_BPF is there");
+        }
+        connections_go_to_the_members_of_their_cpus();
+        a_member_that_closes_leaves_its_connections_to_others();
+    });
 }
 
 #[test]

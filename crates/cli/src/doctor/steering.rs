@@ -21,14 +21,11 @@ pub(super) fn finding() -> Finding {
     };
     let remedy = match &error {
         Error::NotPermitted(_) => {
-            "setcap cap_bpf,cap_perfmon+ep PROGRAM   (systemd: AmbientCapabilities=CAP_BPF CAP_PERFMON; \
-             docker run --cap-add BPF --cap-add PERFMON, and a seccomp profile that allows bpf)"
+            "setcap cap_bpf+ep PROGRAM   (systemd: AmbientCapabilities=CAP_BPF; \
+             docker run --cap-add BPF, and a seccomp profile that allows bpf)"
         }
         Error::Missing(_) => "run a kernel built with CONFIG_BPF_SYSCALL=y",
-        _ => {
-            "run Linux 5.14 or later; where the verifier ends with \"Argument list too long\": \
-             setcap cap_bpf,cap_perfmon+ep PROGRAM"
-        }
+        _ => "run Linux 5.14 or later",
     };
     Finding::note(AREA, NAME, error.to_string())
         .instead(
