@@ -9,11 +9,12 @@ use std::mem::{self, ManuallyDrop};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use io_uring::{cqueue, opcode, squeue, types};
 
 use io_uring::IoUring;
+use rustix::thread::{Timespec, nanosleep};
 
 use crate::capabilities::Capabilities;
 use crate::mapping::{ForkMark, Mapping};
@@ -71,10 +72,15 @@ pub struct Ring {
 /// Repeats `attempt` for up to half a second while it fails with ENOMEM. Without CAP_IPC_LOCK the kernel
 /// charges a ring against RLIMIT_MEMLOCK of its user, and a closed one until a worker has freed it.
 pub fn until_memory_is_unlocked<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    for _ in 0..50 {
+    let end = Instant::now() + Duration::from_millis(500);
+    while Instant::now() < end {
         match attempt() {
             Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
-                std::thread::sleep(Duration::from_millis(10));
+                // A signal ends the pause early. std::thread::sleep would sleep for the remainder,
+                // to which the kernel adds the timer slack: with signals more often than every
+                // 50 us it never returns.
+                let pause = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+                let _ = nanosleep(&pause);
             }
             settled => return settled,
         }
@@ -343,5 +349,35 @@ impl BufferRing {
         // BUFFER-RING: pairs with the kernel's acquire of the tail; the entries must be
         // visible before it.
         tail.store(self.tail, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::thread::JoinHandleExt;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_wait_for_memory_ends_amid_signals() {
+        extern "C" fn ignore(_: libc::c_int) {}
+        // SAFETY: all zeros are a valid action without flags, and the handler does nothing.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = ignore as *const () as usize;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, ptr::null_mut()), 0);
+        }
+        let waiter = thread::spawn(|| {
+            until_memory_is_unlocked(|| -> io::Result<()> { Err(io::Error::from_raw_os_error(libc::ENOMEM)) })
+        });
+        let patience = Instant::now() + Duration::from_secs(20);
+        while !waiter.is_finished() && Instant::now() < patience {
+            // SAFETY: the thread is not joined yet, so its name is valid.
+            unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR2) };
+        }
+        assert!(waiter.is_finished(), "the wait outlasts the signals");
+        let ended = waiter.join().unwrap().unwrap_err();
+        assert_eq!(ended.raw_os_error(), Some(libc::ENOMEM));
     }
 }
