@@ -33,25 +33,27 @@ pub(super) struct Setup {
 
 impl Setup {
     /// All at once where the kernel knows them all, else one by one; the error is the kernel's reason to make no ring.
-    pub(super) fn choose(disabled: &DisabledFeatures) -> Result<Self, i32> {
+    pub(super) fn choose(disabled: &DisabledFeatures) -> io::Result<Self> {
         const DEFER: u32 = 1 << 13 | 1 << 12;
         const COOP: u32 = 1 << 8;
         const TASKRUN_FLAG: u32 = 1 << 9;
         const SUBMIT_ALL: u32 = 1 << 7;
         const NO_SQARRAY: u32 = 1 << 16;
 
-        let all_known = match try_setup(DEFER | COOP | TASKRUN_FLAG | SUBMIT_ALL | NO_SQARRAY) {
+        let all_at_once = || try_setup(DEFER | COOP | TASKRUN_FLAG | SUBMIT_ALL | NO_SQARRAY);
+        let all_known = match until_memory_is_unlocked(all_at_once) {
             Ok(()) => true,
-            Err(libc::EINVAL) => {
-                try_setup(0)?;
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                until_memory_is_unlocked(|| try_setup(0))?;
                 false
             }
-            Err(errno) => return Err(errno),
+            Err(error) => return Err(error),
         };
         // The kernel looks at the flags before it takes memory: only EINVAL says that it does not know one.
-        let takes = |name: &str, flags: u32| {
-            !disabled.contains(name) && (all_known || try_setup(flags) != Err(libc::EINVAL))
+        let known = |flags| {
+            try_setup(flags).map_or_else(|error| error.raw_os_error() != Some(libc::EINVAL), |()| true)
         };
+        let takes = |name: &str, flags: u32| !disabled.contains(name) && (all_known || known(flags));
         Ok(Self {
             defer_taskrun: takes("defer_taskrun", DEFER),
             coop_taskrun: takes("coop_taskrun", COOP),
@@ -78,15 +80,15 @@ impl Setup {
     }
 }
 
-/// Makes the smallest ring with these flags and closes it; the error is the errno.
-fn try_setup(flags: u32) -> Result<(), i32> {
+/// Makes the smallest ring with these flags and closes it.
+fn try_setup(flags: u32) -> io::Result<()> {
     // struct io_uring_params: 120 bytes, its third word the flags.
     let mut parameters = [0u32; 30];
     parameters[2] = flags;
     // SAFETY: the kernel reads and writes the 120 bytes that `parameters` owns, during the call only.
     let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
     if fd < 0 {
-        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+        return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel returned this descriptor to us, and nobody else knows it.
     drop(unsafe { OwnedFd::from_raw_fd(fd as i32) });
@@ -186,15 +188,11 @@ impl Probe {
         trial: impl FnOnce(&mut Self) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.memory.withdraw_buffers();
-        // SAFETY: the mapping lives until the ring has nothing in flight (see Drop), longer than the registration.
-        unsafe {
-            self.ring.submitter().register_buf_ring_with_flags(
-                self.memory.mapping as u64,
-                BUFFERS,
-                BUFFER_GROUP,
-                0,
-            )
-        }?;
+        let (submitter, place) = (self.ring.submitter(), self.memory.mapping as u64);
+        until_memory_is_unlocked(|| {
+            // SAFETY: the mapping lives until the ring has nothing in flight (see Drop), longer than the registration.
+            unsafe { submitter.register_buf_ring_with_flags(place, BUFFERS, BUFFER_GROUP, 0) }
+        })?;
         self.memory.provide_buffers();
         let answer = trial(self);
         self.cancel_all();

@@ -20,14 +20,9 @@ const CLOSE_PATIENCE_MS: i32 = 5;
 static PAYLOAD: [u8; 8] = *b"megapipe";
 
 pub(super) fn capabilities(disabled: DisabledFeatures) -> Capabilities {
-    let setup = match Setup::choose(&disabled) {
-        Ok(setup) => setup,
-        Err(errno) => {
-            return Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled);
-        }
-    };
-    let mut probe = match Probe::new(&setup) {
-        Ok(probe) => probe,
+    let made = Setup::choose(&disabled).and_then(|setup| Ok((Probe::new(&setup)?, setup)));
+    let (mut probe, setup) = match made {
+        Ok(made) => made,
         Err(error) => {
             let errno = error.raw_os_error().unwrap_or(libc::EINVAL);
             return Capabilities::without_ring(Err(RingUnavailable::from_errno(errno)), disabled);
