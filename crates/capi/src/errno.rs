@@ -50,6 +50,7 @@ impl From<CreateError> for Errno {
         match error {
             CreateError::UnknownEngine(_) | CreateError::Setting { .. } => INVALID,
             CreateError::RingUnavailable(_) => Errno(libc::EOPNOTSUPP),
+            CreateError::LockedMemory(_) => Errno(libc::ENOMEM),
             CreateError::Resources { cause, .. } => cause.into(),
         }
     }

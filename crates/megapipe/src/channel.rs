@@ -84,9 +84,9 @@ impl Channel {
     ///
     /// See [`CreateError`]. When io_uring is forbidden and nothing forces it, the channel
     /// uses epoll and says so once in the log. That something runs short is an error
-    /// ([`CreateError::Resources`]) and leads to no epoll, which would hide a slower server: raise
-    /// what the error names (for locked memory `ulimit -l`, systemd's `LimitMEMLOCK=`), or choose
-    /// epoll with [`Config::engine`] or `MEGAPIPE_ENGINE=epoll`.
+    /// ([`CreateError::LockedMemory`], [`CreateError::Resources`]) and leads to no epoll, which would
+    /// hide a slower server: raise what the error names (for locked memory `ulimit -l`, systemd's
+    /// `LimitMEMLOCK=`), or choose epoll with [`Config::engine`] or `MEGAPIPE_ENGINE=epoll`.
     pub fn new(config: Config) -> Result<Channel, CreateError> {
         config.check()?;
         let fork_mark = ForkMark::new()

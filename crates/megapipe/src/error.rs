@@ -23,8 +23,12 @@ pub enum CreateError {
     /// io_uring was asked for and the kernel refused the ring.
     #[error("io_uring is not available ({0}); `megapipe doctor` tells why, or choose the epoll engine")]
     RingUnavailable(#[source] io::Error),
+    /// RLIMIT_MEMLOCK has no room for a ring. A program that can do with a slower server makes its
+    /// channel with [`Config::engine`](crate::Config::engine) set to epoll, which locks nothing.
+    #[error(transparent)]
+    LockedMemory(io::Error),
     /// The kernel refused memory or descriptors for the channel.
-    #[error("the kernel refused {what}: {cause}; `megapipe doctor` shows the limits")]
+    #[error("the kernel refused {what}: {cause}; `megapipe doctor` shows the limits and how to raise them")]
     Resources {
         /// What was asked for.
         what: &'static str,

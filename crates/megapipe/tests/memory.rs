@@ -5,12 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 use std::time::Duration;
 
-use megapipe::{AcceptAs, AcceptCount, Channel, Completion, Config, Event, ReadData};
+use megapipe::{
+    AcceptAs, AcceptCount, Channel, Completion, Config, CreateError, EngineKind, Event, ReadData,
+};
 use testkit::allocations::{self, CountingAllocator};
 use testkit::conformance::Fixture;
 use testkit::driver::{Driver, Form};
 use testkit::process::{self, Fosterling};
-use testkit::skip::Verdict;
+use testkit::skip::{self, Skipped, Verdict};
 use testkit::{confine, net, netns, one_test_per_engine, stack};
 
 #[global_allocator]
@@ -29,6 +31,40 @@ one_test_per_engine! {
 
 const CONNECTIONS: usize = 16;
 const TRANSACTIONS: usize = 10_000;
+
+/// No fallback to a slower engine: the error names the limit and what to do.
+#[test]
+fn a_limit_without_room_for_a_ring_is_named() {
+    const NAME: &str = "a_limit_without_room_for_a_ring_is_named";
+    const USER: u32 = 64_322;
+    // No room for any ring; room for that of the probe, not for a channel's.
+    for bytes in [0, 64 << 10] {
+        let mut program = process::this_test_as(NAME, "isolated");
+        confine::with_locked_memory(program.env_remove("MEGAPIPE_ENGINE"), bytes);
+        process::isolated_as(program, || {
+            process::leave_root(USER);
+            for engine in [None, Some(EngineKind::Uring)] {
+                let error = match Channel::new(Config { engine, ..Config::default() }) {
+                    Err(CreateError::RingUnavailable(cause)) => {
+                        return skip::record(NAME, &Skipped::because(cause.to_string()));
+                    }
+                    Ok(_) => {
+                        let why = "this kernel does not count rings against RLIMIT_MEMLOCK";
+                        return skip::record(NAME, &Skipped::because(why));
+                    }
+                    Err(error) => error,
+                };
+                assert!(matches!(error, CreateError::LockedMemory(_)), "{error:?}");
+                let said = error.to_string();
+                for part in ["RLIMIT_MEMLOCK", " KiB; ", "ulimit -l", "MEGAPIPE_ENGINE=epoll"] {
+                    assert!(said.contains(part), "{part}: {said}");
+                }
+            }
+            let epoll = Config { engine: Some(EngineKind::Epoll), ..Config::default() };
+            assert!(Channel::new(epoll).is_ok(), "epoll locks nothing");
+        });
+    }
+}
 
 /// Echoes in rounds over all connections; `answer` deals with what was read. Asserts that
 /// after some rounds no more memory is taken.
@@ -267,9 +303,15 @@ fn be_the_clients(address: SocketAddr) {
 fn channels_come_up_one_after_the_other(fixture: &mut Fixture) -> Verdict {
     /// A user without other rings: the limit is one of all processes of a user.
     const USER: u32 = 64_321;
+    /// Bytes.
+    const LIMIT: u64 = 2 << 20;
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock);
+    if limit.maximum.is_some_and(|most| most < LIMIT) {
+        return Err(Skipped::because("RLIMIT_MEMLOCK is below 2 MiB"));
+    }
     let config = fixture.config();
     let mut program = process::this_test_as(fixture.name(), "isolated");
-    confine::with_locked_memory(&mut program, 2 << 20);
+    confine::with_locked_memory(&mut program, LIMIT);
     process::isolated_as(program, || {
         process::leave_root(USER);
         for _ in 0..50 {

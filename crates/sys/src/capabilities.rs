@@ -196,7 +196,9 @@ pub enum RingUnavailable {
     Missing(i32),
     /// Not enough lockable memory: ENOMEM.
     #[error(
-        "no memory for a ring (errno {0}): RLIMIT_MEMLOCK is too low; raise it (ulimit -l) to 8 MiB or more"
+        "no memory for a ring (errno {0}): RLIMIT_MEMLOCK, for all programs of this user together, is {limit}; \
+         raise it to 8 MiB or more (ulimit -l 8192), or set MEGAPIPE_ENGINE=epoll",
+        limit = locked_memory_limit()
     )]
     LockedMemory(i32),
     /// The process or the system has no descriptor left: EMFILE or ENFILE.
@@ -211,19 +213,8 @@ pub enum RingUnavailable {
 }
 
 impl RingUnavailable {
-    /// What the kernel answered; None where it was not asked.
-    pub fn errno(self) -> Option<i32> {
-        match self {
-            Self::Forbidden(errno)
-            | Self::Missing(errno)
-            | Self::LockedMemory(errno)
-            | Self::Descriptors(errno)
-            | Self::Failed(errno) => Some(errno),
-            Self::Disabled => None,
-        }
-    }
-
-    fn from_errno(errno: i32) -> Self {
+    /// What this error number of a ring's set-up means.
+    pub fn from_errno(errno: i32) -> Self {
         match errno {
             libc::EPERM | libc::EACCES => Self::Forbidden(errno),
             libc::ENOSYS => Self::Missing(errno),
@@ -231,6 +222,14 @@ impl RingUnavailable {
             libc::EMFILE | libc::ENFILE => Self::Descriptors(errno),
             _ => Self::Failed(errno),
         }
+    }
+}
+
+/// RLIMIT_MEMLOCK of this process, in words.
+fn locked_memory_limit() -> String {
+    match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+        Some(bytes) => format!("{} KiB", bytes >> 10),
+        None => "unlimited".to_owned(),
     }
 }
 
@@ -341,7 +340,6 @@ mod tests {
         let reasons = [libc::EPERM, libc::ENOSYS, libc::ENOMEM, libc::EMFILE, libc::EINVAL];
         for errno in reasons {
             let reason = RingUnavailable::from_errno(errno);
-            assert_eq!(reason.errno(), Some(errno));
             assert!(reason.to_string().contains(&format!("errno {errno}")), "{reason}");
         }
         assert!(RingUnavailable::Disabled.to_string().contains(DISABLE_VARIABLE));

@@ -6,7 +6,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, CreateError, RegisterError};
-use sys::capabilities::{Capabilities, RingUnavailable, try_epoll};
+use sys::capabilities::{Capabilities, try_epoll};
 
 use super::finding::Finding;
 use super::limits;
@@ -41,7 +41,7 @@ impl Choice {
         let (reason, remedy) = match (&channel, &forced) {
             (Ok(_), Some(name)) => (format!("{ENGINE_VARIABLE}={name}"), format!("unset {ENGINE_VARIABLE}")),
             (Ok(_), None) => (why(capabilities), "see io_uring below".to_owned()),
-            (Err(error), _) => (error.to_string(), remedy(error, capabilities, system)),
+            (Err(error), _) => (error.to_string(), remedy(error, system)),
         };
         let listener = listen(channel.as_mut().ok()).map_err(|error| Refusal {
             reason: error.to_string(),
@@ -118,18 +118,16 @@ fn listen(channel: Option<&mut Channel>) -> io::Result<()> {
     Ok(())
 }
 
-fn remedy(error: &CreateError, capabilities: &Capabilities, system: &System) -> String {
-    let without_ring = |command: String| format!("{command}   (or: {ENGINE_VARIABLE}=epoll)");
+fn remedy(error: &CreateError, system: &System) -> String {
     match error {
         CreateError::UnknownEngine(_) | CreateError::RingUnavailable(_) => format!("unset {ENGINE_VARIABLE}"),
-        CreateError::Resources { cause, .. } => {
-            let errno = capabilities.ring.err().and_then(RingUnavailable::errno).or(cause.raw_os_error());
-            match errno {
-                Some(libc::ENOMEM) => without_ring(limits::more_locked_memory(system)),
-                Some(libc::EMFILE | libc::ENFILE) => limits::more_open_files(system),
-                _ => "see io_uring and limits below".to_owned(),
-            }
+        CreateError::LockedMemory(_) => {
+            format!("{}   (or: {ENGINE_VARIABLE}=epoll)", limits::more_locked_memory(system))
         }
+        CreateError::Resources { cause, .. } => match cause.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => limits::more_open_files(system),
+            _ => "see io_uring and limits below".to_owned(),
+        },
         CreateError::Setting { .. } => "see limits below".to_owned(),
     }
 }

@@ -142,7 +142,7 @@ pub fn available(engine: EngineKind) -> Verdict {
             let forced = made.name();
             Err(Skipped::because(format!("MEGAPIPE_ENGINE={forced} rules the {} engine out", engine.name())))
         }
-        Err(CreateError::RingUnavailable(cause)) => {
+        Err(CreateError::RingUnavailable(cause) | CreateError::LockedMemory(cause)) => {
             Err(Skipped::because(format!("no {} engine here: {cause}", engine.name())))
         }
         Err(error) => panic!("the {} engine does not come up: {error}", engine.name()),

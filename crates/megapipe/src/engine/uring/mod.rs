@@ -86,12 +86,11 @@ impl Uring {
     pub(crate) fn new(config: &Config, view: &mut View<'_>) -> Result<Uring, CreateError> {
         let capabilities = Capabilities::get();
         if let Err(unavailable) = capabilities.ring {
-            let cause = io::Error::other(unavailable);
             return Err(match unavailable {
-                RingUnavailable::LockedMemory(_) | RingUnavailable::Descriptors(_) => {
-                    CreateError::Resources { what: "a ring", cause }
+                RingUnavailable::LockedMemory(errno) | RingUnavailable::Descriptors(errno) => {
+                    ring_error(io::Error::from_raw_os_error(errno))
                 }
-                _ => CreateError::RingUnavailable(cause),
+                _ => CreateError::RingUnavailable(io::Error::other(unavailable)),
             });
         }
         if let Some(feature) = capabilities.lacks() {
@@ -437,9 +436,12 @@ fn make_ring<T>(
 }
 
 fn ring_error(cause: io::Error) -> CreateError {
-    match cause.raw_os_error() {
+    match cause.raw_os_error().map(RingUnavailable::from_errno) {
         // Forbidden since the capabilities were probed.
-        Some(libc::EPERM | libc::EACCES | libc::ENOSYS) => CreateError::RingUnavailable(cause),
+        Some(RingUnavailable::Forbidden(_) | RingUnavailable::Missing(_)) => {
+            CreateError::RingUnavailable(cause)
+        }
+        Some(short @ RingUnavailable::LockedMemory(_)) => CreateError::LockedMemory(io::Error::other(short)),
         _ => CreateError::Resources { what: "a ring", cause },
     }
 }
