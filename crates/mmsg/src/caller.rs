@@ -223,7 +223,11 @@ impl Caller {
                 RingState::Made(Box::new(batch))
             }
             // Short of memory or descriptors: the system calls need none.
-            (Err(cause), _) | (_, Err(cause)) => {
+            (Err(cause), _) => {
+                notices::refused(&cause);
+                RingState::Unavailable
+            }
+            (_, Err(cause)) => {
                 notices::fallback(&cause);
                 RingState::Unavailable
             }

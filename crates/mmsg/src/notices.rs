@@ -1,9 +1,10 @@
 //! What whoever runs the program has to know, in its log: one line for the process each.
 
 use std::fmt::Display;
+use std::io;
 use std::sync::Once;
 
-use sys::capabilities::{Capabilities, DISABLE_VARIABLE, unknown_disabled};
+use sys::capabilities::{Capabilities, DISABLE_VARIABLE, RingUnavailable, unknown_disabled};
 
 /// System calls are used where io_uring was to be.
 pub(crate) fn fallback(cause: &dyn Display) {
@@ -14,6 +15,14 @@ pub(crate) fn fallback(cause: &dyn Display) {
              tells how to mend it"
         );
     });
+}
+
+/// As [`fallback`], after the kernel refused a ring.
+pub(crate) fn refused(cause: &io::Error) {
+    match cause.raw_os_error() {
+        Some(errno) => fallback(&RingUnavailable::from_errno(errno)),
+        None => fallback(cause),
+    }
 }
 
 /// `MEGAPIPE_ENGINE` or `MEGAPIPE_DISABLE` hold what means nothing.

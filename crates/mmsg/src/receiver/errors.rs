@@ -8,7 +8,7 @@ pub enum CreateError {
     /// A setting that no receiver can have.
     #[error("{0} must be between 1 and {1}")]
     Setting(&'static str, usize),
-    /// Memory, locked memory (`ulimit -l`) or descriptors (`ulimit -n`) run short.
+    /// Memory or descriptors (`ulimit -n`) run short.
     #[error("a receiver with these settings finds no room: {0}")]
     Resources(#[from] io::Error),
 }

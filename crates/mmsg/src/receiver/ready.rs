@@ -51,25 +51,8 @@ const ONE: u32 = libc::POLLRDBAND as u32;
 impl Ready {
     /// io_uring with a file table of `sockets` slots, where that works; epoll elsewhere.
     pub(crate) fn new(uring: bool, sockets: u32) -> io::Result<Ready> {
-        let capabilities = Capabilities::get();
-        if uring
-            && capabilities.ring.is_ok()
-            && capabilities.sparse_files
-            && capabilities.direct_descriptors_safe
-        {
-            // Each socket has one report at most that was not reaped, and one receive.
-            let completions = (2 * sockets).max(2 * ENTRIES);
-            let ring = until_memory_is_unlocked(|| Ring::new(ENTRIES, completions, capabilities))?;
-            ring.register_files(sockets)?;
-            let tells_one = capabilities.poll_tells_one;
-            let turns = sockets.div_ceil(AT_ONCE);
-            return Ok(Ready::Uring(Box::new(Polls { ring, tells_one, turns, calls: 0 })));
-        }
-        if uring {
-            match &capabilities.ring {
-                Err(cause) => notices::fallback(cause),
-                Ok(()) => notices::fallback(&"the kernel keeps no table of descriptors for it"),
-            }
+        if uring && let Some(polls) = Polls::new(sockets)? {
+            return Ok(Ready::Uring(Box::new(polls)));
         }
         let events = vec![epoll::Event::NONE; sockets as usize];
         Ok(Ready::Epoll { set: Set::new()?, events, calls: 0 })
@@ -154,6 +137,31 @@ impl Ready {
 }
 
 impl Polls {
+    /// None, with the reason in the log, where there is no io_uring for it.
+    fn new(sockets: u32) -> io::Result<Option<Polls>> {
+        let capabilities = Capabilities::get();
+        if let Err(cause) = &capabilities.ring {
+            notices::fallback(cause);
+            return Ok(None);
+        }
+        if !capabilities.sparse_files || !capabilities.direct_descriptors_safe {
+            notices::fallback(&"the kernel keeps no table of descriptors for it");
+            return Ok(None);
+        }
+        // Each socket has one report at most that was not reaped, and one receive.
+        let completions = (2 * sockets).max(2 * ENTRIES);
+        let ring = match until_memory_is_unlocked(|| Ring::new(ENTRIES, completions, capabilities)) {
+            Err(cause) if cause.raw_os_error() == Some(libc::ENOMEM) => {
+                notices::refused(&cause);
+                return Ok(None);
+            }
+            ring => ring?,
+        };
+        ring.register_files(sockets)?;
+        let turns = sockets.div_ceil(AT_ONCE);
+        Ok(Some(Polls { ring, tells_one: capabilities.poll_tells_one, turns, calls: 0 }))
+    }
+
     fn arm(&mut self, slot: u32, generation: u32) -> io::Result<()> {
         let events = libc::POLLIN as u32 | if self.tells_one { ONE } else { 0 };
         let poll = opcode::PollAdd::new(types::Fixed(slot), events).multi(true).build();
