@@ -5,7 +5,15 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use testkit::conformance::available;
+use testkit::skip;
+
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, EngineKind, Event, LatencyBound, ReadData};
+
+/// False, and the test counts as skipped, where this engine cannot be had.
+fn is_available(engine: EngineKind, test: &str) -> bool {
+    available(engine).inspect_err(|skipped| skip::record(test, skipped)).is_ok()
+}
 
 fn echo(engine: EngineKind, lw: AcceptAs) {
     let mut channel = Channel::new(Config { engine: Some(engine), ..Config::default() }).unwrap();
@@ -62,19 +70,25 @@ fn echo(engine: EngineKind, lw: AcceptAs) {
 
 #[test]
 fn uring_lw() {
-    echo(EngineKind::Uring, AcceptAs::LwSocket);
+    if is_available(EngineKind::Uring, "uring_lw") {
+        echo(EngineKind::Uring, AcceptAs::LwSocket);
+    }
 }
 
 #[test]
 fn uring_fd() {
-    echo(EngineKind::Uring, AcceptAs::Fd);
+    if is_available(EngineKind::Uring, "uring_fd") {
+        echo(EngineKind::Uring, AcceptAs::Fd);
+    }
 }
 
 /// No clock reaches so far. In a thread each: a ring that has gone may interrupt the one that had it.
 #[test]
 fn settings_may_be_as_long_as_can_be_said() {
     for engine in [EngineKind::Uring, EngineKind::Epoll] {
-        std::thread::spawn(move || as_long_as_can_be_said(engine)).join().unwrap();
+        if is_available(engine, "settings_may_be_as_long_as_can_be_said") {
+            std::thread::spawn(move || as_long_as_can_be_said(engine)).join().unwrap();
+        }
     }
 }
 

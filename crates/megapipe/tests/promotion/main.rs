@@ -36,7 +36,7 @@ fn start_monitor() -> PathBuf {
 }
 
 fn config(engine: EngineKind) -> Config {
-    Config { engine: Some(engine), promotion: Promotion::Eager, ..Config::default() }
+    Config { engine: Some(support::usable(engine)), promotion: Promotion::Eager, ..Config::default() }
 }
 
 fn pair() -> (TcpStream, TcpStream) {

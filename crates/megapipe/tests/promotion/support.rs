@@ -5,13 +5,16 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use megapipe::{
-    Channel, Completion, Config, DispatchError, EngineKind, Event, Handle, OpId, Promotion, ReadData,
+    Channel, Completion, Config, CreateError, DispatchError, EngineKind, Event, Handle, OpId, Promotion,
+    ReadData,
 };
 use monitor::{Access, Listener, Monitor, Options};
 use testkit::process::{self, Fosterling};
+use testkit::skip::{self, Skipped};
 
 /// How long anything may take before it counts as never.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -153,9 +156,25 @@ pub(crate) fn play_monitor() {
     std::process::exit(0);
 }
 
+/// This engine, or epoll where the system has no ring for io_uring.
+pub(crate) fn usable(engine: EngineKind) -> EngineKind {
+    static INSTEAD: OnceLock<Option<EngineKind>> = OnceLock::new();
+    let instead = INSTEAD.get_or_init(|| {
+        let config = Config { engine: Some(EngineKind::Uring), lwsockets_max: 64, ..Config::default() };
+        // On a thread of its own: the kernel interrupts the thread whose ring has gone.
+        let made = std::thread::spawn(|| Channel::new(config).map(drop)).join().unwrap();
+        let Err(CreateError::RingUnavailable(cause) | CreateError::LockedMemory(cause)) = made else {
+            return None;
+        };
+        skip::record("promotion on io_uring", &Skipped::because(cause.to_string()));
+        Some(EngineKind::Epoll)
+    });
+    instead.unwrap_or(engine)
+}
+
 pub(crate) fn config(engine: EngineKind, socket: &Path) -> Config {
     Config {
-        engine: Some(engine),
+        engine: Some(usable(engine)),
         promotion: Promotion::Eager,
         monitor: Some(socket.to_path_buf()),
         ..Config::default()
