@@ -46,6 +46,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, requires = "on_demand")]
     linger: u32,
 
+    /// Replace standard output and error by /dev/null once it listens: before, `megapipe run` reads them
+    #[arg(long, hide = true, requires = "on_demand")]
+    release_output: bool,
+
     /// Only check that no monitor listens at --socket: before systemd binds a socket there, for which it would remove
     /// another's
     #[arg(long, hide = true, requires = "socket", conflicts_with = "on_demand")]
@@ -141,7 +145,16 @@ fn serve(arguments: Arguments) -> Result<(), String> {
     };
     let monitor = Monitor::new(listener, options).map_err(|error| error.to_string())?;
     tracing::info!(socket = place, policy = described, "the monitor listens");
+    if arguments.release_output {
+        release_output().map_err(|error| format!("/dev/null cannot take its output: {error}"))?;
+    }
     monitor.run().map_err(|error| error.to_string())
+}
+
+fn release_output() -> std::io::Result<()> {
+    let null = std::fs::OpenOptions::new().write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(rustix::stdio::dup2_stderr(&null)?)
 }
 
 /// Where a monitor listens if nothing says otherwise: root's for the whole system, unless it is on demand, another's for

@@ -4,24 +4,16 @@ use std::ffi::{CStr, CString, OsString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Starts `command` as a process of its own: not a child of this one (no SIGCHLD, nothing
-/// to wait for later), in a session of its own, without any descriptor of this process.
-/// Returns when the program has been loaded, which takes a few milliseconds.
+/// to wait for later), in a session of its own, without any descriptor of this process but
+/// the standard streams that the command has. Returns when the program has been loaded,
+/// which takes a few milliseconds.
 ///
 /// # Errors
 ///
 /// fork(2) and execve(2).
-pub fn start_detached(command: &mut Command) -> io::Result<()> {
-    start_apart(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()))
-}
-
-/// The same, with the standard streams that the command has.
-///
-/// # Errors
-///
-/// As for [`start_detached`].
 pub fn start_apart(command: &mut Command) -> io::Result<()> {
     command.current_dir("/");
     // SAFETY: the closure runs in a fresh child with one thread; it makes only system calls,

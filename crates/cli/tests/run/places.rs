@@ -99,7 +99,39 @@ fn root_needs_no_policy_and_no_variable() {
 /// A slow machine may start a monitor later than `megapipe run` waits; then it says so, and nothing else.
 fn assert_no_other_complaint(said: &str) {
     let mut complaints = said.lines().filter(|line| line.starts_with("megapipe run:"));
-    assert!(complaints.all(|line| line.contains("none could be started")), "{said}");
+    assert!(complaints.all(|line| line.contains(NOT_YET)), "{said}");
+}
+
+const NOT_YET: &str = "a monitor was started and does not answer yet";
+
+/// A monitor that holds the lock and does not listen yet, as on a busy machine, has not failed.
+#[test]
+fn a_monitor_that_takes_its_time_is_not_called_failed() {
+    if !enter("places::a_monitor_that_takes_its_time_is_not_called_failed") {
+        return;
+    }
+    fs::create_dir("/run/megapipe").unwrap();
+    let lock = fs::File::create(format!("{ROOT}.lock")).unwrap();
+    lock.try_lock().unwrap();
+    let said = text(&output(&mut pair(PROGRAM.as_ref())).stderr);
+    assert!(said.contains(NOT_YET) && said.contains("2 connections, 0 promoted"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
+    drop(lock);
+    let _monitor = EndOf(ROOT.into());
+    until_promoted(2, || text(&output(&mut pair(PROGRAM.as_ref())).stderr));
+}
+
+#[test]
+fn a_monitor_that_fails_is_named_with_its_cause() {
+    if !enter("places::a_monitor_that_fails_is_named_with_its_cause") {
+        return;
+    }
+    fs::create_dir_all(ROOT).unwrap();
+    let said = text(&output(&mut pair(PROGRAM.as_ref())).stderr);
+    assert!(said.contains("none could be started, so connections stay on TCP"), "{said}");
+    let cause = format!("the monitor cannot listen at {ROOT}: ");
+    assert!(said.contains(&cause) && said.contains("2 connections, 0 promoted"), "{said}");
+    assert_eq!(said.lines().count(), 2, "{said}");
 }
 
 /// Those that lose the race find the monitor of the one that wins, which keeps nothing open that
