@@ -126,6 +126,7 @@ impl From<TunError> for Errno {
             TunError::Missing(_) => Errno(libc::ENODEV),
             // EPERM is that of a wrong thread.
             TunError::Denied(_) | TunError::NotAdmin(_) => Errno(libc::EACCES),
+            TunError::Exists { .. } => Errno(libc::EBUSY),
             TunError::Io(cause) => cause.into(),
         }
     }

@@ -33,6 +33,7 @@ pub(crate) fn open_error(error: OpenError) -> Errno {
         OpenError::Missing(_) => Errno(libc::ENODEV),
         OpenError::Denied(_) => Errno(libc::EACCES),
         OpenError::NotAdmin(_) => Errno(libc::EPERM),
+        OpenError::Exists { .. } => Errno(libc::EBUSY),
         OpenError::Io(cause) => cause.into(),
     }
 }

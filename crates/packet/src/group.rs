@@ -13,7 +13,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 
 use crossbeam_queue::ArrayQueue;
 use rustix::event::epoll;
@@ -41,6 +41,24 @@ const NOBODY: usize = usize::MAX;
 struct Group {
     members: Box<[Member]>,
     ports: Arc<Table>,
+    /// Dropped behind `members`, whose descriptors keep the device.
+    closing: Closing,
+}
+
+/// Marks the device as closed when it is dropped.
+struct Closing(Arc<Closed>);
+
+#[derive(Default)]
+struct Closed {
+    is_closed: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        *self.0.is_closed.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.0.changed.notify_all();
+    }
 }
 
 struct Member {
@@ -165,7 +183,11 @@ impl Queue {
                 Ok(Member { tun, taken, reader, inbox, free, doorbell: Doorbell::new()? })
             })
             .collect();
-        let group = Arc::new(Group { members: members?.into(), ports: Arc::new(Table::new(count)) });
+        let group = Arc::new(Group {
+            members: members?.into(),
+            ports: Arc::new(Table::new(count)),
+            closing: Closing(Arc::default()),
+        });
         let queues: io::Result<Vec<Queue>> =
             (0..count).map(|number| Queue::of(group.clone(), number)).collect();
         Ok(queues?)
@@ -206,7 +228,11 @@ impl Queue {
 
     /// All queues of the device, without keeping it.
     pub fn all(&self) -> Queues {
-        Queues { group: Arc::downgrade(&self.group), count: self.count() }
+        Queues {
+            group: Arc::downgrade(&self.group),
+            closed: self.group.closing.0.clone(),
+            count: self.count(),
+        }
     }
 
     /// Ports for connections that this stack begins; none where any will do.
@@ -364,6 +390,7 @@ impl Queue {
 /// The queues of a device, without keeping it open.
 pub struct Queues {
     group: Weak<Group>,
+    closed: Arc<Closed>,
     count: usize,
 }
 
@@ -373,9 +400,15 @@ impl Queues {
         self.count
     }
 
-    /// Whether a queue of the device is in use, which keeps it open.
+    /// Whether a queue of the device is in use, which keeps it open. Where it is not, returns when
+    /// the thread that dropped the last one has closed it: then its name is free.
     pub fn is_open(&self) -> bool {
-        self.group.strong_count() > 0
+        if self.group.strong_count() > 0 {
+            return true;
+        }
+        let closed = self.closed.is_closed.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(self.closed.changed.wait_while(closed, |closed| !*closed));
+        false
     }
 
     /// A queue that is not in use: it was dropped, and the device is still open. None if there is none.

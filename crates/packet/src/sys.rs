@@ -7,6 +7,8 @@ use std::mem;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+/// Of linux/if_tun.h.
+const IFF_PERSIST: libc::c_int = 0x0800;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUN_F_CSUM: libc::c_uint = 1;
 const TUN_F_TSO4: libc::c_uint = 2;
@@ -37,6 +39,16 @@ pub(crate) fn set_interface(tun: &File, name: &str, flags: libc::c_int) -> io::R
     check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETIFF as _, &mut request) })?;
     let name = request.ifr_name.iter().take_while(|&&c| c != 0).map(|&c| c as u8 as char);
     Ok(name.collect())
+}
+
+/// TUNGETIFF: whether the device stays when nobody has it open.
+pub(crate) fn is_persistent(tun: &File) -> io::Result<bool> {
+    let mut request = request("")?;
+    // SAFETY: TUNGETIFF writes one ifreq, which lives for the call.
+    check(unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNGETIFF as _, &mut request) })?;
+    // SAFETY: TUNGETIFF has filled this member of the union.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    Ok(libc::c_int::from(flags) & IFF_PERSIST != 0)
 }
 
 /// Asks for checksum and segmentation offload, both directions.

@@ -32,7 +32,15 @@ pub enum OpenError {
     Denied(io::Error),
     /// It may not make interfaces in this network namespace.
     NotAdmin(io::Error),
-    /// Anything else; EBUSY for a name that is in use.
+    /// There is an interface of this name that cannot be joined: another process has it, or it is no TUN device of this
+    /// user with as many queues.
+    Exists {
+        /// Its name.
+        name: String,
+        /// EBUSY, or why it could not be joined.
+        cause: io::Error,
+    },
+    /// Anything else.
     Io(io::Error),
 }
 
@@ -43,6 +51,7 @@ impl OpenError {
             OpenError::Missing(cause)
             | OpenError::Denied(cause)
             | OpenError::NotAdmin(cause)
+            | OpenError::Exists { cause, .. }
             | OpenError::Io(cause) => cause,
         }
     }
@@ -65,6 +74,11 @@ impl fmt::Display for OpenError {
                 f,
                 "not allowed to make a TUN device in this network namespace ({cause}); `unshare -Urn` gives a user \
                  one of its own"
+            ),
+            OpenError::Exists { name, .. } => write!(
+                f,
+                "there is a device {name} already, which cannot be used ({cause}); choose another name, or end the \
+                 program that has it"
             ),
             OpenError::Io(_) => write!(f, "the TUN device cannot be used: {cause}"),
         }
@@ -103,24 +117,45 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes a device, or opens one that was made for this user. `%d` in the name becomes the
-    /// first free number.
+    /// Makes a device, or opens a persistent one that was made for this user (`ip tuntap add NAME mode
+    /// tun user USER`). `%d` in the name becomes the first free number.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError::Exists`] if another process made a device of this name, and others.
     pub fn open(name: &str, mtu: u16) -> Result<Tun, OpenError> {
-        Tun::open_with(name, mtu, 0)
+        Tun::make_or_join(name, mtu, 0)
     }
 
     /// As [`open`](Tun::open), with this many queues, at least one. The kernel sends the packets of
-    /// a flow to the queue on which it was last answered, and new flows by a hash.
+    /// a flow to the queue on which it was last answered, and new flows by a hash. Several processes
+    /// share the queues of a device only if it is persistent, with `multi_queue`.
     pub fn open_queues(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tun>, OpenError> {
         let flags = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
-        let mut opened = vec![Tun::open_with(name, mtu, flags)?];
+        let mut opened = vec![Tun::make_or_join(name, mtu, flags)?];
         for _ in 1..queues {
-            opened.push(Tun::open_with(opened[0].name(), mtu, flags)?);
+            opened.push(Tun::attach(opened[0].name(), mtu, flags)?);
         }
         Ok(opened)
     }
 
-    fn open_with(name: &str, mtu: u16, flags: libc::c_int) -> Result<Tun, OpenError> {
+    /// The first queue. Without IFF_TUN_EXCL the kernel would add it to a device of the same user,
+    /// and a second program of the same name would get part of the first one's flows.
+    fn make_or_join(name: &str, mtu: u16, flags: libc::c_int) -> Result<Tun, OpenError> {
+        let exists = |cause| OpenError::Exists { name: name.to_owned(), cause };
+        let busy = match Tun::attach(name, mtu, flags | libc::IFF_TUN_EXCL) {
+            Err(OpenError::Io(cause)) if cause.raw_os_error() == Some(libc::EBUSY) => cause,
+            made => return made,
+        };
+        match Tun::attach(name, mtu, flags) {
+            Ok(joined) if sys::is_persistent(&joined.file)? => Ok(joined),
+            Ok(_) => Err(exists(busy)),
+            Err(OpenError::NotAdmin(cause) | OpenError::Io(cause)) => Err(exists(cause)),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn attach(name: &str, mtu: u16, flags: libc::c_int) -> Result<Tun, OpenError> {
         let file = open_node()?;
         let flags = flags | libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         let name = sys::set_interface(&file, name, flags).map_err(|cause| match cause.raw_os_error() {

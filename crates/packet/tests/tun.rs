@@ -1,11 +1,13 @@
 //! The TUN device against the kernel's own sockets: UDP datagrams out, an answer back in.
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use packet::tun::Tun;
+use packet::tun::{OpenError, Tun};
 use packet::{Batch, Device, View};
 use testkit::netns;
+use testkit::skip::{self, Skipped};
 
 /// What the kernel sends to an address behind the device arrives; with source and destination
 /// swapped, the same bytes are an answer that the kernel's socket takes.
@@ -70,4 +72,40 @@ fn answer_to_datagram(tun: &mut Tun) -> packet::link::Packet {
         }
     }
     panic!("the datagram did not arrive");
+}
+
+/// The kernel lets a user join a device of its own; a second program must not get part of the flows.
+#[test]
+fn a_device_that_is_in_use_is_refused_by_name() {
+    if !netns::enter("a_device_that_is_in_use_is_refused_by_name", Duration::from_secs(60)) {
+        return;
+    }
+    let queues = Tun::open_queues("mp0", 1500, 2).expect("a TUN device");
+    for again in [1, 2] {
+        let refused = Tun::open_queues("mp0", 1500, again).map(drop).expect_err("the device is in use");
+        assert!(matches!(&refused, OpenError::Exists { name, .. } if name == "mp0"), "{refused:?}");
+        assert!(refused.to_string().contains("a device mp0 already"), "{refused}");
+    }
+    let refused = Tun::open("lo", 1500).map(drop).expect_err("lo is no TUN device");
+    assert!(matches!(refused, OpenError::Exists { .. }), "{refused:?}");
+    drop(queues);
+    Tun::open("mp0", 1500).expect("the name is free again");
+}
+
+/// An administrator makes such a device for several programs.
+#[test]
+fn queues_of_a_persistent_device_may_be_shared() {
+    const NAME: &str = "queues_of_a_persistent_device_may_be_shared";
+    if !netns::enter(NAME, Duration::from_secs(60)) {
+        return;
+    }
+    let mut add = Command::new("ip");
+    add.args(["tuntap", "add", "mp0", "mode", "tun", "multi_queue"]);
+    match add.status() {
+        Err(error) => return skip::record(NAME, &Skipped::because(format!("ip: {error}"))),
+        Ok(status) => assert!(status.success()),
+    }
+    let one = Tun::open_queues("mp0", 1500, 2).expect("queues");
+    let other = Tun::open_queues("mp0", 1500, 2).expect("further queues");
+    assert_eq!((one[1].name(), other[1].name()), ("mp0", "mp0"));
 }

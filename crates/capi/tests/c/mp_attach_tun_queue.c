@@ -103,8 +103,22 @@ static void refusals(void)
 	EQUAL(mp_destroy(third), 0);
 }
 
+/* A device that goes with its last channel is in nobody's way, also while another thread closes it. */
+static void *come_and_go(void *argument)
+{
+	mp_channel *channel;
+
+	for (int i = 0; i < 40; i++) {
+		channel = make_channel(NULL);
+		EQUAL(mp_attach_tun_queue(channel, "mp1", NETWORK, 2), 0);
+		EQUAL(mp_destroy(channel), 0);
+	}
+	return argument;
+}
+
 int main(void)
 {
+	pthread_t others[2];
 	struct server servers[2] = {0};
 	socklen_t len = sizeof(outside);
 	int clients[CLIENTS], listener;
@@ -113,6 +127,10 @@ int main(void)
 	if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
 		SKIP("no user namespaces");
 	refusals();
+	for (int i = 0; i < 2; i++)
+		EQUAL(pthread_create(&others[i], NULL, come_and_go, NULL), 0);
+	for (int i = 0; i < 2; i++)
+		EQUAL(pthread_join(others[i], NULL), 0);
 
 	stacks.sin_port = htons(7);
 	inet_pton(AF_INET, "10.78.0.2", &stacks.sin_addr);
