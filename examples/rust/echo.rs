@@ -1,13 +1,12 @@
 //! An echo server on one thread: `echo [ADDRESS]`, by default 127.0.0.1:7777. Try it with
 //! `nc 127.0.0.1 7777`.
 
-use std::error::Error;
 use std::net::TcpListener;
 use std::ops::ControlFlow;
 
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
     let listener = TcpListener::bind(address)?;
     println!("listening on {}", listener.local_addr()?);

@@ -1,19 +1,19 @@
 //! Sends a file to whoever connects: `file_and_socket FILE [ADDRESS]`. Disk and network
 //! share one loop, and the file's size does not matter.
 
-use std::error::Error;
 use std::fs::File;
 use std::net::TcpListener;
 use std::ops::ControlFlow;
 
+use anyhow::Context;
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, Event, ReadData, WriteData};
 
 /// Bytes that are on their way for one connection.
 const PIECE: usize = 64 * 1024;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let path = arguments.next().ok_or("usage: file_and_socket FILE [ADDRESS]")?;
+    let path = arguments.next().context("usage: file_and_socket FILE [ADDRESS]")?;
     let listener = TcpListener::bind(arguments.next().unwrap_or_else(|| "127.0.0.1:7777".into()))?;
     println!("listening on {}", listener.local_addr()?);
 

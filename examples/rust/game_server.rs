@@ -3,7 +3,6 @@
 //! everybody hears of everybody who is there (two bytes for the player, x, y), all with the same messages, of 1200
 //! bytes at most.
 
-use std::error::Error;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -15,14 +14,14 @@ const TICK: Duration = Duration::from_millis(50);
 /// Bytes of a message: no path takes it apart.
 const DATAGRAM: usize = 1200;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default| arguments.next().map_or(Some(default), |number| number.parse::<u16>().ok());
     let (Some(players @ 1..), Some(port), None) = (number(1000), number(7777), arguments.next()) else {
-        return Err("usage: game_server [PLAYERS] [FIRST_PORT]".into());
+        anyhow::bail!("usage: game_server [PLAYERS] [FIRST_PORT]");
     };
     if port > 0 && port.checked_add(players - 1).is_none() {
-        return Err(format!("there are no {players} ports from {port} on").into());
+        anyhow::bail!("there are no {players} ports from {port} on");
     }
     let options = Options { sockets: players.into(), addresses: true, ..Options::default() };
     let mut receiver = Receiver::new(&options)?;
@@ -60,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// The same messages down every socket, in a few system calls.
-fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> Result<(), Box<dyn Error>> {
+fn tell(sockets: &[UdpSocket], places: &[Option<[u8; 2]>]) -> anyhow::Result<()> {
     let present = || places.iter().enumerate().filter_map(|(player, place)| Some((player, (*place)?)));
     let world: Vec<u8> = present()
         .flat_map(|(player, [x, y])| {

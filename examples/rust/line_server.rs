@@ -3,7 +3,6 @@
 //! disconnected. On SIGTERM the server accepts and reads no more, and ends when its clients have taken their answers.
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::net::{Shutdown, TcpListener};
 use std::ops::ControlFlow::{Break, Continue};
 use std::os::unix::net::UnixStream;
@@ -20,7 +19,7 @@ const END_WITHIN: Duration = Duration::from_secs(10);
 const IDLE: u64 = 0;
 const END: u64 = 1;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let listener = TcpListener::bind(arguments.next().unwrap_or_else(|| "127.0.0.1:7777".into()))?;
     let idle = Duration::from_secs(arguments.next().map_or(Ok(60), |seconds| seconds.parse())?);

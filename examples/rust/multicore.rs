@@ -2,7 +2,6 @@
 //! [ADDRESS [THREADS]]`. The kernel gives each thread the connections whose packets its CPU
 //! handles.
 
-use std::error::Error;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
@@ -11,7 +10,7 @@ use std::thread;
 use megapipe::{AcceptAs, AcceptCount, Channel, Config, CpuSet, Event, ReadData};
 use socket2::{Domain, Socket, Type};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let address: SocketAddr = arguments.next().unwrap_or_else(|| "127.0.0.1:7777".into()).parse()?;
     let cpus = thread::available_parallelism()?.get();
@@ -41,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// One thread: a channel, and the connections of one CPU. (A real server would pin the
 /// thread to that CPU, too.)
-fn serve(socket: &Socket, cpu: u32) -> Result<(), Box<dyn Error>> {
+fn serve(socket: &Socket, cpu: u32) -> anyhow::Result<()> {
     let mut channel = Channel::new(Config::default())?;
     let listener = channel.register_partitioned(socket.as_fd(), 0, &CpuSet::of(cpu))?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;

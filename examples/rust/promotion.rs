@@ -2,7 +2,6 @@
 //! `promotion ask [ADDRESS]` in another, by default at 127.0.0.1:7777. A monitor has to allow it: `megapipe monitor`,
 //! or one that is started for the user by itself. `megapipe top` shows the connection.
 
-use std::error::Error;
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -14,7 +13,7 @@ const QUESTION: &[u8] = b"how are you?";
 const ENOUGH: u32 = 200_000;
 const TIMED: u32 = 1000;
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let mut arguments = std::env::args().skip(1);
     let part = arguments.next().unwrap_or_default();
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:7777".into());
@@ -23,12 +22,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     match part.as_str() {
         "serve" => serve(channel, TcpListener::bind(address)?),
         "ask" => ask(channel, TcpStream::connect(address)?),
-        _ => Err("say `promotion serve [ADDRESS]` or `promotion ask [ADDRESS]`".into()),
+        _ => anyhow::bail!("say `promotion serve [ADDRESS]` or `promotion ask [ADDRESS]`"),
     }
 }
 
 /// Sends back what comes.
-fn serve(mut channel: Channel, listener: TcpListener) -> Result<(), Box<dyn Error>> {
+fn serve(mut channel: Channel, listener: TcpListener) -> anyhow::Result<()> {
     println!("listening on {}", listener.local_addr()?);
     let listener = channel.register(listener, 0)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
@@ -53,7 +52,7 @@ fn serve(mut channel: Channel, listener: TcpListener) -> Result<(), Box<dyn Erro
 }
 
 /// Asks again and again, first over TCP, then through shared memory, and says what a round trip takes.
-fn ask(mut channel: Channel, stream: TcpStream) -> Result<(), Box<dyn Error>> {
+fn ask(mut channel: Channel, stream: TcpStream) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let server = channel.register(stream, 0)?;
     channel.read_stream(server)?;
@@ -63,7 +62,7 @@ fn ask(mut channel: Channel, stream: TcpStream) -> Result<(), Box<dyn Error>> {
     channel.run(|channel, completion| {
         match completion.event {
             Event::Read { result: Ok(1..), data: ReadData::Buffer(buffer), .. } => received += buffer.len(),
-            Event::Read { result, .. } => return Err(format!("the server has ended: {result:?}").into()),
+            Event::Read { result, .. } => anyhow::bail!("the server has ended: {result:?}"),
             _ => {}
         }
         if received < QUESTION.len() {
@@ -77,7 +76,7 @@ fn ask(mut channel: Channel, stream: TcpStream) -> Result<(), Box<dyn Error>> {
             match (promoted, now_promoted) {
                 (false, true) => println!("over TCP: {answers} round trips of {each:?}"),
                 (false, false) => {
-                    return Err("it stayed on TCP: is there a monitor? `megapipe doctor`".into());
+                    anyhow::bail!("it stayed on TCP: is there a monitor? `megapipe doctor`");
                 }
                 (true, _) => println!("promoted: {answers} round trips of {each:?}"),
             }

@@ -1,13 +1,12 @@
 //! A UDP echo server: `udp_echo [ADDRESS]`, by default 127.0.0.1:7777. Try it with
 //! `nc -u 127.0.0.1 7777`.
 
-use std::error::Error;
 use std::net::UdpSocket;
 use std::ops::ControlFlow;
 
 use megapipe::{Channel, Config, Event, ReadData};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> anyhow::Result<()> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:7777".into());
     let socket = UdpSocket::bind(address)?;
     println!("listening on {}", socket.local_addr()?);

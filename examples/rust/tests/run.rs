@@ -70,6 +70,25 @@ fn echoes(server: &Server) {
     }
 }
 
+/// As a sentence with cause and remedy, not as the fields of an error.
+#[test]
+fn errors_are_printed_for_users() {
+    let programs: [(&str, &[&str]); 5] = [
+        (env!("CARGO_BIN_EXE_echo"), &["127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_udp_echo"), &["127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_line_server"), &["127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_file_and_socket"), &["/dev/null", "127.0.0.1:0"]),
+        (env!("CARGO_BIN_EXE_promotion"), &["serve", "127.0.0.1:0"]),
+    ];
+    for (program, arguments) in programs {
+        let output = Command::new(program).args(arguments).env("MEGAPIPE_ENGINE", "kqueue").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{program}: {said}");
+        let expected = "Error: MEGAPIPE_ENGINE is `kqueue`; set it to `uring` or `epoll`, or unset it";
+        assert!(said.starts_with(expected), "{program}: {said}");
+    }
+}
+
 #[test]
 fn echo() {
     for engine in engines() {

@@ -169,7 +169,7 @@ fn an_unknown_feature_is_told_in_one_line(engine: &'static str) -> Verdict {
     rustix::process::kill_process(rustix::process::Pid::from_child(&server), Signal::TERM).expect("it lives");
     let output = server.wait_with_output().expect("the server is our child");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("io_uring is not available") {
+    if crate::server::lacks_ring(&said) {
         return Err(crate::server::Skipped(said));
     }
     let warnings: Vec<_> = said.lines().filter(|line| line.contains("MEGAPIPE_DISABLE")).collect();

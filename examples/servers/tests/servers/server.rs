@@ -41,6 +41,11 @@ pub(crate) fn serve(engine: &str, service: &str, arguments: &[&str]) -> Command 
     command
 }
 
+/// Whether a server ended since io_uring is forbidden, or RLIMIT_MEMLOCK has no room for a ring.
+pub(crate) fn lacks_ring(message: &str) -> bool {
+    message.contains("io_uring is not available") || message.contains("no memory for a ring")
+}
+
 impl Server {
     /// Starts `megapipe-SERVICE` on a free port of the loopback, with two threads unless the
     /// arguments say otherwise.
@@ -65,7 +70,7 @@ impl Server {
             let mut stderr = child.stderr.take().expect("stderr is piped");
             stderr.read_to_string(&mut message).expect("stderr can be read");
             child.wait().expect("the server is our child");
-            if engine == "uring" && message.contains("io_uring is not available") {
+            if engine == "uring" && lacks_ring(&message) {
                 return Err(Skipped(message.trim_end().to_owned()));
             }
             panic!("the server does not start: {line}{message}");
