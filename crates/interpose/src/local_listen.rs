@@ -12,7 +12,9 @@
 use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed,
+};
 
 use crate::clock;
 use crate::real;
@@ -99,10 +101,10 @@ struct Member {
     by_edge: AtomicBool,
     /// Accepts tried, by which the other queue comes first now and then.
     turn: AtomicU32,
-    /// The last connection came by the shared listener.
-    shared_gave: AtomicBool,
-    /// One was accepted since the set's last wait.
+    /// A connection was accepted since the set's last wait.
     gave: AtomicBool,
+    /// Connections steered here and not accepted that the words do not count.
+    uncounted: AtomicI64,
     /// What the steering program goes by.
     words: AtomicPtr<Words>,
 }
@@ -125,8 +127,8 @@ impl Member {
         fd: AtomicI32::new(0),
         by_edge: AtomicBool::new(false),
         turn: AtomicU32::new(0),
-        shared_gave: AtomicBool::new(false),
         gave: AtomicBool::new(false),
+        uncounted: AtomicI64::new(0),
         words: AtomicPtr::new(null_mut()),
     };
 
@@ -149,7 +151,10 @@ impl Member {
         match (self.words(), new) {
             (Some(words), 0..) => words.accepted(),
             // SYNs that never became connections were steered, too.
-            (Some(words), _) if is_empty() => words.found_queue_empty(),
+            (Some(words), _) if is_empty() => {
+                let uncounted = self.uncounted.load(Relaxed) + words.found_queue_empty();
+                self.uncounted.store(uncounted.max(0), Relaxed);
+            }
             _ => {}
         }
         new
@@ -187,8 +192,10 @@ pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
 
 /// accept(2), which `call` makes of the descriptor it gets: one of the sibling, or of the shared listener.
 ///
-/// The first one after a wait tries both. Later ones try the queue that gave a connection, as the next wait reports
-/// what is left in the other one. Each eighth one tries the other one first, so that neither starves.
+/// The sibling comes first if it has connections by the count. Each eighth time the other one does, so that neither
+/// starves. EAGAIN is returned only when the shared listener has just said so. Then the sibling is asked, too, unless all
+/// that were steered to it are accepted. The first accept after a wait asks it in any case: the wait may have reported
+/// a connection that was not counted.
 #[inline]
 pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     const OTHER_FIRST: u32 = 8;
@@ -204,28 +211,21 @@ pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     let Some((member, sibling)) = member.and_then(|member| Some((member, member.descriptor()?))) else {
         return accept_elsewhere(fd, number, accept);
     };
-    let is_empty_here = member.words().is_some_and(|words| words.seems_empty());
     let turn = member.turn.load(Relaxed).wrapping_add(1);
     member.turn.store(turn, Relaxed);
     let other_first = turn.is_multiple_of(OTHER_FIRST);
-    let shared_gave = member.shared_gave.load(Relaxed);
-    let stays = member.gave.load(Relaxed) && !member.by_edge.load(Relaxed);
-    if stays && !other_first {
-        if shared_gave {
-            return accept(fd);
-        }
-        if is_empty_here {
-            real::set_errno(libc::EAGAIN);
-            return -1;
-        }
-        return member.counted(accept(sibling));
-    }
-    let shared_first = (shared_gave && (stays || is_empty_here)) != other_first;
+    let behind = member.words().map_or(0, |words| words.behind());
+    let all_accepted = behind + member.uncounted.load(Relaxed) <= 0;
+    let leaves_out =
+        all_accepted && member.gave.load(Relaxed) && !member.by_edge.load(Relaxed) && !other_first;
+    let shared_first = (behind <= 0) != other_first;
     for from_shared in [shared_first, !shared_first] {
+        if !from_shared && leaves_out {
+            continue;
+        }
         let new = if from_shared { accept(fd) } else { member.counted(accept(sibling)) };
         if new >= 0 {
             member.gave.store(true, Relaxed);
-            member.shared_gave.store(from_shared, Relaxed);
             return new;
         }
         if !is_empty() {

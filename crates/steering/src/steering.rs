@@ -219,20 +219,23 @@ impl Owner<'_> {
     }
 
     /// Found the queue empty: what was steered here and never came (a SYN of a flood, a handshake
-    /// that failed) counts no more.
+    /// that failed) counts no more. Returns how many those were. Of them, handshakes under way still come.
     #[inline]
-    pub fn found_queue_empty(&self) {
-        if let Some(steered) = self.0.get(STEERED) {
-            self.store(ACCEPTED, steered.load(Ordering::Relaxed));
-        }
+    pub fn found_queue_empty(&self) -> i64 {
+        let (steered, accepted) = (self.load(STEERED), self.load(ACCEPTED));
+        self.store(ACCEPTED, steered);
+        steered.wrapping_sub(accepted).cast_signed()
     }
 
-    /// Whether as many connections were accepted as were steered here. One whose handshake is under way
-    /// counts as steered, unless [`Owner::found_queue_empty`] came between.
+    /// Connections steered here and not accepted. One whose handshake is under way counts, unless
+    /// [`Owner::found_queue_empty`] came between.
     #[inline]
-    pub fn seems_empty(&self) -> bool {
-        let word = |word: usize| self.0.get(word).map_or(0, |word| word.load(Ordering::Relaxed));
-        word(STEERED).wrapping_sub(word(ACCEPTED)).cast_signed() <= 0
+    pub fn behind(&self) -> i64 {
+        self.load(STEERED).wrapping_sub(self.load(ACCEPTED)).cast_signed()
+    }
+
+    fn load(&self, word: usize) -> u64 {
+        self.0.get(word).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     fn store(&self, word: usize, value: u64) {

@@ -30,9 +30,7 @@ child = os.fork()
 if child == 0:
     worker()
     os._exit(0)
-def is_asleep():
-    return open(f'/proc/{{child}}/stat').read().rsplit(') ')[1][0] == 'S'
-while rows() < 2 or not is_asleep():
+while rows() < 2 or not sleeps(child):
     pass
 os.kill(child, signal.SIGSTOP)
 clients = [socket.create_connection(ADDRESS) for _ in range({clients})]
@@ -139,6 +137,95 @@ assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling))) == 0
 assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling) + libc.close(sibling))) == 0
 ",
     );
+}
+
+/// A server that is about to end accepts until EAGAIN, and closes its listener.
+#[test]
+fn what_waits_is_accepted_before_the_end() {
+    let Some(lab) = Lab::new("what_waits_is_accepted_before_the_end", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+ready, told = os.pipe()
+filled, go = os.pipe()
+def worker():
+    poll = wait_for(listener)
+    poll.poll()
+    accepted = [listener.accept()[0]]
+    os.write(told, b'.')
+    os.read(filled, 1)
+    try:
+        while True:
+            accepted.append(listener.accept()[0])
+    except BlockingIOError:
+        pass
+    listener.close()
+    os.write(told, bytes([len(accepted)]))
+child = os.fork()
+if child == 0:
+    worker()
+    os._exit(0)
+listener.close()
+while rows() < 2 or not sleeps(child):
+    pass
+clients = [socket.create_connection(ADDRESS)]
+os.read(ready, 1)
+# By now the worker has been away from its wait for long.
+time.sleep(0.01)
+clients += [socket.create_connection(ADDRESS) for _ in range(40)]
+os.write(go, b'.')
+assert os.read(ready, 1)[0] == 41
+",
+    );
+    assert_eq!(lab.queues(), 1);
+}
+
+/// A handshake was under way when the sibling's queue was found empty: its connection comes uncounted.
+#[test]
+fn late_connections_are_accepted_before_the_end() {
+    let Some(lab) = Lab::new("late_connections_are_accepted_before_the_end", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 30)
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def accepts():
+    accepted = 0
+    try:
+        while True:
+            listener.accept()[0].close()
+            accepted += 1
+    except BlockingIOError:
+        return accepted
+def worker():
+    poll = wait_for(listener)
+    (started, go), (filled, told) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        # While the worker waits: the kernel has the first one wait for data.
+        while not sleeps(os.getppid()):
+            pass
+        late, soon = socket.create_connection(ADDRESS), socket.create_connection(ADDRESS)
+        soon.send(b'.')
+        os.read(started, 1)
+        # To the shared queue: the worker has been away from its wait for long.
+        time.sleep(0.01)
+        other = socket.create_connection(ADDRESS)
+        other.send(b'.')
+        while sum(queues()) < 1:
+            pass
+        late.send(b'.')
+        while sum(queues()) < 2:
+            pass
+        os.write(told, b'.')
+        os._exit(0)
+    assert poll.poll(10)
+    assert accepts() == 1
+    os.write(go, b'.')
+    os.read(filled, 1)
+    assert accepts() == 2
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.queues(), 1);
 }
 
 /// Accepts of a worker that accepts until there is nothing more, for 400 connections one after the other.

@@ -1,5 +1,5 @@
 """What the scripts of these tests begin with."""
-import ctypes, os, select, signal, socket, struct, sys, threading
+import ctypes, os, select, signal, socket, struct, sys, threading, time
 
 signal.alarm(60)
 ADDRESS = ('127.0.0.1', 8080)
@@ -36,11 +36,14 @@ def queues():
 
 def fill(sets):
     """Connects until one of the sets' siblings has a connection, and the shared queue, too."""
-    clients = []
+    clients, cpus = [], sorted(os.sched_getaffinity(0))
     while sum(queue > 0 for queue in queues()) < 2:
+        # A sibling gets the connections of one CPU.
+        os.sched_setaffinity(0, {cpus[len(clients) % len(cpus)]})
         # Nobody has just waited as the first one comes.
         [poll.poll(0) for poll in sets[:len(clients)]]
         clients.append(socket.create_connection(ADDRESS))
+    os.sched_setaffinity(0, cpus)
     return clients
 
 
@@ -61,6 +64,11 @@ def is_answered(listener, poll):
                 return True
             except BlockingIOError:
                 pass
+
+
+def sleeps(pid):
+    """Whether a process waits."""
+    return open(f'/proc/{pid}/stat').read().rsplit(') ')[1][0] == 'S'
 
 
 def in_child(run):

@@ -410,6 +410,7 @@ impl Listener {
             return Err(word);
         }
         let member = &MEMBERS[place.set][number];
+        member.uncounted.store(0, Relaxed);
         member.words.store(words, Relaxed);
         member.fd.store(sibling + 1, Relaxed);
         OF_SET[place.set].fetch_or(1 << number, Relaxed);
