@@ -68,7 +68,7 @@ EINVAL = b'\\x16'
 said = b''
 while said.count(EINVAL) < 2:
     said += os.read(ready, 1)
-assert said.strip(b'.') == 2 * EINVAL
+assert said.replace(b'.', b'') == 2 * EINVAL
 assert rows() == 0
 [os.kill(worker, signal.SIGKILL) for worker in workers]
 ",
