@@ -7,6 +7,8 @@ fn a_set_is_the_same_by_each_of_its_names() {
     let Some(lab) = Lab::new("a_set_is_the_same_by_each_of_its_names", &["python3"]) else { return };
     lab.passes(
         "listener = listen()
+# Its queue is that of this CPU.
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 def another(poll):
     return select.epoll.fromfd(os.dup(poll.fileno()))
 def worker():
