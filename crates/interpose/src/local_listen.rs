@@ -13,7 +13,7 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed,
 };
 
 use crate::clock;
@@ -101,6 +101,8 @@ struct Member {
     by_edge: AtomicBool,
     /// Accepts tried, by which the other queue comes first now and then.
     turn: AtomicU32,
+    /// What the set reports of the listener and of the sibling (epoll_event.data).
+    data: AtomicU64,
     /// A connection was accepted since the set's last wait.
     gave: AtomicBool,
     /// Connections steered here and not accepted that the words do not count.
@@ -127,6 +129,7 @@ impl Member {
         fd: AtomicI32::new(0),
         by_edge: AtomicBool::new(false),
         turn: AtomicU32::new(0),
+        data: AtomicU64::new(0),
         gave: AtomicBool::new(false),
         uncounted: AtomicI64::new(0),
         words: AtomicPtr::new(null_mut()),
@@ -173,8 +176,17 @@ fn members(set: usize) -> impl Iterator<Item = &'static Member> {
 }
 
 /// epoll_wait(2) and its like, which `call` makes: meanwhile its thread is not away.
+///
+/// # Safety
+///
+/// `call` returns how many events it has written to `events`, or less than 0.
+#[allow(unsafe_code)] // the events lie in the program's memory
 #[inline]
-pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+pub(crate) unsafe fn around_wait(
+    epfd: c_int,
+    events: *mut libc::epoll_event,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
     let What::Set(set) = what(epfd) else { return call() };
     WAITED_IN.set(set);
     if OUT_OF_SET[set].load(Relaxed) != 0 {
@@ -187,7 +199,55 @@ pub(crate) fn around_wait(epfd: c_int, call: impl FnOnce() -> c_int) -> c_int {
     let found = call();
     let now = clock::nanoseconds();
     members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
-    found
+    match usize::try_from(found) {
+        // SAFETY: the caller's promise; nobody else uses them before the call returns.
+        Ok(found) if found > 1 => unsafe { merge(set, Events { first: events, found }) },
+        _ => found,
+    }
+}
+
+/// Events in the program's memory, which need not be aligned.
+struct Events {
+    first: *mut libc::epoll_event,
+    found: usize,
+}
+
+/// A listener is reported once, as its set has it once: also where both its queues have connections. The program may
+/// free what the data points to at the first event.
+///
+/// # Safety
+///
+/// So many events can be read and written.
+#[allow(unsafe_code)] // they lie in the program's memory
+unsafe fn merge(set: usize, events: Events) -> c_int {
+    let mut left = events.found;
+    for member in members(set) {
+        let data = member.data.load(Relaxed);
+        let (mut first, mut kept) = (None, 0);
+        for number in 0..left {
+            // SAFETY: below `left`, which is never more than the caller's number; so are `first` and `kept`.
+            unsafe {
+                let event = events.first.add(number).read_unaligned();
+                match first {
+                    Some(first) if event.u64 == data => {
+                        let place = events.first.add(first);
+                        let of_first = place.read_unaligned();
+                        let bits = of_first.events | event.events;
+                        place.write_unaligned(libc::epoll_event { events: bits, ..of_first });
+                        continue;
+                    }
+                    None if event.u64 == data => first = Some(kept),
+                    _ => {}
+                }
+                if kept < number {
+                    events.first.add(kept).write_unaligned(event);
+                }
+            }
+            kept += 1;
+        }
+        left = kept;
+    }
+    left as c_int
 }
 
 /// accept(2), which `call` makes of the descriptor it gets: one of the sibling, or of the shared listener.

@@ -139,6 +139,38 @@ assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling) + libc.clos
     );
 }
 
+/// The program may free what an event's data points to as it gets the first one.
+#[test]
+fn a_listener_is_reported_once_in_a_wait() {
+    let Some(lab) = Lab::new("a_listener_is_reported_once_in_a_wait", &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+libc = ctypes.CDLL(None)
+def worker():
+    poll = wait_for(listener)
+    clients = fill([poll])
+    pipes = [os.pipe() for _ in range(3)]
+    for readable, writable in pipes:
+        poll.register(readable, select.EPOLLIN)
+        os.write(writable, b'.')
+    wanted = sorted((fd, select.EPOLLIN) for fd in (listener.fileno(), *(pipe[0] for pipe in pipes)))
+    assert sorted(poll.poll()) == wanted, (poll.poll(), wanted)
+    events = ctypes.create_string_buffer(16 * 16)
+    nothing = ctypes.c_void_p()
+    for wait in ('epoll_wait', 'epoll_pwait', 'epoll_pwait2'):
+        if hasattr(libc, wait):
+            timeout = nothing if wait == 'epoll_pwait2' else -1
+            assert getattr(libc, wait)(poll.fileno(), events, 16, timeout, nothing) == len(wanted), wait
+    for _ in clients:
+        listener.accept()
+    wanted.remove((listener.fileno(), select.EPOLLIN))
+    assert sorted(poll.poll()) == wanted
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.queues(), 1);
+}
+
 /// A server that is about to end accepts until EAGAIN, and closes its listener.
 #[test]
 fn what_waits_is_accepted_before_the_end() {

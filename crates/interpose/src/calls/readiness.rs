@@ -52,16 +52,16 @@ unsafe fn unreachable_memory(
 
 /// A wait in a set, which `call` makes.
 #[inline(always)]
-fn in_set(set: c_int, call: impl FnOnce() -> c_int) -> c_int {
+unsafe fn in_set(set: c_int, events: *mut epoll_event, call: impl FnOnce() -> c_int) -> c_int {
     match local_listen::is_on() {
         false => call(),
-        true => local_listen::around_wait(set, call),
+        true => local_listen::around_wait(set, events, call),
     }
 }
 
 #[inline]
 pub unsafe fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    in_set(set, || wait_in_milliseconds(set, events, most, timeout))
+    in_set(set, events, || wait_in_milliseconds(set, events, most, timeout))
 }
 
 #[inline(always)]
@@ -85,7 +85,7 @@ pub unsafe fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    in_set(set, || wait_masked(set, events, most, timeout, mask))
+    in_set(set, events, || wait_masked(set, events, most, timeout, mask))
 }
 
 #[inline(always)]
@@ -113,7 +113,7 @@ pub unsafe fn epoll_pwait2(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    in_set(set, || wait_exactly(set, events, most, timeout, mask))
+    in_set(set, events, || wait_exactly(set, events, most, timeout, mask))
 }
 
 #[inline(always)]

@@ -319,6 +319,7 @@ impl Listener {
     fn enter(&mut self, number: usize, place: Place) -> Result<(), Word> {
         let member = &MEMBERS[place.set][number];
         member.by_edge.store(place.event.events & libc::EPOLLET as u32 != 0, Relaxed);
+        member.data.store(place.event.u64, Relaxed);
         if place.event.events & libc::EPOLLONESHOT as u32 != 0 {
             self.release(number, place.set);
             return Err(Word::Waits);
