@@ -30,7 +30,8 @@ def rows():
 
 def queues():
     """The connections that each of them has in its queue."""
-    listening = [row.split() for row in open('/proc/net/tcp') if ':1F90 ' in row]
+    tables = [row for table in ('tcp', 'tcp6') for row in open(f'/proc/net/{table}')]
+    listening = [row.split() for row in tables if ':1F90 ' in row]
     return [int(row[4].split(':')[1], 16) for row in listening if row[3] == '0A']
 
 

@@ -12,109 +12,9 @@ use crate::kernel;
 use crate::promoter;
 use crate::real;
 
-// Of asm-generic/socket.h and linux/tcp.h.
-const SO_PREFER_BUSY_POLL: c_int = 69;
-const TCP_TX_DELAY: c_int = 37;
-const TCP_RTO_MAX_MS: c_int = 44;
-const TCP_RTO_MIN_US: c_int = 45;
-const TCP_DELACK_MAX_US: c_int = 46;
+mod options;
 
-/// Options that a connection inherits from the socket that accepted it, and those that bind(2) needs.
-/// SO_RCVBUF and SO_SNDBUF are apart: the kernel reports what it made of them.
-const OPTIONS: &[(c_int, &[c_int])] = &[
-    (
-        libc::SOL_SOCKET,
-        &[
-            libc::SO_REUSEADDR,
-            libc::SO_KEEPALIVE,
-            libc::SO_OOBINLINE,
-            libc::SO_DONTROUTE,
-            libc::SO_PRIORITY,
-            libc::SO_MARK,
-            libc::SO_LINGER,
-            libc::SO_RCVLOWAT,
-            libc::SO_RCVTIMEO,
-            libc::SO_SNDTIMEO,
-            libc::SO_TIMESTAMP,
-            libc::SO_TIMESTAMPNS,
-            libc::SO_TIMESTAMPING,
-            libc::SO_BUSY_POLL,
-            SO_PREFER_BUSY_POLL,
-            libc::SO_ZEROCOPY,
-            libc::SO_MAX_PACING_RATE,
-            libc::SO_BINDTODEVICE,
-        ],
-    ),
-    (
-        libc::IPPROTO_TCP,
-        &[
-            libc::TCP_NODELAY,
-            libc::TCP_CORK,
-            libc::TCP_MAXSEG,
-            libc::TCP_KEEPIDLE,
-            libc::TCP_KEEPINTVL,
-            libc::TCP_KEEPCNT,
-            libc::TCP_SYNCNT,
-            libc::TCP_LINGER2,
-            libc::TCP_DEFER_ACCEPT,
-            libc::TCP_WINDOW_CLAMP,
-            libc::TCP_CONGESTION,
-            libc::TCP_USER_TIMEOUT,
-            libc::TCP_FASTOPEN,
-            libc::TCP_FASTOPEN_NO_COOKIE,
-            libc::TCP_SAVE_SYN,
-            libc::TCP_NOTSENT_LOWAT,
-            libc::TCP_THIN_LINEAR_TIMEOUTS,
-            libc::TCP_INQ,
-            TCP_TX_DELAY,
-            TCP_RTO_MAX_MS,
-            TCP_RTO_MIN_US,
-            TCP_DELACK_MAX_US,
-        ],
-    ),
-    (
-        libc::IPPROTO_IP,
-        &[
-            libc::IP_TOS,
-            libc::IP_TTL,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_FREEBIND,
-            libc::IP_TRANSPARENT,
-            libc::IP_MINTTL,
-            libc::IP_RECVERR,
-        ],
-    ),
-    (
-        libc::IPPROTO_IPV6,
-        &[
-            libc::IPV6_V6ONLY,
-            libc::IPV6_TCLASS,
-            libc::IPV6_UNICAST_HOPS,
-            libc::IPV6_MTU_DISCOVER,
-            libc::IPV6_FREEBIND,
-            libc::IPV6_TRANSPARENT,
-            libc::IPV6_MINHOPCOUNT,
-            libc::IPV6_RECVERR,
-        ],
-    ),
-];
-
-/// Options that cannot be copied: keys that the kernel does not show, and programs.
-pub(super) fn is_unique(level: c_int, name: c_int) -> bool {
-    // tcp(7) has the first two; linux/tcp.h the others, of TCP-AO.
-    const KEYS: [c_int; 5] = [libc::TCP_MD5SIG, libc::TCP_MD5SIG_EXT, 38, 39, 40];
-    match level {
-        libc::IPPROTO_TCP => KEYS.contains(&name),
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_ATTACH_FILTER
-                | libc::SO_ATTACH_BPF
-                | libc::SO_ATTACH_REUSEPORT_CBPF
-                | libc::SO_ATTACH_REUSEPORT_EBPF
-        ),
-        _ => false,
-    }
-}
+pub(super) use options::is_unique;
 
 /// Makes one of `listener`, with a number from `lowest` on. The listener must have SO_REUSEPORT.
 pub(super) fn make(listener: c_int, lowest: c_int) -> Result<c_int, Word> {
@@ -149,7 +49,7 @@ pub(super) fn close(fd: c_int) {
 }
 
 fn copy_options(from: c_int, to: c_int) -> Result<(), Word> {
-    for (level, names) in OPTIONS {
+    for (level, names) in options::COPIED {
         for name in *names {
             copy_option(from, to, *level, *name)?;
         }
@@ -175,30 +75,21 @@ pub(super) fn listen(listener: c_int, sibling: c_int, backlog: c_int) -> Result<
     copy_option(listener, sibling, libc::IPPROTO_TCP, libc::TCP_QUICKACK)
 }
 
-/// Sizes that the program chose; the others are the kernel's to tune. getsockopt(2) reports twice of what was asked.
+/// Sizes that the program chose, and whether the kernel may tune them. getsockopt(2) reports twice of what was asked.
 fn copy_buffers(from: c_int, to: c_int) -> Result<(), Word> {
-    /// SOCK_SNDBUF_LOCK and SOCK_RCVBUF_LOCK of linux/socket.h.
-    const SENT: c_int = 1;
-    const RECEIVED: c_int = 2;
-    let chosen = kernel::option(from, libc::SOL_SOCKET, libc::SO_BUF_LOCK).unwrap_or(0);
-    let buffers =
-        [(SENT, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE), (RECEIVED, libc::SO_RCVBUF, libc::SO_RCVBUFFORCE)];
-    for (lock, name, forced) in buffers {
-        if chosen & lock == 0 {
-            continue;
-        }
+    for (name, forced) in [(libc::SO_SNDBUF, libc::SO_SNDBUFFORCE), (libc::SO_RCVBUF, libc::SO_RCVBUFFORCE)] {
         let wanted = kernel::option(from, libc::SOL_SOCKET, name);
+        let is_copied = || kernel::option(to, libc::SOL_SOCKET, name) == wanted;
         for name_to_set in [name, forced] {
-            kernel::set(to, libc::SOL_SOCKET, name_to_set, &(wanted.unwrap_or(0) / 2));
-            if kernel::option(to, libc::SOL_SOCKET, name) == wanted {
-                break;
+            if !is_copied() {
+                kernel::set(to, libc::SOL_SOCKET, name_to_set, &(wanted.unwrap_or(0) / 2));
             }
         }
-        if kernel::option(to, libc::SOL_SOCKET, name) != wanted {
+        if !is_copied() {
             return Err(Word::Option);
         }
     }
-    Ok(())
+    copy_option(from, to, libc::SOL_SOCKET, libc::SO_BUF_LOCK)
 }
 
 fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
