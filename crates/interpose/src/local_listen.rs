@@ -13,10 +13,11 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed,
 };
 
 use crate::clock;
+use crate::memory::is_readable;
 use crate::real;
 
 mod listeners;
@@ -118,6 +119,9 @@ static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 /// Those that a set's own thread took out of it since its last wait: nginx puts its listeners back in the meantime.
 static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 
+/// Ports of the listeners that have had siblings in this process, in network byte order; 0: none.
+static PORTS: [AtomicU16; LISTENERS] = [const { AtomicU16::new(0) }; LISTENERS];
+
 thread_local! {
     /// The set in which this thread waited last, of those that have listeners.
     static WAITED_IN: Cell<usize> = const { Cell::new(SETS) };
@@ -173,6 +177,28 @@ fn members(set: usize) -> impl Iterator<Item = &'static Member> {
         left &= !(1 << number);
         Some(&MEMBERS[set][number])
     })
+}
+
+/// The program is about to connect to an address. If a listener of its own may be there, the connection goes to the
+/// shared socket: the program may await the answer before it accepts, and only others can give it.
+///
+/// # Safety
+///
+/// As connect(2).
+#[allow(unsafe_code)] // the address lies in the program's memory
+pub(crate) unsafe fn connecting(address: *const libc::sockaddr, length: libc::socklen_t) {
+    let address = address.cast::<libc::sockaddr_in>();
+    if (length as usize) < size_of::<libc::sockaddr_in>() || !is_readable(address) {
+        return;
+    }
+    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port at the same place.
+    let address = unsafe { address.read_unaligned() };
+    let is_internet = matches!(c_int::from(address.sin_family), libc::AF_INET | libc::AF_INET6);
+    for (number, port) in PORTS.iter().enumerate() {
+        if is_internet && port.load(Relaxed) == address.sin_port && address.sin_port != 0 {
+            MEMBERS.iter().filter_map(|set| set[number].words()).for_each(|words| words.cannot_accept());
+        }
+    }
 }
 
 /// epoll_wait(2) and its like, which `call` makes: meanwhile its thread is not away.

@@ -14,7 +14,7 @@ sets = [wait_for(listener), wait_for(listener)]
 assert rows() == 3
 returned = threading.Event()
 threading.Thread(target=lambda: (sets[0].poll(), returned.set()), daemon=True).start()
-clients = [socket.create_connection(ADDRESS) for _ in range(6)]
+clients = [connect() for _ in range(6)]
 sets[0].unregister(listener)
 assert rows() == 2, 'the sibling has left the group'
 [client.send(b'.') for client in clients]
@@ -24,7 +24,7 @@ for _ in clients:
 assert not returned.is_set()
 sets[0].register(listener, select.EPOLLIN)
 assert rows() == 3
-client = socket.create_connection(ADDRESS)
+client = connect()
 client.send(b'.')
 assert sets[1].poll(0) or returned.wait(60)
 ",

@@ -74,9 +74,7 @@ def worker():
         # Own and shared queue, by how long this has been away from its wait.
         clients = []
         for _ in range(1 + turn % 12):
-            client = socket.socket()
-            client.connect(ADDRESS)
-            clients.append(client)
+            clients.append(connect())
         while clients:
             assert poll.poll(10), (turn, len(clients))
             try:
@@ -101,9 +99,8 @@ accept = ctypes.CDLL('libc.so.6').accept
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 def worker():
     for turn in range(50):
-        client = socket.socket()
         poll = wait_for(listener)
-        client.connect(ADDRESS)
+        client = connect()
         assert rows() == 2
         accepted = accept(listener.fileno(), None, None)
         assert accepted >= 0, turn
@@ -137,6 +134,41 @@ assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling))) == 0
 assert in_child(lambda: worker(lambda sibling: libc.dup2(0, sibling) + libc.close(sibling))) == 0
 ",
     );
+}
+
+/// It awaits the answer before it accepts again.
+#[test]
+fn a_worker_that_calls_its_own_server_is_answered_by_others() {
+    let name = "a_worker_that_calls_its_own_server_is_answered_by_others";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+# Of the shared queue alone.
+accept = ctypes.CDLL('libc.so.6').accept
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+def fast_open():
+    client = socket.socket()
+    client.sendto(b'.', socket.MSG_FASTOPEN, ADDRESS)
+    return client
+def fast_open_by_message():
+    client = socket.socket()
+    client.sendmsg([b'.'], [], socket.MSG_FASTOPEN, ADDRESS)
+    return client
+def worker():
+    poll = wait_for(listener)
+    for call in (lambda: socket.create_connection(ADDRESS), fast_open, fast_open_by_message):
+        for turn in range(20):
+            poll.poll(0)
+            client = call()
+            accepted = accept(listener.fileno(), None, None)
+            assert accepted >= 0, turn
+            os.close(accepted)
+    # Awake again.
+    fill([poll])
+assert in_child(worker) == 0
+",
+    );
+    assert_eq!(lab.queues(), 1);
 }
 
 /// The program may free what an event's data points to as it gets the first one.
@@ -265,8 +297,7 @@ const ONE_BY_ONE: &str = "listener = listen()
 def worker():
     poll = wait_for(listener)
     for _ in range(400):
-        client = socket.socket()
-        client.connect(ADDRESS)
+        client = connect()
         answered = False
         while not answered:
             poll.poll()

@@ -35,6 +35,14 @@ def queues():
     return [int(row[4].split(':')[1], 16) for row in listening if row[3] == '0A']
 
 
+def connect():
+    """A connection as of another process: by the C library itself."""
+    client = socket.socket()
+    address = struct.pack('=H2s4s8x', socket.AF_INET, struct.pack('!H', ADDRESS[1]), socket.inet_aton(ADDRESS[0]))
+    assert ctypes.CDLL('libc.so.6').connect(client.fileno(), address, len(address)) == 0
+    return client
+
+
 def fill(sets):
     """Connects until one of the sets' siblings has a connection, and the shared queue, too."""
     clients, cpus = [], sorted(os.sched_getaffinity(0))
@@ -43,7 +51,7 @@ def fill(sets):
         os.sched_setaffinity(0, {cpus[len(clients) % len(cpus)]})
         # Nobody has just waited as the first one comes.
         [poll.poll(0) for poll in sets[:len(clients)]]
-        clients.append(socket.create_connection(ADDRESS))
+        clients.append(connect())
     os.sched_setaffinity(0, cpus)
     return clients
 

@@ -264,6 +264,9 @@ pub unsafe fn sendto(
     address: *const sockaddr,
     address_length: socklen_t,
 ) -> ssize_t {
+    if flags & libc::MSG_FASTOPEN != 0 {
+        connects(address, address_length);
+    }
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
     if is_promoted(socket) && !address.is_null() {
@@ -280,6 +283,9 @@ pub unsafe fn sendto(
 }
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if flags & libc::MSG_FASTOPEN != 0 && is_readable(message) {
+        connects((*message).msg_name.cast(), (*message).msg_namelen);
+    }
     let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
         hands_over(message);
         return real::sendmsg(fd, message, flags);
