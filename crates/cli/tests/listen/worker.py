@@ -37,8 +37,11 @@ def queues():
 
 def connect():
     """A connection as of another process: by the C library itself."""
-    client = socket.socket()
-    address = struct.pack('=H2s4s8x', socket.AF_INET, struct.pack('!H', ADDRESS[1]), socket.inet_aton(ADDRESS[0]))
+    host, port = ADDRESS[:2]
+    family = socket.AF_INET6 if ':' in host else socket.AF_INET
+    client = socket.socket(family)
+    address = struct.pack('=H', family) + struct.pack('!H', port)
+    address += bytes(4 * (':' in host)) + socket.inet_pton(family, host) + bytes(8)
     assert ctypes.CDLL('libc.so.6').connect(client.fileno(), address, len(address)) == 0
     return client
 
