@@ -27,7 +27,7 @@ mod word;
 
 pub(crate) use listeners::{
     before_exec, changes_user, closing, closing_range, confined, duplicated, exec_failed, forked,
-    hides_option, hold_still, leave_number, listened, made_set, set_option, shut_down, start,
+    hides_option, hold_still, leave_number, listened, made_set, received, set_option, shut_down, start,
     waits_otherwise,
 };
 use steering::Words;

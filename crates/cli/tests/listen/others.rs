@@ -74,3 +74,27 @@ assert rows() == 0
 ",
     );
 }
+
+#[test]
+fn a_listener_that_another_process_passed_stays_shared() {
+    let name = "a_listener_that_another_process_passed_stays_shared";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    lab.passes(
+        "ours, theirs = socket.socketpair()
+def server():
+    listener = socket.socket(fileno=socket.recv_fds(theirs, 1, 1)[1][0])
+    sets = [wait_for(listener), wait_for(listener)]
+    assert rows() == 1
+    assert is_answered(listener, sets[0])
+child = os.fork()
+if child == 0:
+    signal.alarm(60)
+    server()
+    os._exit(0)
+listener = listen()
+socket.send_fds(ours, [b'.'], [listener.fileno()])
+assert os.waitpid(child, 0)[1] == 0
+",
+    );
+    assert_eq!(lab.lines("shared queue: received"), 1);
+}

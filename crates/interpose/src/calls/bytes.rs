@@ -151,7 +151,12 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
 /// Descriptors that came in a message are another process's, too.
 unsafe fn received_descriptors(count: ssize_t, message: *mut msghdr) -> ssize_t {
     if count >= 0 && (*message).msg_controllen > 0 {
-        carried(message, descriptors::handed_over);
+        carried(message, |fd| {
+            descriptors::handed_over(fd);
+            if local_listen::is_on() {
+                kept_errno(|| local_listen::received(fd));
+            }
+        });
     }
     count
 }

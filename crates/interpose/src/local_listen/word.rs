@@ -20,6 +20,8 @@ pub(super) enum Word {
     Option,
     /// Another user than the listener's cannot bind beside it.
     User,
+    /// The listener came from another process by its descriptor.
+    Received,
     /// The process restricts its own system calls.
     Confined,
     /// No descriptors, or more listeners or epoll sets than are followed.
@@ -52,6 +54,7 @@ impl fmt::Display for Word {
             Word::Waits => "waits (it blocks, is one-shot, or is waited for by other calls than epoll's)",
             Word::Option => "option (the listener has an option that cannot be copied)",
             Word::User => "user (the process changed its user before it made its queues)",
+            Word::Received => "received (another process passed the listener to this one by SCM_RIGHTS)",
             Word::Confined => "confined (the process restricts its system calls by seccomp)",
             Word::Descriptors => "descriptors (too few, or too many listeners or epoll sets)",
         })

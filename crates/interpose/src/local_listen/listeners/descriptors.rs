@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::super::word::Word;
 use super::super::{DESCRIPTORS, MEMBERS, What, set_what, what};
-use super::{SET_DESCRIPTORS, listeners};
+use super::{SET_DESCRIPTORS, listeners, say};
 use crate::fork;
+use crate::kernel;
 use crate::real::kept_errno;
 
 /// Which epoll set each descriptor names, in the order in which they were made; 0: none.
@@ -144,5 +145,18 @@ pub(crate) fn duplicated(fd: c_int, new: c_int) {
             }
         }
         What::Set(_) | What::Unique | What::Nothing | What::Own => {}
+    }
+}
+
+/// `fd` came from another process, whose steering this one does not have.
+#[cold]
+pub(crate) fn received(fd: c_int) {
+    let option = |name| kernel::option(fd, libc::SOL_SOCKET, name);
+    if !fork::borrows_memory()
+        && option(libc::SO_ACCEPTCONN) == Some(1)
+        && option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+    {
+        let _said_as_it_drops = listeners();
+        say(format_args!("{}", Word::Received.of(fd)));
     }
 }
