@@ -122,6 +122,9 @@ static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 /// Ports of the listeners that have had siblings in this process, in network byte order; 0: none.
 static PORTS: [AtomicU16; LISTENERS] = [const { AtomicU16::new(0) }; LISTENERS];
 
+/// Waits since the program's last accept of each listener that reported it while a sibling had connections.
+static IGNORED: [AtomicU32; LISTENERS] = [const { AtomicU32::new(0) }; LISTENERS];
+
 thread_local! {
     /// The set in which this thread waited last, of those that have listeners.
     static WAITED_IN: Cell<usize> = const { Cell::new(SETS) };
@@ -171,11 +174,17 @@ impl Member {
 /// The members of a set.
 #[inline]
 fn members(set: usize) -> impl Iterator<Item = &'static Member> {
+    numbers(set).map(move |number| &MEMBERS[set][number])
+}
+
+/// The listeners that they belong to.
+#[inline]
+fn numbers(set: usize) -> impl Iterator<Item = usize> {
     let mut left = OF_SET[set].load(Relaxed);
     std::iter::from_fn(move || {
         let number = left.checked_ilog2()? as usize;
         left &= !(1 << number);
-        Some(&MEMBERS[set][number])
+        Some(number)
     })
 }
 
@@ -226,8 +235,14 @@ pub(crate) unsafe fn around_wait(
     let now = clock::nanoseconds();
     members(set).filter_map(Member::words).for_each(|words| words.is_away_since(now));
     match usize::try_from(found) {
-        // SAFETY: the caller's promise; nobody else uses them before the call returns.
-        Ok(found) if found > 1 => unsafe { merge(set, Events { first: events, found }) },
+        Ok(found @ 1..) => {
+            let events = Events { first: events, found };
+            // SAFETY: the caller's promise; nobody else uses them before the call returns.
+            unsafe {
+                count_ignored(set, &events);
+                merge(set, &events)
+            }
+        }
         _ => found,
     }
 }
@@ -238,6 +253,33 @@ struct Events {
     found: usize,
 }
 
+/// A program that accepts by system calls of its own gets the shared queue's connections alone, and a sibling that is
+/// never asked is reported at each wait: such a listener loses its siblings.
+///
+/// # Safety
+///
+/// So many events can be read.
+#[allow(unsafe_code)] // they lie in the program's memory
+unsafe fn count_ignored(set: usize, events: &Events) {
+    /// A thread that leaves the accept to another one may wait some times meanwhile.
+    const MOST: u32 = 64;
+    for number in numbers(set) {
+        let member = &MEMBERS[set][number];
+        if member.words().is_none_or(|words| words.behind() <= 0) {
+            continue;
+        }
+        let data = member.data.load(Relaxed);
+        // SAFETY: the caller's promise.
+        let reports = |number| unsafe { events.first.add(number).read_unaligned().u64 == data };
+        if !(0..events.found).any(reports) {
+            continue;
+        }
+        if IGNORED[number].fetch_add(1, Relaxed) + 1 >= MOST {
+            real::kept_errno(|| listeners::accepts_unseen(number));
+        }
+    }
+}
+
 /// A listener is reported once, as its set has it once: also where both its queues have connections. The program may
 /// free what the data points to at the first event.
 ///
@@ -245,7 +287,7 @@ struct Events {
 ///
 /// So many events can be read and written.
 #[allow(unsafe_code)] // they lie in the program's memory
-unsafe fn merge(set: usize, events: Events) -> c_int {
+unsafe fn merge(set: usize, events: &Events) -> c_int {
     let mut left = events.found;
     for member in members(set) {
         let data = member.data.load(Relaxed);
@@ -286,6 +328,9 @@ unsafe fn merge(set: usize, events: Events) -> c_int {
 pub(crate) fn accept(fd: c_int, call: impl Fn(c_int) -> c_int) -> c_int {
     const OTHER_FIRST: u32 = 8;
     let What::Listener(number) = what(fd) else { return call(fd) };
+    if IGNORED[number].load(Relaxed) != 0 {
+        IGNORED[number].store(0, Relaxed);
+    }
     let accept = |from: c_int| {
         let new = call(from);
         if from == fd && new < 0 && real::errno() == libc::EINVAL {

@@ -252,3 +252,37 @@ assert in_child(worker) == 0
     );
     assert_eq!(lab.lines("shared queue: bpf"), 1);
 }
+
+#[test]
+fn a_listener_whose_accepts_are_not_seen_has_no_queues() {
+    let Some(lab) = Lab::new("a_listener_whose_accepts_are_not_seen_has_no_queues", &["python3"]) else {
+        return;
+    };
+    lab.passes(
+        "listener = listen()
+# Its queue is that of this CPU.
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+# Of the shared queue alone.
+accept = ctypes.CDLL('libc.so.6').accept
+def worker():
+    poll = wait_for(listener)
+    clients = fill([poll])
+    accepted = 0
+    while accepted < len(clients):
+        assert poll.poll(10)
+        accepted += accept(listener.fileno(), None, None) >= 0
+    assert rows() == 1
+def patient():
+    poll = wait_for(listener)
+    clients = fill([poll])
+    for _ in clients:
+        for _ in range(50):
+            assert poll.poll(10)
+        listener.accept()
+    assert rows() == 2
+assert in_child(worker) == 0
+assert in_child(patient) == 0
+",
+    );
+    assert_eq!(lab.lines("shared queue: accepts"), 1);
+}

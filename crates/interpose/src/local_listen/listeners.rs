@@ -291,6 +291,16 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
     }
 }
 
+/// Many waits reported a listener, and no accept of this library followed.
+#[cold]
+pub(super) fn accepts_unseen(number: usize) {
+    if !fork::borrows_memory()
+        && let Some(listener) = &mut listeners()[number]
+    {
+        listener.give_up(number, Word::Accepts);
+    }
+}
+
 /// A wait begins in a set that listeners have left.
 #[cold]
 pub(super) fn settle(set: usize) {

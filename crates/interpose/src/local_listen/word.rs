@@ -16,6 +16,8 @@ pub(super) enum Word {
     Places,
     /// Waits that this does not follow.
     Waits,
+    /// Accepts by system calls of the program's own.
+    Accepts,
     /// An option that cannot be copied.
     Option,
     /// Another user than the listener's cannot bind beside it.
@@ -52,6 +54,7 @@ impl fmt::Display for Word {
                 "places (it has the queues of a process that this library cannot go on with, or 1,023 of them)"
             }
             Word::Waits => "waits (it blocks, is one-shot, or is waited for by other calls than epoll's)",
+            Word::Accepts => "accepts (the program accepts by system calls that this library does not see)",
             Word::Option => "option (the listener has an option that cannot be copied)",
             Word::User => "user (the process changed its user before it made its queues)",
             Word::Received => "received (another process passed the listener to this one by SCM_RIGHTS)",
