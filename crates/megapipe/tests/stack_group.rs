@@ -1,5 +1,6 @@
 //! Several threads, each with a stack on a queue of one device.
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +25,7 @@ testkit::one_test_per_engine!(
     path_mtus_are_found_by_the_right_stack
     answers_come_to_the_stack_that_connects
     without_raw_sockets_answers_are_passed_on
+    without_raw_sockets_no_port_is_of_two_stacks
     a_thread_that_ends_leaves_its_queue
     a_thread_that_panics_leaves_its_queue
 );
@@ -300,15 +302,43 @@ fn without_raw_sockets_answers_are_passed_on(fixture: &mut Fixture) -> Verdict {
     if !netns::enter(fixture.name(), BOUND) {
         return Ok(());
     }
-    // Of this thread, and of those that it begins.
-    let mut capabilities = thread::capabilities(None).expect("the capabilities of this thread");
-    capabilities.effective.remove(CapabilitySet::NET_RAW);
-    capabilities.permitted.remove(CapabilitySet::NET_RAW);
-    thread::set_capabilities(None, capabilities).expect("fewer capabilities");
+    give_up_raw_sockets();
     let [first, second] = two_stacks_connect(fixture);
     assert!(first.foreign_sent > 0 && second.foreign_sent > 0, "{first:?} {second:?}");
     assert_eq!(first.segments_unowned + second.segments_unowned, 0, "connections were reset");
     Ok(())
+}
+
+/// Two connections from one port to one peer would reset each other.
+fn without_raw_sockets_no_port_is_of_two_stacks(fixture: &mut Fixture) -> Verdict {
+    const EACH: usize = 500;
+    if !netns::enter(fixture.name(), BOUND) {
+        return Ok(());
+    }
+    give_up_raw_sockets();
+    let queues = network().open_queues(2).expect("a TUN device");
+    // Nobody has this address: the connections stay as they are.
+    let peer = SocketAddr::new(address(78, 3, false), PORT);
+    let mut all = HashSet::new();
+    for queue in queues {
+        let mut driver = fixture.driver();
+        driver.attach(Stack::on_queue(queue, network().networks().to_vec())).expect("a stack");
+        let handles: Vec<_> = (0..EACH).map(|_| driver.connect_to(peer, 0).expect("a socket")).collect();
+        driver.expect_silence();
+        for handle in handles {
+            let local = driver.local_address(handle).expect("an address").as_socket();
+            assert!(all.insert(local), "two connections from {local:?}");
+        }
+    }
+    Ok(())
+}
+
+/// Of this thread, and of those that it begins.
+fn give_up_raw_sockets() {
+    let mut capabilities = thread::capabilities(None).expect("the capabilities of this thread");
+    capabilities.effective.remove(CapabilitySet::NET_RAW);
+    capabilities.permitted.remove(CapabilitySet::NET_RAW);
+    thread::set_capabilities(None, capabilities).expect("fewer capabilities");
 }
 
 /// Two stacks of one device connect to the kernel's listeners, which greet and close.

@@ -212,19 +212,10 @@ impl Context {
     /// Prepares connections to this peer, from the address or from the first one of its family.
     pub(crate) fn prepare(&mut self, local: IpAddr, remote: SocketAddr) -> Result<(), Errno> {
         let local = self.own_address(local, remote).ok_or(Errno(libc::EADDRNOTAVAIL))?;
-        if let Some(ports) = &mut self.ports
-            && let Err(error) = ports.find(local, remote, Some)
-        {
-            self.take_any_port(&error);
+        if let Some(ports) = &mut self.ports {
+            ports.find_any(local, remote, Some, say_once);
         }
         Ok(())
-    }
-
-    /// From now on answers to connections may come to another context, which passes them on.
-    fn take_any_port(&mut self, error: &LearnError) {
-        static SAID: std::sync::Once = std::sync::Once::new();
-        SAID.call_once(|| lifecycle::say(error));
-        self.ports = None;
     }
 
     fn own_address(&self, local: IpAddr, remote: SocketAddr) -> Option<IpAddr> {
@@ -250,20 +241,13 @@ impl Context {
             });
         };
         let sockets = &mut self.sockets;
-        let begun = ports.find(local, remote, |port| {
-            match sockets.connect_from(now, socket, Some(SocketAddr::new(local, port)), remote) {
-                Err(tcp::sockets::Errno::NotAvailable) => None,
-                result => Some(result),
-            }
-        });
-        match begun {
-            // As mTCP says when it has no port left.
-            Ok(begun) => Ok(begun.ok_or(AGAIN)??),
-            Err(error) => {
-                self.take_any_port(&error);
-                Ok(self.sockets.connect(now, socket, remote)?)
-            }
-        }
+        let take = |port| match sockets.connect_from(now, socket, Some(SocketAddr::new(local, port)), remote)
+        {
+            Err(tcp::sockets::Errno::NotAvailable) => None,
+            result => Some(result),
+        };
+        // As mTCP says when it has no port left.
+        Ok(ports.find_any(local, remote, take, say_once).ok_or(AGAIN)??)
     }
 
     /// Ends the connections, and gives the queue of the TUN device back. Another context resets those of
@@ -300,4 +284,10 @@ impl Context {
     fn owes(&self) -> bool {
         self.sockets.host().has_output() || self.sockets.host().live_flows().next().is_some()
     }
+}
+
+/// One line for the process, however many contexts it has.
+fn say_once(error: &LearnError) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    SAID.call_once(|| lifecycle::say(error));
 }

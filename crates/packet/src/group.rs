@@ -235,7 +235,7 @@ impl Queue {
         }
     }
 
-    /// Ports for connections that this stack begins; none where any will do.
+    /// Ports for connections that this stack begins and no other; none where any will do.
     pub fn ports(&self) -> Option<Ports> {
         (self.count() > 1).then(|| Ports::new(self.number, self.group.ports.clone()))
     }

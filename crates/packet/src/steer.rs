@@ -5,12 +5,15 @@
 //! depends on nothing else than addresses, ports and the number of queues: packets of the flow that
 //! are sent through a device of our own show it. The answer to a SYN comes before the kernel knows
 //! who has sent it, so a stack connects from a port whose flow goes to its own queue anyway.
+//!
+//! Stacks of one device have one address. Two connections from one port to one peer would reset each
+//! other, so each port is one stack's alone, also where queues cannot be learned.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::tun::{OpenError, Tun};
 use crate::{Batch, Device, sys};
@@ -59,7 +62,8 @@ impl<E: Into<OpenError>> From<E> for LearnError {
 }
 
 /// Local ports for the stack on one of the queues of a device: those whose answers the kernel sends
-/// to this queue. What is learned is shared by the stacks of the device.
+/// to this queue. What is learned is shared by the stacks of the device. No port is two stacks' for one
+/// peer.
 ///
 /// Learning makes a second TUN device, which stays until all `Ports` and queues are gone. It needs
 /// what Linux asks for packet sockets (CAP_NET_RAW); a user who may make a device in a user namespace
@@ -90,6 +94,10 @@ impl Ports {
     ///
     /// It begins behind the port that it returned last. The order is another one for each peer, and
     /// secret (RFC 6056, 3.3.3).
+    ///
+    /// # Errors
+    ///
+    /// More ports are needed, and their queues cannot be learned.
     pub fn find<T>(
         &mut self,
         local: IpAddr,
@@ -122,9 +130,25 @@ impl Ports {
             }
         }
     }
+
+    /// As [`find`](Ports::find). Where queues cannot be learned, `report` gets the reason, and from
+    /// then on each stack of the device takes an equal share of the further ports.
+    pub fn find_any<T>(
+        &mut self,
+        local: IpAddr,
+        remote: SocketAddr,
+        mut take: impl FnMut(u16) -> Option<T>,
+        report: impl FnOnce(&LearnError),
+    ) -> Option<T> {
+        self.find(local, remote, &mut take).unwrap_or_else(|error| {
+            report(&error);
+            self.table.stop_learning();
+            self.find(local, remote, take).ok().flatten()
+        })
+    }
 }
 
-/// What the stacks of one device have learned.
+/// What the stacks of one device have learned, and the ports that they share out without.
 pub(crate) struct Table {
     queues: usize,
     /// Orders the ports of each peer.
@@ -136,14 +160,16 @@ pub(crate) struct Table {
 struct Learned {
     /// From the first learning on.
     prober: Option<Prober>,
+    /// Further ports are shared out.
+    stopped: bool,
     peers: BTreeMap<Pair, Peer>,
 }
 
 #[derive(Default)]
 struct Peer {
-    /// How many ports were probed; one without an answer is left out of `ports`.
+    /// How many ports were probed or shared out; one without an answer is left out of `ports`.
     probed: u64,
-    /// Each port with its queue.
+    /// Each port with the queue whose stack may take it.
     ports: Vec<(u16, usize)>,
 }
 
@@ -155,9 +181,8 @@ impl Table {
     /// Gives the pool ports of its queue that it does not have; learns some if there are none. False
     /// when every port was learned.
     fn read_more(&self, pair: Pair, queue: usize, pool: &mut Pool) -> Result<bool, LearnError> {
-        // Each entry is complete at any time.
-        let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
-        let Learned { prober, peers } = &mut *learned;
+        let mut learned = self.lock();
+        let Learned { prober, stopped, peers } = &mut *learned;
         if peers.len() >= PEERS_MAX && !peers.contains_key(&pair) {
             peers.clear();
         }
@@ -166,21 +191,35 @@ impl Table {
             if peer.probed >= PORTS {
                 return Ok(false);
             }
-            // One that fails is made anew the next time: answers may wait in its queues.
-            let mut working = match prober.take() {
-                Some(prober) => prober,
-                None => Prober::new(self.queues)?,
-            };
             let order = self.secret.hash_one(pair);
-            let ports = (peer.probed..peer.probed + CHUNK).map(|number| nth_port(order, number));
-            peer.ports.extend(working.probe(pair, ports)?);
+            let numbers = peer.probed..peer.probed + CHUNK;
+            if *stopped {
+                let queues = self.queues as u64;
+                peer.ports.extend(numbers.map(|it| (nth_port(order, it), (it % queues) as usize)));
+            } else {
+                // One that fails is made anew the next time: answers may wait in its queues.
+                let mut working = match prober.take() {
+                    Some(prober) => prober,
+                    None => Prober::new(self.queues)?,
+                };
+                peer.ports.extend(working.probe(pair, numbers.map(|it| nth_port(order, it)))?);
+                *prober = Some(working);
+            }
             peer.probed += CHUNK;
-            *prober = Some(working);
         }
         let new = peer.ports.iter().skip(pool.read).filter(|&&(_, of)| of == queue);
         pool.ports.extend(new.map(|&(port, _)| port));
         pool.read = peer.ports.len();
         Ok(true)
+    }
+
+    fn stop_learning(&self) {
+        self.lock().stopped = true;
+    }
+
+    /// Each entry is complete at any time, also where a thread has panicked.
+    fn lock(&self) -> MutexGuard<'_, Learned> {
+        self.learned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

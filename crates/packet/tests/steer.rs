@@ -83,6 +83,38 @@ fn every_port_is_of_one_queue() {
     assert!(Queue::open("one%d", 1500, 1).expect("a TUN device")[0].ports().is_none());
 }
 
+/// Where no more ports can be learned, the stacks share out the rest: still each port is of one queue.
+#[test]
+fn ports_that_cannot_be_learned_are_shared_out() {
+    const TEST: &str = "ports_that_cannot_be_learned_are_shared_out";
+    if !netns::enter(TEST, Duration::from_secs(60)) {
+        return;
+    }
+    let queues = Queue::open("mp%d", 1500, QUEUES).expect("a TUN device");
+    let local = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+    let remote = SocketAddr::from(([10, 77, 0, 1], 7));
+    let mut ports: Vec<_> = queues.iter().map(|queue| queue.ports().expect("several queues")).collect();
+    ports[0].find(local, remote, Some).expect("packet sockets").expect("a free port");
+    match Command::new("ip").args(["link", "set", "mpsteer0", "down"]).status() {
+        Ok(status) => assert!(status.success(), "{status}"),
+        Err(error) => return record(TEST, &Skipped::because(format!("no ip: {error}"))),
+    }
+    let mut taken = [const { Vec::new() }; QUEUES];
+    let mut reports = 0;
+    for (ports, taken) in ports.iter_mut().zip(&mut taken) {
+        let take = |port| {
+            taken.push(port);
+            None::<u16>
+        };
+        assert_eq!(ports.find_any(local, remote, take, |_| reports += 1), None);
+    }
+    assert_eq!(reports, 1);
+    let taken: Vec<HashSet<u16>> = taken.into_iter().map(HashSet::from_iter).collect();
+    assert!(taken.iter().all(|own| own.len() > 5_000), "a share is small");
+    assert_eq!(taken.iter().map(HashSet::len).sum::<usize>(), 16_384);
+    assert_eq!(taken.iter().flatten().collect::<HashSet<_>>().len(), 16_384, "a port of two queues");
+}
+
 /// Where no more ports can be learned, those that are known are tried all the same. The next time a
 /// device is made anew.
 #[test]

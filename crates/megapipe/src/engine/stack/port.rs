@@ -203,17 +203,11 @@ impl Port {
         let (host, mut addresses) = (&mut self.host, self.networks.iter().map(|network| network.address));
         let local = addresses.find(|address| address.is_ipv4() == to.is_ipv4());
         if let (Some(local), Some(ports)) = (local, &mut self.ports) {
-            let begun = ports.find(local, to, |port| match host.connect(now, Some(local), Some(port), to) {
+            let take = |port| match host.connect(now, Some(local), Some(port), to) {
                 Err(ConnectError::InUse) => None,
                 result => Some(result),
-            });
-            match begun {
-                Ok(begun) => return begun.unwrap_or(Err(ConnectError::InUse)),
-                Err(error) => {
-                    say_once(&error);
-                    self.ports = None;
-                }
-            }
+            };
+            return ports.find_any(local, to, take, say_once).unwrap_or(Err(ConnectError::InUse));
         }
         host.connect(now, None, None, to)
     }
