@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sys::socket::AddressRoom;
 
 use crate::completion::Event;
-use crate::core::{Core, HandleEntry, Op, OpKind, State, outcome};
+use crate::core::{Core, HandleEntry, Op, OpKind, State, WriteState, outcome};
 use crate::engine::{Done, Request};
 use crate::error::{AcceptError, SubmitError};
 use crate::id::OpId;
@@ -126,23 +126,37 @@ impl Core {
         }
     }
 
-    /// Cancels the accepts of a listener that is closed or unregistered.
-    pub(crate) fn cancel_accepts_of(&mut self, listener: u32) {
-        let Some(entry) = self.handles.at(listener).filter(|entry| entry.shape.is_listener()) else { return };
-        let mut at = entry.reads.head;
-        while let Some(next) = self.ops.at(at).map(|op| op.next) {
-            self.cancel_accept(self.op_id(at));
-            at = next;
+    /// Cancels the accepts of a handle that is closed or unregistered.
+    pub(crate) fn cancel_accepts_of(&mut self, handle: u32) {
+        for op in self.accepts_of(handle) {
+            self.cancel_accept(op);
         }
     }
 
     /// Cancels all accepts: the channel ends.
     pub(crate) fn cancel_all_accepts(&mut self) {
-        for index in self.ops.indices() {
-            if self.ops.at(index).is_some_and(|op| matches!(op.kind, OpKind::Accept(_))) {
-                self.cancel_accept(self.op_id(index));
-            }
+        for op in self.accepts(|_| true) {
+            self.cancel_accept(op);
         }
+    }
+
+    /// The accepts of a handle. A socket registered before its listen(2) has the shape of a connection,
+    /// and accepts that are in no list. All operations are searched only where the engine has more of
+    /// the handle than a read and a held write.
+    pub(crate) fn accepts_of(&self, handle: u32) -> Vec<OpId> {
+        let Some(entry) = self.handles.at(handle) else { return Vec::new() };
+        let reads = self.ops.at(entry.reads.head).is_some_and(|read| read.started);
+        let listed = u32::from(reads) + u32::from(entry.write_state == WriteState::Held);
+        if !entry.shape.is_listener() && entry.in_engine <= listed {
+            return Vec::new();
+        }
+        self.accepts(|op| op.handle.index == handle)
+    }
+
+    fn accepts(&self, wanted: impl Fn(&Op) -> bool) -> Vec<OpId> {
+        let is_accept = |op: &Op| matches!(op.kind, OpKind::Accept(_)) && wanted(op);
+        let indices = self.ops.indices().into_iter();
+        indices.filter(|&at| self.ops.at(at).is_some_and(is_accept)).map(|at| self.op_id(at)).collect()
     }
 
     /// Whether the next accept into the lightweight table may be the last that fits.

@@ -178,6 +178,10 @@ impl View<'_> {
         self.core.ops.at(at).filter(|read| read.started).map(|_| self.core.op_id(at))
     }
 
+    pub(crate) fn has_accepts(&self, index: u32) -> bool {
+        !self.core.accepts_of(index).is_empty()
+    }
+
     #[inline]
     pub(crate) fn op(&self, op: OpId) -> Option<&Op> {
         self.core.op(op)

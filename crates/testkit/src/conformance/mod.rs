@@ -360,6 +360,7 @@ macro_rules! for_each_case {
                 an_unregistered_handle_takes_nothing_from_another
                 a_cancelled_accept_takes_nothing_from_another
                 a_unix_listener_is_left_to_another
+                a_socket_that_listens_late_is_left_to_another
                 a_listener_of_the_callers_is_left_to_another
                 many_listeners_are_left_to_another
             }

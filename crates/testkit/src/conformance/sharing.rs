@@ -1,10 +1,12 @@
 //! Channels that accept from one listener, one of which is away and then stops accepting.
 
 use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use megapipe::{AcceptAs, AcceptCount, AcceptError, CpuSet, EngineKind, Event, Handle, OpId};
+use socket2::{Domain, Socket, Type};
 use sys::capabilities::Capabilities;
 
 use super::partition::{answer, ask, join, shared_socket};
@@ -135,6 +137,26 @@ pub fn a_unix_listener_is_left_to_another(fixture: &mut Fixture) -> Verdict {
             peer
         };
         let peers: Vec<_> = (0..20).map(|_| connect()).collect();
+        let _rest = leave(away, handle, op);
+        answer_all(other, peers);
+    }
+    Ok(())
+}
+
+/// The channel registers a socket before the caller's listen(2).
+pub fn a_socket_that_listens_late_is_left_to_another(fixture: &mut Fixture) -> Verdict {
+    needs_deferral(fixture)?;
+    for leave in [end_channel, close, unregister, cancel] {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let mut away = fixture.driver();
+        let handle = away.register(socket.try_clone().unwrap(), 0).unwrap();
+        socket.bind(&net::v4().into()).unwrap();
+        socket.listen(100).unwrap();
+        let op = away.accept(handle, AcceptCount::Unlimited, AcceptAs::LwSocket).unwrap();
+        away.flush().unwrap();
+        let listener = TcpListener::from(socket);
+        let other = accepting(fixture, listener.try_clone().unwrap().into());
+        let peers: Vec<_> = (0..20).map(|_| net::connect(&listener)).collect();
         let _rest = leave(away, handle, op);
         answer_all(other, peers);
     }

@@ -368,8 +368,7 @@ impl Uring {
     /// Ends the accept of a handle that is closed, whose cancel went ahead, before its file is closed,
     /// which [`Self::wake_others`] needs.
     fn finish_accept(&mut self, view: &mut View<'_>, handle: u32) {
-        let Some(op) = view.started_read(handle) else { return };
-        if matches!(view.op(op), Some(Op { kind: OpKind::Accept(_), .. })) {
+        if view.has_accepts(handle) {
             // A refusal shows with the next enter; the accept is cancelled again with its file.
             let _ = self.enter(view, Sleep::No);
             self.settle_batch(view);
