@@ -162,7 +162,8 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     let before = real::errno();
-    if process::borrows_memory() {
+    let borrows = process::borrows_memory();
+    if borrows {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
     }
@@ -173,7 +174,8 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // SAFETY: F_GETFD takes no argument.
         unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
     };
-    if open && promoter::is_hidden(new) && !promoter::leave_number(new) {
+    // In the child of a vfork(2) the call replaces the child's copy alone.
+    if open && !borrows && promoter::is_hidden(new) && !promoter::leave_number(new) {
         // dup2(2): a race with whoever opens that number.
         real::set_errno(libc::EBUSY);
         return -1;
