@@ -52,6 +52,14 @@ const LISTENS_FOR: Duration = Duration::from_secs(2);
 /// waits for an RCU grace period then (`expand_fdtable`): 6 to 16 ms on Linux 6.18 at HZ=250.
 const HIDDEN_FROM: i32 = 62;
 
+/// [`HIDDEN_FROM`], or the last two numbers that the process may have.
+fn hidden_from() -> i32 {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit
+        .and_then(|limit| i32::try_from(limit).ok())
+        .map_or(HIDDEN_FROM, |limit| HIDDEN_FROM.min(limit - 2).max(3))
+}
+
 struct Promoter {
     settings: Settings,
     /// How to reach the monitor, as the environment had it at the start.
@@ -372,11 +380,11 @@ impl Promoter {
 
     fn client(&mut self) -> Option<&mut Client> {
         let now = Instant::now();
-        if !sets::prepare(HIDDEN_FROM) {
+        if !sets::prepare(hidden_from) {
             return None;
         }
         if self.client.is_none() {
-            let options = Options { lowest_descriptor: HIDDEN_FROM, ..self.options.clone() };
+            let options = Options { lowest_descriptor: hidden_from(), ..self.options.clone() };
             self.client = Client::connect(&options).ok();
         }
         let client = self.client.as_mut()?;

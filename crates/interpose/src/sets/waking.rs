@@ -24,10 +24,10 @@ static READY: AtomicI32 = AtomicI32::new(-1);
 const DATUM: u64 = 0x9d6c_5be1_47a2_f30b;
 
 /// Makes the descriptor, with a number from `lowest` on. False: the process may have no more.
-pub(crate) fn prepare(lowest: i32) -> bool {
+pub(crate) fn prepare(lowest: fn() -> i32) -> bool {
     if READY.load(Ordering::Relaxed) < 0 {
         let low = rustix::event::eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        READY.store(low.map_or(-1, |low| moved(low.into_raw_fd(), lowest)), Ordering::Relaxed);
+        READY.store(low.map_or(-1, |low| moved(low.into_raw_fd(), lowest())), Ordering::Relaxed);
     }
     READY.load(Ordering::Relaxed) >= 0
 }
