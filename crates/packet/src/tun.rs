@@ -147,8 +147,8 @@ impl Tun {
             Err(OpenError::Io(cause)) if cause.raw_os_error() == Some(libc::EBUSY) => cause,
             made => return made,
         };
-        match Tun::attach(name, mtu, flags) {
-            Ok(joined) if sys::is_persistent(&joined.file)? => Ok(joined),
+        match Tun::set_interface(name, flags) {
+            Ok((file, name)) if sys::is_persistent(&file)? => Ok(Tun::attached(file, name, mtu)),
             Ok(_) => Err(exists(busy)),
             Err(OpenError::NotAdmin(cause) | OpenError::Io(cause)) => Err(exists(cause)),
             Err(error) => Err(error),
@@ -156,15 +156,25 @@ impl Tun {
     }
 
     fn attach(name: &str, mtu: u16, flags: libc::c_int) -> Result<Tun, OpenError> {
+        let (file, name) = Tun::set_interface(name, flags)?;
+        Ok(Tun::attached(file, name, mtu))
+    }
+
+    /// A queue of the device, which stays as it is.
+    fn set_interface(name: &str, flags: libc::c_int) -> Result<(File, String), OpenError> {
         let file = open_node()?;
         let flags = flags | libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         let name = sys::set_interface(&file, name, flags).map_err(|cause| match cause.raw_os_error() {
             Some(libc::EPERM) => OpenError::NotAdmin(cause),
             _ => OpenError::Io(cause),
         })?;
+        Ok((file, name))
+    }
+
+    fn attached(file: File, name: String, mtu: u16) -> Tun {
         // Without offloads it works, a segment at a time.
         let offloads = sys::set_offloads(&file).is_ok();
-        Ok(Tun { file, name, mtu, offloads })
+        Tun { file, name, mtu, offloads }
     }
 
     /// Gives the kernel's endpoint an address, and so a route to the addresses of its prefix.
@@ -254,5 +264,45 @@ impl Device for Tun {
 
     fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
         self.send_frames(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use testkit::netns;
+
+    use super::*;
+    use crate::{Protocol, View};
+
+    /// Offloads belong to the device: with them, its owner would get datagrams whose checksum is not filled in.
+    #[test]
+    fn a_device_that_is_refused_keeps_its_offloads() {
+        const BOUND: Duration = Duration::from_secs(60);
+        if !netns::enter("tun::tests::a_device_that_is_refused_keeps_its_offloads", BOUND) {
+            return;
+        }
+        let (file, name) = Tun::set_interface("mp0", libc::IFF_MULTI_QUEUE).expect("a TUN device");
+        let owner = Tun { file, name, mtu: 1500, offloads: false };
+        owner.bring_up().expect("up");
+        owner.add_kernel_address(Ipv4Addr::new(10, 77, 0, 1).into(), 24).expect("an address");
+        assert!(matches!(Tun::open_queues("mp0", 1500, 2), Err(OpenError::Exists { .. })));
+
+        let socket = UdpSocket::bind("10.77.0.1:0").expect("bind");
+        socket.send_to(b"whole", "10.77.0.2:9").expect("send");
+        let deadline = Instant::now() + BOUND;
+        let mut batch = Batch::new(1 << 16);
+        loop {
+            assert!(Instant::now() < deadline, "the datagram did not arrive");
+            batch.clear();
+            owner.receive_frames(&mut batch).expect("frames");
+            let is_udp = |bytes| View::of(bytes).is_some_and(|view| view.protocol == Protocol::UDP);
+            if let Some(datagram) = batch.frames().find(|frame| is_udp(frame.bytes)) {
+                assert_eq!(datagram.offload, Offload::default());
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }
