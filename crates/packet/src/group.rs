@@ -249,13 +249,9 @@ impl Queue {
         self.adopt();
     }
 
-    /// The stack is gone. Another one reads its queue, and those that it read for others.
-    pub fn leave(&mut self) {
-        self.give_up_queues();
-        self.adopt();
-    }
-
-    fn give_up_queues(&self) {
+    /// The stack is gone. Another one reads its queue, and those that it read for others. The
+    /// [`signal`](Queue::signal) stays as it is: a forked child shares it with its parent.
+    pub fn leave(&self) {
         let mut left = false;
         for member in &self.group.members {
             left |= member
@@ -422,8 +418,7 @@ impl Queues {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // `signal` stays as it is: a forked child shares it with its parent.
-        self.give_up_queues();
+        self.leave();
         self.own().taken.store(false, Ordering::Release);
     }
 }

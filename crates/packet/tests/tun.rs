@@ -4,8 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use packet::group::Queue;
 use packet::tun::{OpenError, Tun};
 use packet::{Batch, Device, View};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use testkit::netns;
 use testkit::skip::{self, Skipped};
 
@@ -108,4 +110,25 @@ fn queues_of_a_persistent_device_may_be_shared() {
     let one = Tun::open_queues("mp0", 1500, 2).expect("queues");
     let other = Tun::open_queues("mp0", 1500, 2).expect("further queues");
     assert_eq!((one[1].name(), other[1].name()), ("mp0", "mp0"));
+}
+
+/// A child has a descriptor of the same epoll set as its parent, and still sleeps on it.
+#[test]
+fn a_stack_that_is_gone_leaves_its_signal_to_a_forked_child() {
+    if !netns::enter("a_stack_that_is_gone_leaves_its_signal_to_a_forked_child", Duration::from_secs(60)) {
+        return;
+    }
+    let mut queues = Queue::open("mp0", 1500, 2).expect("queues");
+    let signal = queues[0].signal().try_clone_to_owned().expect("a descriptor");
+    queues[0].tun().bring_up().expect("up");
+    queues[0].tun().add_kernel_address(Ipv4Addr::new(10, 77, 0, 1).into(), 24).expect("an address");
+    queues[0].join();
+    queues[0].leave();
+    // By its addresses and ports each is of one of the queues.
+    for _ in 0..64 {
+        let socket = UdpSocket::bind("10.77.0.1:0").expect("bind");
+        socket.send_to(b"for either queue", "10.77.0.2:9").expect("send");
+    }
+    let mut ready = [PollFd::new(&signal, PollFlags::IN)];
+    assert_eq!(poll(&mut ready, Some(&Timespec::default())).expect("poll"), 1);
 }
