@@ -2,7 +2,7 @@
 //! without a context, still find their connection.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 use std::thread;
@@ -86,7 +86,8 @@ fn a_thread_that_ends_leaves_its_queue() {
             ask(&mut stream);
         } else {
             stream.write_all(b"ping").expect("an open connection");
-            assert!(stream.read(&mut [0]).is_err(), "nobody has closed it");
+            let error = stream.read(&mut [0]).expect_err("nobody has closed it");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
     }
     assert_eq!(server.command("end 1"), "ended");
