@@ -93,8 +93,12 @@ impl Drop for Called {
         if self.process.get() != std::process::id() {
             return;
         }
-        for (slot, called) in SLOTS.iter().zip(&self.generations).filter(|(_, called)| called.get() > 0) {
-            slot.lock().uncount_thread(called.get());
+        for (index, (slot, called)) in SLOTS.iter().zip(&self.generations).enumerate() {
+            // exit(3) inside a call: this thread may hold the lock, and never returns.
+            let is_inside = INSIDE.get() & 1 << index != 0;
+            if called.get() > 0 && !is_inside {
+                slot.lock().uncount_thread(called.get());
+            }
         }
     }
 }

@@ -63,6 +63,15 @@ fn contexts_come_and_go() {
 }
 
 #[test]
+fn exit_inside_a_call() {
+    let place = Place::new("exit");
+    let program = place.build("tests/c/exit.c");
+    for by in ["receive", "handler"] {
+        place.start(&program, &[by]).ended();
+    }
+}
+
+#[test]
 fn linux_clients_of_a_server() {
     if !netns::enter("linux_clients_of_a_server", BOUND) {
         return;
