@@ -64,7 +64,8 @@ int mtcp_core_affinitize(int cpu);
 /* One context for each CPU. The device is made, with num_cores queues, by the first. */
 mctx_t mtcp_create_context(int cpu);
 
-/* Sends what was written for a second at most. Waits of other threads end with EINTR. */
+/* Sends what was written for a second at most. Waits of other threads end with EINTR. If all threads
+ * of the context have ended before and another context is there, what was written may be lost. */
 void mtcp_destroy_context(mctx_t mctx);
 
 /* The handler ends the waits of all contexts: EINTR. */

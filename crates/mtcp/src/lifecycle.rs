@@ -239,7 +239,8 @@ pub unsafe extern "C" fn mtcp_create_context_on(
 }
 
 /// Ends a context, and waits of other threads on it: closes all that is open, sends what was written for a second at
-/// most, and resets what was not acknowledged by then.
+/// most, and resets what was not acknowledged by then. If all threads of the context have ended before and another
+/// context is there, what was written may be lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn mtcp_destroy_context(handle: Handle) {
     if let Err(error) = destroy(handle) {
