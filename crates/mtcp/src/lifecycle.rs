@@ -274,12 +274,16 @@ pub extern "C" fn mtcp_register_signal(signal: c_int, handler: sighandler_t) -> 
 #[cfg(test)]
 mod tests {
     use std::net::{SocketAddr, TcpStream};
+    use std::os::unix::thread::JoinHandleExt;
+    use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+    use std::sync::mpsc;
     use std::thread;
     use std::time::Duration;
 
     use testkit::netns;
 
     use super::*;
+    use crate::context::Pause;
 
     /// A defect in one context: clients that the kernel sends to its queue are served by the other one,
     /// and its CPU can have a new context.
@@ -311,6 +315,51 @@ mod tests {
             registry::with(whole, Context::turn).expect("a turn");
         }
         assert!(clients.join().expect("no panic").iter().all(Result::is_ok));
+        create(0).expect("a context");
+    }
+
+    /// What the signal handler below uses, and the error of its last call.
+    static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+    static ERROR: AtomicI32 = AtomicI32::new(0);
+
+    extern "C" fn panic_in_a_call(_signal: c_int) {
+        let context = std::ptr::without_provenance_mut(CONTEXT.load(Ordering::Relaxed));
+        let panicked: Result<(), Errno> = registry::with(context, |_| panic!("a defect, for this test"));
+        if let Err(Errno(error)) = panicked {
+            ERROR.store(error, Ordering::Relaxed);
+        }
+    }
+
+    /// A defect that a signal handler meets while its thread sleeps for the context.
+    #[test]
+    fn a_context_may_panic_in_a_signal_handler() {
+        const BOUND: Duration = Duration::from_secs(60);
+        if !netns::enter("lifecycle::tests::a_context_may_panic_in_a_signal_handler", BOUND) {
+            return;
+        }
+        shared().settings.read("num_cores = 1", Some("tun:mtcp%d,10.79.0.2/24")).expect("settings");
+        let number = create(0).expect("a context").addr();
+        CONTEXT.store(number, Ordering::Relaxed);
+        let handler: extern "C" fn(c_int) = panic_in_a_call;
+        // SAFETY: the handler interrupts a thread that this test has made for it, and it makes calls that
+        // signal handlers may make.
+        unsafe { libc::signal(libc::SIGUSR1, handler as sighandler_t) };
+        let (begun, begin) = mpsc::channel();
+        let sleeper = thread::spawn(move || {
+            let context = std::ptr::without_provenance_mut(number);
+            registry::with_waits(context, |_| {
+                begun.send(()).expect("the test waits");
+                Err::<(), _>(Pause::Sleep(None))
+            })
+        });
+        begin.recv().expect("the call begins");
+        // EBUSY until it sleeps.
+        while ERROR.load(Ordering::Relaxed) != libc::ENOTRECOVERABLE && !sleeper.is_finished() {
+            // SAFETY: the thread was not joined.
+            unsafe { libc::pthread_kill(sleeper.as_pthread_t(), libc::SIGUSR1) };
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(sleeper.join().expect("no panic of its own").is_err());
         create(0).expect("a context");
     }
 }

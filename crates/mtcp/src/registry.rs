@@ -268,7 +268,8 @@ pub(crate) fn with<T>(
 
 /// Ends a call, and with it a context that is torn.
 fn finish(handle: Handle, inside: Inside, state: MutexGuard<'_, State>) {
-    let torn = state.context.as_ref().is_some_and(|context| context.torn);
+    // A leader ends it when it is awake: this may be a signal handler that interrupts its sleep.
+    let torn = !state.leader && state.context.as_ref().is_some_and(|context| context.torn);
     drop((state, inside));
     if torn {
         // Another thread may have done so.
