@@ -37,8 +37,11 @@ pub fn start_apart(command: &mut Command) -> io::Result<()> {
             Ok(())
         });
     }
-    command.spawn()?.wait()?;
-    Ok(())
+    match command.spawn()?.wait() {
+        // A parent that ignores SIGCHLD gets no status of its children (waitpid(2)).
+        Err(error) if error.raw_os_error() != Some(libc::ECHILD) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// A variable of the environment; `None` in a process that has more rights than its caller, who

@@ -134,6 +134,25 @@ fn a_monitor_that_fails_is_named_with_its_cause() {
     assert_eq!(said.lines().count(), 2, "{said}");
 }
 
+/// The monitor's starter gets no status of its children then.
+#[test]
+fn a_monitor_is_started_where_sigchld_is_ignored() {
+    if !enter("places::a_monitor_is_started_where_sigchld_is_ignored") {
+        return;
+    }
+    let mut command = pair(PROGRAM.as_ref());
+    // SAFETY: signal(2) may be called between fork and execve (signal-safety(7)).
+    unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            Ok(())
+        });
+    }
+    let said = text(&output(&mut command).stderr);
+    let _monitor = EndOf(ROOT.into());
+    assert_no_other_complaint(&said);
+}
+
 /// Those that lose the race find the monitor of the one that wins, which keeps nothing open that
 /// was theirs.
 #[test]
