@@ -34,6 +34,7 @@ testkit::one_test_per_engine!(
     keep_alive_of_a_connection
     keep_alive_set_before_there_is_a_connection
     a_user_timeout_bounds_an_attempt
+    a_user_timeout_that_is_taken_back_bounds_no_attempt
 );
 
 const PORT: u16 = 7;
@@ -479,5 +480,28 @@ fn a_user_timeout_bounds_an_attempt(fixture: &mut Fixture) -> Verdict {
     let Event::Connect(Err(error)) = driver.next().event else { panic!("no failure") };
     assert_eq!(error.raw_os_error(), Some(libc::ETIMEDOUT));
     assert!(begin.elapsed() < Duration::from_secs(60));
+    Ok(())
+}
+
+/// Of two attempts only the one that still has a short time ends.
+fn a_user_timeout_that_is_taken_back_bounds_no_attempt(fixture: &mut Fixture) -> Verdict {
+    let mut driver = fixture.driver();
+    let (device, _silent) = link::pair(Capabilities { mtu: 1500, checksum: true, segment: 0 }, 256);
+    driver.attach(Stack::polled(device, networks(1))).expect("a stack");
+    let peer = SocketAddr::new(address(2, false), PORT);
+    let [free, longer, short] =
+        [CLIENT, PIPE, SERVER].map(|cookie| driver.connect_to(peer, cookie).expect("a socket"));
+    // The attempts have begun then.
+    driver.expect_silence();
+    let second = Duration::from_secs(1);
+    let mut set = |handle, time| driver.set_user_timeout(handle, time).expect("a timeout");
+    set(free, Some(second));
+    set(free, None);
+    set(longer, Some(second));
+    set(longer, Some(100 * second));
+    set(short, Some(2 * second));
+    let completion = driver.next();
+    assert_eq!(completion.cookie, SERVER);
+    assert!(matches!(completion.event, Event::Connect(Err(_))));
     Ok(())
 }

@@ -80,8 +80,7 @@ pub(super) fn set_probes(now: Time, host: &mut Host, flow: Flow, probes: Option<
 pub(super) fn set_user_timeout(now: Time, host: &mut Host, flow: Flow, millis: Option<NonZeroU32>) {
     let time = millis.map(|millis| Duration::from_millis(millis.get().into()));
     host.set_user_timeout(flow, time);
-    if let Some(time) = time {
-        // It bounds an attempt, too, as with the kernel's TCP.
-        host.set_connect_timeout(now, flow, time.min(host.profile().attempt));
-    }
+    // It bounds an attempt, too, as with the kernel's TCP.
+    let attempt = host.profile().attempt;
+    host.set_connect_timeout(now, flow, time.map_or(attempt, |time| time.min(attempt)));
 }
