@@ -128,7 +128,7 @@ fn no_connection_is_lost_over_reloads() {
 
 #[test]
 fn queues_and_connections_stay_over_upgrades() {
-    let Some(lab) = Lab::new("queues_and_connections_stay_over_upgrades", &["nginx"]) else { return };
+    let Some(lab) = Lab::with_ipv6("queues_and_connections_stay_over_upgrades", &["nginx"]) else { return };
     let listen = ["127.0.0.1:8080", "[::1]:8081"];
     let mut master = Daemon::start(&lab, &listen);
     for _ in 0..3 {
@@ -190,7 +190,7 @@ impl Daemon {
         let configuration = nginx(&lab.path(""), 2, listen).replace("daemon off", "daemon on");
         let configuration = lab.write("nginx.conf", &configuration);
         assert!(lab.local("nginx").arg("-c").arg(configuration).status().unwrap().success());
-        let master = Daemon(master(lab).expect("a master"));
+        let master = Daemon(until("the master runs", || master(lab)));
         until("both workers have their queues", || (lab.queues() == 2 * listen.len()).then_some(()));
         master
     }
@@ -255,7 +255,8 @@ fn a_second_start_finds_the_address_in_use() {
 
 #[test]
 fn listeners_of_both_families_and_more_workers_than_cpus() {
-    let Some(lab) = Lab::new("listeners_of_both_families_and_more_workers_than_cpus", &["nginx"]) else {
+    let Some(lab) = Lab::with_ipv6("listeners_of_both_families_and_more_workers_than_cpus", &["nginx"])
+    else {
         return;
     };
     let workers = 2 * cpus().len().min(4) + 1;

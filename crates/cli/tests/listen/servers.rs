@@ -171,7 +171,7 @@ DocumentRoot {folder}/www
 #[test]
 fn one_worker_alone_waits_for_both_queues() {
     // Connections of the other CPUs come by the shared queue.
-    let Some(lab) = Lab::new("one_worker_alone_waits_for_both_queues", &["gunicorn"]) else { return };
+    let Some(lab) = Lab::with_ipv6("one_worker_alone_waits_for_both_queues", &["gunicorn"]) else { return };
     lab.write("app.py", APPLICATION);
     let mut command = lab.local("gunicorn");
     command.args(["-w", "1", "-k", "gthread", "--threads", "2", "-b", "[::1]:8080", "app:application"]);

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -44,6 +44,16 @@ impl Lab {
         fs::set_permissions(lab.folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
         fs::write(lab.log(), "").unwrap();
         fs::set_permissions(lab.log(), fs::Permissions::from_mode(0o666)).unwrap();
+        Some(lab)
+    }
+
+    /// As [`Lab::new`], where listeners may have addresses of IPv6.
+    pub(crate) fn with_ipv6(test: &str, programs: &[&str]) -> Option<Lab> {
+        let lab = Lab::new(test, programs)?;
+        if let Err(error) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)) {
+            println!("SKIPPED {test}: no IPv6: {error}");
+            return None;
+        }
         Some(lab)
     }
 
