@@ -100,14 +100,14 @@ def worker(accept):
 def polled():
     poll = select.poll()
     poll.register(listener, select.POLLIN)
-    assert poll.poll(10000)
+    assert poll.poll(60000)
     listener.accept()
 def selected():
-    assert select.select([listener], [], [], 10)[0]
+    assert select.select([listener], [], [], 60)[0]
     listener.accept()
 def with_a_timeout():
     # By poll(2), and without blocking.
-    listener.settimeout(10)
+    listener.settimeout(60)
     listener.accept()
 assert in_child(lambda: worker(polled)) == 0
 assert in_child(lambda: worker(selected)) == 0
@@ -269,7 +269,7 @@ def worker():
     clients = fill([poll])
     accepted = 0
     while accepted < len(clients):
-        assert poll.poll(10)
+        assert poll.poll(60)
         accepted += accept(listener.fileno(), None, None) >= 0
     assert rows() == 1
 def patient():
@@ -277,7 +277,7 @@ def patient():
     clients = fill([poll])
     for _ in clients:
         for _ in range(50):
-            assert poll.poll(10)
+            assert poll.poll(60)
         listener.accept()
     assert rows() == 2
 assert in_child(worker) == 0

@@ -13,7 +13,10 @@ os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 sets = [wait_for(listener), wait_for(listener)]
 assert rows() == 3
 returned = threading.Event()
-threading.Thread(target=lambda: (sets[0].poll(), returned.set()), daemon=True).start()
+thread = threading.Thread(target=lambda: (sets[0].poll(), returned.set()), daemon=True)
+thread.start()
+while not waits(thread.native_id):
+    pass
 clients = [connect() for _ in range(6)]
 sets[0].unregister(listener)
 assert rows() == 2, 'the sibling has left the group'
@@ -61,7 +64,7 @@ while os.read(ready, 1) and rows() < 3:
 listener.shutdown(socket.SHUT_RDWR)
 try:
     while True:
-        socket.create_connection(ADDRESS, 10).close()
+        socket.create_connection(ADDRESS, 60).close()
 except (ConnectionRefusedError, ConnectionResetError):
     pass
 EINVAL = b'\\x16'

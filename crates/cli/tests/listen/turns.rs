@@ -76,7 +76,7 @@ def worker():
         for _ in range(1 + turn % 12):
             clients.append(connect())
         while clients:
-            assert poll.poll(10), (turn, len(clients))
+            assert poll.poll(60), (turn, len(clients))
             try:
                 while True:
                     listener.accept()[0].close()
@@ -281,7 +281,7 @@ def worker():
             pass
         os.write(told, b'.')
         os._exit(0)
-    assert poll.poll(10)
+    assert poll.poll(60)
     assert accepts() == 1
     os.write(go, b'.')
     os.read(filled, 1)

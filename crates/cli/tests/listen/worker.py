@@ -1,5 +1,5 @@
 """What the scripts of these tests begin with."""
-import ctypes, os, select, signal, socket, struct, sys, threading, time
+import ctypes, functools, os, select, signal, socket, struct, sys, threading, time
 
 signal.alarm(60)
 ADDRESS = ('127.0.0.1', 8080)
@@ -35,26 +35,36 @@ def queues():
     return [int(row[4].split(':')[1], 16) for row in listening if row[3] == '0A']
 
 
-def connect():
-    """A connection as of another process: by the C library itself."""
+def prepare():
+    """A client's socket, and its connect(2) as of another process: by the C library itself."""
     host, port = ADDRESS[:2]
     family = socket.AF_INET6 if ':' in host else socket.AF_INET
     client = socket.socket(family)
     address = struct.pack('=H', family) + struct.pack('!H', port)
     address += bytes(4 * (':' in host)) + socket.inet_pton(family, host) + bytes(8)
-    assert ctypes.CDLL('libc.so.6').connect(client.fileno(), address, len(address)) == 0
+    connect = ctypes.CDLL('libc.so.6').connect
+    return client, functools.partial(connect, client.fileno(), address, len(address))
+
+
+def connect():
+    """Such a connection."""
+    client, connect = prepare()
+    assert connect() == 0
     return client
 
 
 def fill(sets):
     """Connects until one of the sets' siblings has a connection, and the shared queue, too."""
+    signal.alarm(60)
     clients, cpus = [], sorted(os.sched_getaffinity(0))
     while sum(queue > 0 for queue in queues()) < 2:
         # A sibling gets the connections of one CPU.
         os.sched_setaffinity(0, {cpus[len(clients) % len(cpus)]})
-        # Nobody has just waited as the first one comes.
+        client, connect = prepare()
+        # Nobody has just waited as the first one comes. A sibling gets no connection 0.5 ms after a wait.
         [poll.poll(0) for poll in sets[:len(clients)]]
-        clients.append(connect())
+        assert connect() == 0
+        clients.append(client)
     os.sched_setaffinity(0, cpus)
     return clients
 
@@ -83,8 +93,14 @@ def sleeps(pid):
     return open(f'/proc/{pid}/stat').read().rsplit(') ')[1][0] == 'S'
 
 
+def waits(thread):
+    """Whether a thread of this process is in epoll_wait(2), epoll_pwait(2) or epoll_pwait2(2): x86_64 and aarch64."""
+    return open(f'/proc/self/task/{thread}/syscall').read().split()[0] in ('232', '281', '441', '22')
+
+
 def in_child(run):
     """Runs it in a child; how that ended."""
+    signal.alarm(60)
     child = os.fork()
     if child == 0:
         signal.alarm(60)
