@@ -263,6 +263,11 @@ pub(crate) fn is_connected(fd: c_int) -> bool {
     promoter::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
 }
 
+pub(crate) fn is_open(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
+}
+
 /// Whether a program that takes this one's place gets the descriptor.
 pub(crate) fn is_inherited(fd: c_int) -> bool {
     // SAFETY: F_GETFD takes no argument.

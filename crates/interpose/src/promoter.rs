@@ -26,12 +26,14 @@ use crate::uring;
 
 mod pace;
 mod pages;
+mod replaced;
 mod still;
 mod withdrawals;
 
 use pace::look_later;
 pub(crate) use pace::{after_message, ended, look_much_later};
 pub(crate) use pages::{asleep_before, sleep, wake};
+pub(crate) use replaced::replacing;
 pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
 
@@ -148,23 +150,12 @@ pub(crate) fn stop() {
     stop_meeting();
 }
 
-/// Leaves the number of our own descriptor to the program, which takes it. False: another thread
-/// is using it.
-pub(crate) fn leave_number(fd: i32) -> bool {
-    if sets::hidden() == Some(fd) {
-        return sets::leave_number();
-    }
-    stop_meeting()
-}
-
-fn stop_meeting() -> bool {
-    let left = with(|promoter| {
+fn stop_meeting() {
+    with(|promoter| {
         if let Some(promoter) = promoter {
-            promoter.client = None;
-            promoter.lost();
+            promoter.disconnect();
         }
     });
-    left.is_some()
 }
 
 /// Runs with the promoter, unless another thread has it, or this one: a signal handler.
@@ -528,6 +519,11 @@ impl Promoter {
                 }
             }
         }
+    }
+
+    fn disconnect(&mut self) {
+        self.client = None;
+        self.lost();
     }
 
     /// The monitor is gone: what was offered to it stays on TCP until it is looked at again.

@@ -167,27 +167,20 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
     }
-    let is_known = promoter::is_hidden(new)
-        || matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_))
+    let is_known = matches!(table::entry(new), Entry::Socket(_) | Entry::Set(_))
         || (local_listen::is_on() && local_listen::knows(new));
-    let open = fd != new && is_known && {
-        // SAFETY: F_GETFD takes no argument.
-        unsafe { real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut()) >= 0 }
-    };
-    // In the child of a vfork(2) the call replaces the child's copy alone.
-    if open && !borrows && promoter::is_hidden(new) && !promoter::leave_number(new) {
-        // dup2(2): a race with whoever opens that number.
-        real::set_errno(libc::EBUSY);
-        return -1;
-    }
-    if open {
+    if fd != new && is_known && kernel::is_open(fd) {
         descriptors::closing(new);
         if local_listen::is_on() && local_listen::closing(new) {
             local_listen::leave_number(new);
         }
     }
-    real::set_errno(before);
-    let status = call();
+    let call = || {
+        real::set_errno(before);
+        call()
+    };
+    // In the child of a vfork(2) the call replaces the child's copy alone.
+    let status = if borrows || fd == new { call() } else { promoter::replacing(fd, new, call) };
     if status >= 0 {
         duplicated(fd, new);
     }

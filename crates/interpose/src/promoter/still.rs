@@ -1,4 +1,4 @@
-//! A fork while other threads talk to the monitor.
+//! A fork or a dup2(2) while other threads talk to the monitor.
 
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
@@ -25,15 +25,56 @@ type Still = ManuallyDrop<(MutexGuard<'static, Option<Promoter>>, Quiet)>;
 /// Before a fork: keeps other threads from talking to the monitor, of which the child would have half, until
 /// [`move_on`]. One that does is waited for: the child would never get the promoter that it has.
 pub(crate) fn hold_still() {
-    let began = Instant::now();
     // A signal handler may fork in the middle of it.
-    while !INSIDE.get() && began.elapsed() < HELD_FOR {
+    if !INSIDE.get() {
+        STILL.set(wait());
+    }
+}
+
+fn wait() -> Option<Still> {
+    let began = Instant::now();
+    loop {
         let quiet = Quiet::begin();
         if let Ok(promoter) = PROMOTER.try_lock() {
-            return STILL.set(Some(ManuallyDrop::new((promoter, quiet))));
+            return Some(ManuallyDrop::new((promoter, quiet)));
         }
         drop(quiet);
+        if began.elapsed() >= HELD_FOR {
+            return None;
+        }
         std::thread::sleep(PAUSE);
+    }
+}
+
+/// The promoter, for a thread that cannot do without it, as long as this lives.
+pub(super) struct Held {
+    still: Option<Still>,
+    /// This thread forks: the call is that of a handler (pthread_atfork(3)).
+    forks: bool,
+}
+
+/// Waits for it as [`hold_still`] does.
+pub(super) fn hold() -> Option<Held> {
+    let forks = STILL.take();
+    Some(Held { forks: forks.is_some(), still: Some(forks.or_else(wait)?) })
+}
+
+impl Held {
+    pub(super) fn disconnect(&mut self) {
+        if let Some(promoter) = self.still.as_mut().and_then(|still| still.0.as_mut()) {
+            promoter.disconnect();
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let still = self.still.take();
+        if self.forks {
+            STILL.set(still);
+        } else {
+            drop(still.map(ManuallyDrop::into_inner));
+        }
     }
 }
 

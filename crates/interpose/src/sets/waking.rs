@@ -38,10 +38,10 @@ pub(crate) fn hidden() -> Option<i32> {
 }
 
 /// Leaves its number to the program, which takes it.
-pub(crate) fn leave_number() -> bool {
-    let Some(old) = hidden() else { return true };
-    READY.store(moved(old, old + 1), Ordering::Relaxed);
-    READY.load(Ordering::Relaxed) >= 0
+pub(crate) fn leave_number() {
+    if let Some(old) = hidden() {
+        READY.store(moved(old, old + 1), Ordering::Relaxed);
+    }
 }
 
 /// Has a file under a number from `lowest` on, or under any other; -1: neither.

@@ -1,0 +1,46 @@
+//! dup2(2) onto a number that the library has, or is about to have.
+
+use std::ffi::c_int;
+
+use super::{INSIDE, hidden, is_hidden, promotes, still, withdrawals};
+use crate::kernel::is_open;
+use crate::real;
+use crate::sets;
+
+/// Does `call`, a dup2(2) of `fd` onto `new`. The library's own descriptor moves out of its way,
+/// and no thread opens one meanwhile.
+pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
+    // A handler of a fault may be in the middle of the promoter's own work.
+    if INSIDE.get() || !(promotes() || is_hidden(new)) {
+        return call();
+    }
+    let Some(mut promoter) = still::hold() else {
+        // dup2(2): a race with whoever opens that number.
+        if is_hidden(new) {
+            real::set_errno(libc::EBUSY);
+            return -1;
+        }
+        return call();
+    };
+    let is_hidden = is_hidden(new);
+    // The call closes a file of the program's, which may take long.
+    let is_programs = !is_hidden && is_open(new);
+    let mut status = None;
+    if !is_programs {
+        INSIDE.set(true);
+        if is_hidden && is_open(fd) {
+            if hidden() == Some(new) {
+                promoter.disconnect();
+            } else {
+                sets::leave_number();
+            }
+        }
+        status = Some(call());
+        INSIDE.set(false);
+    }
+    real::kept_errno(|| {
+        drop(promoter);
+        withdrawals::promoter_is_free();
+    });
+    status.unwrap_or_else(call)
+}
