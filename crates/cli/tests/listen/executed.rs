@@ -59,6 +59,10 @@ sets = [wait_for(listener), wait_for(listener)]
 assert rows() == 3
 assert in_child(lambda: execute(listener, COUNT='0', LD_PRELOAD='')) == 0, 'without the library'
 preload = os.environ.pop('LD_PRELOAD')
+for value in ('/nonexistent/libother.so', preload + '.1'):
+    assert in_child(lambda: execute(listener, COUNT='0', LD_PRELOAD=value)) == 0, value
+for value in (preload + ':/nonexistent.so', '/nonexistent.so ' + preload):
+    assert in_child(lambda: execute(listener, COUNT='4', LD_PRELOAD=value)) == 0, value
 assert in_child(lambda: execute(listener, COUNT='0')) == 0
 os.environ['LD_PRELOAD'] = preload
 for value in ('', '0', '10'):

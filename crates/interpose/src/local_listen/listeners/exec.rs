@@ -53,12 +53,33 @@ unsafe fn loads_library(environment: *const *const c_char) -> bool {
     unsafe {
         while is_readable(at) && !at.read_unaligned().is_null() {
             let entry = at.read_unaligned();
-            has_library |= begins_with(entry, b"LD_PRELOAD=") && !begins_with(entry, b"LD_PRELOAD=\0");
+            has_library |= begins_with(entry, b"LD_PRELOAD=") && names_library(entry);
             is_on |= begins_with(entry, b"MEGAPIPE_LOCAL_LISTEN=1\0");
             at = at.add(1);
         }
     }
     has_library && is_on
+}
+
+/// Whether the list has a path with this library's file name (ld.so(8)), as `megapipe run` writes it.
+/// An upgraded library may be in another folder.
+///
+/// # Safety
+///
+/// As execve(2).
+unsafe fn names_library(mut list: *const c_char) -> bool {
+    const ENDS: [&[u8]; 3] =
+        [b"/libmegapipe_preload.so\0", b"/libmegapipe_preload.so:", b"/libmegapipe_preload.so "];
+    // SAFETY: each byte up to the null that ends the string can be read.
+    unsafe {
+        while is_readable(list) && list.read() != 0 {
+            if ENDS.iter().any(|end| begins_with(list, end)) {
+                return true;
+            }
+            list = list.add(1);
+        }
+    }
+    false
 }
 
 /// # Safety
