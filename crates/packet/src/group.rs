@@ -2,13 +2,15 @@
 //!
 //! The kernel sends a flow to the queue that it chose for the first packet, so a stack gets the
 //! packets of its own connections, also of those that it begins from one of
-//! [its ports](Queue::ports). ICMP errors, whose queue depends on other addresses, and flows that the
-//! kernel moved after silence come to any of them. What a stack does not know it
-//! [passes on](Queue::pass_on): the packet visits one stack after the other, and the last one answers
-//! it. Nobody keeps a table of who has which connection, and moving packets takes no lock.
+//! [its ports](Queue::ports). ICMP errors, whose queue depends on other addresses, and
+//! flows that the kernel moved after silence come to any of them. What a stack does not
+//! know it [passes on](Queue::pass_on): the packet visits one stack after the other, and
+//! the last one answers it. Nobody keeps a table of who has which connection, and moving
+//! packets takes no lock.
 //!
-//! All queues stay open as long as one stack is there: when one is closed, the kernel moves flows of
-//! the others, too. The queue of a stack that is gone, or has not come yet, is read by another one.
+//! All queues stay open as long as one stack is there: when one is closed, the kernel
+//! moves flows of the others, too. The queue of a stack that is gone, or has not come
+//! yet, is read by another one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -129,7 +131,8 @@ pub struct Foreign {
 }
 
 impl Foreign {
-    /// Counts a packet that the stack does not know. Returns whether it is done with: if not, it is to be answered.
+    /// Counts a packet that the stack does not know. Returns whether it is done with: if
+    /// not, it is to be answered.
     pub fn count(&mut self, passed: PassedOn) -> bool {
         match passed {
             PassedOn::Yes => self.sent += 1,
@@ -269,7 +272,8 @@ impl Queue {
         }
     }
 
-    /// Reads the queues without a reader from now on, if a stack is there, and those of others no more.
+    /// Reads the queues without a reader from now on, if a stack is there, and those of
+    /// others no more.
     fn adopt(&mut self) {
         let is_there = self.group.is_there(self.number);
         for (number, member) in self.group.members.iter().enumerate().filter(|&(it, _)| it != self.number) {
@@ -296,7 +300,8 @@ impl Queue {
         }
     }
 
-    /// Readable when others have passed something on, or a queue that is read for others has packets.
+    /// Readable when others have passed something on, or a queue that is read for others
+    /// has packets.
     pub fn signal(&self) -> BorrowedFd<'_> {
         self.signal.as_fd()
     }
@@ -307,8 +312,8 @@ impl Queue {
         self.own().doorbell.is_rung() || self.has_passed() || self.adopted.contains(&true)
     }
 
-    /// Takes what there is from the group: some of the packets that other stacks have passed on, and
-    /// a batch of the queues that are read for others.
+    /// Takes what there is from the group: some of the packets that other stacks have
+    /// passed on, and a batch of the queues that are read for others.
     ///
     /// `input` gets each with a function that hands it on if the stack does not know it; that
     /// returns false for a packet which is to be answered. Returns whether there may be more.
@@ -407,7 +412,8 @@ impl Queues {
         false
     }
 
-    /// A queue that is not in use: it was dropped, and the device is still open. None if there is none.
+    /// A queue that is not in use: it was dropped, and the device is still open. None if
+    /// there is none.
     pub fn take(&self) -> io::Result<Option<Queue>> {
         let Some(group) = self.group.upgrade() else { return Ok(None) };
         let is_free = |member: &Member| !member.taken.swap(true, Ordering::AcqRel);

@@ -6,8 +6,9 @@
 //! are sent through a device of our own show it. The answer to a SYN comes before the kernel knows
 //! who has sent it, so a stack connects from a port whose flow goes to its own queue anyway.
 //!
-//! Stacks of one device have one address. Two connections from one port to one peer would reset each
-//! other, so each port is one stack's alone, also where queues cannot be learned.
+//! Stacks of one device have one address. Two connections from one port to one peer would
+//! reset each other, so each port is one stack's alone, also where queues cannot be
+//! learned.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -62,12 +63,12 @@ impl<E: Into<OpenError>> From<E> for LearnError {
 }
 
 /// Local ports for the stack on one of the queues of a device: those whose answers the kernel sends
-/// to this queue. What is learned is shared by the stacks of the device. No port is two stacks' for one
-/// peer.
+/// to this queue. What is learned is shared by the stacks of the device. No port is two
+/// stacks' for one peer.
 ///
 /// Learning makes a second TUN device, which stays until all `Ports` and queues are gone. It needs
-/// what Linux asks for packet sockets (CAP_NET_RAW); a user who may make a device in a user namespace
-/// has it there.
+/// what Linux asks for packet sockets (CAP_NET_RAW); a user who may make a device in a
+/// user namespace has it there.
 pub struct Ports {
     queue: usize,
     table: Arc<Table>,
@@ -178,8 +179,8 @@ impl Table {
         Table { queues, secret: RandomState::new(), learned: Mutex::default() }
     }
 
-    /// Gives the pool ports of its queue that it does not have; learns some if there are none. False
-    /// when every port was learned.
+    /// Gives the pool ports of its queue that it does not have; learns some if there are
+    /// none. False when every port was learned.
     fn read_more(&self, pair: Pair, queue: usize, pool: &mut Pool) -> Result<bool, LearnError> {
         let mut learned = self.lock();
         let Learned { prober, stopped, peers } = &mut *learned;

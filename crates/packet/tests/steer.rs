@@ -83,7 +83,8 @@ fn every_port_is_of_one_queue() {
     assert!(Queue::open("one%d", 1500, 1).expect("a TUN device")[0].ports().is_none());
 }
 
-/// Where no more ports can be learned, the stacks share out the rest: still each port is of one queue.
+/// Where no more ports can be learned, the stacks share out the rest: still each port is
+/// of one queue.
 #[test]
 fn ports_that_cannot_be_learned_are_shared_out() {
     const TEST: &str = "ports_that_cannot_be_learned_are_shared_out";

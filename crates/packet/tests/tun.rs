@@ -76,7 +76,8 @@ fn answer_to_datagram(tun: &mut Tun) -> packet::link::Packet {
     panic!("the datagram did not arrive");
 }
 
-/// The kernel lets a user join a device of its own; a second program must not get part of the flows.
+/// The kernel lets a user join a device of its own; a second program must not get part of
+/// the flows.
 #[test]
 fn a_device_that_is_in_use_is_refused_by_name() {
     if !netns::enter("a_device_that_is_in_use_is_refused_by_name", Duration::from_secs(60)) {

@@ -8,8 +8,9 @@
 //! others, whatever net.ipv4.tcp_migrate_req says.
 //!
 //! Everything is inherited by fork, and by exec where the caller keeps the descriptors open
-//! ([`Inherited`]). Members join and leave from any of the processes, also from those that have dropped the privileges that [`Steering::new`] needs (since Linux 5.19: before, every
-//! bpf(2) command needs them where unprivileged BPF is off).
+//! ([`Inherited`]). Members join and leave from any of the processes, also from those
+//! that have dropped the privileges that [`Steering::new`] needs (since Linux 5.19:
+//! before, every bpf(2) command needs them where unprivileged BPF is off).
 #![forbid(unsafe_code)]
 #![cfg_attr(steering_loom, allow(unused))] // the model is of the table alone
 

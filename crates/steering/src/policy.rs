@@ -1,4 +1,5 @@
-//! The policy once more, for tests: which choices the program has, and what its bounds are good for.
+//! The policy once more, for tests: which choices the program has, and what its bounds
+//! are good for.
 
 use crate::program::{AWAY_MAX, BEHIND_MAX, SlowPath};
 
@@ -39,15 +40,16 @@ impl Member {
 struct Bounds {
     behind: i64,
     away: i64,
-    /// Where none is ready, the one that is least behind comes before a member of the CPU that is behind.
+    /// Where none is ready, the one that is least behind comes before a member of the CPU
+    /// that is behind.
     prefers_least: bool,
 }
 
 const OURS: Bounds =
     Bounds { behind: BEHIND_MAX as i64, away: AWAY_MAX.as_nanos() as i64, prefers_least: true };
 
-/// What the program may choose for a connection on a CPU of member `own` (0: none, members count from
-/// 1): 0 is the shared socket, `None` the hash.
+/// What the program may choose for a connection on a CPU of member `own` (0: none,
+/// members count from 1): 0 is the shared socket, `None` the hash.
 pub(crate) fn choices(group: &[Member], own: u32, slow_path: SlowPath) -> Vec<Option<u32>> {
     choices_within(group, own, slow_path, OURS)
 }
@@ -115,8 +117,9 @@ struct Simulated {
     longest: i64,
 }
 
-/// Two channels in virtual time, each with the connections of its CPU: 800 a second in all, of which
-/// each takes 100 us of work, as a rule. They count as [`crate::Owner`] and its callers do.
+/// Two channels in virtual time, each with the connections of its CPU: 800 a second in
+/// all, of which each takes 100 us of work, as a rule. They count as [`crate::Owner`] and
+/// its callers do.
 fn simulate(bounds: Bounds, scene: Scene) -> Simulated {
     const STEP: i64 = 10_000;
     const SECONDS: i64 = 5;
@@ -213,7 +216,8 @@ fn a_stopped_member_delays_as_many_connections_as_it_may_be_behind() {
     }
 }
 
-/// One that is seen to be away delays what came within the bound: at 400 a second, one in five times.
+/// One that is seen to be away delays what came within the bound: at 400 a second, one in
+/// five times.
 #[test]
 fn a_member_that_hangs_delays_hardly_any() {
     let delayed = simulate(OURS, with(Trouble::Hangs)).slow();
@@ -243,8 +247,8 @@ fn a_stopped_member_is_no_further_behind_than_the_others() {
 }
 
 /// A connection is counted from its SYN on, and waits for its owner a round trip later. Each wait
-/// starts the count anew, so that handshakes do not make the owner seem behind; those under way when
-/// it is stopped come to its queue besides those that the bound allows.
+/// starts the count anew, so that handshakes do not make the owner seem behind; those
+/// under way when it is stopped come to its queue besides those that the bound allows.
 #[test]
 fn handshakes_under_way_count_until_the_next_wait() {
     for round_trip in [20_000_000, 200_000_000] {

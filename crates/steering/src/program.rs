@@ -26,10 +26,11 @@ pub(crate) const TRIES: usize = 16;
 /// Where connections go that the member of their CPU should not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowPath {
-    /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind. If there is
-    /// none, to the member of the CPU after all while that is not behind, else to the one that is least
-    /// behind of those that can accept: a busy machine keeps all owners from running for longer than
-    /// that, and one that is stopped must not get more than its share meanwhile.
+    /// To a member that waits or was away for less than [`AWAY_MAX`], and is not behind.
+    /// If there is none, to the member of the CPU after all while that is not behind,
+    /// else to the one that is least behind of those that can accept: a busy machine
+    /// keeps all owners from running for longer than that, and one that is stopped must
+    /// not get more than its share meanwhile.
     OtherMember,
     /// To the socket of [`crate::Steering::share`], from which every owner accepts.
     SharedSocket,
@@ -133,8 +134,9 @@ fn try_others<'maps>(
     });
 }
 
-/// Takes the one of [`TRIES`] members that is least behind, of those that can accept. R9 has the highest
-/// member's number. One that is gone would be the least behind for ever: it counts as unable from then on.
+/// Takes the one of [`TRIES`] members that is least behind, of those that can accept. R9
+/// has the highest member's number. One that is gone would be the least behind for ever:
+/// it counts as unable from then on.
 fn take_least_behind<'maps>(
     code: &mut Assembler<'maps>,
     maps: &Maps<'maps>,
@@ -161,9 +163,10 @@ fn take_least_behind<'maps>(
     code.place(none);
 }
 
-/// Looks [`TRIES`] members up, from a random one on: [`KEY`] has the number, R0 the words. `each` jumps to its
-/// label for the next one. R9 has the highest member's number. It is no loop: without CAP_PERFMON the
-/// verifier also follows what a CPU may speculate, which is a loop without end.
+/// Looks [`TRIES`] members up, from a random one on: [`KEY`] has the number, R0 the
+/// words. `each` jumps to its label for the next one. R9 has the highest member's number.
+/// It is no loop: without CAP_PERFMON the verifier also follows what a CPU may speculate,
+/// which is a loop without end.
 fn for_others<'maps>(
     code: &mut Assembler<'maps>,
     maps: &Maps<'maps>,

@@ -68,8 +68,8 @@ impl Steering {
         Ok(Steering { program, members, places, sockets })
     }
 
-    /// This one, which has no members; or the inherited one whose shared socket has this cookie (SO_COOKIE), with its
-    /// members, if it was made exactly as this one was.
+    /// This one, which has no members; or the inherited one whose shared socket has this
+    /// cookie (SO_COOKIE), with its members, if it was made exactly as this one was.
     #[must_use]
     pub fn or_inherited(self, inherited: &[Inherited<'_>], cookie: u64) -> Steering {
         let same_make = |&Inherited([program, members, places, sockets]): &Inherited<'_>| {
@@ -89,7 +89,8 @@ impl Steering {
         self.sockets.holds(CONTROL, cookie)
     }
 
-    /// Has its descriptors numbers from `lowest` on, out of the way of a program that expects its own.
+    /// Has its descriptors numbers from `lowest` on, out of the way of a program that
+    /// expects its own.
     ///
     /// # Errors
     ///
@@ -107,8 +108,8 @@ impl Steering {
         all.map(|fd| fd.as_raw_fd())
     }
 
-    /// Closes the descriptors. The words of [`Steering::owner`] stay mapped for good, for threads that
-    /// may still use them.
+    /// Closes the descriptors. The words of [`Steering::owner`] stay mapped for good, for
+    /// threads that may still use them.
     pub fn keep_words(self) {
         self.members.keep_mapped();
     }
@@ -126,7 +127,8 @@ impl Steering {
     ///
     /// # Errors
     ///
-    /// As of [`SocketArray::insert`]: EEXIST if there is one, EBUSY if the socket has a place already.
+    /// As of [`SocketArray::insert`]: EEXIST if there is one, EBUSY if the socket has a
+    /// place already.
     pub fn share(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         self.sockets.insert(CONTROL, socket)
     }
@@ -219,7 +221,8 @@ impl Owner<'_> {
     }
 
     /// Found the queue empty: what was steered here and never came (a SYN of a flood, a handshake
-    /// that failed) counts no more. Returns how many those were. Of them, handshakes under way still come.
+    /// that failed) counts no more. Returns how many those were. Of them, handshakes
+    /// under way still come.
     #[inline]
     pub fn found_queue_empty(&self) -> i64 {
         let (steered, accepted) = (self.load(STEERED), self.load(ACCEPTED));

@@ -335,8 +335,8 @@ fn steering_of_another_make_is_not_inherited() {
     }
 }
 
-/// Without CAP_PERFMON the verifier follows more ways through a program, and without CAP_NET_ADMIN it allows
-/// fewer kinds.
+/// Without CAP_PERFMON the verifier follows more ways through a program, and without
+/// CAP_NET_ADMIN it allows fewer kinds.
 #[test]
 fn cap_bpf_is_enough() {
     const TEST: &str = "cap_bpf_is_enough";

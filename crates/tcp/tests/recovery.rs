@@ -285,8 +285,8 @@ fn syn_without_answer() {
     assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
 }
 
-/// A connection that had to wait for a record of outstanding data sends as soon as there is one, and its
-/// first timeout is no longer for it.
+/// A connection that had to wait for a record of outstanding data sends as soon as there
+/// is one, and its first timeout is no longer for it.
 #[test]
 fn waiting_for_a_record_is_no_timeout() {
     let (mut trace, first) = Trace::accepted(|config| config.limits.active = 1, "");
@@ -321,8 +321,9 @@ fn wait(trace: &mut Trace, most: Duration) -> Vec<String> {
     }
 }
 
-/// RFC 5681, 4.1: after an idle time as long as the retransmission timeout no more is sent at once than
-/// at the start, and slow start goes on to three quarters of what there was (RFC 2861, 3.2).
+/// RFC 5681, 4.1: after an idle time as long as the retransmission timeout no more is
+/// sent at once than at the start, and slow start goes on to three quarters of what there
+/// was (RFC 2861, 3.2).
 #[test]
 fn restart_after_idle() {
     let (mut trace, flow) = Trace::accepted(|_| {}, "");

@@ -502,8 +502,9 @@ fn nothing_is_late_without_loss() {
     worlds(flows(300), true);
 }
 
-/// Connections that wait for one of a few records of outstanding data have no timers: while the path is
-/// cut, only those that have one act. Then the others follow, in the order in which they began to wait.
+/// Connections that wait for one of a few records of outstanding data have no timers:
+/// while the path is cut, only those that have one act. Then the others follow, in the
+/// order in which they began to wait.
 #[test]
 fn waiting_for_records_takes_no_turns() {
     const FLOWS: usize = 1_000;

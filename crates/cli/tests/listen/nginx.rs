@@ -44,7 +44,8 @@ fn a_connection_is_accepted_on_the_cpu_of_its_syn() {
     accept_locally(&workers);
 }
 
-/// The workers, two in all, each have a queue, and accept connections on the CPU of their SYN, where there are two.
+/// The workers, two in all, each have a queue, and accept connections on the CPU of their
+/// SYN, where there are two.
 fn accept_locally(workers: &[u32]) {
     assert_eq!(listeners(PORT), 3);
     let cpus = cpus();

@@ -40,7 +40,8 @@ pub(crate) fn traces(lab: &Lab) -> Vec<u32> {
     pids
 }
 
-/// The calls of one so far, in order, with their arguments; of large numbers (addresses, processes, ports) `#`.
+/// The calls of one so far, in order, with their arguments; of large numbers (addresses,
+/// processes, ports) `#`.
 pub(crate) fn calls(lab: &Lab, pid: u32) -> Vec<String> {
     // strace(1) makes the file after the process.
     let text = fs::read_to_string(trace(lab, pid)).unwrap_or_default();

@@ -5,7 +5,8 @@ use std::fs;
 use crate::support::{Lab, python};
 use crate::traces::traced;
 
-/// A worker is stopped in its wait while clients connect. It then accepts at most so many of them after each wait.
+/// A worker is stopped in its wait while clients connect. It then accepts at most so many
+/// of them after each wait.
 fn accepts_of_one_stopped(clients: usize, each: usize) -> String {
     format!(
         "listener = listen()
@@ -244,7 +245,8 @@ assert os.read(ready, 1)[0] == 41
     assert_eq!(lab.queues(), 1);
 }
 
-/// A handshake was under way when the sibling's queue was found empty: its connection comes uncounted.
+/// A handshake was under way when the sibling's queue was found empty: its connection
+/// comes uncounted.
 #[test]
 fn late_connections_are_accepted_before_the_end() {
     let Some(lab) = Lab::new("late_connections_are_accepted_before_the_end", &["python3"]) else { return };
@@ -292,7 +294,8 @@ assert in_child(worker) == 0
     assert_eq!(lab.queues(), 1);
 }
 
-/// Accepts of a worker that accepts until there is nothing more, for 400 connections one after the other.
+/// Accepts of a worker that accepts until there is nothing more, for 400 connections one
+/// after the other.
 const ONE_BY_ONE: &str = "listener = listen()
 def worker():
     poll = wait_for(listener)

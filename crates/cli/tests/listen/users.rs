@@ -1,10 +1,12 @@
-//! Processes that become another user's before they wait for their listener. Programs in C: Python makes an epoll set as
-//! it imports `selectors`, and counts as one that waits by epoll.
+//! Processes that become another user's before they wait for their listener. Programs in
+//! C: Python makes an epoll set as it imports `selectors`, and counts as one that waits
+//! by epoll.
 
 use crate::support::Lab;
 
-/// A listener that is made, and left blocking or not, by the server, and changed by a process that it forks; the
-/// server then becomes another user's, and waits by epoll. Ends with the count of descriptors it got as it did so.
+/// A listener that is made, and left blocking or not, by the server, and changed by a
+/// process that it forks; the server then becomes another user's, and waits by epoll.
+/// Ends with the count of descriptors it got as it did so.
 const SERVER: &str = r#"#include <arpa/inet.h>
 #include <fcntl.h>
 #include <stdlib.h>

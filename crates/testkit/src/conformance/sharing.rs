@@ -71,8 +71,8 @@ fn answer_all<T: Read + Write + Send>(mut driver: Driver, mut peers: Vec<T>) {
     assert_eq!(served, expected);
 }
 
-/// Connections come while the channel that the kernel wakes first is away. Then it stops accepting: the
-/// other one answers all of them, though no further connection wakes it.
+/// Connections come while the channel that the kernel wakes first is away. Then it stops
+/// accepting: the other one answers all of them, though no further connection wakes it.
 fn leave_to_another(fixture: &Fixture, leave: Leave) {
     for count in [AcceptCount::Unlimited, AcceptCount::Exactly(1), AcceptCount::Exactly(9)] {
         for kind in [AcceptAs::Fd, AcceptAs::LwSocket] {
