@@ -15,7 +15,7 @@ pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_in
         return call();
     }
     let Some(mut promoter) = still::hold() else {
-        // dup2(2): a race with whoever opens that number.
+        // dup2(2) documents EBUSY for a race with open(2).
         if is_hidden(new) {
             real::set_errno(libc::EBUSY);
             return -1;
