@@ -56,7 +56,14 @@ fn a_limit_without_room_for_a_ring_is_named() {
                 };
                 assert!(matches!(error, CreateError::LockedMemory(_)), "{error:?}");
                 let said = error.to_string();
-                for part in ["RLIMIT_MEMLOCK", " KiB; ", "ulimit -l", "MEGAPIPE_ENGINE=epoll"] {
+                for part in [
+                    "RLIMIT_MEMLOCK",
+                    " KiB; ",
+                    "192 KiB",
+                    "ulimit -l",
+                    "`megapipe doctor`",
+                    "MEGAPIPE_ENGINE=epoll",
+                ] {
                     assert!(said.contains(part), "{part}: {said}");
                 }
             }

@@ -9,6 +9,8 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::process::{Resource, getrlimit};
+use rustix::thread::CapabilitySet;
 use thiserror::Error;
 
 mod probe;
@@ -194,13 +196,20 @@ pub enum RingUnavailable {
         oldest = OLDEST_LINUX
     )]
     Missing(i32),
-    /// Not enough lockable memory: ENOMEM.
+    /// Not enough lockable memory: ENOMEM where RLIMIT_MEMLOCK counts.
     #[error(
         "no memory for a ring (errno {0}): RLIMIT_MEMLOCK, for all programs of this user together, is {limit}; \
-         raise it to 8 MiB or more (ulimit -l 8192), or set MEGAPIPE_ENGINE=epoll",
-        limit = locked_memory_limit()
+         a channel locks up to {each} KiB; raise it (ulimit -l; `megapipe doctor` has the number), or set \
+         MEGAPIPE_ENGINE=epoll",
+        limit = locked_memory_limit(),
+        each = LOCKED_BYTES_A_CHANNEL >> 10
     )]
     LockedMemory(i32),
+    /// The system has no memory: ENOMEM where RLIMIT_MEMLOCK does not count.
+    #[error(
+        "no memory for a ring (errno {0}): free some, or raise the limit of the control group (MemoryMax=)"
+    )]
+    Memory(i32),
     /// The process or the system has no descriptor left: EMFILE or ENFILE.
     #[error("no descriptor left for a ring (errno {0}): raise RLIMIT_NOFILE (ulimit -n)")]
     Descriptors(i32),
@@ -218,16 +227,36 @@ impl RingUnavailable {
         match errno {
             libc::EPERM | libc::EACCES => Self::Forbidden(errno),
             libc::ENOSYS => Self::Missing(errno),
-            libc::ENOMEM => Self::LockedMemory(errno),
+            libc::ENOMEM => {
+                let limit = getrlimit(Resource::Memlock).current;
+                Self::from_shortage(errno, limit, may_lock_memory())
+            }
             libc::EMFILE | libc::ENFILE => Self::Descriptors(errno),
             _ => Self::Failed(errno),
         }
     }
+
+    /// ENOMEM under a limit of so many bytes, which CAP_IPC_LOCK lifts.
+    fn from_shortage(errno: i32, limit: Option<u64>, lifted: bool) -> Self {
+        match limit {
+            Some(_) if !lifted => Self::LockedMemory(errno),
+            _ => Self::Memory(errno),
+        }
+    }
+}
+
+/// What a channel with the default configuration locks where the kernel counts it: places for 8192 completions
+/// (128 KiB), 512 requests (32 KiB) and 1024 buffers (16 KiB), the first of them with a header, in whole pages.
+pub const LOCKED_BYTES_A_CHANNEL: u64 = 192 << 10;
+
+/// Whether CAP_IPC_LOCK is effective.
+fn may_lock_memory() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 /// RLIMIT_MEMLOCK of this process, in words.
 fn locked_memory_limit() -> String {
-    match rustix::process::getrlimit(rustix::process::Resource::Memlock).current {
+    match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{} KiB", bytes >> 10),
         None => "unlimited".to_owned(),
     }
@@ -333,6 +362,17 @@ mod tests {
             }
             assert!(Instant::now() < deadline, "the probe leaks descriptors");
         }
+    }
+
+    #[test]
+    fn a_limit_that_does_not_count_is_not_blamed() {
+        let blamed = |limit, lifted| {
+            let reason = RingUnavailable::from_shortage(libc::ENOMEM, limit, lifted).to_string();
+            reason.contains("RLIMIT_MEMLOCK")
+        };
+        assert!(blamed(Some(8 << 20), false));
+        assert!(!blamed(Some(8 << 20), true));
+        assert!(!blamed(None, false));
     }
 
     #[test]

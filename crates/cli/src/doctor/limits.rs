@@ -1,14 +1,13 @@
 //! The limits of this process.
 
+use sys::capabilities::LOCKED_BYTES_A_CHANNEL;
+
 use super::finding::Finding;
 use super::system::{System, parse_list};
 
 const AREA: &str = "limits";
 /// As many as a channel has lightweight sockets by default.
 const DESCRIPTORS_WANTED: u64 = 65_536;
-/// What a channel with the default configuration locks where the kernel counts it: places for 8192 completions
-/// (128 KiB), 512 requests (32 KiB) and 1024 buffers (16 KiB), the first of them with a header, in whole pages.
-const LOCKED_BYTES_A_CHANNEL: u64 = 192 << 10;
 /// What is wanted at least: other programs of the same user count too.
 const LOCKED_BYTES_WANTED: u64 = 8 << 20;
 /// capabilities(7): CAP_IPC_LOCK lifts RLIMIT_MEMLOCK.

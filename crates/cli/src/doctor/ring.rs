@@ -92,6 +92,9 @@ fn ring_remedy(reason: RingUnavailable, system: &System) -> String {
     match reason {
         RingUnavailable::Disabled => format!("unset {DISABLE_VARIABLE}"),
         RingUnavailable::LockedMemory(_) => limits::more_locked_memory(system),
+        RingUnavailable::Memory(_) => "free memory, or raise the limit of the control group \
+                                       (systemd: MemoryMax=; docker run --memory)"
+            .to_owned(),
         RingUnavailable::Descriptors(_) => limits::more_open_files(system),
         _ if is_confined(system) => "docker run --security-opt seccomp=PROFILE.json, where the profile allows \
                                      io_uring_setup, io_uring_enter and io_uring_register \

@@ -87,9 +87,9 @@ impl Uring {
         let capabilities = Capabilities::get();
         if let Err(unavailable) = capabilities.ring {
             return Err(match unavailable {
-                RingUnavailable::LockedMemory(errno) | RingUnavailable::Descriptors(errno) => {
-                    ring_error(io::Error::from_raw_os_error(errno))
-                }
+                RingUnavailable::LockedMemory(errno)
+                | RingUnavailable::Memory(errno)
+                | RingUnavailable::Descriptors(errno) => ring_error(io::Error::from_raw_os_error(errno)),
                 _ => CreateError::RingUnavailable(io::Error::other(unavailable)),
             });
         }
