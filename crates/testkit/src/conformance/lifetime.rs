@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use megapipe::{
@@ -9,6 +10,7 @@ use megapipe::{
 };
 use socket2::Type;
 use sys::capabilities::Capabilities;
+use sys::socket::is_readable;
 
 use crate::conformance::Fixture;
 use crate::driver::{Driver, Form};
@@ -532,6 +534,7 @@ pub fn dropping_the_channel_closes_what_was_not_handed_out(fixture: &mut Fixture
         let listener = net::listener();
         let handle = driver.register(listener.try_clone().unwrap(), 0).unwrap();
         let mut peer = net::connect(&listener);
+        process::until("a connection", || is_readable(listener.as_fd()).unwrap().then_some(()));
         driver.accept(handle, AcceptCount::Unlimited, kind).unwrap();
         driver.flush().unwrap();
         drop(driver);
