@@ -7,8 +7,11 @@ static void waiting_connections_stay(void)
 	struct sockaddr_in addr;
 	int listener = listening_socket(&addr), peers[3], peer;
 	char room[8];
+	const char *disabled = getenv("MEGAPIPE_DISABLE");
 	mp_handle handle;
 
+	if (strcmp(mp_engine_name(channel), "uring") == 0 && disabled && strstr(disabled, "defer_taskrun"))
+		SKIP("without IORING_SETUP_DEFER_TASKRUN any system call runs accepts");
 	CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
 	handle = mp_register(channel, dup(listener), NULL, NULL, 0);
 	CHECK(mp_accept(handle, MP_UNLIMITED, MP_ACCEPT_LWSOCKET) > 0);
@@ -48,13 +51,13 @@ int main(void)
 	EQUAL(memcmp(answer, "last", 4), 0);
 	EQUAL(read(peer, answer, 1), 0);
 
-	waiting_connections_stay();
-
 	/* What is gone is refused. */
 	EQUAL(mp_destroy(NULL), -EINVAL);
 	EQUAL(mp_destroy(channel), -EBADF);
 	EQUAL(mp_close(handle), -EBADF);
 	EQUAL(mp_dispatch(channel, 0, &event), -EBADF);
 	EQUAL(mp_wakeup(channel), -EBADF);
+
+	waiting_connections_stay();
 	return 0;
 }

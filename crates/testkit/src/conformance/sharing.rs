@@ -16,7 +16,7 @@ use crate::net::{self, Scratch};
 use crate::skip::{Skipped, Verdict};
 
 /// Skips where any system call of a thread that is away has its accepts go on.
-fn needs_deferral(fixture: &Fixture) -> Verdict {
+pub(super) fn needs_deferral(fixture: &Fixture) -> Verdict {
     if fixture.engine() == EngineKind::Uring && !Capabilities::get().defer_taskrun {
         return Err(Skipped::because("without IORING_SETUP_DEFER_TASKRUN any system call runs accepts"));
     }
