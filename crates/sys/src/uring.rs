@@ -371,10 +371,11 @@ mod tests {
         let waiter = thread::spawn(|| {
             until_memory_is_unlocked(|| -> io::Result<()> { Err(io::Error::from_raw_os_error(libc::ENOMEM)) })
         });
-        let patience = Instant::now() + Duration::from_secs(20);
+        let patience = Instant::now() + Duration::from_secs(60);
         while !waiter.is_finished() && Instant::now() < patience {
             // SAFETY: the thread is not joined yet, so its name is valid.
             unsafe { libc::pthread_kill(waiter.as_pthread_t(), libc::SIGUSR2) };
+            thread::yield_now();
         }
         assert!(waiter.is_finished(), "the wait outlasts the signals");
         let ended = waiter.join().unwrap().unwrap_err();
