@@ -174,8 +174,8 @@ impl Channel {
     /// that were steered to it, or cannot accept: another channel of the listener gets the connection.
     /// If all others are to be passed over, too, the channel of the CPU gets it, or, where that is 8
     /// behind or cannot accept, the one that is least behind. Connections in the queue of a channel that
-    /// leaves move to another. Without these capabilities the CPU alone decides and those connections
-    /// are reset, which the log says once.
+    /// leaves move to another. Without CAP_BPF the CPU alone decides and those connections are reset,
+    /// which the log says once.
     ///
     /// A listener may have members in several processes, but each process steers among its
     /// own members as if there were no others, and the last to register prevails (to change a mask,

@@ -101,7 +101,7 @@ impl Channel {
     ///
     /// # Errors
     ///
-    /// [`ControlError`]; EINVAL for less than a millisecond or more than 2^31 of them.
+    /// [`ControlError`]; EINVAL for less than a millisecond, or for 2^31 or more of them.
     pub fn set_user_timeout(
         &mut self,
         handle: Handle,

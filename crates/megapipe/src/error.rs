@@ -21,7 +21,7 @@ pub enum CreateError {
         range: &'static str,
     },
     /// io_uring was asked for and the kernel refused the ring.
-    #[error("io_uring is not available ({0}); `megapipe doctor` tells why, or choose the epoll engine")]
+    #[error("io_uring is not available ({0}); `megapipe doctor` shows why; or choose the epoll engine")]
     RingUnavailable(#[source] io::Error),
     /// RLIMIT_MEMLOCK has no room for a ring. A program that can do with a slower server makes its
     /// channel with [`Config::engine`](crate::Config::engine) set to epoll, which locks nothing.

@@ -70,9 +70,10 @@ pub struct Options {
     pub addresses: bool,
     /// Take trains of datagrams of one flow as one message (UDP_GRO).
     pub gro: bool,
-    /// The backend; [`Backend::Uring`] becomes [`Backend::Syscalls`] where there is no io_uring, where its direct
-    /// descriptors keep closed sockets open (before Linux 6.13), where RLIMIT_MEMLOCK has no room for it, or where the
-    /// process found too few descriptors for it at first.
+    /// The backend; [`Backend::Uring`] becomes [`Backend::Syscalls`] where there is no io_uring,
+    /// where its direct descriptors keep closed sockets open (before Linux 6.13), where
+    /// RLIMIT_MEMLOCK has no room for it, or where the process found too few descriptors for it
+    /// at first.
     pub backend: Backend,
 }
 

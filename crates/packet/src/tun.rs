@@ -32,8 +32,8 @@ pub enum OpenError {
     Denied(io::Error),
     /// It may not make interfaces in this network namespace.
     NotAdmin(io::Error),
-    /// There is an interface of this name that cannot be joined: another process has it, or it is no TUN device of this
-    /// user with as many queues.
+    /// There is an interface of this name that cannot be joined: another process has it, or it
+    /// is no TUN device of this user with as many queues.
     Exists {
         /// Its name.
         name: String,
@@ -117,8 +117,8 @@ pub struct Tun {
 }
 
 impl Tun {
-    /// Makes a device, or opens a persistent one that was made for this user (`ip tuntap add NAME mode
-    /// tun user USER`). `%d` in the name becomes the first free number.
+    /// Makes a device, or opens a persistent one that was made for this user
+    /// (`ip tuntap add NAME mode tun user USER`). `%d` in the name becomes the first free number.
     ///
     /// # Errors
     ///
@@ -127,9 +127,9 @@ impl Tun {
         Tun::make_or_join(name, mtu, 0)
     }
 
-    /// As [`open`](Tun::open), with this many queues, at least one. The kernel sends the packets of
-    /// a flow to the queue on which it was last answered, and new flows by a hash. Several processes
-    /// share the queues of a device only if it is persistent, with `multi_queue`.
+    /// As [`open`](Tun::open), with this many queues, at least one. The kernel sends the packets
+    /// of a flow to the queue on which it was last answered, and new flows by a hash. Several
+    /// processes share the queues of a device only if it is persistent, with `multi_queue`.
     pub fn open_queues(name: &str, mtu: u16, queues: usize) -> Result<Vec<Tun>, OpenError> {
         let flags = if queues > 1 { libc::IFF_MULTI_QUEUE } else { 0 };
         let mut opened = vec![Tun::make_or_join(name, mtu, flags)?];

@@ -16,8 +16,9 @@ use crate::time::{Deadline, Time, micros};
 const MERGE_WITHIN: u64 = 1_000;
 
 impl<C: Control> Stack<C> {
-    /// Emits segments, first those that belong to no flow, then a frame of each flow in turn: blocks
-    /// go to flows that have waited for one before others take them. `room` is what all flows together can still receive. Returns whether there is more.
+    /// Emits segments, first those that belong to no flow, then a frame of each flow in turn:
+    /// blocks go to flows that have waited for one before others take them. `room` is what all
+    /// flows together can still receive. Returns whether there is more.
     pub(crate) fn output(&mut self, now: Time, room: u32, emit: &mut impl Emit) -> bool {
         while let Some(&Reply { ref tuple, ref head, marking }) = self.replies.front() {
             let data = Span::new(head.seq, head.seq);

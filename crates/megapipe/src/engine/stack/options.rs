@@ -25,7 +25,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// Gives them to a new connection, which has none.
+    /// Sets them on a new connection, which has none.
     pub(super) fn apply(self, now: Time, host: &mut Host, flow: Flow) {
         if self.no_delay {
             host.set_no_delay(now, flow, true);
@@ -76,7 +76,7 @@ pub(super) fn set_probes(now: Time, host: &mut Host, flow: Flow, probes: Option<
     host.set_keep_alive(now, flow, times.is_some());
 }
 
-/// Bounds how long the peer may acknowledge nothing, or take nothing.
+/// Bounds how long the peer may acknowledge nothing, or keep its window closed.
 pub(super) fn set_user_timeout(now: Time, host: &mut Host, flow: Flow, millis: Option<NonZeroU32>) {
     let time = millis.map(|millis| Duration::from_millis(millis.get().into()));
     host.set_user_timeout(flow, time);
