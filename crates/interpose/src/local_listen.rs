@@ -239,8 +239,10 @@ pub(crate) unsafe fn around_wait(
             let events = Events { first: events, found };
             // SAFETY: the caller's promise; nobody else uses them before the call returns.
             unsafe {
-                count_ignored(set, &events);
-                merge(set, &events)
+                let found = merge(set, &events);
+                // Over what is left: it may take siblings out of the set, by which the events are merged.
+                count_ignored(set, &Events { found, ..events });
+                found as c_int
             }
         }
         _ => found,
@@ -287,7 +289,7 @@ unsafe fn count_ignored(set: usize, events: &Events) {
 ///
 /// So many events can be read and written.
 #[allow(unsafe_code)] // they lie in the program's memory
-unsafe fn merge(set: usize, events: &Events) -> c_int {
+unsafe fn merge(set: usize, events: &Events) -> usize {
     let mut left = events.found;
     for member in members(set) {
         let data = member.data.load(Relaxed);
@@ -315,7 +317,7 @@ unsafe fn merge(set: usize, events: &Events) -> c_int {
         }
         left = kept;
     }
-    left as c_int
+    left
 }
 
 /// accept(2), which `call` makes of the descriptor it gets: one of the sibling, or of the shared listener.

@@ -280,9 +280,16 @@ def patient():
             assert poll.poll(60)
         listener.accept()
     assert rows() == 2
+def idle():
+    poll = wait_for(listener)
+    fill([poll])
+    reported = [len(poll.poll(0)) for _ in range(70)]
+    assert reported == [1] * 70, 'once a wait, also in the one that gives the queue up'
+    assert rows() == 1
 assert in_child(worker) == 0
 assert in_child(patient) == 0
+assert in_child(idle) == 0
 ",
     );
-    assert_eq!(lab.lines("shared queue: accepts"), 1);
+    assert_eq!(lab.lines("shared queue: accepts"), 2);
 }
