@@ -13,7 +13,8 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed},
 };
 
 use crate::clock;
@@ -149,7 +150,8 @@ impl Member {
 
     #[inline]
     fn words(&self) -> Option<&'static Words> {
-        steering::words(self.words.load(Relaxed))
+        // WORDS-PAIR: with `begin` of the listener, before which the words were made.
+        steering::words(self.words.load(Acquire))
     }
 
     /// What an accept returned of the sibling, which the steering program gets to know.

@@ -5,7 +5,10 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::fmt;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32,
+    Ordering::{Relaxed, Release},
+};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libc::epoll_event;
@@ -424,7 +427,8 @@ impl Listener {
         let address = sibling::address(sibling);
         PORTS[number].store(address.map_or(0, |address| address.port().to_be()), Relaxed);
         member.uncounted.store(0, Relaxed);
-        member.words.store(words, Relaxed);
+        // WORDS-PAIR
+        member.words.store(words, Release);
         member.fd.store(sibling + 1, Relaxed);
         OF_SET[place.set].fetch_or(1 << number, Relaxed);
         Ok(())
