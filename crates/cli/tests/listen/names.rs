@@ -68,10 +68,16 @@ def worker():
     high.unregister(listener)
     client = socket.create_connection(ADDRESS)
     assert not poll.poll(0)
+def named_before():
+    poll = select.epoll()
+    high = select.epoll.fromfd(fcntl.fcntl(poll, fcntl.F_DUPFD, 5000))
+    poll.register(listener, select.EPOLLIN)
+    assert rows() == 1
 assert in_child(worker) == 0
+assert in_child(named_before) == 0
 ",
     );
-    assert_eq!(lab.lines("shared queue: descriptors"), 1);
+    assert_eq!(lab.lines("shared queue: descriptors"), 2);
 }
 
 #[test]

@@ -317,6 +317,9 @@ pub(super) fn settle(set: usize) {
 
 /// The number of a set, which it gets with its first listener.
 fn set_number(epfd: c_int) -> Option<usize> {
+    if !descriptors::is_followed(epfd) {
+        return None;
+    }
     if let What::Set(set) = what(epfd) {
         return Some(set);
     }

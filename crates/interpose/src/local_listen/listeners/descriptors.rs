@@ -12,6 +12,8 @@ use crate::real::kept_errno;
 
 /// Which epoll set each descriptor names, in the order in which they were made; 0: none.
 static NAMED_SETS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
+/// Sets that have a descriptor whose number is too high.
+const NOT_FOLLOWED: u32 = u32::MAX;
 /// Sets that this process, or one that it was forked from, has made.
 static SETS_MADE: AtomicU32 = AtomicU32::new(0);
 
@@ -35,6 +37,11 @@ pub(crate) fn made_set(fd: c_int) {
 
 pub(super) fn makes_sets() -> bool {
     SETS_MADE.load(Relaxed) != 0
+}
+
+/// Whether all that is done to an epoll set is seen: it has no descriptor whose number is too high.
+pub(super) fn is_followed(epfd: c_int) -> bool {
+    named_set(epfd) != NOT_FOLLOWED
 }
 
 /// All descriptors of an epoll set: Tokio waits by one, and changes the set by another.
@@ -120,6 +127,11 @@ pub(crate) fn leave_number(fd: c_int) {
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
     if fd == new || fork::borrows_memory() {
         return;
+    }
+    if new >= DESCRIPTORS as c_int && named_set(fd) != 0 {
+        // So that a set either has its listener by now, or gets no sibling.
+        let _held = listeners();
+        names(fd).for_each(|name| name_set(name, NOT_FOLLOWED));
     }
     name_set(new, named_set(fd));
     if matches!(what(fd), What::Nothing | What::Own) {
