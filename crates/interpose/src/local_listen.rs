@@ -156,7 +156,8 @@ impl Member {
 
     /// What an accept returned of the sibling, which the steering program gets to know.
     fn counted(&self, new: c_int) -> c_int {
-        if new < 0 && matches!(real::errno(), libc::EINVAL | libc::EBADF | libc::ENOTSOCK) {
+        if new < 0 && matches!(real::errno(), libc::EINVAL | libc::EBADF | libc::ENOTSOCK | libc::EOPNOTSUPP)
+        {
             // Another thread has just shut it down, or closed it, and its number may be another file's.
             real::set_errno(libc::EAGAIN);
         }

@@ -81,6 +81,33 @@ assert in_child(named_before) == 0
 }
 
 #[test]
+fn the_number_of_a_closed_queue_is_not_used_at_once() {
+    // A thread may be about to accept from it.
+    let name = "the_number_of_a_closed_queue_is_not_used_at_once";
+    let Some(lab) = Lab::new(name, &["python3"]) else { return };
+    lab.passes(
+        "listener = listen()
+def worker():
+    seen = set()
+    for _ in range(100):
+        before = set(high())
+        poll = wait_for(listener)
+        number, = set(high()) - before
+        assert number not in seen
+        seen.add(number)
+        poll.close()
+assert in_child(worker) == 0
+def many():
+    for _ in range(1500):
+        poll = wait_for(listener)
+        assert len(high()) == 5, 'numbers begin anew after the last one'
+        poll.close()
+assert in_child(many) == 0
+",
+    );
+}
+
+#[test]
 fn an_option_that_cannot_be_copied_is_found_by_each_name() {
     let name = "an_option_that_cannot_be_copied_is_found_by_each_name";
     let Some(lab) = Lab::new(name, &["python3"]) else { return };

@@ -4,9 +4,11 @@
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
 use libc::socklen_t;
 
+use super::DESCRIPTORS;
 use super::word::Word;
 use crate::kernel;
 use crate::promoter;
@@ -30,16 +32,32 @@ pub(super) fn make(listener: c_int, lowest: c_int) -> Result<c_int, Word> {
     made.map(|()| sibling)
 }
 
+/// The next number to try. A thread may be about to accept from a sibling that another one closes: a number that
+/// were used again at once could be a sibling of another listener by then.
+static NEXT: AtomicI32 = AtomicI32::new(0);
+
 /// The same file under a number from `lowest` on, where the program does not expect one of its own.
 pub(super) fn raised(low: c_int, lowest: c_int) -> Option<c_int> {
     if low < 0 {
         return None;
     }
-    let lowest = std::ptr::without_provenance_mut(lowest.unsigned_abs() as usize);
-    // SAFETY: F_DUPFD_CLOEXEC takes a number.
-    let high = unsafe { real::fcntl(low, libc::F_DUPFD_CLOEXEC, lowest) };
+    let duplicate = |from: c_int| {
+        let from = std::ptr::without_provenance_mut(from.unsigned_abs() as usize);
+        // SAFETY: F_DUPFD_CLOEXEC takes a number.
+        let high = unsafe { real::fcntl(low, libc::F_DUPFD_CLOEXEC, from) };
+        (high >= 0).then_some(high)
+    };
+    let next = duplicate(NEXT.load(Relaxed).max(lowest));
+    let high = match next {
+        Some(high) if (high as usize) < DESCRIPTORS => next,
+        // After the last number.
+        _ => {
+            next.inspect(|high| close(*high));
+            duplicate(lowest)
+        }
+    };
     close(low);
-    (high >= 0).then_some(high)
+    high.inspect(|high| NEXT.store(high + 1, Relaxed))
 }
 
 /// Closes a descriptor of this module's.
