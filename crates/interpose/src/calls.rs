@@ -54,9 +54,9 @@ pub use readiness::*;
 
 /// A connect(2) or its like is about to begin.
 #[inline]
-unsafe fn connects(address: *const sockaddr, length: socklen_t) {
+unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
     if local_listen::is_on() {
-        local_listen::connecting(address, length);
+        local_listen::connecting(fd, address, length);
     }
 }
 

@@ -13,15 +13,16 @@ use std::cell::Cell;
 use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64,
+    AtomicBool, AtomicI32, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64,
     Ordering::{Acquire, Relaxed},
 };
 
 use crate::clock;
-use crate::memory::is_readable;
+use crate::kernel;
 use crate::real;
 
 mod listeners;
+mod places;
 mod sibling;
 mod steering;
 mod word;
@@ -120,9 +121,6 @@ static OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 /// Those that a set's own thread took out of it since its last wait: nginx puts its listeners back in the meantime.
 static OUT_OF_SET: [AtomicU32; SETS] = [const { AtomicU32::new(0) }; SETS];
 
-/// Ports of the listeners that have had siblings in this process, in network byte order; 0: none.
-static PORTS: [AtomicU16; LISTENERS] = [const { AtomicU16::new(0) }; LISTENERS];
-
 /// Waits since the program's last accept of each listener that reported it while a sibling had connections.
 static IGNORED: [AtomicU32; LISTENERS] = [const { AtomicU32::new(0) }; LISTENERS];
 
@@ -191,25 +189,20 @@ fn numbers(set: usize) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The program is about to connect to an address. If a listener of its own may be there, the connection goes to the
-/// shared socket: the program may await the answer before it accepts, and only others can give it.
+/// The program is about to connect to an address. If a listener of its own may be there, the
+/// connection goes to the shared socket: the program may await the answer before it accepts, and
+/// only others can give it.
 ///
 /// # Safety
 ///
 /// As connect(2).
 #[allow(unsafe_code)] // the address lies in the program's memory
-pub(crate) unsafe fn connecting(address: *const libc::sockaddr, length: libc::socklen_t) {
-    let address = address.cast::<libc::sockaddr_in>();
-    if (length as usize) < size_of::<libc::sockaddr_in>() || !is_readable(address) {
-        return;
-    }
-    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port at the same place.
-    let address = unsafe { address.read_unaligned() };
-    let is_internet = matches!(c_int::from(address.sin_family), libc::AF_INET | libc::AF_INET6);
-    for (number, port) in PORTS.iter().enumerate() {
-        if is_internet && port.load(Relaxed) == address.sin_port && address.sin_port != 0 {
-            MEMBERS.iter().filter_map(|set| set[number].words()).for_each(|words| words.cannot_accept());
-        }
+pub(crate) unsafe fn connecting(fd: c_int, address: *const libc::sockaddr, length: libc::socklen_t) {
+    // SAFETY: the caller's promise.
+    let Some(target) = (unsafe { places::named(address, length) }) else { return };
+    let is_stream = || kernel::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) == Some(libc::SOCK_STREAM);
+    for number in places::at(target).filter(|_| is_stream()) {
+        MEMBERS.iter().filter_map(|set| set[number].words()).for_each(|words| words.cannot_accept());
     }
 }
 

@@ -270,7 +270,7 @@ pub unsafe fn sendto(
     address_length: socklen_t,
 ) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 {
-        connects(address, address_length);
+        connects(fd, address, address_length);
     }
     let plain = || real::sendto(fd, buffer, length, flags, address, address_length);
     let Some(socket) = watched(fd) else { return plain() };
@@ -289,7 +289,7 @@ pub unsafe fn sendto(
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if flags & libc::MSG_FASTOPEN != 0 && is_readable(message) {
-        connects((*message).msg_name.cast(), (*message).msg_namelen);
+        connects(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
     let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
         hands_over(message);

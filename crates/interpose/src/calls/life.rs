@@ -26,7 +26,7 @@ pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut
 }
 
 pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
-    connects(address, length);
+    connects(fd, address, length);
     let status = real::connect(fd, address, length);
     if let Some((number, socket)) = watched(fd)
         && (status == 0 || real::errno() == libc::EINPROGRESS)

@@ -17,7 +17,7 @@ use steering::{Inherited, Slot};
 use super::steering::Steering;
 use super::word::Word;
 use super::{
-    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, PORTS, SETS, WAITED_IN, What, set_what,
+    DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, places, set_what,
     sibling, what, word,
 };
 use crate::fork;
@@ -427,8 +427,9 @@ impl Listener {
             return Err(word);
         }
         let member = &MEMBERS[place.set][number];
-        let address = sibling::address(sibling);
-        PORTS[number].store(address.map_or(0, |address| address.port().to_be()), Relaxed);
+        if let Some(address) = sibling::address(sibling) {
+            places::has_sibling(number, address);
+        }
         member.uncounted.store(0, Relaxed);
         // WORDS-PAIR
         member.words.store(words, Release);

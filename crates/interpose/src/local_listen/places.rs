@@ -1,0 +1,120 @@
+//! Where the listeners of this process that have had siblings are, for connections that it makes itself.
+#![allow(unsafe_code)] // addresses in the program's memory, and getifaddrs(3)
+
+use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr::null_mut;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
+
+use super::LISTENERS;
+use crate::memory::is_readable;
+
+/// The address of a listener.
+struct Place {
+    /// 0: it has had no sibling.
+    port: AtomicU16,
+    /// The halves of an IPv6 address, which an IPv4 address is mapped to.
+    address: [AtomicU64; 2],
+}
+
+static PLACES: [Place; LISTENERS] =
+    [const { Place { port: AtomicU16::new(0), address: [const { AtomicU64::new(0) }; 2] } }; LISTENERS];
+
+/// The machine's addresses when a listener on all of them first got a sibling; `None`:
+/// unknown.
+static MACHINE: OnceLock<Option<Vec<IpAddr>>> = OnceLock::new();
+
+/// A listener at this address gets a sibling.
+pub(super) fn has_sibling(number: usize, address: SocketAddr) {
+    let place = &PLACES[number];
+    let bits = match address.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+    .to_bits();
+    if address.ip().to_canonical().is_unspecified() {
+        MACHINE.get_or_init(addresses);
+    }
+    place.address[0].store((bits >> 64) as u64, Relaxed);
+    place.address[1].store(bits as u64, Relaxed);
+    place.port.store(address.port(), Relaxed);
+}
+
+/// The listeners that a connection to this address may come to.
+pub(super) fn at(target: SocketAddr) -> impl Iterator<Item = usize> {
+    let reached = move |place: &Place| {
+        let port = place.port.load(Relaxed);
+        port != 0 && port == target.port() && reaches(target.ip().to_canonical(), place.address())
+    };
+    PLACES.iter().enumerate().filter(move |(_, place)| reached(place)).map(|(number, _)| number)
+}
+
+/// A connection to no address goes to the machine itself.
+fn reaches(target: IpAddr, listener: IpAddr) -> bool {
+    let is_own = || {
+        target.is_loopback()
+            || MACHINE.get().is_none_or(|known| known.as_ref().is_none_or(|known| known.contains(&target)))
+    };
+    target.is_unspecified() || target == listener || (listener.is_unspecified() && is_own())
+}
+
+impl Place {
+    fn address(&self) -> IpAddr {
+        let [high, low] = [0, 1].map(|half: usize| u128::from(self.address[half].load(Relaxed)));
+        IpAddr::V6(Ipv6Addr::from_bits(high << 64 | low)).to_canonical()
+    }
+}
+
+/// The Internet address that the program gives to a call; `None`: another one, or none.
+///
+/// # Safety
+///
+/// As connect(2).
+pub(super) unsafe fn named(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
+    // Without sin6_scope_id, as the kernel takes it, too.
+    const LEAST_OF_V6: usize = 24;
+    let length = length as usize;
+    if length < size_of::<libc::sockaddr_in>() || !is_readable(address) {
+        return None;
+    }
+    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port at the same place.
+    let start = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
+    let ip = match c_int::from(start.sin_family) {
+        libc::AF_INET => Ipv4Addr::from_bits(u32::from_be(start.sin_addr.s_addr)).into(),
+        libc::AF_INET6 if length >= LEAST_OF_V6 => {
+            // SAFETY: within the length that the caller promises: sin6_addr, after family, port and flow.
+            unsafe { Ipv6Addr::from(address.cast::<u8>().add(8).cast::<[u8; 16]>().read_unaligned()) }.into()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, u16::from_be(start.sin_port)))
+}
+
+fn addresses() -> Option<Vec<IpAddr>> {
+    let mut first: *mut libc::ifaddrs = null_mut();
+    // SAFETY: room for a pointer.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return None;
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    // SAFETY: null, or an entry of the list, which lives until freeifaddrs(3).
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: null, which is not readable, or an address as long as its family's are.
+        let address = unsafe { entry.ifa_addr.as_ref() }.and_then(|address| {
+            let length = match c_int::from(address.sa_family) {
+                libc::AF_INET => size_of::<libc::sockaddr_in>(),
+                libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
+                _ => 0,
+            };
+            // SAFETY: so.
+            unsafe { named(entry.ifa_addr, length as libc::socklen_t) }
+        });
+        found.extend(address.map(|address| address.ip()));
+        next = entry.ifa_next;
+    }
+    // SAFETY: the list that getifaddrs(3) made.
+    unsafe { libc::freeifaddrs(first) };
+    Some(found)
+}
