@@ -236,7 +236,8 @@ pub(crate) unsafe fn around_wait(
             // SAFETY: the caller's promise; nobody else uses them before the call returns.
             unsafe {
                 let found = merge(set, &events);
-                // Over what is left: it may take siblings out of the set, by which the events are merged.
+                // Over what is left: it may take siblings out of the set, by which the
+                // events are merged.
                 count_ignored(set, &Events { found, ..events });
                 found as c_int
             }

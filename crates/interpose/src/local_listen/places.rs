@@ -1,4 +1,5 @@
-//! Where the listeners of this process that have had siblings are, for connections that it makes itself.
+//! Where the listeners of this process that have had siblings are, for connections that
+//! it makes itself.
 #![allow(unsafe_code)] // addresses in the program's memory, and getifaddrs(3)
 
 use std::ffi::c_int;
@@ -78,12 +79,14 @@ pub(super) unsafe fn named(address: *const libc::sockaddr, length: libc::socklen
     if length < size_of::<libc::sockaddr_in>() || !is_readable(address) {
         return None;
     }
-    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port at the same place.
+    // SAFETY: it can be read, and the caller's promise. An address of IPv6 has its port
+    // at the same place.
     let start = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
     let ip = match c_int::from(start.sin_family) {
         libc::AF_INET => Ipv4Addr::from_bits(u32::from_be(start.sin_addr.s_addr)).into(),
         libc::AF_INET6 if length >= LEAST_OF_V6 => {
-            // SAFETY: within the length that the caller promises: sin6_addr, after family, port and flow.
+            // SAFETY: within the length that the caller promises: sin6_addr, after
+            // family, port and flow.
             unsafe { Ipv6Addr::from(address.cast::<u8>().add(8).cast::<[u8; 16]>().read_unaligned()) }.into()
         }
         _ => return None,

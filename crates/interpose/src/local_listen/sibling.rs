@@ -32,8 +32,9 @@ pub(super) fn make(listener: c_int, lowest: c_int) -> Result<c_int, Word> {
     made.map(|()| sibling)
 }
 
-/// The next number to try. A thread may be about to accept from a sibling that another one closes: a number that
-/// were used again at once could be a sibling of another listener by then.
+/// The next number to try. A thread may be about to accept from a sibling that another
+/// one closes: a number that were used again at once could be a sibling of another
+/// listener by then.
 static NEXT: AtomicI32 = AtomicI32::new(0);
 
 /// The same file under a number from `lowest` on, where the program does not expect one of its own.

@@ -39,7 +39,8 @@ pub(super) fn makes_sets() -> bool {
     SETS_MADE.load(Relaxed) != 0
 }
 
-/// Whether all that is done to an epoll set is seen: it has no descriptor whose number is too high.
+/// Whether all that is done to an epoll set is seen: it has no descriptor whose number is
+/// too high.
 pub(super) fn is_followed(epfd: c_int) -> bool {
     named_set(epfd) != NOT_FOLLOWED
 }
