@@ -299,7 +299,13 @@ mod tests {
         drop(received);
         assert_eq!(receive_from(b.as_fd(), &mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(a);
+        await_end(b.as_fd());
         assert_eq!(receive_from(b.as_fd(), &mut bytes).unwrap().len, 0);
+    }
+
+    /// A child that another test forks has the peer's socket until it executes its program.
+    fn await_end(socket: BorrowedFd<'_>) {
+        assert!(crate::socket::wait_readable(socket, std::time::Duration::from_secs(60)).unwrap());
     }
 
     #[test]
@@ -317,6 +323,7 @@ mod tests {
         assert!(received.truncated && received.descriptors.iter().flatten().count() == 0);
         assert_eq!(receive(b.as_fd(), &mut bytes).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         drop(a);
+        await_end(b.as_fd());
         assert_eq!(receive(b.as_fd(), &mut bytes).unwrap().len, 0);
         assert!(!has_room(b.as_fd()));
     }
