@@ -6,9 +6,9 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use socket2::SockAddr;
-use tcp::{ListenError, Listener, Pattern};
+use tcp::{Flow, Host, ListenError, Listener, Pattern, Time};
 
-use super::options::{self, Probes};
+use super::options::{self, Options, Probes};
 use super::port::Listening;
 use super::{Of, Socket, Stacks};
 use crate::core::File;
@@ -29,6 +29,24 @@ impl Stacks {
             Opening::Listener { address, .. } => port.owns(address.ip()),
             Opening::Connection { to } => port.reaches(to.ip()),
         })
+    }
+
+    /// Sets an option of a socket, and of the connection that it has.
+    fn set_option(
+        &mut self,
+        view: &mut View<'_>,
+        index: u32,
+        keep: impl FnOnce(&mut Options),
+        apply: impl FnOnce(Time, &mut Host, Flow),
+    ) -> io::Result<()> {
+        self.socket(view, index)?;
+        if let Some(socket) = self.socket_mut(view, index) {
+            keep(&mut socket.options);
+        }
+        if let Some((port, flow)) = self.flow_of(view, index) {
+            apply(self.now, &mut self.ports[port].host, flow);
+        }
+        Ok(())
     }
 
     fn listen(
@@ -121,14 +139,14 @@ impl SocketCalls for Stacks {
     }
 
     fn set_nodelay(&mut self, view: &mut View<'_>, index: u32, on: bool) -> io::Result<()> {
-        self.socket(view, index)?;
-        if let Some(socket) = self.socket_mut(view, index) {
-            socket.options.no_delay = on;
-        }
-        if let Some((port, flow)) = self.flow_of(view, index) {
-            self.ports[port].host.set_no_delay(self.now, flow, on);
-        }
-        Ok(())
+        self.set_option(
+            view,
+            index,
+            |options| options.no_delay = on,
+            |now, host, flow| {
+                host.set_no_delay(now, flow, on);
+            },
+        )
     }
 
     fn set_keepalive(
@@ -139,13 +157,14 @@ impl SocketCalls for Stacks {
     ) -> io::Result<()> {
         self.socket(view, index)?;
         let probes = probes.map(Probes::new).transpose()?;
-        if let Some(socket) = self.socket_mut(view, index) {
-            socket.options.probes = probes;
-        }
-        if let Some((port, flow)) = self.flow_of(view, index) {
-            options::set_probes(self.now, &mut self.ports[port].host, flow, probes);
-        }
-        Ok(())
+        self.set_option(
+            view,
+            index,
+            |options| options.probes = probes,
+            |now, host, flow| {
+                options::set_probes(now, host, flow, probes);
+            },
+        )
     }
 
     fn set_user_timeout(
@@ -154,14 +173,14 @@ impl SocketCalls for Stacks {
         index: u32,
         millis: Option<NonZeroU32>,
     ) -> io::Result<()> {
-        self.socket(view, index)?;
-        if let Some(socket) = self.socket_mut(view, index) {
-            socket.options.user_timeout = millis;
-        }
-        if let Some((port, flow)) = self.flow_of(view, index) {
-            options::set_user_timeout(self.now, &mut self.ports[port].host, flow, millis);
-        }
-        Ok(())
+        self.set_option(
+            view,
+            index,
+            |options| options.user_timeout = millis,
+            |now, host, flow| {
+                options::set_user_timeout(now, host, flow, millis);
+            },
+        )
     }
 
     fn reset_on_close(&mut self, view: &mut View<'_>, index: u32) -> io::Result<()> {
