@@ -65,7 +65,7 @@ impl<'maps> Selection<'maps> for Select<'maps> {
 /// slow path of members: for TRIES members from a random one on: if ready(member) -> member
 ///                       if !can_accept(own) || behind(own) >= BEHIND_MAX:
 ///                           -> of TRIES members from a random one on, if can_accept(member):
-///                              the first with the least behind(it)
+///                              the first with the least behind(member)
 /// -> own; without one, or if it has no socket: by hash
 ///
 /// can_accept(member) = away != CANNOT_ACCEPT
