@@ -226,7 +226,9 @@ impl Owner<'_> {
     #[inline]
     pub fn found_queue_empty(&self) -> i64 {
         let (steered, accepted) = (self.load(STEERED), self.load(ACCEPTED));
-        self.store(ACCEPTED, steered);
+        if steered != accepted {
+            self.store(ACCEPTED, steered);
+        }
         steered.wrapping_sub(accepted).cast_signed()
     }
 

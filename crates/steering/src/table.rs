@@ -16,17 +16,21 @@ pub(crate) const CONTROL: u32 = 0;
 pub(crate) const CHANGES: usize = 0;
 pub(crate) const HIGHEST: usize = 1;
 
-/// Words of a member: since when its owner is away from its wait (CLOCK_MONOTONIC; 0: it waits,
-/// [`CANNOT_ACCEPT`]), connections steered to it, connections it accepted, and its CPUs, 64 a word.
+/// Words of a member, in a cache line that its owner writes: since when the owner is away from its
+/// wait (CLOCK_MONOTONIC; 0: it waits, [`CANNOT_ACCEPT`]), and connections it accepted. In one that
+/// the program writes: connections steered to it, and its CPUs, 64 a word.
 pub(crate) const AWAY: usize = 0;
 pub(crate) const CANNOT_ACCEPT: u64 = u64::MAX;
-pub(crate) const STEERED: usize = 1;
-pub(crate) const ACCEPTED: usize = 2;
-pub(crate) const MASK: usize = 3;
+pub(crate) const ACCEPTED: usize = 1;
+pub(crate) const STEERED: usize = LINE;
+pub(crate) const MASK: usize = LINE + 1;
+
+/// Words of a cache line.
+const LINE: usize = 8;
 
 /// Words of an entry of [`Lines::members`]: whole cache lines.
 pub(crate) fn words(cpus: u32) -> usize {
-    (MASK + cpus.div_ceil(64) as usize).next_multiple_of(8)
+    (MASK + cpus.div_ceil(64) as usize).next_multiple_of(LINE)
 }
 
 /// Entries of shared words.
