@@ -1,15 +1,24 @@
 //! A bounded table whose entries keep their index, and whose indices are told apart by
-//! generation. It grows by doubling up to its bound and never shrinks.
+//! generation. It grows by pieces up to its bound, so that none of its entries ever moves, and
+//! never shrinks.
 
 const NO_INDEX: u32 = u32::MAX;
 
+/// Entries of a piece.
+const PIECE: u32 = 64;
+
 pub(crate) struct Slab<T> {
-    entries: Vec<Entry<T>>,
+    pieces: Vec<Box<[Entry<T>; PIECE as usize]>>,
+    /// Entries that were ever in use.
+    used: u32,
     free: u32,
     len: u32,
     max: u32,
 }
 
+/// Whole cache lines: the entry of a connection that was quiet is not in the cache, and each line
+/// more is another wait for the memory.
+#[repr(C, align(64))]
 struct Entry<T> {
     generation: u32,
     next_free: u32,
@@ -18,7 +27,7 @@ struct Entry<T> {
 
 impl<T> Slab<T> {
     pub(crate) fn new(max: u32) -> Self {
-        Slab { entries: Vec::new(), free: NO_INDEX, len: 0, max: max.min(NO_INDEX - 1) }
+        Slab { pieces: Vec::new(), used: 0, free: NO_INDEX, len: 0, max: max.min(NO_INDEX - 1) }
     }
 
     pub(crate) fn len(&self) -> u32 {
@@ -29,69 +38,85 @@ impl<T> Slab<T> {
         self.len >= self.max
     }
 
+    #[inline]
+    fn entry(&self, index: u32) -> Option<&Entry<T>> {
+        Some(&self.pieces.get((index / PIECE) as usize)?[(index % PIECE) as usize])
+    }
+
+    #[inline]
+    fn entry_mut(&mut self, index: u32) -> Option<&mut Entry<T>> {
+        Some(&mut self.pieces.get_mut((index / PIECE) as usize)?[(index % PIECE) as usize])
+    }
+
     /// Puts `value` in a free entry and returns its index and generation; gives the
     /// value back when the table is at its bound.
     pub(crate) fn insert(&mut self, value: T) -> Result<(u32, u32), T> {
-        if self.free != NO_INDEX {
-            let index = self.free;
-            let entry = &mut self.entries[index as usize];
-            self.free = entry.next_free;
-            entry.value = Some(value);
-            self.len += 1;
-            return Ok((index, entry.generation));
-        }
-        if self.is_full() {
+        if self.free == NO_INDEX && self.is_full() {
             return Err(value);
         }
-        Ok(self.grow(value))
+        Ok(self.insert_over(value))
     }
 
     /// Puts `value` in an entry even if the bound is reached: for what the kernel has begun
     /// and nobody can refuse any more.
+    #[inline]
     pub(crate) fn insert_over(&mut self, value: T) -> (u32, u32) {
-        self.insert(value).unwrap_or_else(|value| self.grow(value))
+        if self.free == NO_INDEX {
+            self.free = self.used;
+            self.used += 1;
+            if self.free / PIECE == self.pieces.len() as u32 {
+                self.grow();
+            }
+        }
+        let index = self.free;
+        let entry = &mut self.pieces[(index / PIECE) as usize][(index % PIECE) as usize];
+        self.free = entry.next_free;
+        entry.value = Some(value);
+        self.len += 1;
+        (index, entry.generation)
     }
 
-    fn grow(&mut self, value: T) -> (u32, u32) {
-        let index = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 1, next_free: NO_INDEX, value: Some(value) });
-        self.len += 1;
-        (index, 1)
+    #[cold]
+    fn grow(&mut self) {
+        let vacant = || Entry { generation: 1, next_free: NO_INDEX, value: None };
+        self.pieces.push(Box::new(std::array::from_fn(|_| vacant())));
     }
 
     #[inline]
     pub(crate) fn get(&self, index: u32, generation: u32) -> Option<&T> {
-        let entry = self.entries.get(index as usize)?;
+        let entry = self.entry(index)?;
         if entry.generation != generation { None } else { entry.value.as_ref() }
     }
 
     #[inline]
     pub(crate) fn get_mut(&mut self, index: u32, generation: u32) -> Option<&mut T> {
-        let entry = self.entries.get_mut(index as usize)?;
+        let entry = self.entry_mut(index)?;
         if entry.generation != generation { None } else { entry.value.as_mut() }
     }
 
     /// The entry at `index`, whatever its generation.
     #[inline]
     pub(crate) fn at(&self, index: u32) -> Option<&T> {
-        self.entries.get(index as usize)?.value.as_ref()
+        self.entry(index)?.value.as_ref()
     }
 
     #[inline]
     pub(crate) fn at_mut(&mut self, index: u32) -> Option<&mut T> {
-        self.entries.get_mut(index as usize)?.value.as_mut()
+        self.entry_mut(index)?.value.as_mut()
     }
 
+    #[inline]
     pub(crate) fn generation(&self, index: u32) -> u32 {
-        self.entries.get(index as usize).map_or(0, |entry| entry.generation)
+        self.entry(index).map_or(0, |entry| entry.generation)
     }
 
     /// Empties the entry; every name of it is stale from here on.
     pub(crate) fn remove(&mut self, index: u32) -> Option<T> {
-        let entry = self.entries.get_mut(index as usize)?;
+        let free = self.free;
+        let entry = self.entry_mut(index)?;
         let value = entry.value.take()?;
         entry.generation = entry.generation.wrapping_add(1).max(1);
-        entry.next_free = self.free;
+        entry.next_free = free;
         self.free = index;
         self.len -= 1;
         Some(value)
@@ -99,7 +124,7 @@ impl<T> Slab<T> {
 
     /// The indices in use, in no particular order.
     pub(crate) fn indices(&self) -> Vec<u32> {
-        (0..self.entries.len() as u32).filter(|&index| self.at(index).is_some()).collect()
+        (0..self.used).filter(|&index| self.at(index).is_some()).collect()
     }
 }
 
@@ -127,5 +152,21 @@ mod tests {
         assert_eq!(slab.insert(3), Err(3));
         slab.remove(second);
         assert!(slab.insert(3).is_ok());
+    }
+
+    /// Names of one piece are no names of the next.
+    #[test]
+    fn pieces_follow_each_other() {
+        let mut slab = Slab::new(3 * PIECE);
+        let names: Vec<_> = (0..3 * PIECE).map(|value| slab.insert(value).unwrap()).collect();
+        assert_eq!(slab.insert(0), Err(0));
+        for (value, &(index, generation)) in (0..).zip(&names) {
+            assert_eq!(slab.get(index, generation), Some(&value));
+        }
+        assert_eq!(slab.at(3 * PIECE), None);
+        assert_eq!(slab.remove(PIECE), Some(PIECE));
+        assert_eq!(slab.insert(7).unwrap(), (PIECE, 2));
+        assert_eq!(slab.insert_over(8), (3 * PIECE, 1));
+        assert_eq!((slab.len(), slab.indices().len()), (3 * PIECE + 1, 3 * PIECE as usize + 1));
     }
 }
