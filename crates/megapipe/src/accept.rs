@@ -145,6 +145,9 @@ impl Core {
     /// the handle than a read and a held write.
     pub(crate) fn accepts_of(&self, handle: u32) -> Vec<OpId> {
         let Some(entry) = self.handles.at(handle) else { return Vec::new() };
+        if !entry.shape.is_listener() && entry.in_engine == 0 {
+            return Vec::new();
+        }
         let reads = self.ops.at(entry.reads.head).is_some_and(|read| read.started);
         let listed = u32::from(reads) + u32::from(entry.write_state == WriteState::Held);
         if !entry.shape.is_listener() && entry.in_engine <= listed {
@@ -187,10 +190,8 @@ impl Core {
             }
             let (kind, more) = (state.kind, state.count != AcceptCount::Exactly(0));
             let peer = state.peer.as_ref().and_then(|room| room.address());
-            self.accepted_one = true;
-            if let Some(owner) = self.owner_of(handle) {
-                owner.accepted();
-            }
+            self.spin.accepted();
+            self.count_accepted(handle);
             let socket = self.accepted(handle, kind, done);
             if kind == AcceptAs::LwSocket && self.lwsockets_left(done.has(Done::STACK)) == 0 && more {
                 self.pause_accept(done.op, Paused::TableFull);

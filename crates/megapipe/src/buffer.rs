@@ -109,7 +109,6 @@ impl Pool {
     }
 
     /// Whether counted buffers were dropped.
-    #[inline]
     pub(crate) fn has_returned(&self) -> bool {
         !self.returned.borrow().is_empty()
     }

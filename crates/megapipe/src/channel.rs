@@ -10,7 +10,7 @@ use sys::mapping::ForkMark;
 
 use crate::completion::{Completion, Event};
 use crate::config::{Config, EngineKind, Promotion};
-use crate::core::{Core, File, State, WriteState};
+use crate::core::{Core, File, State, WriteState, take_first};
 use crate::engine::beside::Engines;
 use crate::engine::sockets::SocketCalls;
 use crate::engine::view::View;
@@ -18,10 +18,12 @@ use crate::engine::{self, Engine, Request, Wait};
 use crate::error::{ControlError, CreateError, DispatchError, RegisterError, StaleHandle, UnregisterError};
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwSocket;
+use crate::now::Now;
 use crate::partition::{CpuSet, Member};
 use crate::promotion::Promoter;
 use crate::source::{Shape, Source};
 use crate::stats::Stats;
+use crate::steering::Partitioned;
 use crate::waker::Waker;
 
 /// A per-thread, bidirectional pipe to the kernel (paper, section 3.2): calls queue
@@ -39,8 +41,6 @@ pub struct Channel {
     pub(crate) engine: Engines,
     pub(crate) core: Core,
     pub(crate) fork_mark: ForkMark,
-    /// Its partitioned listeners, whose steering knows whether it waits.
-    pub(crate) partitioned: Vec<Handle>,
     /// The last handle of each descriptor number that came as a number; most may be stale.
     pub(crate) registered_raw: Vec<Handle>,
     /// Timers that were cancelled, for the next dispatch.
@@ -103,7 +103,6 @@ impl Channel {
             core,
             engine: Engines::new(engine),
             fork_mark,
-            partitioned: Vec::new(),
             registered_raw: Vec::new(),
             ended_timers: VecDeque::new(),
             promoter,
@@ -200,10 +199,7 @@ impl Channel {
     ) -> Result<Handle, RegisterError> {
         let (fd, member) = Member::join(listener, mask)?;
         let handle = self.register(fd, cookie)?;
-        if let Ok(entry) = self.core.open_entry(handle) {
-            entry.member = Some(Box::new(member));
-            self.partitioned.push(handle);
-        }
+        self.core.partitioned.push(Partitioned { listener: handle.index, member });
         Ok(handle)
     }
 
@@ -213,9 +209,8 @@ impl Channel {
     ///
     /// [`ControlError::StaleHandle`]; EINVAL if the handle is no partitioned listener.
     pub fn set_cpu_mask(&mut self, handle: Handle, mask: &CpuSet) -> Result<(), ControlError> {
-        self.open_here(handle)?;
-        let entry = self.core.open_entry(handle)?;
-        let member = entry.member.as_mut().ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        let index = self.open_here(handle)?;
+        let member = self.core.member_mut(index).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
         Ok(member.set_mask(mask).map_err(io::Error::from)?)
     }
 
@@ -232,8 +227,8 @@ impl Channel {
         let index = self.check_unregister(handle)?;
         let Some(entry) = self.core.handles.at_mut(index) else { return Err(UnregisterError::StaleHandle) };
         entry.state = State::Closing;
-        entry.member = None;
         let shape = entry.shape;
+        self.core.leave_group(index);
         self.core.cancel_accepts_of(index);
         self.core.drop_unstarted(index);
         self.core.request(Request::Detach(index));
@@ -373,7 +368,7 @@ impl Channel {
     /// The next of the results that were fetched that its user is to see.
     #[inline]
     fn next_settled(&mut self) -> Option<Completion> {
-        while let Some(done) = self.core.done.pop_front() {
+        while let Some(done) = take_first(&mut self.core.done) {
             if let Some(completion) = self.core.settle(done) {
                 return Some(completion);
             }
@@ -394,17 +389,15 @@ impl Channel {
     /// and the like, a few in a row. `None`: the engine's completions go on.
     #[cold]
     fn attend(&mut self) -> Option<Completion> {
-        let now = Instant::now();
+        let now = Now::default();
         if self.own_in_a_row == 0 {
             // Only a turn shows wake-ups. A refusal is reported when nothing is left.
             let _ = self.turn(Wait::No);
-            if self.promoter.is_some() {
-                self.tend_promotion(now);
-            }
-            self.keep_house(now);
+            self.tend_promotion(&now);
+            self.keep_house(&now);
         }
         if self.own_in_a_row < WITHOUT_TURN_MAX
-            && let Some(completion) = self.next_of_own(now)
+            && let Some(completion) = self.next_of_own(&now)
         {
             self.own_in_a_row += 1;
             return Some(completion);
@@ -416,7 +409,7 @@ impl Channel {
 
     /// Starved reads, accepts that are tried again, closes whose time is over, lightweight
     /// sockets that were dropped.
-    fn keep_house(&mut self, now: Instant) {
+    fn keep_house(&mut self, now: &Now) {
         self.core.keep_house();
         while let Some(index) = self.core.overdue_close(now) {
             // A file that has no linger (a pipe) has nothing to reset either.
@@ -428,16 +421,15 @@ impl Channel {
 
     /// Nothing is left to hand out: submits, waits and fetches until something is.
     fn fetch(&mut self, timeout: Option<Duration>) -> Result<Option<Completion>, DispatchError> {
-        let start = Instant::now();
-        let deadline = timeout.and_then(|timeout| start.checked_add(timeout));
-        let mut now = start;
+        let mut now = Now::default();
+        let deadline = timeout.and_then(|timeout| now.get().checked_add(timeout));
         let mut looked = false;
         if self.without_turn >= WITHOUT_TURN_MAX || self.from_rings >= FROM_RINGS_MAX {
             self.turn(Wait::No)?;
         }
-        self.cool_quiet(start);
+        self.cool_quiet(&now);
         loop {
-            if let Some(completion) = self.next_of_own(now) {
+            if let Some(completion) = self.next_of_own(&now) {
                 self.without_turn += 1;
                 return Ok(Some(completion));
             }
@@ -445,52 +437,48 @@ impl Channel {
                 return Ok(Some(completion));
             }
             if self.promoter.is_some() {
-                self.tend_promotion(now);
+                self.tend_promotion(&now);
                 if let Some(completion) = self.next_from_rings() {
                     self.hand_over_bells();
                     return Ok(Some(completion));
                 }
             }
-            if looked && deadline.is_some_and(|deadline| deadline <= now) {
+            if looked && deadline.is_some_and(|deadline| deadline <= now.get()) {
                 return Ok(None);
             }
-            self.keep_house(now);
-            now = match self.partitioned.is_empty() {
-                true => self.wait(deadline, now)?,
-                false => self.wait_for_connections(deadline, now)?,
-            };
+            self.keep_house(&now);
+            match self.core.partitioned.is_empty() {
+                true => self.wait(deadline, &now)?,
+                false => self.wait_for_connections(deadline, &now)?,
+            }
+            now = Now::default();
             looked = true;
             self.unattended = 0;
         }
     }
 
-    /// One wait: spins if that is likely to pay, then sleeps. Returns when it ended.
-    pub(crate) fn wait(&mut self, deadline: Option<Instant>, now: Instant) -> Result<Instant, DispatchError> {
+    /// One wait, begun `now`: spins if that is likely to pay, then sleeps.
+    pub(crate) fn wait(&mut self, deadline: Option<Instant>, now: &Now) -> Result<(), DispatchError> {
         let limit = self.core.wait_until(deadline, now);
         if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
-            self.turn(Wait::No)?;
-            return Ok(Instant::now());
-        }
-        if std::mem::take(&mut self.core.accepted_one) {
-            self.core.spin.accepted(now);
+            return self.turn(Wait::No);
         }
         let rings = self.has_hot_rings();
-        let budget = self.core.spin.budget(self.core.handles.len(), rings, now);
+        let budget = self.core.spin.budget(self.core.handles.len(), rings, || now.get());
         if !budget.is_zero() {
             self.turn(Wait::No)?;
             while self.nothing_yet() {
                 if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
-                    let end = Instant::now();
-                    self.core.spin.found(end - now);
-                    return Ok(end);
+                    self.core.spin.found(now.get().elapsed());
+                    return Ok(());
                 }
                 if rings {
                     // The other end may need this very core.
                     std::thread::yield_now();
                 }
-                let spent = now.elapsed();
+                let spent = now.get().elapsed();
                 if spent >= budget {
-                    self.core.spin.missed(spent, now + spent);
+                    self.core.spin.missed(spent, now.get() + spent);
                     break;
                 }
                 if limit.is_some_and(|limit| spent >= limit) {
@@ -500,24 +488,22 @@ impl Channel {
                 std::hint::spin_loop();
             }
             if !self.nothing_yet() {
-                self.core.spin.found(now.elapsed());
+                self.core.spin.found(now.get().elapsed());
             }
         }
         if budget.is_zero() || self.nothing_yet() {
             self.core.note_hoarded_pool();
             if !self.go_to_sleep() {
-                return Ok(Instant::now());
+                return Ok(());
             }
             let slept = self.turn(Wait::For(limit));
             self.woke_up();
             slept?;
-            let end = Instant::now();
-            if self.promoter.is_some() {
-                self.core.spin.slept(end - now, sys::clock::monotonic());
+            if self.has_rings() {
+                self.core.spin.slept(now.get().elapsed(), sys::clock::monotonic());
             }
-            return Ok(end);
         }
-        Ok(Instant::now())
+        Ok(())
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {
@@ -541,7 +527,7 @@ impl Channel {
     }
 
     /// Wake-ups and timers: completions that no engine made.
-    fn next_of_own(&mut self, now: Instant) -> Option<Completion> {
+    fn next_of_own(&mut self, now: &Now) -> Option<Completion> {
         if self.core.woken {
             self.core.woken = false;
             self.core.stats.completions += 1;
@@ -578,7 +564,14 @@ impl Channel {
         }
     }
 
+    #[inline]
     fn close_dropped(&mut self) {
+        if self.core.lwsockets.has_dropped() {
+            self.close_all_dropped();
+        }
+    }
+
+    fn close_all_dropped(&mut self) {
         let slots = std::mem::take(&mut *self.core.lwsockets.dropped.borrow_mut());
         let sockets = std::mem::take(&mut *self.core.lwsockets.dropped_of_stacks.borrow_mut());
         slots.iter().for_each(|_| self.core.lwsockets.closed_one(false));
@@ -593,11 +586,12 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if !self.fork_mark.is_here() {
-            self.core.leave_groups_to_parent();
+            // Leaving a partitioned listener would shut the parent's down.
+            std::mem::forget(std::mem::take(&mut self.core.partitioned));
             return;
         }
         // Before the engine accepts more: what waits in their queues moves to other members.
-        self.core.leave_groups();
+        self.core.partitioned.clear();
         self.core.cancel_all_accepts();
         // What is queued goes out as if flushed; then everything ends.
         let _ = self.turn(Wait::Flush);

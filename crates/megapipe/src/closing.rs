@@ -6,6 +6,7 @@ use std::time::Instant;
 use crate::core::{Core, File, HandleEntry, Op, OpKind, State, WriteState};
 use crate::engine::Request;
 use crate::id::{Handle, OpId};
+use crate::now::Now;
 use crate::op_list::{NO_OP, OpList};
 use crate::timer::FAR;
 
@@ -20,10 +21,8 @@ impl Core {
             return;
         };
         entry.state = State::Draining;
-        // A partitioned listener leaves its group now: no connection is steered to it
-        // any more.
-        entry.member = None;
         let draining = entry.writes.head != NO_OP || entry.write_state == WriteState::Fresh;
+        self.leave_group(index);
         self.cancel_accepts_of(index);
         if draining {
             self.end_reads(index);
@@ -57,6 +56,7 @@ impl Core {
             return;
         }
         entry.state = State::Closing;
+        self.leave_group(index);
         self.drop_unstarted(index);
         self.request(Request::Close(index));
     }
@@ -151,10 +151,10 @@ impl Core {
     }
 
     /// A handle whose close has waited too long for its queued writes.
-    pub(crate) fn overdue_close(&mut self, now: Instant) -> Option<u32> {
+    pub(crate) fn overdue_close(&mut self, now: &Now) -> Option<u32> {
         while let Some(&(deadline, handle)) = self.closes.front() {
             let draining = self.is_draining(handle);
-            if draining && deadline > now {
+            if draining && deadline > now.get() {
                 return None;
             }
             self.closes.pop_front();

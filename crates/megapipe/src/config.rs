@@ -102,14 +102,14 @@ pub struct Config {
 }
 
 /// Messages that a connection must have brought before it is offered ([`Promotion::Auto`]).
-const WORTH_IT: u32 = 16;
+const WORTH_IT: u8 = 16;
 
 impl Config {
     pub(crate) fn ring_buffers(&self) -> u16 {
         if self.promotion == Promotion::Off { 1 } else { self.ring_buffers }
     }
 
-    pub(crate) fn offer_after(&self) -> u32 {
+    pub(crate) fn offer_after(&self) -> u8 {
         if self.promotion == Promotion::Auto { WORTH_IT } else { 0 }
     }
 

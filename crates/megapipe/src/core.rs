@@ -18,13 +18,14 @@ use crate::error::{CreateError, StaleHandle, SubmitError};
 use crate::id::{Handle, OpId};
 use crate::lane::Lane;
 use crate::lwsocket::{LwFile, LwOwner};
+use crate::now::Now;
 use crate::op_list::{NO_OP, OpList};
-use crate::partition::Member;
 use crate::quota::Quota;
 use crate::slab::Slab;
 use crate::source::Shape;
 use crate::spin::SpinPolicy;
 use crate::stats::Stats;
+use crate::steering::Partitioned;
 use crate::timer::{Due, Timers};
 use crate::write::{Destination, Fresh};
 
@@ -56,8 +57,12 @@ pub(crate) struct Core {
     /// Starved reads that were started since the engine last tried what was requested: as
     /// many of the buffers are theirs.
     pub(crate) fed: usize,
+    /// A stream had a quota: its buffers are counted.
+    pub(crate) has_quotas: bool,
     /// Streams that read no more until the program drops a buffer of theirs.
     pub(crate) full_streams: u32,
+    /// This channel's partitioned listeners, whose steering knows whether it waits.
+    pub(crate) partitioned: Vec<Partitioned>,
     /// Accepts that wait for a free slot or descriptor.
     pub(crate) paused_accepts: Vec<OpId>,
     /// When paused accepts that wait for a descriptor are tried again: descriptors may
@@ -72,7 +77,7 @@ pub(crate) struct Core {
     /// lent all of the read pool's.
     pub(crate) stack_pool: Option<Rc<Pool>>,
     /// `HandleEntry::offer_in` of a new handle.
-    pub(crate) offer_after: u32,
+    pub(crate) offer_after: u8,
     /// Connections that are to be offered.
     pub(crate) to_offer: Vec<Handle>,
     /// Promoted connections that became hot since the channel last looked.
@@ -83,41 +88,39 @@ pub(crate) struct Core {
     pub(crate) tend_at: Option<Instant>,
     /// Watched descriptors that have something to read.
     pub(crate) readable: Readable,
-    /// A connection was accepted since the last wait.
-    pub(crate) accepted_one: bool,
     /// A waker was used since the last wake-up was handed out.
     pub(crate) woken: bool,
     pub(crate) spin: SpinPolicy,
     pub(crate) stats: Stats,
 }
 
+/// What each read and write needs is in one cache line, up to the head of `writes` (see [`Slab`]).
+#[repr(C)]
 pub(crate) struct HandleEntry {
     pub(crate) file: File,
+    pub(crate) cookie: u64,
+    /// What a promoted connection has besides.
+    pub(crate) lane: Option<Box<Lane>>,
+    /// Operations the engine has started and not finished.
+    pub(crate) in_engine: u32,
     pub(crate) shape: Shape,
     pub(crate) state: State,
     pub(crate) write_state: WriteState,
     /// A send met a full socket buffer: the next one has to wait for room.
     pub(crate) write_blocked: bool,
+    /// Its reads wait while the connection is being promoted.
+    pub(crate) taking_up: bool,
+    /// Reads until the connection is offered for promotion; 0: it is not, or was.
+    pub(crate) offer_in: u8,
     /// Set by a full write queue's refusal.
     pub(crate) room: Room,
     /// What a C caller lent to queued writes is copied as soon as the engine lets go of it.
     pub(crate) takes_back: bool,
-    pub(crate) cookie: u64,
-    /// Operations the engine has started and not finished.
-    pub(crate) in_engine: u32,
     /// Of a listener, its accepts.
     pub(crate) reads: OpList,
     pub(crate) writes: OpList,
     /// What the engine remembers of the file; 0 at first.
     pub(crate) engine_word: u32,
-    /// This channel's place in a partitioned listener.
-    pub(crate) member: Option<Box<Member>>,
-    /// Reads until the connection is offered for promotion; 0: it is not, or was.
-    pub(crate) offer_in: u32,
-    /// Its reads wait while the connection is being promoted.
-    pub(crate) taking_up: bool,
-    /// What a promoted connection has besides.
-    pub(crate) lane: Option<Box<Lane>>,
 }
 
 impl HandleEntry {
@@ -176,6 +179,8 @@ pub(crate) enum Room {
     Due,
 }
 
+/// What a stream's reads need is in one cache line (see [`Slab`]).
+#[repr(C)]
 pub(crate) struct Op {
     /// Its handle; [`Handle::NONE`] for a timer.
     pub(crate) handle: Handle,
@@ -197,6 +202,7 @@ impl Op {
     }
 }
 
+#[repr(u8)]
 pub(crate) enum OpKind {
     Accept(AcceptState),
     Connect(Box<socket2::SockAddr>),
@@ -215,8 +221,8 @@ pub(crate) enum OpKind {
         quota: Option<Quota>,
     },
     Write {
-        data: WriteData,
         quiet: bool,
+        data: WriteData,
         to: Destination,
         offset: Option<u64>,
     },
@@ -251,7 +257,9 @@ impl Core {
             buffers_stocked: 0,
             starved: VecDeque::new(),
             fed: 0,
+            has_quotas: false,
             full_streams: 0,
+            partitioned: Vec::new(),
             paused_accepts: Vec::new(),
             retry_accepts_at: None,
             timers: Timers::default(),
@@ -265,7 +273,6 @@ impl Core {
             bells: 0,
             tend_at: None,
             readable: Readable::default(),
-            accepted_one: false,
             woken: false,
             spin: SpinPolicy::new(config.spin),
             stats: Stats::default(),
@@ -362,7 +369,6 @@ impl Core {
             reads: OpList::EMPTY,
             writes: OpList::EMPTY,
             engine_word: 0,
-            member: None,
             offer_in: if shape == (Shape::Stream { tcp: true }) { self.offer_after } else { 0 },
             taking_up: false,
             lane: None,
@@ -483,9 +489,7 @@ impl Core {
             return None;
         }
         let cookie = entry.cookie;
-        if entry.offer_in > 0 {
-            self.count_towards_offer(handle);
-        }
+        self.count_towards_offer(handle);
         let buffer = self.pool_of(done).claim(done.buffer, 0, done.result as u32);
         self.stats.completions += 1;
         let event =
@@ -545,7 +549,11 @@ impl Core {
     }
 
     /// A timer whose time has come.
-    pub(crate) fn expire_timer(&mut self, now: Instant) -> Option<Completion> {
+    pub(crate) fn expire_timer(&mut self, now: &Now) -> Option<Completion> {
+        if self.timers.is_empty() {
+            return None;
+        }
+        let now = now.get();
         while let Some((entry_at, op)) = self.timers.pop_expired(now) {
             let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { continue };
             if due.entry_at != entry_at {
@@ -597,9 +605,14 @@ impl Core {
     /// Starts what waited for a free buffer or slot and can go on; true if it requested
     /// something. An engine that frees buffers or slots within a turn calls it before it
     /// sleeps.
+    #[inline]
     pub(crate) fn resume_paused(&mut self) -> bool {
-        let before = self.queued();
         self.take_returned();
+        (!self.starved.is_empty() || !self.paused_accepts.is_empty()) && self.resume_all_paused()
+    }
+
+    fn resume_all_paused(&mut self) -> bool {
+        let before = self.queued();
         self.feed_starved();
         if self.accepts_can_resume() {
             self.resume_accepts();
@@ -617,27 +630,10 @@ impl Core {
     }
 
     /// The nearest time at which a sleeping turn must return for the channel's own sake.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+    fn next_deadline(&self) -> Option<Instant> {
         let close = self.closes.front().map(|(deadline, _)| *deadline);
-        [self.timers.next_deadline(), close, self.retry_accepts_at].into_iter().flatten().min()
-    }
-
-    /// Leaves all partitioned listeners.
-    pub(crate) fn leave_groups(&mut self) {
-        for index in self.handles.indices() {
-            if let Some(entry) = self.handles.at_mut(index) {
-                entry.member = None;
-            }
-        }
-    }
-
-    /// In a forked child: leaving a partitioned listener would shut the parent's down.
-    pub(crate) fn leave_groups_to_parent(&mut self) {
-        for index in self.handles.indices() {
-            if let Some(entry) = self.handles.at_mut(index) {
-                std::mem::forget(entry.member.take());
-            }
-        }
+        let own = earlier(self.timers.next_deadline(), close);
+        earlier(own, earlier(self.retry_accepts_at, self.tend_at))
     }
 
     /// Leaves to the kernel, for ever, the memory of operations that would not end.
@@ -661,9 +657,9 @@ impl Core {
 
     /// How long a wait may take so as to be back at `deadline` and at the channel's own
     /// next deadline.
-    pub(crate) fn wait_until(&self, deadline: Option<Instant>, now: Instant) -> Option<Duration> {
-        let at = [deadline, self.next_deadline(), self.tend_at].into_iter().flatten().min()?;
-        Some(at.saturating_duration_since(now))
+    pub(crate) fn wait_until(&self, deadline: Option<Instant>, now: &Now) -> Option<Duration> {
+        let at = earlier(deadline, self.next_deadline())?;
+        Some(at.saturating_duration_since(now.get()))
     }
 }
 
@@ -671,4 +667,42 @@ impl Core {
 #[inline]
 pub(crate) fn outcome(result: i32) -> io::Result<usize> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) }
+}
+
+#[inline]
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Takes the first of a queue. One that is empty then begins anew at the first place of its memory,
+/// which is in the cache more likely than the next.
+#[inline]
+pub(crate) fn take_first<T>(queue: &mut VecDeque<T>) -> Option<T> {
+    let first = queue.pop_front();
+    if queue.is_empty() {
+        queue.clear();
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn what_each_message_needs_is_in_one_cache_line() {
+        const HEADER: usize = 8;
+        println!(
+            "{} {} {}",
+            size_of::<Option<HandleEntry>>(),
+            size_of::<Option<Op>>(),
+            offset_of!(HandleEntry, writes)
+        );
+        assert!(HEADER + offset_of!(HandleEntry, writes) + size_of::<u32>() <= 64);
+    }
 }

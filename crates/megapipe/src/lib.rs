@@ -28,6 +28,7 @@ mod foreign;
 mod id;
 mod lane;
 mod lwsocket;
+mod now;
 mod op_list;
 mod operations;
 mod pages;

@@ -61,6 +61,12 @@ impl LwOwner {
         })
     }
 
+    /// Whether sockets were dropped that the channel has to close.
+    #[inline]
+    pub(crate) fn has_dropped(&self) -> bool {
+        !self.dropped.borrow().is_empty() || !self.dropped_of_stacks.borrow().is_empty()
+    }
+
     fn opened_one(&self, of_stack: bool) {
         self.live.set(self.live.get() + 1);
         self.live_of_stacks.set(self.live_of_stacks.get() + u32::from(of_stack));

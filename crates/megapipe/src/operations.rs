@@ -198,6 +198,7 @@ impl Channel {
     ///
     /// [`SubmitError`].
     pub fn read_stream_with_quota(&mut self, handle: Handle, quota: NonZeroU16) -> Result<OpId, SubmitError> {
+        self.core.has_quotas = true;
         self.core.read_pool.prepare_counting();
         self.core.ring_pool.prepare_counting();
         if let Some(pool) = &self.core.stack_pool {

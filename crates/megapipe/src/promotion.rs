@@ -19,6 +19,7 @@ use crate::engine::watch::Watch;
 use crate::engine::{self, Request, Wait};
 use crate::id::Handle;
 use crate::lane::{Lane, Listening};
+use crate::now::Now;
 use crate::op_list::NO_OP;
 use crate::pages::Pages;
 
@@ -238,15 +239,23 @@ fn mute_deaf(core: &mut Core, promoter: &mut Promoter) {
 }
 
 impl Core {
-    /// Counts a message; with the last that is wanted the connection is to be offered.
-    #[cold]
+    /// Counts a message of a connection; with the last that is wanted it is to be offered.
+    #[inline]
     pub(crate) fn count_towards_offer(&mut self, handle: Handle) {
-        if let Some(entry) = self.handles.get_mut(handle.index, handle.generation) {
+        if let Some(entry) = self.handles.get_mut(handle.index, handle.generation)
+            && entry.offer_in > 0
+        {
             entry.offer_in -= 1;
             if entry.offer_in == 0 {
                 self.to_offer.push(handle);
             }
         }
+    }
+
+    /// Whether there is anything to offer, or to say to a monitor or to hear from it.
+    #[inline]
+    fn has_promotions_to_tend(&self) -> bool {
+        self.tend_at.is_some() || !self.to_offer.is_empty() || self.readable.has(Watch::MONITOR)
     }
 
     /// A connection that is to be promoted takes back the read that the kernel holds.
@@ -291,7 +300,15 @@ impl Channel {
 
     /// Offers what is to be offered, and takes up what was granted. Called when nothing is
     /// left to hand out, and now and then before.
-    pub(crate) fn tend_promotion(&mut self, now: Instant) {
+    pub(crate) fn tend_promotion(&mut self, now: &Now) {
+        if self.core.has_promotions_to_tend()
+            || self.promoter.as_ref().is_some_and(|promoter| !promoter.granted.is_empty())
+        {
+            self.tend_promotions(now.get());
+        }
+    }
+
+    fn tend_promotions(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
         if self.core.readable.take(Watch::MONITOR) {
             promoter.watched = false;
@@ -576,8 +593,11 @@ impl Channel {
 
     /// Has hot connections of a channel that does not sleep turn cold as a sleep would.
     #[inline]
-    pub(crate) fn cool_quiet(&mut self, now: Instant) {
-        let Some(promoter) = self.promoter.as_deref_mut() else { return };
+    pub(crate) fn cool_quiet(&mut self, now: &Now) {
+        let Some(promoter) = self.promoter.as_deref_mut().filter(|promoter| !promoter.hot.is_empty()) else {
+            return;
+        };
+        let now = now.get();
         if now.saturating_duration_since(promoter.cooled) < COOLS_EVERY {
             return;
         }
@@ -602,6 +622,11 @@ impl Channel {
     pub(crate) fn has_hot_rings(&self) -> bool {
         self.promoter.as_ref().is_some_and(|promoter| !promoter.hot.is_empty())
             || !self.core.heated.is_empty()
+    }
+
+    /// Whether any connection has a ring, looked at or not.
+    pub(crate) fn has_rings(&self) -> bool {
+        self.promoter.as_ref().is_some_and(|promoter| promoter.own_loops.are_used())
     }
 
     /// Before a sleep: lets everyone know, cools what has been quiet, and looks once more.

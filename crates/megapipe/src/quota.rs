@@ -54,16 +54,15 @@ impl Core {
     /// Restarts the streams whose buffers were dropped since the last call.
     #[inline]
     pub(crate) fn take_returned(&mut self) {
-        let stack = self.stack_pool.as_ref().is_some_and(|pool| pool.has_returned());
-        if stack || self.read_pool.has_returned() || self.ring_pool.has_returned() {
+        if self.has_quotas {
             self.take_all_returned();
         }
     }
 
-    #[cold]
     fn take_all_returned(&mut self) {
         let pools = [Some(&self.read_pool), Some(&self.ring_pool), self.stack_pool.as_ref()];
-        for pool in pools.map(|pool| pool.map(Rc::clone)).into_iter().flatten() {
+        let returned = pools.map(|pool| pool.filter(|pool| pool.has_returned()).map(Rc::clone));
+        for pool in returned.into_iter().flatten() {
             pool.take_returned(&mut |stream| self.buffer_returned(stream));
         }
     }

@@ -43,7 +43,7 @@ impl Core {
         if entry.lane.is_some() {
             return self.settle_lane(handle, done);
         }
-        if entry.offer_in > 0 && done.result > 0 {
+        if done.result > 0 {
             self.count_towards_offer(self.name_of(handle));
         }
         if done.result == -libc::ECANCELED

@@ -64,6 +64,8 @@ pub(crate) struct SpinPolicy {
     found: bool,
     /// Long spins since the last sleep.
     long_spins: u32,
+    /// A connection came since the last budget that a crowd did not refuse.
+    accepted: bool,
     /// When the last miss is no reason any more to double the next pause.
     calm_at: Option<Instant>,
 }
@@ -81,6 +83,7 @@ impl SpinPolicy {
             times: 1,
             found: true,
             long_spins: 0,
+            accepted: false,
             calm_at: None,
         }
     }
@@ -90,7 +93,7 @@ impl SpinPolicy {
     /// Looking at rings costs no system call, and it is what promotion is for: the crowd of
     /// handles does not matter then.
     #[inline]
-    pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: Instant) -> Duration {
+    pub(crate) fn budget(&mut self, handles: u32, rings: bool, now: impl Fn() -> Instant) -> Duration {
         self.rings = rings;
         let peer_slept = self.peer_slept.take();
         let mode = self.mode;
@@ -104,8 +107,11 @@ impl SpinPolicy {
     }
 
     /// Whether this wait, at `now`, belongs to a pause.
-    fn pauses(&mut self, now: Instant) -> bool {
-        if self.paused_waits > 0 || self.paused_until.is_some_and(|end| now < end) {
+    fn pauses(&mut self, now: impl Fn() -> Instant) -> bool {
+        if std::mem::take(&mut self.accepted) {
+            self.missed(self.wake_up() * 2, now());
+        }
+        if self.paused_waits > 0 || self.paused_until.is_some_and(|end| now() < end) {
             self.paused_waits = self.paused_waits.saturating_sub(1);
             return true;
         }
@@ -123,7 +129,7 @@ impl SpinPolicy {
         match self.mode {
             Spin::Off => false,
             Spin::For(_) => true,
-            Spin::Auto => self.paused_waits == 0 && self.paused_until.is_none(),
+            Spin::Auto => self.paused_waits == 0 && self.paused_until.is_none() && !self.accepted,
         }
     }
 
@@ -156,8 +162,9 @@ impl SpinPolicy {
     }
 
     /// A connection came.
-    pub(crate) fn accepted(&mut self, now: Instant) {
-        self.missed(self.wake_up() * 2, now);
+    #[inline]
+    pub(crate) fn accepted(&mut self) {
+        self.accepted = true;
     }
 
     /// A sleep of this length ended at `end`, in nanoseconds of CLOCK_MONOTONIC.
@@ -186,7 +193,7 @@ mod tests {
     fn a_miss_pauses_and_the_next_one_for_longer() {
         let mut policy = SpinPolicy::new(Spin::Auto);
         let now = Instant::now();
-        let budget = policy.budget(1, false, now);
+        let budget = policy.budget(1, false, || now);
         assert_eq!(budget, WAKE_UP_GUESS * 2);
         let mut end = now;
         for times in [1, 2, 4, 8, 16, 32, 64, 64] {
@@ -195,11 +202,11 @@ mod tests {
             // It has to last so many waits, and so much time.
             let much_later = end + PAUSE_MAX;
             for _ in 0..times {
-                assert_eq!(policy.budget(1, true, much_later), Duration::ZERO);
+                assert_eq!(policy.budget(1, true, || much_later), Duration::ZERO);
             }
-            assert_eq!(policy.budget(1, true, end + budget * times - MICROSECOND), Duration::ZERO);
+            assert_eq!(policy.budget(1, true, || end + budget * times - MICROSECOND), Duration::ZERO);
             end += budget * times;
-            assert_eq!(policy.budget(1, true, end), budget);
+            assert_eq!(policy.budget(1, true, || end), budget);
             assert!(policy.is_on());
         }
         // What found something, and then nothing soon after, is no first miss.
@@ -213,20 +220,20 @@ mod tests {
         policy.missed(budget, end + Duration::from_secs(60));
         assert_eq!(policy.times, 2);
         policy.missed(Duration::from_secs(60), end);
-        (0..4).for_each(|_| assert!(policy.budget(1, true, end).is_zero()));
-        assert!(policy.budget(1, true, end + PAUSE_MAX - MICROSECOND).is_zero());
-        assert_eq!(policy.budget(1, true, end + PAUSE_MAX), budget);
+        (0..4).for_each(|_| assert!(policy.budget(1, true, || end).is_zero()));
+        assert!(policy.budget(1, true, || end + PAUSE_MAX - MICROSECOND).is_zero());
+        assert_eq!(policy.budget(1, true, || end + PAUSE_MAX), budget);
     }
 
     #[test]
     fn a_crowd_is_not_spun_for_unless_it_has_rings() {
         let mut policy = SpinPolicy::new(Spin::Auto);
         let now = Instant::now();
-        assert!(policy.budget(CROWD + 1, false, now).is_zero());
-        assert!(!policy.budget(CROWD + 1, true, now).is_zero());
-        assert!(!policy.budget(CROWD, false, now).is_zero());
-        policy.accepted(now);
-        assert!(policy.budget(CROWD, false, now).is_zero());
+        assert!(policy.budget(CROWD + 1, false, || now).is_zero());
+        assert!(!policy.budget(CROWD + 1, true, || now).is_zero());
+        assert!(!policy.budget(CROWD, false, || now).is_zero());
+        policy.accepted();
+        assert!(policy.budget(CROWD, false, || now).is_zero());
     }
 
     #[test]
@@ -234,11 +241,11 @@ mod tests {
         let mut policy = SpinPolicy::new(Spin::Auto);
         let now = Instant::now();
         policy.wrote(false);
-        assert_eq!(policy.budget(1, true, now), WAKE_UP_GUESS);
+        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS);
         policy.wrote(true);
         policy.wrote(false);
-        assert_eq!(policy.budget(1, true, now), WAKE_UP_GUESS * 2);
-        assert_eq!(policy.budget(1, true, now), WAKE_UP_GUESS * 2);
+        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS * 2);
+        assert_eq!(policy.budget(1, true, || now), WAKE_UP_GUESS * 2);
     }
 
     #[test]
@@ -275,7 +282,7 @@ mod tests {
         for (mode, budget) in [(Spin::Off, Duration::ZERO), (Spin::For(MICROSECOND), MICROSECOND)] {
             let mut policy = SpinPolicy::new(mode);
             policy.missed(MICROSECOND, now);
-            assert_eq!(policy.budget(CROWD + 1, false, now), budget);
+            assert_eq!(policy.budget(CROWD + 1, false, || now), budget);
             assert_eq!(policy.is_on(), !budget.is_zero());
         }
     }

@@ -9,11 +9,37 @@ use crate::accept::AcceptAs;
 use crate::channel::Channel;
 use crate::core::{Core, Op, OpKind};
 use crate::error::DispatchError;
+use crate::now::Now;
+use crate::partition::Member;
+
+/// This channel's place in a partitioned listener.
+pub(crate) struct Partitioned {
+    /// The index of its handle.
+    pub(crate) listener: u32,
+    pub(crate) member: Member,
+}
 
 impl Core {
-    /// What a listener shares with the program that steers to it.
-    pub(crate) fn owner_of(&self, listener: u32) -> Option<Owner<'_>> {
-        self.handles.at(listener)?.member.as_ref()?.owner()
+    pub(crate) fn member_mut(&mut self, listener: u32) -> Option<&mut Member> {
+        let ours = |partitioned: &&mut Partitioned| partitioned.listener == listener;
+        self.partitioned.iter_mut().find(ours).map(|partitioned| &mut partitioned.member)
+    }
+
+    /// A listener is closed or unregistered: no connection is steered to it any more.
+    pub(crate) fn leave_group(&mut self, listener: u32) {
+        self.partitioned.retain(|partitioned| partitioned.listener != listener);
+    }
+
+    /// The listener's accept took a connection that was steered to it.
+    #[inline]
+    pub(crate) fn count_accepted(&self, listener: u32) {
+        for partitioned in &self.partitioned {
+            if partitioned.listener == listener
+                && let Some(owner) = partitioned.member.owner()
+            {
+                owner.accepted();
+            }
+        }
     }
 
     /// Whether an accept of the listener would take a connection now.
@@ -24,6 +50,17 @@ impl Core {
             && self.handles.len() < self.config.handles_max
             && !(state.kind == AcceptAs::LwSocket && self.lwsockets_left(false) == 0)
     }
+
+    /// Of those listeners that can accept; the others say that they cannot.
+    fn for_each_owner(&self, each: impl Fn(Owner<'_>)) {
+        for Partitioned { listener, member } in &self.partitioned {
+            match member.owner() {
+                Some(owner) if self.can_accept(*listener) => each(owner),
+                Some(owner) => owner.cannot_accept(),
+                None => {}
+            }
+        }
+    }
 }
 
 impl Channel {
@@ -32,29 +69,16 @@ impl Channel {
     pub(crate) fn wait_for_connections(
         &mut self,
         deadline: Option<Instant>,
-        now: Instant,
-    ) -> Result<Instant, DispatchError> {
-        let core = &self.core;
-        self.partitioned.retain(|&listener| core.handles.get(listener.index, listener.generation).is_some());
-        self.for_each_owner(|owner| {
+        now: &Now,
+    ) -> Result<(), DispatchError> {
+        self.core.for_each_owner(|owner| {
             // Everything that was fetched has been handed out.
             owner.found_queue_empty();
             owner.waits();
         });
         let ended = self.wait(deadline, now);
         let since = sys::clock::monotonic();
-        self.for_each_owner(|owner| owner.is_away_since(since));
+        self.core.for_each_owner(|owner| owner.is_away_since(since));
         ended
-    }
-
-    /// Of those listeners that can accept; the others say that they cannot.
-    fn for_each_owner(&self, each: impl Fn(Owner<'_>)) {
-        for listener in &self.partitioned {
-            match self.core.owner_of(listener.index) {
-                Some(owner) if self.core.can_accept(listener.index) => each(owner),
-                Some(owner) => owner.cannot_accept(),
-                None => {}
-            }
-        }
     }
 }

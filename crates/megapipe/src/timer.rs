@@ -29,6 +29,11 @@ impl Timers {
         self.heap.push(Reverse((at, op.to_bits())));
     }
 
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
     /// The next deadline. It may be that of a cancelled timer, or of one that was moved: a wait
     /// ends early then, which costs a turn and nothing else.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {

@@ -9,7 +9,7 @@ use super::watch::Watch;
 use super::{Done, Request};
 use crate::buffer::Pool;
 use crate::config::LatencyBound;
-use crate::core::{Core, File, HandleEntry, Op, OpKind, WriteState};
+use crate::core::{Core, File, HandleEntry, Op, OpKind, WriteState, take_first};
 use crate::id::{Handle, OpId};
 use crate::lwsocket::LwFile;
 use crate::op_list::NO_OP;
@@ -96,7 +96,7 @@ impl<'c> View<'c> {
     /// The next request, which is the engine's from here on.
     #[inline]
     pub(crate) fn next_request(&mut self) -> Option<Request> {
-        if self.of_stacks { self.core.stack_requests.pop_front() } else { self.core.requests.pop_front() }
+        take_first(if self.of_stacks { &mut self.core.stack_requests } else { &mut self.core.requests })
     }
 
     #[inline]
@@ -272,7 +272,7 @@ impl View<'_> {
     /// without sleeping first. It goes before all requests; [`Self::took_fresh`] ends it.
     #[inline]
     pub(crate) fn next_fresh(&mut self) -> Option<(Fresh, bool)> {
-        while let Some(fresh) = self.core.fresh.pop_front() {
+        while let Some(fresh) = take_first(&mut self.core.fresh) {
             match self.core.fresh_is_urgent(fresh.handle) {
                 Some(urgent) => return Some((fresh, urgent)),
                 None => self.core.forget_bell(fresh.handle, fresh.bell),

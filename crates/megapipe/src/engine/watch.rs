@@ -43,11 +43,15 @@ impl Readable {
         self.0 |= 1 << watch.0;
     }
 
+    #[inline]
+    pub(crate) fn has(self, watch: Watch) -> bool {
+        self.0 & 1 << watch.0 != 0
+    }
+
     /// Whether this one was raised since it was last asked.
     pub(crate) fn take(&mut self, watch: Watch) -> bool {
-        let bit = 1 << watch.0;
-        let raised = self.0 & bit != 0;
-        self.0 &= !bit;
+        let raised = self.has(watch);
+        self.0 &= !(1 << watch.0);
         raised
     }
 }

@@ -93,7 +93,7 @@ impl Endpoint {
 
     fn begin_wait(&mut self, now: Duration, rings: bool, start: Instant) {
         self.waits_since = now;
-        self.budget = self.policy.budget(2, rings, start + now);
+        self.budget = self.policy.budget(2, rings, || start + now);
     }
 
     fn find(&mut self, spent: Duration) {

@@ -379,10 +379,15 @@ impl Uring {
     /// Wakes the others that accept from the listeners whose accepts were cancelled: a connection wakes
     /// one waiter alone (EPOLLEXCLUSIVE), and that may have been the cancelled accept. After an enter that
     /// failed they are woken in a later turn: the queue may have no room for the request of a descriptor.
+    #[inline]
     fn wake_others(&mut self, view: &mut View<'_>) {
-        if self.ring.queued() > 0 {
-            return;
+        if !self.cancelled_accepts.is_empty() && self.ring.queued() == 0 {
+            self.wake_all_others(view);
         }
+    }
+
+    #[cold]
+    fn wake_all_others(&mut self, view: &mut View<'_>) {
         for handle in mem::take(&mut self.cancelled_accepts) {
             if view.is_live(handle) {
                 // Without a descriptor for it they wait until the next connection.

@@ -216,7 +216,9 @@ impl Uring {
 
     /// Submits an operation that the channel has counted as started.
     pub(super) fn start(&mut self, view: &mut View<'_>, op: OpId) {
-        if let Some(result) = self.shut_down(view, op) {
+        let shutdown =
+            matches!(view.op(op), Some(Op { kind: OpKind::Disconnect(_) | OpKind::Shutdown(_), .. }));
+        if shutdown && let Some(result) = self.shut_down(view, op) {
             self.pending -= 1;
             view.push_done(Done::plain(op, result));
             return;
@@ -270,7 +272,9 @@ impl Uring {
             }
         };
         self.push_after_poll(shape, target, libc::POLLIN, request, Token::op(op));
-        self.note_shutdown(view, op);
+        if shutdown {
+            self.note_shutdown(view, op);
+        }
     }
 
     /// A pipe with O_NONBLOCK would answer EAGAIN instead of waiting: there the request
