@@ -436,12 +436,12 @@ impl Channel {
             if let Some(completion) = self.next_settled() {
                 return Ok(Some(completion));
             }
-            if self.promoter.is_some() {
-                self.tend_promotion(&now);
-                if let Some(completion) = self.next_from_rings() {
-                    self.hand_over_bells();
-                    return Ok(Some(completion));
-                }
+            self.tend_promotion(&now);
+            if self.core.met_monitor
+                && let Some(completion) = self.next_from_rings()
+            {
+                self.hand_over_bells();
+                return Ok(Some(completion));
             }
             if looked && deadline.is_some_and(|deadline| deadline <= now.get()) {
                 return Ok(None);
@@ -536,6 +536,9 @@ impl Channel {
         if let Some(completion) = self.core.next_writable() {
             return Some(completion);
         }
+        if self.core.timers_live == 0 {
+            return None;
+        }
         while let Some(op) = self.ended_timers.pop_front() {
             let cancelled = io::Error::from_raw_os_error(libc::ECANCELED);
             if let Some(completion) = self.core.end_timer(op, Err(cancelled)) {
@@ -543,7 +546,7 @@ impl Channel {
                 return Some(completion);
             }
         }
-        self.core.expire_timer(now)
+        self.core.expire_timer(now.get())
     }
 
     #[inline]

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     pub(crate) stack_pool: Option<Rc<Pool>>,
     /// `HandleEntry::offer_in` of a new handle.
     pub(crate) offer_after: u8,
+    /// A monitor was met: there may be rings, or grants.
+    pub(crate) met_monitor: bool,
     /// Connections that are to be offered.
     pub(crate) to_offer: Vec<Handle>,
     /// Promoted connections that became hot since the channel last looked.
@@ -268,6 +270,7 @@ impl Core {
             ring_pool: pool(config.ring_buffers(), "memory for buffers of promoted connections")?,
             stack_pool: None,
             offer_after: config.offer_after(),
+            met_monitor: false,
             to_offer: Vec::new(),
             heated: Vec::new(),
             bells: 0,
@@ -549,11 +552,7 @@ impl Core {
     }
 
     /// A timer whose time has come.
-    pub(crate) fn expire_timer(&mut self, now: &Now) -> Option<Completion> {
-        if self.timers.is_empty() {
-            return None;
-        }
-        let now = now.get();
+    pub(crate) fn expire_timer(&mut self, now: Instant) -> Option<Completion> {
         while let Some((entry_at, op)) = self.timers.pop_expired(now) {
             let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { continue };
             if due.entry_at != entry_at {
@@ -598,6 +597,9 @@ impl Core {
         let cookie = *cookie;
         self.ops.remove(op.index);
         self.timers_live -= 1;
+        if self.timers_live == 0 {
+            self.timers.clear();
+        }
         self.stats.completions += 1;
         Some(Completion { handle: Handle::NONE, cookie, op, event: Event::Timer(result) })
     }

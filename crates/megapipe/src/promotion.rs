@@ -49,7 +49,6 @@ const OFFER_AGAIN: Duration = Duration::from_millis(5);
 const OFFER_AGAIN_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Promoter {
-    mode: Promotion,
     client: Client,
     own_loops: Pages,
     /// Promoted connections that the monitor, a new one, does not know of yet.
@@ -121,15 +120,13 @@ enum Tried {
 impl Promoter {
     /// `None` if nothing is to be promoted, or nobody can say so.
     pub(crate) fn new(config: &Config) -> Option<Box<Promoter>> {
-        let mode = config.promotion;
-        if mode == Promotion::Off {
+        if config.promotion == Promotion::Off {
             return None;
         }
         let mut options = Options::from_environment(&program_name());
         options.socket = config.monitor.clone().or(options.socket);
         match Client::connect(&options) {
             Ok(client) => Some(Box::new(Promoter {
-                mode,
                 client,
                 own_loops: Pages::default(),
                 to_register: Vec::new(),
@@ -293,7 +290,7 @@ impl Core {
 impl Channel {
     /// A handle that may be promoted as soon as it is connected.
     pub(crate) fn offer_if_eager(&mut self, handle: Handle) {
-        if self.promoter.as_ref().is_some_and(|promoter| promoter.mode == Promotion::Eager) {
+        if self.core.config.promotion == Promotion::Eager {
             self.core.to_offer.push(handle);
         }
     }
@@ -301,13 +298,23 @@ impl Channel {
     /// Offers what is to be offered, and takes up what was granted. Called when nothing is
     /// left to hand out, and now and then before.
     pub(crate) fn tend_promotion(&mut self, now: &Now) {
-        if self.core.has_promotions_to_tend()
-            || self.promoter.as_ref().is_some_and(|promoter| !promoter.granted.is_empty())
-        {
+        if self.core.has_promotions_to_tend() || self.has_grants() {
             self.tend_promotions(now.get());
         }
     }
 
+    #[inline]
+    fn has_grants(&self) -> bool {
+        self.promoter().is_some_and(|promoter| !promoter.granted.is_empty())
+    }
+
+    /// The promoter, once a monitor was met: before, it has nothing to look after.
+    #[inline]
+    fn promoter(&self) -> Option<&Promoter> {
+        self.promoter.as_deref().filter(|_| self.core.met_monitor)
+    }
+
+    #[cold]
     fn tend_promotions(&mut self, now: Instant) {
         let Some(mut promoter) = self.promoter.take() else { return };
         if self.core.readable.take(Watch::MONITOR) {
@@ -434,6 +441,7 @@ impl Channel {
                 Ok(Some(Answer::Welcome { loop_page, .. })) => match OwnLoop::new(loop_page) {
                     Ok(own) => {
                         promoter.own_loops.add(own);
+                        self.core.met_monitor = true;
                         promoter.to_register = promoter.own_loops.users().collect();
                         if !promoter.to_register.is_empty() {
                             self.core.tend_at = Some(now);
@@ -594,9 +602,10 @@ impl Channel {
     /// Has hot connections of a channel that does not sleep turn cold as a sleep would.
     #[inline]
     pub(crate) fn cool_quiet(&mut self, now: &Now) {
-        let Some(promoter) = self.promoter.as_deref_mut().filter(|promoter| !promoter.hot.is_empty()) else {
+        if !self.has_hot_rings() {
             return;
-        };
+        }
+        let Some(promoter) = self.promoter.as_deref_mut() else { return };
         let now = now.get();
         if now.saturating_duration_since(promoter.cooled) < COOLS_EVERY {
             return;
@@ -620,18 +629,22 @@ impl Channel {
     /// Whether rings are looked at while the channel is awake.
     #[inline]
     pub(crate) fn has_hot_rings(&self) -> bool {
-        self.promoter.as_ref().is_some_and(|promoter| !promoter.hot.is_empty())
-            || !self.core.heated.is_empty()
+        self.promoter().is_some_and(|promoter| !promoter.hot.is_empty() || !self.core.heated.is_empty())
     }
 
     /// Whether any connection has a ring, looked at or not.
     pub(crate) fn has_rings(&self) -> bool {
-        self.promoter.as_ref().is_some_and(|promoter| promoter.own_loops.are_used())
+        self.promoter().is_some_and(|promoter| promoter.own_loops.are_used())
     }
 
     /// Before a sleep: lets everyone know, cools what has been quiet, and looks once more.
     /// False if there is news, and no reason to sleep.
+    #[inline]
     pub(crate) fn go_to_sleep(&mut self) -> bool {
+        !self.core.met_monitor || self.tell_of_sleep()
+    }
+
+    fn tell_of_sleep(&mut self) -> bool {
         let Some(promoter) = self.promoter.as_deref_mut() else { return true };
         promoter.take_heated(&mut self.core);
         mute_deaf(&mut self.core, promoter);
@@ -667,8 +680,9 @@ impl Channel {
     }
 
     /// After a sleep.
+    #[inline]
     pub(crate) fn woke_up(&mut self) {
-        if let Some(promoter) = &self.promoter {
+        if let Some(promoter) = self.promoter() {
             promoter.wake();
         }
     }

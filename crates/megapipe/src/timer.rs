@@ -29,9 +29,9 @@ impl Timers {
         self.heap.push(Reverse((at, op.to_bits())));
     }
 
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.heap.is_empty()
+    /// No timer is left: what the heap still has is stale.
+    pub(crate) fn clear(&mut self) {
+        self.heap.clear();
     }
 
     /// The next deadline. It may be that of a cancelled timer, or of one that was moved: a wait

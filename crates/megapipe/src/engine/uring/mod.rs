@@ -348,9 +348,12 @@ impl Uring {
     /// failed, some may not have been submitted, or their completions may still be in the
     /// kernel: they and their data stay for the next.
     fn settle_batch(&mut self, view: &mut View<'_>) {
-        if !self.outcome_is_known() {
-            return;
+        if self.outcome_is_known() {
+            self.settle_known_batch(view);
         }
+    }
+
+    fn settle_known_batch(&mut self, view: &mut View<'_>) {
         for send in self.requests.batch.drain(..) {
             let (result, blocked) = match send.result {
                 None => (send.bytes as i32, false),
@@ -507,7 +510,10 @@ impl Engine for Uring {
             Sleep::No => self.enter(view, sleep),
             Sleep::Until { timeout, .. } => self.sleep(view, sleep, timeout),
         };
-        self.settle_batch(view);
+        match result {
+            Ok(()) => self.settle_known_batch(view),
+            Err(_) => self.settle_batch(view),
+        }
         self.wake_others(view);
         view.all_tried();
         result
