@@ -447,10 +447,10 @@ impl Channel {
                 return Ok(None);
             }
             self.keep_house(&now);
-            match self.core.partitioned.is_empty() {
-                true => self.wait(deadline, &now)?,
-                false => self.wait_for_connections(deadline, &now)?,
-            }
+            self.core.say_that_it_waits();
+            let waited = self.wait(deadline, &now);
+            self.core.say_that_it_is_away();
+            waited?;
             now = Now::default();
             looked = true;
             self.unattended = 0;
@@ -458,52 +458,69 @@ impl Channel {
     }
 
     /// One wait, begun `now`: spins if that is likely to pay, then sleeps.
-    pub(crate) fn wait(&mut self, deadline: Option<Instant>, now: &Now) -> Result<(), DispatchError> {
+    ///
+    /// After a system call that slept each return to a caller is mispredicted: the kernel has used
+    /// the processor's stack of return addresses. So what leads to such a call is inlined.
+    #[inline(always)]
+    fn wait(&mut self, deadline: Option<Instant>, now: &Now) -> Result<(), DispatchError> {
         let limit = self.core.wait_until(deadline, now);
         if limit == Some(Duration::ZERO) || self.core.can_feed_more() {
             return self.turn(Wait::No);
         }
         let rings = self.has_hot_rings();
         let budget = self.core.spin.budget(self.core.handles.len(), rings, || now.get());
-        if !budget.is_zero() {
-            self.turn(Wait::No)?;
-            while self.nothing_yet() {
-                if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
-                    self.core.spin.found(now.get().elapsed());
-                    return Ok(());
-                }
-                if rings {
-                    // The other end may need this very core.
-                    std::thread::yield_now();
-                }
-                let spent = now.get().elapsed();
-                if spent >= budget {
-                    self.core.spin.missed(spent, now.get() + spent);
-                    break;
-                }
-                if limit.is_some_and(|limit| spent >= limit) {
-                    break;
-                }
-                self.turn(Wait::Glance)?;
-                std::hint::spin_loop();
-            }
-            if !self.nothing_yet() {
-                self.core.spin.found(now.get().elapsed());
-            }
+        if !budget.is_zero() && self.spin(budget, limit, rings, now)? {
+            return Ok(());
         }
-        if budget.is_zero() || self.nothing_yet() {
-            self.core.note_hoarded_pool();
-            if !self.go_to_sleep() {
-                return Ok(());
-            }
-            let slept = self.turn(Wait::For(limit));
-            self.woke_up();
-            slept?;
-            if self.has_rings() {
-                self.core.spin.slept(now.get().elapsed(), sys::clock::monotonic());
-            }
+        self.core.note_hoarded_pool();
+        if !self.go_to_sleep() {
+            return Ok(());
+        }
+        let began = self.has_rings().then(|| now.get());
+        let slept = self.turn_here(Wait::For(limit));
+        self.woke_up();
+        slept?;
+        if let Some(began) = began {
+            self.core.spin.slept(began.elapsed(), sys::clock::monotonic());
         }
         Ok(())
+    }
+
+    /// Spins for as long as `budget` and `limit` allow. True if something came meanwhile.
+    #[inline(never)]
+    fn spin(
+        &mut self,
+        budget: Duration,
+        limit: Option<Duration>,
+        rings: bool,
+        now: &Now,
+    ) -> Result<bool, DispatchError> {
+        self.turn(Wait::No)?;
+        while self.nothing_yet() {
+            if rings && (0..LOOKS_PER_GLANCE).any(|_| self.news_in_rings()) {
+                self.core.spin.found(now.get().elapsed());
+                return Ok(true);
+            }
+            if rings {
+                // The other end may need this very core.
+                std::thread::yield_now();
+            }
+            let spent = now.get().elapsed();
+            if spent >= budget {
+                self.core.spin.missed(spent, now.get() + spent);
+                break;
+            }
+            if limit.is_some_and(|limit| spent >= limit) {
+                break;
+            }
+            self.turn(Wait::Glance)?;
+            std::hint::spin_loop();
+        }
+        let came = !self.nothing_yet();
+        if came {
+            self.core.spin.found(now.get().elapsed());
+        }
+        Ok(came)
     }
 
     pub(crate) fn nothing_yet(&self) -> bool {
@@ -511,6 +528,11 @@ impl Channel {
     }
 
     pub(crate) fn turn(&mut self, wait: Wait) -> Result<(), DispatchError> {
+        self.turn_here(wait)
+    }
+
+    #[inline(always)]
+    fn turn_here(&mut self, wait: Wait) -> Result<(), DispatchError> {
         if self.core.bells > 0 {
             self.core.stamp_bells();
         }

@@ -1,15 +1,10 @@
 //! What the steering of a partitioned listener learns from its channel: whether that waits, and how
 //! many connections it has accepted.
 
-use std::time::Instant;
-
 use steering::Owner;
 
 use crate::accept::AcceptAs;
-use crate::channel::Channel;
 use crate::core::{Core, Op, OpKind};
-use crate::error::DispatchError;
-use crate::now::Now;
 use crate::partition::Member;
 
 /// This channel's place in a partitioned listener.
@@ -61,24 +56,25 @@ impl Core {
             }
         }
     }
-}
 
-impl Channel {
-    /// As [`Self::wait`], and the channel counts as awake meanwhile: connections come to its
-    /// partitioned listeners.
-    pub(crate) fn wait_for_connections(
-        &mut self,
-        deadline: Option<Instant>,
-        now: &Now,
-    ) -> Result<(), DispatchError> {
-        self.core.for_each_owner(|owner| {
-            // Everything that was fetched has been handed out.
-            owner.found_queue_empty();
-            owner.waits();
-        });
-        let ended = self.wait(deadline, now);
-        let since = sys::clock::monotonic();
-        self.core.for_each_owner(|owner| owner.is_away_since(since));
-        ended
+    /// Before a wait, with everything handed out that was fetched: connections may come to the
+    /// channel's partitioned listeners.
+    #[inline]
+    pub(crate) fn say_that_it_waits(&self) {
+        if !self.partitioned.is_empty() {
+            self.for_each_owner(|owner| {
+                owner.found_queue_empty();
+                owner.waits();
+            });
+        }
+    }
+
+    /// After a wait.
+    #[inline]
+    pub(crate) fn say_that_it_is_away(&self) {
+        if !self.partitioned.is_empty() {
+            let since = sys::clock::monotonic();
+            self.for_each_owner(|owner| owner.is_away_since(since));
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The io-uring crate makes the ring and encodes requests; entering the kernel is done
 //! here, for the arguments that the crate does not offer together (registered ring,
-//! minimum wait).
+//! minimum wait), and by rustix, whose system call is no call of a function.
 
 use std::io;
 use std::mem::{self, ManuallyDrop};
@@ -14,25 +14,17 @@ use std::time::{Duration, Instant};
 pub use io_uring::{cqueue, opcode, squeue, types};
 
 use io_uring::IoUring;
+use rustix::io::Errno;
+use rustix::io_uring::{
+    IoringEnterFlags, io_uring_enter, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
+};
 use rustix::thread::{Timespec, nanosleep};
 
 use crate::capabilities::Capabilities;
 use crate::mapping::{ForkMark, Mapping};
 
-const ENTER_GETEVENTS: u32 = 1 << 0;
-const ENTER_EXT_ARG: u32 = 1 << 3;
-const ENTER_REGISTERED_RING: u32 = 1 << 4;
 const REGISTER_RING_FDS: u32 = 20;
 const UNREGISTER_RING_FDS: u32 = 21;
-
-/// `struct io_uring_getevents_arg`.
-#[repr(C)]
-struct EnterArgument {
-    sigmask: u64,
-    sigmask_len: u32,
-    min_wait_us: u32,
-    timeout: u64,
-}
 
 /// `struct io_uring_rsrc_update`.
 #[repr(C)]
@@ -171,62 +163,63 @@ impl Ring {
 
     /// Submits what is queued, works off completions, and sleeps as told. An expired time
     /// is no error.
+    #[inline(always)]
     pub fn enter(&mut self, sleep: Sleep) -> io::Result<()> {
         let queued = self.queued();
-        let mut flags = ENTER_GETEVENTS;
-        let limit;
-        let mut argument = EnterArgument { sigmask: 0, sigmask_len: 0, min_wait_us: 0, timeout: 0 };
-        let mut wanted = 0;
-        if let Sleep::Until { completions, timeout, gather } = sleep {
-            wanted = completions;
-            if let Some(timeout) = timeout {
-                limit = types::Timespec::from(timeout);
-                argument.timeout = (&raw const limit) as u64;
+        let (ring, registered) = self.name();
+        let flags = IoringEnterFlags::GETEVENTS | registered;
+        let entered = match sleep {
+            Sleep::No => {
+                // SAFETY: the call has no argument in memory; what the requests point to is the
+                // business of `push`.
+                unsafe { io_uring_enter(ring, queued, 0, flags) }
             }
-            if let Some(gather) = gather {
-                argument.min_wait_us = gather.as_micros().min(u128::from(u32::MAX)) as u32;
+            Sleep::Until { completions, timeout: None, gather: None } => {
+                // SAFETY: as above.
+                unsafe { io_uring_enter(ring, queued, completions, flags) }
             }
-            if timeout.is_some() || gather.is_some() {
-                flags |= ENTER_EXT_ARG;
+            Sleep::Until { completions, timeout, gather } => {
+                let limit = timeout.map(types::Timespec::from);
+                let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+                let argument = io_uring_getevents_arg {
+                    min_wait_usec: gather
+                        .map_or(0, |gather| gather.as_micros().min(u128::from(u32::MAX)) as u32),
+                    ts: io_uring_ptr::new(limit.cast_mut().cast()),
+                    ..io_uring_getevents_arg::default()
+                };
+                let flags = flags | IoringEnterFlags::EXT_ARG;
+                // SAFETY: `argument` and the time it points to live until the call returns; for the
+                // requests as above.
+                unsafe { io_uring_enter_arg(ring, queued, completions, flags, Some(&argument)) }
             }
-        }
-        let (pointer, len) = if flags & ENTER_EXT_ARG != 0 {
-            ((&raw const argument).cast::<libc::c_void>(), mem::size_of_val(&argument))
-        } else {
-            (ptr::null(), 0)
         };
-        let fd = match self.registered {
-            Some(index) => {
-                flags |= ENTER_REGISTERED_RING;
-                index as i32
-            }
-            None => self.uring.as_raw_fd(),
-        };
-        // SAFETY: `argument` and `limit` live until the call returns; what the requests
-        // point to is the business of `push`.
-        let status =
-            unsafe { libc::syscall(libc::SYS_io_uring_enter, fd, queued, wanted, flags, pointer, len) };
-        if status >= 0 {
-            return Ok(());
+        match entered {
+            Ok(_) | Err(Errno::TIME) => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() == Some(libc::ETIME) { Ok(()) } else { Err(error) }
     }
 
     /// Submits what is queued and looks for nothing: for requests that end while they are
     /// submitted, which is cheaper than [`Self::enter`].
     pub fn submit(&mut self) -> io::Result<()> {
         let queued = self.queued();
-        let (fd, flags) = match self.registered {
-            Some(index) => (index as i32, ENTER_REGISTERED_RING),
-            None => (self.uring.as_raw_fd(), 0),
-        };
+        let (ring, flags) = self.name();
         // SAFETY: the call has no argument in memory; what the requests point to is the
         // business of `push`.
-        let status = unsafe {
-            libc::syscall(libc::SYS_io_uring_enter, fd, queued, 0, flags, ptr::null::<libc::c_void>(), 0)
+        unsafe { io_uring_enter(ring, queued, 0, flags) }?;
+        Ok(())
+    }
+
+    /// What io_uring_enter(2) knows the ring by.
+    #[inline]
+    fn name(&self) -> (BorrowedFd<'_>, IoringEnterFlags) {
+        let (number, flags) = match self.registered {
+            Some(index) => (index as i32, IoringEnterFlags::REGISTERED_RING),
+            None => (self.uring.as_raw_fd(), IoringEnterFlags::empty()),
         };
-        if status >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        // SAFETY: the ring's own descriptor; or no descriptor, as the flag says, but the small number
+        // of a registration that lasts as long. It goes to that call alone.
+        (unsafe { BorrowedFd::borrow_raw(number) }, flags)
     }
 
     /// Takes every completion that is there.

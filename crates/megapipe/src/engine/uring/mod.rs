@@ -222,25 +222,42 @@ impl Uring {
     /// operation has at most one completion more for a full queue, its last. For the same
     /// reason the results grow by no more than what is pending, stocked or to be accepted.
     fn enter(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
+        self.enter_here(view, sleep)
+    }
+
+    #[inline(always)]
+    fn enter_here(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
+        match self.enter_once(view, sleep) {
+            Ok(()) if self.outcome_is_known() => Ok(()),
+            entered => self.enter_again(view, entered),
+        }
+    }
+
+    #[inline(always)]
+    fn enter_once(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
+        view.count_calls(1);
+        let entered = self.ring.enter(sleep);
+        self.reap(view);
+        entered
+    }
+
+    #[cold]
+    fn enter_again(&mut self, view: &mut View<'_>, entered: io::Result<()>) -> io::Result<()> {
         const TRIES: u32 = 1000;
-        let mut sleep = sleep;
+        let mut entered = entered;
         for _ in 0..TRIES {
-            view.count_calls(1);
-            let entered = self.ring.enter(sleep);
-            self.reap(view);
-            match entered {
-                Ok(()) => {}
-                Err(error) => match error.raw_os_error() {
+            if let Err(error) = entered {
+                match error.raw_os_error() {
                     // Completions had to be taken first; now there is room.
                     Some(libc::EBUSY | libc::EAGAIN) => {}
                     Some(libc::EINTR) if !self.outcome_is_known() => {}
                     _ => return Err(error),
-                },
+                }
             }
             if self.outcome_is_known() {
                 return Ok(());
             }
-            sleep = Sleep::No;
+            entered = self.enter_once(view, Sleep::No);
         }
         Err(io::Error::from_raw_os_error(libc::EBUSY))
     }
@@ -253,11 +270,12 @@ impl Uring {
 
     /// An enter that may sleep. One that submitted something says nothing of a signal that
     /// ended its sleep: coming back early with nothing tells.
+    #[inline(always)]
     fn sleep(&mut self, view: &mut View<'_>, sleep: Sleep, timeout: Option<Duration>) -> io::Result<()> {
         let before = self.reaped;
         let submits = self.ring.queued() > 0;
         let end = timeout.filter(|_| submits).and_then(|limit| Instant::now().checked_add(limit));
-        self.enter(view, sleep)?;
+        self.enter_here(view, sleep)?;
         if submits && self.reaped == before && end.is_none_or(|end| Instant::now() < end) {
             return Err(io::ErrorKind::Interrupted.into());
         }
