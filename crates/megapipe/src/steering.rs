@@ -1,8 +1,6 @@
 //! What the steering of a partitioned listener learns from its channel: whether that waits, and how
 //! many connections it has accepted.
 
-use steering::Owner;
-
 use crate::accept::AcceptAs;
 use crate::core::{Core, Op, OpKind};
 use crate::partition::Member;
@@ -46,26 +44,19 @@ impl Core {
             && !(state.kind == AcceptAs::LwSocket && self.lwsockets_left(false) == 0)
     }
 
-    /// Of those listeners that can accept; the others say that they cannot.
-    fn for_each_owner(&self, each: impl Fn(Owner<'_>)) {
-        for Partitioned { listener, member } in &self.partitioned {
-            match member.owner() {
-                Some(owner) if self.can_accept(*listener) => each(owner),
-                Some(owner) => owner.cannot_accept(),
-                None => {}
-            }
-        }
-    }
-
     /// Before a wait, with everything handed out that was fetched: connections may come to the
     /// channel's partitioned listeners.
     #[inline]
     pub(crate) fn say_that_it_waits(&self) {
-        if !self.partitioned.is_empty() {
-            self.for_each_owner(|owner| {
-                owner.found_queue_empty();
-                owner.waits();
-            });
+        for Partitioned { listener, member } in &self.partitioned {
+            match member.owner() {
+                Some(owner) if self.can_accept(*listener) => {
+                    owner.found_queue_empty();
+                    owner.waits();
+                }
+                Some(owner) => owner.cannot_accept(),
+                None => {}
+            }
         }
     }
 
@@ -74,7 +65,8 @@ impl Core {
     pub(crate) fn say_that_it_is_away(&self) {
         if !self.partitioned.is_empty() {
             let since = sys::clock::monotonic();
-            self.for_each_owner(|owner| owner.is_away_since(since));
+            let owners = self.partitioned.iter().filter_map(|partitioned| partitioned.member.owner());
+            owners.for_each(|owner| owner.is_away_since(since));
         }
     }
 }

@@ -200,10 +200,12 @@ impl Owner<'_> {
         self.store(AWAY, 0);
     }
 
-    /// Does something else since `now` (CLOCK_MONOTONIC, nanoseconds).
+    /// Does something else since `now` (CLOCK_MONOTONIC, nanoseconds), if it waited for connections.
     #[inline]
     pub fn is_away_since(&self, now: u64) {
-        self.store(AWAY, now.max(1));
+        if self.load(AWAY) != CANNOT_ACCEPT {
+            self.store(AWAY, now.max(1));
+        }
     }
 
     /// Would not accept a connection, until it waits again: the last to get one.
