@@ -551,59 +551,6 @@ impl Core {
         Some(Completion { handle: name, cookie, op: done.op, event })
     }
 
-    /// A timer whose time has come.
-    pub(crate) fn expire_timer(&mut self, now: Instant) -> Option<Completion> {
-        while let Some((entry_at, op)) = self.timers.pop_expired(now) {
-            let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { continue };
-            if due.entry_at != entry_at {
-                continue;
-            }
-            if due.at <= now {
-                return self.end_timer(op, Ok(()));
-            }
-            // It was moved to a later time.
-            due.entry_at = due.at;
-            let at = due.at;
-            self.timers.insert(at, op);
-        }
-        None
-    }
-
-    /// Gives a live timer another time.
-    pub(crate) fn move_timer(&mut self, op: OpId, at: Instant) {
-        let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { return };
-        due.at = at;
-        if at < due.entry_at {
-            due.entry_at = at;
-            self.timers.insert(at, op);
-            self.forget_stale_timers();
-        }
-    }
-
-    pub(crate) fn forget_stale_timers(&mut self) {
-        let ops = &self.ops;
-        self.timers.shrink(self.timers_live, |entry_at, op| {
-            matches!(
-                ops.get(op.index, op.generation),
-                Some(Op { kind: OpKind::Timer { due, .. }, .. }) if due.entry_at == entry_at
-            )
-        });
-    }
-
-    pub(crate) fn end_timer(&mut self, op: OpId, result: io::Result<()>) -> Option<Completion> {
-        let Some(Op { kind: OpKind::Timer { cookie, .. }, .. }) = self.op(op) else {
-            return None;
-        };
-        let cookie = *cookie;
-        self.ops.remove(op.index);
-        self.timers_live -= 1;
-        if self.timers_live == 0 {
-            self.timers.clear();
-        }
-        self.stats.completions += 1;
-        Some(Completion { handle: Handle::NONE, cookie, op, event: Event::Timer(result) })
-    }
-
     /// Starts what waited for a free buffer or slot and can go on; true if it requested
     /// something. An engine that frees buffers or slots within a turn calls it before it
     /// sleeps.

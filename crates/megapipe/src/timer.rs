@@ -3,9 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::io;
 use std::time::{Duration, Instant};
 
-use crate::id::OpId;
+use crate::completion::{Completion, Event};
+use crate::core::{Core, Op, OpKind};
+use crate::id::{Handle, OpId};
 
 /// A time that is as good as never, and that the clock can reach.
 pub(crate) const FAR: Duration = Duration::from_secs(60 * 60 * 24 * 365 * 30);
@@ -56,6 +59,61 @@ impl Timers {
         if self.heap.len() > 64 && self.heap.len() > live * 2 {
             self.heap.retain(|Reverse((at, bits))| is_live(*at, OpId::from_bits(*bits)));
         }
+    }
+}
+
+impl Core {
+    /// A timer whose time has come.
+    pub(crate) fn expire_timer(&mut self, now: Instant) -> Option<Completion> {
+        while let Some((entry_at, op)) = self.timers.pop_expired(now) {
+            let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { continue };
+            if due.entry_at != entry_at {
+                continue;
+            }
+            if due.at <= now {
+                return self.end_timer(op, Ok(()));
+            }
+            // It was moved to a later time.
+            due.entry_at = due.at;
+            let at = due.at;
+            self.timers.insert(at, op);
+        }
+        None
+    }
+
+    /// Gives a live timer another time.
+    pub(crate) fn move_timer(&mut self, op: OpId, at: Instant) {
+        let Some(Op { kind: OpKind::Timer { due, .. }, .. }) = self.op_mut(op) else { return };
+        due.at = at;
+        if at < due.entry_at {
+            due.entry_at = at;
+            self.timers.insert(at, op);
+            self.forget_stale_timers();
+        }
+    }
+
+    pub(crate) fn forget_stale_timers(&mut self) {
+        let ops = &self.ops;
+        self.timers.shrink(self.timers_live, |entry_at, op| {
+            matches!(
+                ops.get(op.index, op.generation),
+                Some(Op { kind: OpKind::Timer { due, .. }, .. }) if due.entry_at == entry_at
+            )
+        });
+    }
+
+    pub(crate) fn end_timer(&mut self, op: OpId, result: io::Result<()>) -> Option<Completion> {
+        let Some(Op { kind: OpKind::Timer { cookie, .. }, .. }) = self.op(op) else {
+            return None;
+        };
+        let cookie = *cookie;
+        self.ops.remove(op.index);
+        self.timers_live -= 1;
+        if self.timers_live == 0 {
+            self.timers.clear();
+        }
+        self.stats.completions += 1;
+        Some(Completion { handle: Handle::NONE, cookie, op, event: Event::Timer(result) })
     }
 }
 
