@@ -531,6 +531,7 @@ impl Channel {
         self.turn_here(wait)
     }
 
+    /// [`Self::turn`], inlined: see [`Self::wait`].
     #[inline(always)]
     fn turn_here(&mut self, wait: Wait) -> Result<(), DispatchError> {
         if self.core.bells > 0 {
@@ -611,7 +612,7 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if !self.fork_mark.is_here() {
-            // Leaving a partitioned listener would shut the parent's down.
+            // In a forked child: leaving a partitioned listener would shut the parent's down.
             std::mem::forget(std::mem::take(&mut self.core.partitioned));
             return;
         }

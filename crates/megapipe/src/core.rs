@@ -556,17 +556,19 @@ impl Core {
     /// sleeps.
     #[inline]
     pub(crate) fn resume_paused(&mut self) -> bool {
+        let before = self.queued();
         self.take_returned();
-        (!self.starved.is_empty() || !self.paused_accepts.is_empty()) && self.resume_all_paused()
+        if !self.starved.is_empty() || !self.paused_accepts.is_empty() {
+            self.resume_all_paused();
+        }
+        self.queued() > before
     }
 
-    fn resume_all_paused(&mut self) -> bool {
-        let before = self.queued();
+    fn resume_all_paused(&mut self) {
         self.feed_starved();
         if self.accepts_can_resume() {
             self.resume_accepts();
         }
-        self.queued() > before
     }
 
     /// What the channel itself has to do at some time: restarting reads, retries of
@@ -646,12 +648,8 @@ mod tests {
     #[test]
     fn what_each_message_needs_is_in_one_cache_line() {
         const HEADER: usize = 8;
-        println!(
-            "{} {} {}",
-            size_of::<Option<HandleEntry>>(),
-            size_of::<Option<Op>>(),
-            offset_of!(HandleEntry, writes)
-        );
         assert!(HEADER + offset_of!(HandleEntry, writes) + size_of::<u32>() <= 64);
+        // The kind of an operation, and what a stream of reads has.
+        assert!(HEADER + offset_of!(Op, kind) + size_of::<u32>() + size_of::<Quota>() <= 64);
     }
 }

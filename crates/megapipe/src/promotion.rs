@@ -364,18 +364,20 @@ impl Channel {
     fn receive(&mut self, promoter: &mut Promoter, now: Instant) {
         loop {
             match promoter.client.receive() {
-                Ok(Some(Answer::Welcome { loop_page, .. })) => match OwnLoop::new(loop_page) {
-                    Ok(own) => {
-                        promoter.own_loops.add(own);
-                        self.core.met_monitor = true;
-                        promoter.to_register = promoter.own_loops.users().collect();
-                        if !promoter.to_register.is_empty() {
-                            self.core.tend_at = Some(now);
+                Ok(Some(Answer::Welcome { loop_page, .. })) => {
+                    self.core.met_monitor = true;
+                    match OwnLoop::new(loop_page) {
+                        Ok(own) => {
+                            promoter.own_loops.add(own);
+                            promoter.to_register = promoter.own_loops.users().collect();
+                            if !promoter.to_register.is_empty() {
+                                self.core.tend_at = Some(now);
+                            }
+                            tracing::debug!(pages = promoter.own_loops.count(), "a monitor was met");
                         }
-                        tracing::debug!(pages = promoter.own_loops.count(), "a monitor was met");
+                        Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
                     }
-                    Err(error) => tracing::warn!("the monitor's page cannot be used: {error}"),
-                },
+                }
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
                     let handle = Handle::from_bits(token.get());
                     match promoter.place_of(&peer_loop) {

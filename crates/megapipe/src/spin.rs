@@ -64,7 +64,7 @@ pub(crate) struct SpinPolicy {
     found: bool,
     /// Long spins since the last sleep.
     long_spins: u32,
-    /// A connection came since the last budget that a crowd did not refuse.
+    /// A connection came since the last wait that might have spun. The next one counts it as a miss.
     accepted: bool,
     /// When the last miss is no reason any more to double the next pause.
     calm_at: Option<Instant>,
@@ -106,7 +106,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Whether this wait, at `now`, belongs to a pause.
+    /// Whether this wait, at `now`, belongs to a pause; one begins if a connection came.
     fn pauses(&mut self, now: impl Fn() -> Instant) -> bool {
         if std::mem::take(&mut self.accepted) {
             self.missed(self.wake_up() * 2, now());
@@ -129,7 +129,7 @@ impl SpinPolicy {
         match self.mode {
             Spin::Off => false,
             Spin::For(_) => true,
-            Spin::Auto => self.paused_waits == 0 && self.paused_until.is_none() && !self.accepted,
+            Spin::Auto => self.paused_waits == 0 && self.paused_until.is_none(),
         }
     }
 

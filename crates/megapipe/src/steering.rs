@@ -66,7 +66,7 @@ impl Core {
         if !self.partitioned.is_empty() {
             let since = sys::clock::monotonic();
             let owners = self.partitioned.iter().filter_map(|partitioned| partitioned.member.owner());
-            owners.for_each(|owner| owner.is_away_since(since));
+            owners.for_each(|owner| owner.waited_until(since));
         }
     }
 }

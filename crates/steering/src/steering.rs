@@ -200,11 +200,17 @@ impl Owner<'_> {
         self.store(AWAY, 0);
     }
 
-    /// Does something else since `now` (CLOCK_MONOTONIC, nanoseconds), if it waited for connections.
+    /// Does something else since `now` (CLOCK_MONOTONIC, nanoseconds).
     #[inline]
     pub fn is_away_since(&self, now: u64) {
+        self.store(AWAY, now.max(1));
+    }
+
+    /// As [`Owner::is_away_since`], unless it said that it cannot accept.
+    #[inline]
+    pub fn waited_until(&self, now: u64) {
         if self.load(AWAY) != CANNOT_ACCEPT {
-            self.store(AWAY, now.max(1));
+            self.is_away_since(now);
         }
     }
 

@@ -1,5 +1,5 @@
-//! What all processes of a group share: a line of words for each member, and for each CPU the members
-//! that take its connections.
+//! What all processes of a group share: words for each member, and for each CPU the members that take
+//! its connections.
 
 #[cfg(steering_loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ pub(crate) const CHANGES: usize = 0;
 pub(crate) const HIGHEST: usize = 1;
 
 /// Words of a member, in a cache line that its owner writes: since when the owner is away from its
-/// wait (CLOCK_MONOTONIC; 0: it waits, [`CANNOT_ACCEPT`]), and connections it accepted. In one that
-/// the program writes: connections steered to it, and its CPUs, 64 a word.
+/// wait (CLOCK_MONOTONIC; 0: it waits, [`CANNOT_ACCEPT`]), and connections it accepted. In others, which
+/// the program and changes of masks write: connections steered to it, and its CPUs, 64 a word.
 pub(crate) const AWAY: usize = 0;
 pub(crate) const CANNOT_ACCEPT: u64 = u64::MAX;
 pub(crate) const ACCEPTED: usize = 1;

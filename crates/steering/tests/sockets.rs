@@ -211,6 +211,7 @@ fn a_member_that_closes_leaves_its_connections_to_others() {
     // A busy kernel takes the last ACK later than connect(2) returns, and a handshake that ends while
     // its listener closes may be reset.
     process::until("all to wait at listeners", || (queued(address) == 5).then_some(()));
+    steering.owner(closed.slot).cannot_accept();
     drop(closed.socket);
     drop(closed_too.socket);
     // They are queued with the one that is left, which is behind and away besides.
@@ -219,9 +220,12 @@ fn a_member_that_closes_leaves_its_connections_to_others() {
     for peer in &mut peers {
         peer.read_exact(&mut [0]).expect("no connection is reset");
     }
-    // Its place is free for another.
-    let late = Member::join(&steering, address, &[a]);
-    assert_eq!(late.slot, closed.slot);
+    // Its place is free for another, which is away, too, but not unable to accept as it was.
+    let socket = listener(address);
+    let slot = steering.join(socket.as_fd(), [a].into_iter()).unwrap();
+    assert_eq!(slot, closed.slot);
+    let late = Member { socket, steering: &steering, slot };
+    open.is_away_for(AWAY_MAX);
     let mut served = 0;
     let _peers = connect(a, address, 20, || served += late.serve());
     assert_eq!(served, 20);

@@ -2,7 +2,7 @@
 //!
 //! The io-uring crate makes the ring and encodes requests; entering the kernel is done
 //! here, for the arguments that the crate does not offer together (registered ring,
-//! minimum wait), and by rustix, whose system call is no call of a function.
+//! minimum wait), through rustix, which makes the system call inline.
 
 use std::io;
 use std::mem::{self, ManuallyDrop};

@@ -163,14 +163,11 @@ impl Uring {
 
     /// One enter; repeated while the kernel, short of memory or completion space, has not
     /// taken everything or keeps completions back.
-    ///
-    /// The repetition ends: it starts no operation and provides no buffer, so each pending
-    /// operation has at most one completion more for a full queue, its last. For the same
-    /// reason the results grow by no more than what is pending, stocked or to be accepted.
     fn enter(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
         self.enter_here(view, sleep)
     }
 
+    /// [`Self::enter`], inlined: see `Channel::wait`.
     #[inline(always)]
     fn enter_here(&mut self, view: &mut View<'_>, sleep: Sleep) -> io::Result<()> {
         match self.enter_once(view, sleep) {
@@ -187,6 +184,9 @@ impl Uring {
         entered
     }
 
+    /// The repetition ends: it starts no operation and provides no buffer, so each pending
+    /// operation has at most one completion more for a full queue, its last. For the same
+    /// reason the results grow by no more than what is pending, stocked or to be accepted.
     #[cold]
     fn enter_again(&mut self, view: &mut View<'_>, entered: io::Result<()>) -> io::Result<()> {
         const TRIES: u32 = 1000;
