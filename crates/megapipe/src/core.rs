@@ -96,7 +96,8 @@ pub(crate) struct Core {
     pub(crate) stats: Stats,
 }
 
-/// What each read and write needs is in one cache line, up to the head of `writes` (see [`Slab`]).
+/// What each read and write needs is close together, up to the head of `writes`: the entry of a
+/// connection that was quiet is not in the cache, and each line of it is another wait.
 #[repr(C)]
 pub(crate) struct HandleEntry {
     pub(crate) file: File,
@@ -181,7 +182,7 @@ pub(crate) enum Room {
     Due,
 }
 
-/// What a stream's reads need is in one cache line (see [`Slab`]).
+/// What a stream's reads need is close together, as of [`HandleEntry`].
 #[repr(C)]
 pub(crate) struct Op {
     /// Its handle; [`Handle::NONE`] for a timer.
@@ -646,7 +647,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_message_needs_is_in_one_cache_line() {
+    fn what_each_message_needs_is_as_small_as_a_cache_line() {
         const HEADER: usize = 8;
         assert!(HEADER + offset_of!(HandleEntry, writes) + size_of::<u32>() <= 64);
         // The kind of an operation, and what a stream of reads has.

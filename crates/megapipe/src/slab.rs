@@ -16,9 +16,8 @@ pub(crate) struct Slab<T> {
     max: u32,
 }
 
-/// Whole cache lines: the entry of a connection that was quiet is not in the cache, and each line
-/// more is another wait for the memory.
-#[repr(C, align(64))]
+/// In this order: what the value begins with is next to its generation.
+#[repr(C)]
 struct Entry<T> {
     generation: u32,
     next_free: u32,
