@@ -168,30 +168,26 @@ impl Ring {
         let queued = self.queued();
         let (ring, registered) = self.name();
         let flags = IoringEnterFlags::GETEVENTS | registered;
-        let entered = match sleep {
-            Sleep::No => {
-                // SAFETY: the call has no argument in memory; what the requests point to is the
-                // business of `push`.
-                unsafe { io_uring_enter(ring, queued, 0, flags) }
-            }
-            Sleep::Until { completions, timeout: None, gather: None } => {
-                // SAFETY: as above.
-                unsafe { io_uring_enter(ring, queued, completions, flags) }
-            }
-            Sleep::Until { completions, timeout, gather } => {
-                let limit = timeout.map(types::Timespec::from);
-                let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-                let argument = io_uring_getevents_arg {
-                    min_wait_usec: gather
-                        .map_or(0, |gather| gather.as_micros().min(u128::from(u32::MAX)) as u32),
-                    ts: io_uring_ptr::new(limit.cast_mut().cast()),
-                    ..io_uring_getevents_arg::default()
-                };
-                let flags = flags | IoringEnterFlags::EXT_ARG;
-                // SAFETY: `argument` and the time it points to live until the call returns; for the
-                // requests as above.
-                unsafe { io_uring_enter_arg(ring, queued, completions, flags, Some(&argument)) }
-            }
+        let (completions, timeout, gather) = match sleep {
+            Sleep::No => (0, None, None),
+            Sleep::Until { completions, timeout, gather } => (completions, timeout, gather),
+        };
+        let entered = if timeout.is_none() && gather.is_none() {
+            // SAFETY: the call has no argument in memory; what the requests point to is the
+            // business of `push`.
+            unsafe { io_uring_enter(ring, queued, completions, flags) }
+        } else {
+            let limit = timeout.map(types::Timespec::from);
+            let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+            let argument = io_uring_getevents_arg {
+                min_wait_usec: gather.map_or(0, |gather| gather.as_micros().min(u128::from(u32::MAX)) as u32),
+                ts: io_uring_ptr::new(limit.cast_mut().cast()),
+                ..io_uring_getevents_arg::default()
+            };
+            let flags = flags | IoringEnterFlags::EXT_ARG;
+            // SAFETY: `argument` and the time it points to live until the call returns; for the
+            // requests as above.
+            unsafe { io_uring_enter_arg(ring, queued, completions, flags, Some(&argument)) }
         };
         match entered {
             Ok(_) | Err(Errno::TIME) => Ok(()),
