@@ -145,9 +145,6 @@ impl Core {
     /// the handle than a read and a held write.
     pub(crate) fn accepts_of(&self, handle: u32) -> Vec<OpId> {
         let Some(entry) = self.handles.at(handle) else { return Vec::new() };
-        if !entry.shape.is_listener() && entry.in_engine == 0 {
-            return Vec::new();
-        }
         let reads = self.ops.at(entry.reads.head).is_some_and(|read| read.started);
         let listed = u32::from(reads) + u32::from(entry.write_state == WriteState::Held);
         if !entry.shape.is_listener() && entry.in_engine <= listed {

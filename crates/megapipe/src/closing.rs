@@ -92,9 +92,6 @@ impl Core {
             return;
         };
         let mut at = list(entry).head;
-        if at == NO_OP {
-            return;
-        }
         let mut kept = OpList::EMPTY;
         while at != NO_OP {
             let Some(op) = self.ops.at_mut(at) else { break };

@@ -175,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Whether there is anything to offer, or to say to a monitor or to hear from it.
+    /// Whether there is anything to offer, to send to a monitor or to read from one.
     #[inline]
     fn has_promotions_to_tend(&self) -> bool {
         self.tend_at.is_some() || !self.to_offer.is_empty() || self.readable.has(Watch::MONITOR)

@@ -216,9 +216,13 @@ impl Uring {
 
     /// Submits an operation that the channel has counted as started.
     pub(super) fn start(&mut self, view: &mut View<'_>, op: OpId) {
-        let shutdown =
-            matches!(view.op(op), Some(Op { kind: OpKind::Disconnect(_) | OpKind::Shutdown(_), .. }));
-        if shutdown && let Some(result) = self.shut_down(view, op) {
+        let shutdown = view.op(op).and_then(|entry| match entry.kind {
+            OpKind::Disconnect(how) | OpKind::Shutdown(how) => Some((entry.handle.index, how)),
+            _ => None,
+        });
+        if let Some((handle, how)) = shutdown
+            && let Some(result) = self.shut_down(view, handle, how)
+        {
             self.pending -= 1;
             view.push_done(Done::plain(op, result));
             return;
@@ -272,8 +276,8 @@ impl Uring {
             }
         };
         self.push_after_poll(shape, target, libc::POLLIN, request, Token::op(op));
-        if shutdown {
-            self.note_shutdown(view, op);
+        if let Some((handle, _)) = shutdown {
+            self.note_shutdown(view, handle);
         }
     }
 

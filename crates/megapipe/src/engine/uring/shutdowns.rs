@@ -8,6 +8,7 @@
 //! the file's word ([`FileView::word`]) counts.
 
 use std::io;
+use std::net::Shutdown;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -17,7 +18,6 @@ use super::Uring;
 use crate::core::OpKind;
 use crate::engine::view::View;
 use crate::engine::{self, Request};
-use crate::id::OpId;
 
 /// In the file's word ([`FileView::word`]), above the count: a close waits for it to reach 0.
 /// (`Config::operations_max` is at most 2^24.)
@@ -25,14 +25,8 @@ const CLOSE_WAITS: u32 = 1 << 31;
 
 impl Uring {
     /// Carries out a shutdown, behind everything that was requested before it, and returns
-    /// its result; `None` for other operations, and for what needs a worker.
-    pub(super) fn shut_down(&mut self, view: &mut View<'_>, op: OpId) -> Option<i32> {
-        let entry = view.op(op)?;
-        let handle = entry.handle.index;
-        let how = match entry.kind {
-            OpKind::Disconnect(how) | OpKind::Shutdown(how) => how,
-            _ => return None,
-        };
+    /// its result; `None` for one that needs a worker.
+    pub(super) fn shut_down(&mut self, view: &mut View<'_>, handle: u32, how: Shutdown) -> Option<i32> {
         let submitted = if self.ring.queued() > 0 { self.submit(view) } else { Ok(()) };
         view.count_calls(1);
         let result = submitted.and_then(|()| {
@@ -45,11 +39,9 @@ impl Uring {
         }
     }
 
-    /// Counts the operation that was just submitted, if it is a shutdown.
-    pub(super) fn note_shutdown(&mut self, view: &mut View<'_>, op: OpId) {
-        if let Some(handle) = shut_down_by(view, op.index)
-            && let Some(word) = view.word_mut(handle)
-        {
+    /// Counts the shutdown that was just submitted.
+    pub(super) fn note_shutdown(&mut self, view: &mut View<'_>, handle: u32) {
+        if let Some(word) = view.word_mut(handle) {
             *word += 1;
             self.shutdowns += 1;
         }
