@@ -12,7 +12,6 @@ use clap::{Args, ValueEnum};
 use promote::client::POLICY_FILE;
 use promote::{Options, Place};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::EnvFilter;
 
 /// Run the daemon that gives connections between programs on this host their shared memory
 ///
@@ -68,12 +67,18 @@ enum LogFormat {
 
 /// Runs until it is told to end.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::INFO.into());
-    let filter = filter.with_env_var("MEGAPIPE_LOG").from_env_lossy();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| log::Line);
+    let chosen = std::env::var("MEGAPIPE_LOG").ok();
+    let level = chosen.as_ref().map_or(Ok(LevelFilter::INFO), |level| level.parse());
+    let log = tracing_subscriber::fmt()
+        .with_max_level(*level.as_ref().unwrap_or(&LevelFilter::INFO))
+        .with_writer(|| log::Line);
     match arguments.log_format {
         LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    // For `megapipe run` the same variable names a file.
+    if let (Some(chosen), Err(_)) = (chosen.filter(|chosen| !chosen.starts_with('/')), level) {
+        tracing::warn!("MEGAPIPE_LOG={chosen} is no level; choose error, warn, info or debug");
     }
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,

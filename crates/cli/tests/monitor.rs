@@ -421,6 +421,19 @@ fn errors_name_places_as_they_were_given() {
     }
 }
 
+#[test]
+fn a_level_of_the_log_that_is_none_is_named() {
+    let place = Place::new("level");
+    let mut command = place.command();
+    command.arg("--socket").arg(place.file("socket")).env("MEGAPIPE_LOG", "loud");
+    let mut child = Fosterling::start(&mut command);
+    let log = BufReader::new(child.child().stderr.take().unwrap()).lines();
+    let mut running = Running { child, log };
+    running.says("MEGAPIPE_LOG=loud is no level; choose error, warn, info or debug");
+    // It goes on with what it logs by default.
+    running.says("the monitor listens");
+}
+
 /// Whoever reads the log may go: the line is lost, and the monitor serves on.
 #[test]
 fn it_outlives_whoever_reads_its_log() {
