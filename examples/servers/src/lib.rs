@@ -14,7 +14,6 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::EnvFilter;
 
 pub use output::{Output, Segment};
 pub use resources::memory;
@@ -23,10 +22,9 @@ pub use service::{Next, Progress, Service, Traffic};
 
 /// Runs a server until SIGINT or SIGTERM. What `MEGAPIPE_LOG` asks for (`debug`, say) goes to stderr.
 pub fn serve(program: &str, server: impl FnOnce() -> Result<(), Box<dyn Error>>) -> ExitCode {
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into());
-    let filter = filter.with_env_var("MEGAPIPE_LOG").from_env_lossy();
-    let colours = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours).init();
+    let level = std::env::var("MEGAPIPE_LOG").ok().and_then(|level| level.parse().ok());
+    let log = tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::WARN));
+    log.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
     match server() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
