@@ -6,10 +6,8 @@ mod echo;
 mod published;
 mod support;
 
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -39,21 +37,6 @@ fn fetch(stream: &mut TcpStream, size: usize) {
 fn every_call_over_packets_of_the_caller() {
     let place = Place::new("calls");
     place.start(&place.build("tests/c/calls.c"), &[]).ended();
-}
-
-/// The example over plain sockets builds, and differs from the one for mTCP as docs/mtcp.md says.
-#[test]
-fn the_port_changes_few_lines() {
-    Place::new("port").build("../../examples/mtcp/http_sockets.c");
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let names = ["examples/mtcp/http_sockets.c", "examples/mtcp/http_mtcp.c"];
-    let diff = Command::new("diff").args(names).current_dir(&root).output().expect("diff runs");
-    let diff = String::from_utf8(diff.stdout).expect("text");
-    let count = |mark| diff.lines().filter(|line| line.starts_with(mark)).count();
-    let words = format!("{} lines go and {} come", count('<'), count('>'));
-    let documentation = fs::read_to_string(root.join("docs/mtcp.md")).expect("readable");
-    let documentation: Vec<&str> = documentation.split_whitespace().collect();
-    assert!(documentation.join(" ").contains(&words), "docs/mtcp.md does not say: {words}");
 }
 
 #[test]
