@@ -70,25 +70,6 @@ fn echoes(server: &Server) {
     }
 }
 
-/// As a sentence with cause and remedy, not as the fields of an error.
-#[test]
-fn errors_are_printed_for_users() {
-    let programs: [(&str, &[&str]); 5] = [
-        (env!("CARGO_BIN_EXE_echo"), &["127.0.0.1:0"]),
-        (env!("CARGO_BIN_EXE_udp_echo"), &["127.0.0.1:0"]),
-        (env!("CARGO_BIN_EXE_line_server"), &["127.0.0.1:0"]),
-        (env!("CARGO_BIN_EXE_file_and_socket"), &["/dev/null", "127.0.0.1:0"]),
-        (env!("CARGO_BIN_EXE_promotion"), &["serve", "127.0.0.1:0"]),
-    ];
-    for (program, arguments) in programs {
-        let output = Command::new(program).args(arguments).env("MEGAPIPE_ENGINE", "kqueue").output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{program}: {said}");
-        let expected = "Error: MEGAPIPE_ENGINE is `kqueue`; set it to `uring` or `epoll`, or unset it";
-        assert!(said.starts_with(expected), "{program}: {said}");
-    }
-}
-
 #[test]
 fn echo() {
     for engine in engines() {
@@ -228,17 +209,6 @@ fn hears(player: &UdpSocket, what: impl Fn(&[u8]) -> bool) -> bool {
         Err(error) if error.kind() == std::io::ErrorKind::Interrupted => false, // stopped and resumed, say
         len => what(&message[..len.unwrap()]),
     })
-}
-
-/// What is no game is refused with how to ask for one.
-#[test]
-fn a_game_tells_its_usage() {
-    for arguments in [&["x"][..], &["0"], &["65536"], &["4", "y"], &["4", "0", "0"]] {
-        let output = Command::new(env!("CARGO_BIN_EXE_game_server")).args(arguments).output().unwrap();
-        assert!(!output.status.success());
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(told.contains("usage: game_server [PLAYERS] [FIRST_PORT]"), "{arguments:?} {told}");
-    }
 }
 
 /// Two players of a game hear of each other.
@@ -435,19 +405,5 @@ fn a_server_ends_when_its_answers_are_taken() {
         );
         drop(pending);
         server.ends();
-    }
-}
-
-#[test]
-fn a_server_ends_though_a_client_does_not_read() {
-    for engine in engines() {
-        let mut server = line_server(engine, "60");
-        let pending = server.connect();
-        flood(&server, &pending);
-        let start = std::time::Instant::now();
-        server.terminate();
-        server.ends();
-        assert!(start.elapsed() > Duration::from_secs(9), "it waits for the client for a while");
-        drop(pending);
     }
 }
