@@ -386,13 +386,13 @@ os.execv("/bin/sh", ["sh", "-c", f"head -c {count}; echo more >&0; head -n 1"])
 #[test]
 fn a_channel_sends_again_what_an_heir_is_to_read() {
     need_python!("a_channel_sends_again_what_an_heir_is_to_read");
-    let echo = built_beside(PROGRAM.as_ref(), "megapipe-servers", "megapipe-echo");
+    let echo = built_beside(PROGRAM.as_ref(), "megapipe-examples", "promotion");
     let place = Place::new("heir");
     let _monitor = place.monitor();
     for engine in ["uring", "epoll"] {
         let mut server = clean(&echo);
-        server.args(["--listen", "127.0.0.1:0", "--promotion", "eager", "--threads", "1"]);
-        server.args(["--engine", engine, "--monitor"]).arg(place.file("socket"));
+        server.args(["serve", "127.0.0.1:0"]);
+        server.env("MEGAPIPE_ENGINE", engine).env("MEGAPIPE_MONITOR", place.file("socket"));
         let mut server = Fosterling::start(server.stdout(Stdio::piped()));
         let mut said = BufReader::new(server.child().stdout.take().unwrap()).lines();
         let listening =
