@@ -1,294 +1,219 @@
-//! One connection: its session, and how much it makes the server hold.
+//! One connection: its input, its session, and how much it makes the server hold.
 //!
-//! Writes are quiet, so that an answer costs no completion. Once in a while one is not: when it
-//! completes, all before it have been taken too. Until then nothing more is answered, and soon
-//! nothing more is read, so that a client which does not read makes the server hold a bounded
-//! amount: one round's output, and [`HELD_MAX`] of input.
+//! Writes are quiet, so that an answer costs no completion. Once in a while one is not:
+//! when it completes, the kernel has taken all before it, too. Until then nothing more is
+//! answered, and soon nothing more is read: a client that does not read makes the server
+//! hold one [`Output`] and about [`HELD_MAX`] bytes of input.
 //!
-//! A connection that is drained answers what it has received, and sends the end of the stream
-//! behind the last answer. It then reads and discards until the client has closed: a close over
-//! unread input would be a reset, which can destroy answers on their way.
+//! On a signal a connection answers what was read, and sends the end of the stream behind
+//! that. It then reads and discards until the client has closed: a close over unread
+//! input would be a reset, which can destroy answers on their way.
 
+use std::cmp::Ordering;
+use std::mem;
 use std::net::Shutdown;
+use std::ops::ControlFlow::Continue;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use megapipe::{Buffer, Channel, Handle, OpId, Rejected, WriteData};
+use megapipe::{Channel, Event, Handle, OpId};
 
-use crate::output::{Output, Segment};
-use crate::service::{Next, Service, Traffic};
+use crate::Service;
+use crate::output::{Output, Piece};
 
-/// Bytes of answers after which a write has to confirm that the client reads. No more than
-/// [`Output::FULL`]: a full output is always confirmed.
-const CONFIRM_BYTES: usize = 64 * 1024;
+/// Bytes of answers after which a write has to confirm that the client reads, and how
+/// many a write counts at least: a queue of writes is bounded in number, too.
+const CONFIRM_BYTES: usize = 64 << 10;
+const WRITE_MIN: usize = 256;
 
-/// The same in writes; a channel queues a thousand for one handle.
-const CONFIRM_WRITES: usize = 256;
+/// Input that is taken while a write has to confirm, before reading stops.
+const HELD_MAX: usize = 64 << 10;
 
-/// Input that is taken while answers are under way, before reading stops.
-const HELD_MAX: usize = 64 * 1024;
+/// Input that all connections of a server may hold: requests that came in part, and those
+/// that wait for a client to read. The one that goes beyond it is refused.
+const HELD_TOTAL_MAX: usize = 64 << 20;
 
+/// A full output is always confirmed, which brings the rest of its input to the service
+/// again.
 const _: () = assert!(CONFIRM_BYTES <= Output::FULL);
+
+/// Whether a connection goes on; if not, it is to be closed.
+pub(crate) type Fate = anyhow::Result<bool>;
 
 /// A connection of a channel.
 pub(crate) struct Connection<Session> {
-    handle: Handle,
+    pub(crate) handle: Handle,
     session: Session,
-    reading: Reading,
-    /// Input that waits for the answers before it to be written.
+    /// Input that the service has not consumed, and the memory for it that is counted.
     held: Vec<u8>,
+    counted: usize,
+    /// The read, until it ends or its cancel is done.
+    reading: Option<OpId>,
     /// What was written since the last confirmation.
-    unconfirmed_bytes: usize,
-    unconfirmed_writes: usize,
+    unconfirmed: usize,
     /// A write is to confirm that the client reads.
     confirming: bool,
-    stage: Stage,
-    /// The client will send no more.
+    /// The client has sent its last byte.
     ended: bool,
-    /// When the client last sent or read something, as its thread counts.
-    pub(crate) used: u64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Reading {
-    On(OpId),
-    /// It was cancelled, and may yet bring some bytes.
-    Stopping,
-    Off,
-}
-
-/// How far a connection is from its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    Serving,
-    /// Further input is discarded; answers are still to be queued.
-    Draining,
-    /// The end of the stream is queued behind the last answer.
-    ShuttingDown,
-    /// The kernel has taken all answers and the end of the stream.
-    ShutDown,
-}
-
-/// Whether a connection goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Fate {
-    Open,
-    /// To be closed, when what is queued has been written.
-    Close,
+    /// Input is discarded; the end of the stream goes out behind the last answer.
+    finishing: bool,
+    shut_down: bool,
 }
 
 /// What a connection works with.
 pub(crate) struct Context<'a, S> {
     pub(crate) channel: &'a mut Channel,
     pub(crate) service: &'a S,
-    pub(crate) thread: usize,
     /// Empty between two calls.
     pub(crate) output: &'a mut Output,
 }
 
-impl<Session> Connection<Session> {
-    pub(crate) fn handle(&self) -> Handle {
-        self.handle
-    }
-
-    /// Whether the kernel has taken everything that the client is to get.
-    pub(crate) fn is_shut_down(&self) -> bool {
-        self.stage == Stage::ShutDown
-    }
-}
-
 impl<Session: Default> Connection<Session> {
-    pub(crate) fn new(handle: Handle, now: u64) -> Self {
+    pub(crate) fn new(handle: Handle) -> Self {
         Self {
             handle,
             session: Session::default(),
-            reading: Reading::Off,
             held: Vec::new(),
-            unconfirmed_bytes: 0,
-            unconfirmed_writes: 0,
+            counted: 0,
+            reading: None,
+            unconfirmed: 0,
             confirming: false,
-            stage: Stage::Serving,
             ended: false,
-            used: now,
+            finishing: false,
+            shut_down: false,
         }
     }
 
-    /// Reads on, unless it does or the client has ended.
-    pub(crate) fn start_reading(&mut self, channel: &mut Channel) -> Fate {
-        if self.reading != Reading::Off || self.ended {
-            return Fate::Open;
-        }
-        match channel.read_stream(self.handle) {
-            Ok(op) => {
-                self.reading = Reading::On(op);
-                Fate::Open
-            }
-            Err(error) => {
-                tracing::debug!(%error, "cannot read from a client");
-                Fate::Close
-            }
-        }
-    }
-
-    /// Input came, and the read goes on.
-    pub(crate) fn received<S>(&mut self, input: &[u8], context: &mut Context<'_, S>) -> Fate
+    /// Carries out what a completion says.
+    pub(crate) fn serve<S>(&mut self, event: Event, context: &mut Context<'_, S>) -> Fate
     where
         S: Service<Session = Session>,
     {
-        context.service.count(context.thread, Traffic::Read(input.len()));
-        // A cancelled read brings the rest of what came before the drain.
-        if self.stage != Stage::Serving && self.reading != Reading::Stopping {
-            return Fate::Open;
+        match event {
+            Event::Read { result: Err(error), .. } if error.raw_os_error() == Some(libc::ECANCELED) => {
+                self.reading = None;
+            }
+            Event::Read { result, data, more } => {
+                self.ended = result? == 0;
+                if !more {
+                    self.reading = None;
+                }
+                if self.confirming && !self.finishing {
+                    self.held.extend_from_slice(data.bytes());
+                } else if !self.finishing && !self.answer(data.bytes(), context)? {
+                    return Ok(false);
+                }
+            }
+            Event::Write { result, .. } => {
+                result?;
+                (self.confirming, self.unconfirmed) = (false, 0);
+                if !self.answer(&[], context)? {
+                    return Ok(false);
+                }
+            }
+            Event::Disconnect(result) => result?,
+            _ => {}
         }
-        if !self.confirming {
-            return self.answer(input, context);
-        }
-        self.held.extend_from_slice(input);
-        if let Reading::On(read) = self.reading
-            && self.held.len() >= HELD_MAX
-            && context.channel.cancel(read).is_ok()
-        {
-            self.reading = Reading::Stopping;
-        }
-        Fate::Open
+        self.go_on(context.channel)
     }
 
-    /// The client sends no more; what it has sent is answered.
-    pub(crate) fn input_ended(&mut self, channel: &mut Channel) -> Fate {
-        self.reading = Reading::Off;
-        self.ended = true;
-        match self.stage {
-            Stage::Serving if self.confirming => Fate::Open,
-            Stage::Draining => self.finish(channel),
-            Stage::ShuttingDown => Fate::Open,
-            Stage::Serving | Stage::ShutDown => Fate::Close,
-        }
+    /// Answers only what was read, then ends.
+    pub(crate) fn finish(&mut self, channel: &mut Channel) -> Fate {
+        self.finishing = true;
+        self.go_on(channel)
     }
 
-    /// The read ended before the input did.
-    pub(crate) fn reading_stopped(&mut self, channel: &mut Channel) -> Fate {
-        self.reading = Reading::Off;
-        match self.stage {
-            Stage::Serving if self.confirming => Fate::Open,
-            Stage::Draining => self.finish(channel),
-            _ => self.start_reading(channel),
-        }
-    }
-
-    /// The client has read enough to go on.
-    pub(crate) fn confirmed<S>(&mut self, context: &mut Context<'_, S>) -> Fate
-    where
-        S: Service<Session = Session>,
-    {
-        self.confirming = false;
-        self.unconfirmed_bytes = 0;
-        self.unconfirmed_writes = 0;
-        if self.answer(&[], context) == Fate::Close {
-            return Fate::Close;
-        }
+    /// Reads on, ends the stream or has the connection closed, as soon as the client has
+    /// read enough.
+    pub(crate) fn go_on(&mut self, channel: &mut Channel) -> Fate {
         if self.confirming {
-            return Fate::Open;
+            if let Some(read) = self.reading
+                && self.held.len() >= HELD_MAX
+            {
+                // What it still brings is held, too.
+                let _ = channel.cancel(read);
+            }
+            return Ok(true);
         }
-        match self.stage {
-            Stage::Draining => self.finish(context.channel),
-            Stage::Serving if self.ended => Fate::Close,
-            _ => self.start_reading(context.channel),
+        if self.ended {
+            return Ok(false);
         }
+        if self.finishing && !mem::replace(&mut self.shut_down, true) {
+            channel.shutdown(self.handle, Shutdown::Write)?;
+        }
+        if self.reading.is_none() {
+            self.reading = Some(channel.read_stream(self.handle)?);
+        }
+        Ok(true)
     }
 
-    /// Answers only what has been received, then ends.
-    pub(crate) fn drain(&mut self, channel: &mut Channel) -> Fate {
-        self.stage = Stage::Draining;
-        self.finish(channel)
-    }
-
-    /// The kernel has taken the last answer and the end of the stream.
-    pub(crate) fn shut_down(&mut self) -> Fate {
-        self.stage = Stage::ShutDown;
-        if self.ended { Fate::Close } else { Fate::Open }
-    }
-
-    /// Ends the stream behind the last answer, once that is queued.
-    fn finish(&mut self, channel: &mut Channel) -> Fate {
-        if self.confirming || self.reading == Reading::Stopping {
-            return Fate::Open;
-        }
-        if let Err(error) = channel.shutdown(self.handle, Shutdown::Write) {
-            tracing::debug!(%error, "cannot end the stream to a client");
-            return Fate::Close;
-        }
-        self.stage = Stage::ShuttingDown;
-        self.start_reading(channel)
-    }
-
-    /// Gives the session what is held and `input`, and writes what it answers.
+    /// Gives the service what is held and `input`, and writes what it answers. False if
+    /// it ends the connection.
     fn answer<S>(&mut self, input: &[u8], context: &mut Context<'_, S>) -> Fate
     where
         S: Service<Session = Session>,
     {
-        let Context { service, thread, output, .. } = context;
-        let next = if self.held.is_empty() {
-            let progress = service.receive(*thread, &mut self.session, input, output);
-            self.held.extend_from_slice(&input[progress.consumed..]);
-            progress.next
+        let Context { channel, service, output } = context;
+        let flow = if self.held.is_empty() {
+            let flow = service.receive(&mut self.session, input, output);
+            if let Continue(consumed) = flow {
+                self.held.extend_from_slice(&input[consumed..]);
+            }
+            flow
         } else {
             self.held.extend_from_slice(input);
-            let progress = service.receive(*thread, &mut self.session, &self.held, output);
-            self.held.drain(..progress.consumed);
+            let flow = service.receive(&mut self.session, &self.held, output);
+            if let Continue(consumed) = flow {
+                self.held.drain(..consumed);
+            }
+            // An idle connection holds no memory.
             if self.held.is_empty() {
                 self.held = Vec::new();
             }
-            progress.next
+            flow
         };
-        let written = self.write(context.channel, context.output);
-        context.service.count(context.thread, Traffic::Written(context.output.len()));
-        context.output.clear();
-        match written {
-            Ok(()) if next == Next::Close && self.stage == Stage::Serving => Fate::Close,
-            Ok(()) => Fate::Open,
-            Err(error) => {
-                tracing::debug!(%error, "a client cannot be answered");
-                Fate::Close
-            }
-        }
+        let written = self.write(channel, output);
+        output.clear();
+        written.map(|()| flow.is_continue())
     }
 
-    /// Queues the output for writing, confirmed if it is time.
-    fn write(&mut self, channel: &mut Channel, output: &Output) -> Result<(), Rejected<WriteData>> {
-        let mut last: Option<WriteData> = None;
-        for segment in output.segments() {
-            let data = match segment {
-                Segment::Copied(text) => copied(channel, text),
-                Segment::Shared(value) => value.clone().into(),
+    /// Queues the output for writing; the last write has to confirm if it is time.
+    fn write(&mut self, channel: &mut Channel, output: &Output) -> anyhow::Result<()> {
+        let mut pieces = output.pieces().peekable();
+        while let Some(piece) = pieces.next() {
+            let length = match piece {
+                Piece::Text(text) => text.len(),
+                Piece::Shared(value) => value.len(),
             };
-            if let Some(data) = last.replace(data) {
-                channel.write_quiet(self.handle, data)?;
-                self.unconfirmed_writes += 1;
+            self.unconfirmed += length.max(WRITE_MIN);
+            if pieces.peek().is_none() && self.unconfirmed >= CONFIRM_BYTES {
+                self.confirming = true;
+                match piece {
+                    Piece::Text(text) => channel.write(self.handle, text.to_vec())?,
+                    Piece::Shared(value) => channel.write(self.handle, value.clone())?,
+                };
+                break;
             }
-        }
-        let Some(data) = last else {
-            return Ok(());
-        };
-        self.unconfirmed_bytes += output.len();
-        self.unconfirmed_writes += 1;
-        let due = self.unconfirmed_bytes >= CONFIRM_BYTES || self.unconfirmed_writes >= CONFIRM_WRITES;
-        if due && !self.confirming {
-            channel.write(self.handle, data)?;
-            self.confirming = true;
-        } else {
-            channel.write_quiet(self.handle, data)?;
+            match piece {
+                Piece::Text(text) => channel.write_copy(self.handle, text)?,
+                Piece::Shared(value) => channel.write_quiet(self.handle, value.clone())?,
+            }
         }
         Ok(())
     }
-}
 
-/// The text in memory that the write may keep: of the channel's pool if it fits.
-pub(crate) fn copied(channel: &mut Channel, text: &[u8]) -> WriteData {
-    match channel.buffer() {
-        Ok(mut buffer) if text.len() <= Buffer::remaining(&buffer) => {
-            buffer.extend_from_slice(text);
-            buffer.into()
+    /// Counts what it holds among what all connections hold; false if that is too much.
+    pub(crate) fn is_within_bounds(&mut self, total: &AtomicUsize) -> bool {
+        let (before, now) = (self.counted, self.held.capacity());
+        self.counted = now;
+        match now.cmp(&before) {
+            Ordering::Equal => true,
+            Ordering::Less => total.fetch_sub(before - now, Relaxed) > 0,
+            Ordering::Greater => total.fetch_add(now - before, Relaxed) + now - before <= HELD_TOTAL_MAX,
         }
-        // Too long, or the pool is dry.
-        _ => text.to_vec().into(),
+    }
+
+    /// It holds nothing any more.
+    pub(crate) fn give_back(&self, total: &AtomicUsize) {
+        total.fetch_sub(self.counted, Relaxed);
     }
 }

@@ -1,316 +1,202 @@
-//! One thread of a server: its channel, its listener, and the loop that serves its connections.
+//! One thread of a server: its channel, its listener, and the loop that serves its
+//! connections.
 
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use megapipe::packet::group::Queue;
 use megapipe::{
-    AcceptAs, AcceptCount, AcceptError, Accepted, AttachError, Channel, Config, ControlError, CpuSet,
-    CreateError, DispatchError, Event, Handle, OpenError, RegisterError, Stack, Stats, SubmitError, Waker,
+    AcceptAs, AcceptCount, Accepted, Channel, Completion, Config, CpuSet, DispatchError, Event, Handle,
+    Stack, TunNetwork,
 };
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
 use slab::Slab;
-use thiserror::Error;
+use socket2::Socket;
 
-use crate::connection::{Connection, Context, Fate, copied};
+use crate::Service;
+use crate::connection::{Connection, Context, Fate};
 use crate::output::Output;
-use crate::server::{Phase, Shared};
-use crate::service::{Service, Traffic};
+use crate::server::Shared;
 
-/// The cookie of the listener; those of connections are their places in the table.
-const LISTENER: u64 = u64::MAX;
+/// How long clients have, after a signal, to take their answers and to close.
+const DRAIN_WITHIN: Duration = Duration::from_secs(5);
 
-/// The cookie of the timer that looks for idle connections.
-const IDLE: u64 = u64::MAX - 1;
-
-/// The cookie of the timer that ends a drain.
-const DRAINED: u64 = u64::MAX - 2;
-
-/// Completions for each connection that are served after the signal: what arrived before it is
-/// answered, and clients that never stop sending cannot delay the end. As many buffers as a
-/// connection holds input.
-const LAST_COMPLETIONS: usize = 16;
-
-/// Time between two checks for the end of closes, when nothing else is left to drain.
+/// Time between two checks for the end of closes, when nothing else is left.
 const CLOSING_CHECK: Duration = Duration::from_millis(10);
 
-/// Connections of a stack that wait to be accepted.
+/// Connections that a stack keeps until they are accepted, and that it has data
+/// outstanding for.
 const BACKLOG: u32 = 1024;
+const ACTIVE_MAX: usize = 4096;
 
-/// Looks for idle connections in their timeout.
-const IDLE_TICKS: u32 = 8;
-
-/// Why a thread cannot serve.
-#[derive(Debug, Error)]
-pub(crate) enum WorkerError {
-    #[error("it has no channel")]
-    Channel(#[from] CreateError),
-    #[error("it has no listener")]
-    Listener(#[from] RegisterError),
-    #[error("it has no stack")]
-    Attach(#[from] AttachError),
-    #[error("its stack has no listener")]
-    Open(#[from] OpenError),
-    #[error("its listener takes no options")]
-    Control(#[from] ControlError),
-    #[error("it cannot accept connections")]
-    Submit(#[from] SubmitError),
-    #[error("it can accept connections no more")]
-    Accept(#[from] AcceptError),
-    #[error("its channel is broken")]
-    Dispatch(#[from] DispatchError),
-}
+/// Cookies; those of connections are their places in the table.
+const LISTENER: u64 = u64::MAX;
+const SIGNALS: u64 = u64::MAX - 1;
+const DRAINED: u64 = u64::MAX - 2;
 
 /// Where a thread listens.
-pub(crate) enum Place<'a> {
-    /// At the address of this socket of the kernel's, for the connections that arrive on these CPUs.
-    Kernel(BorrowedFd<'a>, &'a CpuSet),
-    /// At this address of a stack.
-    Stack(Box<Stack>, SocketAddr),
+pub(crate) enum Place {
+    /// At the address of this bound socket.
+    Kernel(Socket),
+    /// On a stack of its own.
+    Stack { queue: Queue, network: TunNetwork, address: SocketAddr, connections: usize },
 }
 
 /// One thread of a server.
-pub(crate) struct Worker<'a, S: Service> {
+pub(crate) struct Worker<S: Service> {
     channel: Channel,
     listener: Handle,
+    signals: Handle,
     connections: Slab<Connection<S::Session>>,
     output: Output,
-    service: &'a S,
-    thread: usize,
-    shared: &'a Shared,
-    /// Counts the looks for idle connections: their clock, which costs nothing to read.
-    tick: u64,
-    /// The time for draining is over.
+    shared: Arc<Shared<S>>,
+    /// A signal has come: no more is accepted, and clients take their answers.
+    draining: bool,
+    /// The time for that is over.
     overdue: bool,
 }
 
-impl<'a, S: Service> Worker<'a, S> {
-    /// Makes the calling thread, whose number is `thread`, a server.
-    pub(crate) fn new(
-        config: Config,
-        place: Place<'_>,
-        thread: usize,
-        service: &'a S,
-        shared: &'a Shared,
-    ) -> Result<Self, WorkerError> {
-        let mut channel = Channel::new(config)?;
+impl<S: Service> Worker<S> {
+    /// Makes the calling thread a server.
+    pub(crate) fn new(place: Place, shared: Arc<Shared<S>>) -> anyhow::Result<Self> {
+        let mut channel = Channel::new(Config {
+            // Connection::write keeps below that; answers lie in memory of their own, so
+            // they hold up no reader.
+            write_queue_max: 1024,
+            // One more than may be served: it gets the refusal.
+            lwsockets_max: u32::try_from(shared.max_connections).unwrap_or(u32::MAX).saturating_add(1),
+            ..Config::default()
+        })?;
         let listener = match place {
-            Place::Kernel(socket, mask) => channel.register_partitioned(socket, LISTENER, mask)?,
-            Place::Stack(stack, address) => {
-                channel.attach(*stack)?;
+            Place::Kernel(socket) => {
+                channel.register_partitioned(socket.as_fd(), LISTENER, &CpuSet::empty())?
+            }
+            Place::Stack { queue, network, address, connections } => {
+                let mut stack = Stack::on_queue(queue, network.networks().to_vec());
+                let limits = &mut stack.config().limits;
+                (limits.flows, limits.active) = (connections, connections.min(ACTIVE_MAX));
+                channel.attach(stack)?;
                 let listener = channel.listen_on(address, BACKLOG, LISTENER)?;
                 channel.set_nodelay(listener, true)?;
                 listener
             }
         };
         channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
+        // A signal writes a byte to the pipe of each thread.
+        let (signals, sender) = UnixStream::pair()?;
+        pipe::register(SIGINT, sender.try_clone()?)?;
+        pipe::register(SIGTERM, sender)?;
+        let signals = channel.register(signals, SIGNALS)?;
+        channel.read(signals)?;
         let (connections, output) = (Slab::new(), Output::default());
-        let mut worker =
-            Self { channel, listener, connections, output, service, thread, shared, tick: 0, overdue: false };
-        worker.set_idle_timer()?;
-        Ok(worker)
+        Ok(Self { channel, listener, signals, connections, output, shared, draining: false, overdue: false })
     }
 
-    fn set_idle_timer(&mut self) -> Result<(), SubmitError> {
-        if !self.shared.idle_timeout.is_zero() {
-            self.channel.timer(self.shared.idle_timeout / IDLE_TICKS, IDLE)?;
-        }
-        Ok(())
-    }
-
-    /// Closes the connections on which nothing was done for the whole timeout.
-    fn close_idle(&mut self) -> Result<(), SubmitError> {
-        // A drain has a deadline of its own.
-        if self.shared.phase() != Phase::Serve {
-            return Ok(());
-        }
-        self.tick += 1;
-        let idle = self.connections.iter().filter(|(_, one)| self.tick - one.used > u64::from(IDLE_TICKS));
-        let idle: Vec<usize> = idle.map(|(key, _)| key).collect();
-        for key in idle {
-            self.close(key);
-        }
-        self.set_idle_timer()
-    }
-
-    /// Wakes the thread, so that it reads [`Shared::phase`].
-    pub(crate) fn waker(&self) -> Waker {
-        self.channel.waker()
-    }
-
-    /// What its channel has counted.
-    pub(crate) fn stats(&self) -> Stats {
-        self.channel.stats()
-    }
-
-    /// Serves until [`Phase::Drain`], then lets clients take their answers. Connections that are
-    /// left when that is over are ended.
-    pub(crate) fn run(&mut self) -> Result<(), WorkerError> {
-        let result = self.serve_all().and_then(|()| self.drain());
-        let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        for key in open {
-            self.cut_off(key);
-        }
-        result
-    }
-
-    fn serve_all(&mut self) -> Result<(), WorkerError> {
-        while self.shared.phase() == Phase::Serve {
-            self.step(None)?;
-        }
-        Ok(())
-    }
-
-    /// Accepts no more, answers what has arrived, and waits for the clients to close.
-    fn drain(&mut self) -> Result<(), WorkerError> {
-        self.channel.timer(self.shared.drain_timeout, DRAINED)?;
-        let mut left = LAST_COMPLETIONS * (1 + self.connections.len());
-        while left > 0 && self.drains() && self.step(Some(Duration::ZERO))? {
-            left -= 1;
-        }
-        // Never stale: only this closes it.
-        let _ = self.channel.close(self.listener);
-        let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
-        for key in open {
-            if self.connections[key].drain(&mut self.channel) == Fate::Close {
-                self.close(key);
+    /// Serves until a signal, and until clients have taken their answers.
+    pub(crate) fn run(&mut self) -> anyhow::Result<()> {
+        while !self.is_done() {
+            // The end of a close is no completion: what is queued for closed clients may still
+            // have to go out.
+            let timeout = (self.draining && self.connections.is_empty()).then_some(CLOSING_CHECK);
+            match self.channel.dispatch(timeout) {
+                Ok(Some(completion)) => self.serve(completion)?,
+                Ok(None) | Err(DispatchError::Interrupted) => {}
+                Err(error) => return Err(error.into()),
             }
         }
-        while self.drains() && !self.connections.is_empty() {
-            self.step(None)?;
-        }
-        // Of clients that were closed before; the end of such a close is no completion.
-        while self.drains() && self.channel.is_closing() {
-            self.step(Some(CLOSING_CHECK))?;
+        // An end of the stream would say that the client has been sent everything.
+        for (_, connection) in &self.connections {
+            let _ = self.channel.reset(connection.handle);
         }
         Ok(())
     }
 
-    fn drains(&self) -> bool {
-        !self.overdue && self.shared.phase() == Phase::Drain
+    fn is_done(&self) -> bool {
+        self.overdue || self.draining && self.connections.is_empty() && !self.channel.is_closing()
     }
 
-    /// Serves one completion; false if none came in time.
-    fn step(&mut self, timeout: Option<Duration>) -> Result<bool, WorkerError> {
-        let completion = match self.channel.dispatch(timeout) {
-            Ok(Some(completion)) => completion,
-            Ok(None) => return Ok(false),
-            Err(DispatchError::Interrupted) => return Ok(true),
-            Err(error) => return Err(error.into()),
-        };
-        match (completion.cookie, completion.event) {
-            (LISTENER, Event::Accept { result, more }) => self.accepted(result, more)?,
-            (IDLE, _) => self.close_idle()?,
-            (DRAINED, _) => self.overdue = true,
-            (key, event) => self.serve(key as usize, event),
-        }
-        Ok(true)
-    }
-
-    fn accepted(&mut self, result: Result<Accepted, AcceptError>, more: bool) -> Result<(), WorkerError> {
-        match result {
-            Ok(accepted) => self.welcome(accepted),
-            Err(error) if more => tracing::debug!(%error, "accepting pauses"),
-            Err(error) => return Err(error.into()),
+    fn serve(&mut self, Completion { cookie, event, .. }: Completion) -> anyhow::Result<()> {
+        match (cookie, event) {
+            (LISTENER, Event::Accept { result: Ok(accepted), .. }) => self.accepted(accepted),
+            // No room for more, for example: accepting goes on by itself.
+            (LISTENER, Event::Accept { result: Err(error), more: true }) => {
+                tracing::debug!(%error, "accepting pauses")
+            }
+            (LISTENER, Event::Accept { result: Err(error), .. }) => return Err(error.into()),
+            (SIGNALS, _) if !self.draining => self.drain()?,
+            // The second signal.
+            (SIGNALS, _) | (DRAINED, _) => self.overdue = true,
+            (key, event) => {
+                self.with_connection(key as usize, |connection, context| connection.serve(event, context))
+            }
         }
         Ok(())
     }
 
-    fn welcome(&mut self, accepted: Accepted) {
+    fn accepted(&mut self, accepted: Accepted) {
         let slot = self.connections.vacant_entry();
         let handle = match self.channel.register(accepted.socket, slot.key() as u64) {
             Ok(handle) => handle,
-            Err(error) => {
-                tracing::debug!(%error, "a connection is dropped");
-                return;
-            }
+            Err(error) => return tracing::debug!(%error, "a connection is dropped"),
         };
-        if self.shared.open.fetch_add(1, Ordering::Relaxed) >= self.shared.max_connections {
-            self.shared.open.fetch_sub(1, Ordering::Relaxed);
-            refuse(&mut self.channel, handle, self.service.refusal());
-            self.service.count(self.thread, Traffic::Refused);
-            return;
-        }
-        self.service.count(self.thread, Traffic::Opened);
         let key = slot.key();
-        let connection = slot.insert(Connection::new(handle, self.tick));
-        if connection.start_reading(&mut self.channel) == Fate::Close {
-            self.close(key);
+        slot.insert(Connection::new(handle));
+        if self.shared.open.fetch_add(1, Relaxed) >= self.shared.max_connections {
+            return self.refuse(key);
         }
+        self.with_connection(key, |connection, context| connection.go_on(context.channel));
     }
 
-    /// Carries out what a completion means for a connection.
-    fn serve(&mut self, key: usize, event: Event) {
-        let Some(connection) = self.connections.get_mut(key) else {
-            return;
-        };
-        connection.used = self.tick;
-        let mut context = Context {
-            channel: &mut self.channel,
-            service: self.service,
-            thread: self.thread,
-            output: &mut self.output,
-        };
-        let fate = match event {
-            Event::Read { result: Ok(0), .. } => connection.input_ended(context.channel),
-            Event::Read { result: Ok(_), data, more } => {
-                let fate = connection.received(data.bytes(), &mut context);
-                if more || fate == Fate::Close { fate } else { connection.reading_stopped(context.channel) }
-            }
-            Event::Read { result: Err(error), .. } if is_cancelled(&error) => {
-                connection.reading_stopped(context.channel)
-            }
-            Event::Write { result: Ok(_), .. } => connection.confirmed(&mut context),
-            Event::Disconnect(Ok(())) => connection.shut_down(),
-            Event::Read { result: Err(error), .. }
-            | Event::Write { result: Err(error), .. }
-            | Event::Disconnect(Err(error)) => {
+    /// Accepts no more, and ends connections behind the answers to what was read.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        self.draining = true;
+        self.channel.read(self.signals)?;
+        self.channel.close(self.listener)?;
+        self.channel.timer(DRAIN_WITHIN, DRAINED)?;
+        let open: Vec<usize> = self.connections.iter().map(|(key, _)| key).collect();
+        for key in open {
+            self.with_connection(key, |connection, context| connection.finish(context.channel));
+        }
+        Ok(())
+    }
+
+    /// Does something with a connection, and then what follows from it.
+    fn with_connection(
+        &mut self,
+        key: usize,
+        serve: impl FnOnce(&mut Connection<S::Session>, &mut Context<'_, S>) -> Fate,
+    ) {
+        let Some(connection) = self.connections.get_mut(key) else { return };
+        let (channel, output) = (&mut self.channel, &mut self.output);
+        match serve(connection, &mut Context { channel, output, service: &self.shared.service }) {
+            Ok(true) if connection.is_within_bounds(&self.shared.held) => {}
+            Ok(true) => self.refuse(key),
+            Ok(false) => self.close(key),
+            Err(error) => {
                 tracing::debug!(%error, "a client is gone");
-                Fate::Close
+                self.close(key);
             }
-            _ => Fate::Open,
-        };
-        if fate == Fate::Close {
-            self.close(key);
         }
     }
 
+    /// Writes the refusal to a client, and closes.
+    fn refuse(&mut self, key: usize) {
+        // It is closed in any case.
+        let _ = self.channel.write_copy(self.connections[key].handle, self.shared.service.refusal());
+        self.close(key);
+    }
+
+    /// Closes a connection; what is queued goes out first.
     fn close(&mut self, key: usize) {
         let connection = self.connections.remove(key);
+        connection.give_back(&self.shared.held);
+        self.shared.open.fetch_sub(1, Relaxed);
         // Stale only if the channel has closed it already.
-        let _ = self.channel.close(connection.handle());
-        self.closed();
+        let _ = self.channel.close(connection.handle);
     }
-
-    /// Ends a connection now: by a reset if the client has not been sent everything, since the
-    /// end of the stream would say that it has.
-    fn cut_off(&mut self, key: usize) {
-        if self.connections[key].is_shut_down() {
-            return self.close(key);
-        }
-        let connection = self.connections.remove(key);
-        if let Err(error) = self.channel.reset(connection.handle()) {
-            tracing::debug!(%error, "cannot reset a connection");
-        }
-        self.closed();
-    }
-
-    fn closed(&self) {
-        self.shared.open.fetch_sub(1, Ordering::Relaxed);
-        self.service.count(self.thread, Traffic::Closed);
-    }
-}
-
-/// Tells a client that it is one too many.
-fn refuse(channel: &mut Channel, handle: Handle, refusal: &[u8]) {
-    if !refusal.is_empty() {
-        let refusal = copied(channel, refusal);
-        // The connection is closed in any case.
-        let _ = channel.write_quiet(handle, refusal);
-    }
-    let _ = channel.close(handle);
-}
-
-fn is_cancelled(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }

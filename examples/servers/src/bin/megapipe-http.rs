@@ -1,22 +1,21 @@
 //! Greets over HTTP/1.1 (RFC 9112).
 
-use std::process::ExitCode;
+use std::ops::ControlFlow::{self, Break, Continue};
 
 use clap::Parser;
 use httparse::{Header, Request, Status};
-use servers::{Next, Output, Progress, Server, ServerArguments, Service, Traffic};
+use servers::{Output, Service};
 
 /// Greets over HTTP/1.1: the answer to GET and HEAD is "hello"
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
     #[command(flatten)]
-    server: ServerArguments<8080>,
+    server: servers::ServerArguments,
 }
 
-fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    servers::serve("megapipe-http", || Ok(Server::bind(&arguments.server)?.run(Greeting)?))
+fn main() -> anyhow::Result<()> {
+    servers::serve(&Arguments::parse().server, 8080, Greeting)
 }
 
 /// Bytes of a request's head, and its header fields.
@@ -28,58 +27,35 @@ const BODY: &[u8] = b"hello\n";
 struct Greeting;
 
 impl Service for Greeting {
-    /// What has come of a request that is not whole yet.
-    type Session = Vec<u8>;
+    type Session = ();
 
-    fn receive(&self, _: usize, partial: &mut Vec<u8>, input: &[u8], output: &mut Output) -> Progress {
-        let joined;
-        let input_len = input.len();
+    fn receive(&self, (): &mut (), input: &[u8], output: &mut Output) -> ControlFlow<(), usize> {
         let mut left = input;
-        if !partial.is_empty() {
-            partial.extend_from_slice(input);
-            joined = std::mem::take(partial);
-            left = &joined;
-        }
-        while !left.is_empty() {
+        while !left.is_empty() && !output.is_full() {
             match answer(left, output) {
-                Answered::One { taken, keep: true } => left = &left[taken..],
-                Answered::One { keep: false, .. } | Answered::Refused => {
-                    return Progress { next: Next::Close, consumed: input_len };
-                }
-                Answered::Incomplete => {
-                    partial.extend_from_slice(left);
-                    break;
-                }
+                Ok(0) => break,
+                Ok(consumed) => left = &left[consumed..],
+                Err(Closed) => return Break(()),
             }
         }
-        // Input comes a pool buffer at a time, and an answer is at most four times as long as the shortest request:
-        // what is held back is bounded, as in the echo.
-        let next = if output.is_full() { Next::Drain } else { Next::Read };
-        Progress { next, consumed: input_len }
+        Continue(input.len() - left.len())
     }
 
     fn refusal(&self) -> &'static [u8] {
         b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
     }
-
-    fn count(&self, _: usize, _: Traffic) {}
 }
 
-enum Answered {
-    /// A request of so many bytes; whether the connection stays.
-    One { taken: usize, keep: bool },
-    /// More of the request has to come.
-    Incomplete,
-    /// With an error, after which nothing makes sense.
-    Refused,
-}
+/// The connection ends behind the answer.
+struct Closed;
 
-fn answer(input: &[u8], output: &mut Output) -> Answered {
+/// Answers one request; returns its length, or 0 if more of it has to come.
+fn answer(input: &[u8], output: &mut Output) -> Result<usize, Closed> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = Request::new(&mut fields);
-    let taken = match request.parse(input) {
-        Ok(Status::Complete(taken)) => taken,
-        Ok(Status::Partial) if input.len() < HEAD_MAX => return Answered::Incomplete,
+    let consumed = match request.parse(input) {
+        Ok(Status::Complete(consumed)) => consumed,
+        Ok(Status::Partial) if input.len() < HEAD_MAX => return Ok(0),
         Ok(Status::Partial) => return refuse("431 Request Header Fields Too Large", output),
         Err(_) => return refuse("400 Bad Request", output),
     };
@@ -96,9 +72,9 @@ fn answer(input: &[u8], output: &mut Output) -> Answered {
     if request.headers.iter().any(has_body) {
         return refuse("413 Content Too Large", output);
     }
-    let keep = stays(&request);
+    let stays = stays(&request);
     // What HTTP/1.1 does by itself need not be said (RFC 9112, 9.3).
-    let said: &[u8] = match (request.version, keep) {
+    let connection: &[u8] = match (request.version, stays) {
         (Some(0), true) => b"Connection: keep-alive\r\n",
         (_, false) => b"Connection: close\r\n",
         _ => b"",
@@ -106,12 +82,12 @@ fn answer(input: &[u8], output: &mut Output) -> Answered {
     output.push(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: ");
     output.push_number(BODY.len() as u64);
     output.push(b"\r\n");
-    output.push(said);
+    output.push(connection);
     output.push(b"\r\n");
     if with_body {
         output.push(BODY);
     }
-    Answered::One { taken, keep }
+    if stays { Ok(consumed) } else { Err(Closed) }
 }
 
 /// Whether the client may go on with this connection (RFC 9112, 9.3).
@@ -122,7 +98,7 @@ fn stays(request: &Request<'_, '_>) -> bool {
     if request.version == Some(0) { asks(b"keep-alive") } else { !asks(b"close") }
 }
 
-fn refuse(status: &str, output: &mut Output) -> Answered {
+fn refuse(status: &str, output: &mut Output) -> Result<usize, Closed> {
     output.push_line(format_args!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n"));
-    Answered::Refused
+    Err(Closed)
 }

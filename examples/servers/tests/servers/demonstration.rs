@@ -1,19 +1,22 @@
-//! The rootless demonstration of docs/tcp.md: servers on a TCP of their own, load generators of others on the kernel's, as a
-//! user without privileges. Briefly, and with `MEGAPIPE_DEMONSTRATION=full` as long as it was asked for.
+//! The rootless demonstration of docs/tcp.md: servers with `--stack`, on a TCP of their
+//! own, and clients on the kernel's, as a user without privileges. Load generators of
+//! others run briefly, and with `MEGAPIPE_DEMONSTRATION=full` as long as it was asked
+//! for.
 
 use std::io::Write;
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
 use testkit::netns;
 
 use crate::on_both_engines;
-use crate::server::{Server, Skipped, Verdict};
+use crate::support::{Client, Server, Skipped, Verdict};
 
-on_both_engines!(memaslap_has_no_errors, wrk_has_no_errors, ab_has_no_errors);
+on_both_engines!(linux_clients_are_served, memaslap_has_no_errors, wrk_has_no_errors, ab_has_no_errors);
 
 const BOUND: Duration = Duration::from_secs(300);
-const STACK: &str = "tun:mp0,10.78.0.2/24";
+const STACK: &str = "tun:mp0,10.78.0.2/24,fd78::2/64";
 
 fn is_full() -> bool {
     std::env::var("MEGAPIPE_DEMONSTRATION").is_ok_and(|how| how == "full")
@@ -24,7 +27,7 @@ fn start(engine: &'static str, test: &str, service: &str, listen: &str) -> Resul
     if !netns::enter(&format!("demonstration::{engine}::{test}"), BOUND) {
         return Ok(None);
     }
-    let mut arguments = vec!["--stack", STACK, "--listen", listen, "--threads", "1"];
+    let mut arguments = vec!["--stack", STACK, "--listen", listen];
     if service == "kv" {
         // Room for all that is set: what is evicted would be missed.
         arguments.extend(["--memory-limit", "512"]);
@@ -44,6 +47,26 @@ fn run(programs: &[&str], arguments: &[&str]) -> Result<String, Skipped> {
     }
     println!();
     Err(Skipped(format!("{} is not installed", programs[0])))
+}
+
+/// Over IPv6, with a thread on each queue of the device; what was asked before a signal
+/// is answered.
+fn linux_clients_are_served(engine: &'static str) -> Verdict {
+    let Some(server) = start(engine, "linux_clients_are_served", "kv", "[fd78::2]:7")? else { return Ok(()) };
+    let mut clients: Vec<_> = (0..40).map(|_| Client::connect(server.address)).collect();
+    let answer = clients[0].store_big(1_000_000);
+    for client in &mut clients {
+        client.ask("get big\r\n", &answer);
+    }
+    clients.truncate(1);
+    clients[0].send("get big\r\n".repeat(10));
+    clients[0].expect(&answer);
+    server.signal(Signal::TERM);
+    (0..9).for_each(|_| clients[0].expect(&answer));
+    assert!(clients[0].read_to_end().is_empty());
+    drop(clients);
+    assert!(server.wait().success());
+    Ok(())
 }
 
 fn memaslap_has_no_errors(engine: &'static str) -> Verdict {

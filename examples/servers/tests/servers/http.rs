@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use testkit::process::PATIENCE;
 
 use crate::on_both_engines;
-use crate::server::{Server, Verdict};
+use crate::support::{Server, Verdict};
 
 on_both_engines!(requests_are_answered, what_is_no_request_ends_the_connection);
 

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use crate::on_both_engines;
-use crate::server::{Server, Skipped, Verdict};
+use crate::support::{Server, Skipped, Verdict};
 
 on_both_engines!(
     libmemcached_tools_store_and_fetch,
@@ -81,10 +81,7 @@ fn libmemcached_tools_store_and_fetch(engine: &'static str) -> Verdict {
     remove.succeed(&server, &["small"]);
     assert!(!exist.run(&server, &["small"]).status.success());
     let statistics = stat.succeed(&server, &[]);
-    assert!(
-        statistics.contains("curr_items") && statistics.contains(&server.pid().to_string()),
-        "{statistics}"
-    );
+    assert!(statistics.contains(&format!("pid: {}", server.pid())), "{statistics}");
     flush.succeed(&server, &[]);
     assert!(!exist.run(&server, &["large"]).status.success());
     Ok(())
@@ -109,8 +106,6 @@ fn memslap_gets_what_it_has_set(engine: &'static str) -> Verdict {
     for test in ["--test=set", "--test=get", "--test=mget"] {
         tool.succeed(&server, &[test, "--concurrency=4", "--execute-number=500", "--initial-load=500"]);
     }
-    let statistics = Tool::find("stat")?.succeed(&server, &[]);
-    assert!(!statistics.contains("cmd_get: 0\n"), "{statistics}");
     Ok(())
 }
 

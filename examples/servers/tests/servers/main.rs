@@ -1,28 +1,23 @@
-//! The servers as its users meet it: a process, real sockets, real clients. Each test is run
-//! on both engines.
+//! The servers as their users meet them: processes, real sockets, clients of others. Each
+//! test runs on both engines.
 
-mod client;
 mod demonstration;
 mod drain;
-mod echo;
 mod hostile;
 mod http;
 mod kv;
 mod kv_clients;
 mod kv_transcripts;
-mod lifecycle;
-mod promotion;
-mod server;
-mod stack;
+mod support;
 
 /// Makes each function, which takes the engine's name, a test for each engine.
 macro_rules! on_both_engines {
     ($($test:ident),* $(,)?) => {
         mod uring {
-            $(#[test] fn $test() { crate::server::on_engine(stringify!($test), "uring", super::$test) })*
+            $(#[test] fn $test() { crate::support::on_engine(stringify!($test), "uring", super::$test) })*
         }
         mod epoll {
-            $(#[test] fn $test() { crate::server::on_engine(stringify!($test), "epoll", super::$test) })*
+            $(#[test] fn $test() { crate::support::on_engine(stringify!($test), "epoll", super::$test) })*
         }
     };
 }

@@ -97,7 +97,6 @@ for value in ["text", b"bytes", 17, {"a": [1, 2, 3]}, "long" * 100_000]:
 # Statistics, and the rest.
 statistics = client.stats()
 assert statistics[b"curr_items"] > 0 and statistics[b"threads"] == 2
-client.stats("settings")
 assert client.flush_all() is True and client.get("largest") is None
 
 # A pool and a ring of servers, used by threads.
