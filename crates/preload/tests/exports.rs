@@ -3,15 +3,13 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use support::library;
-
-mod support;
+use testkit::process::preload_library;
 
 const LISTED: &str = include_str!("exports.txt");
 
 #[test]
 fn the_library_exports_what_is_listed() {
-    let Ok(output) = Command::new("nm").args(["-D", "--defined-only"]).arg(library()).output() else {
+    let Ok(output) = Command::new("nm").args(["-D", "--defined-only"]).arg(preload_library()).output() else {
         println!("SKIPPED the_library_exports_what_is_listed: no nm is installed (binutils)");
         return;
     };

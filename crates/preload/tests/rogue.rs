@@ -17,12 +17,9 @@ use std::time::{Duration, Instant};
 use promote::Reason;
 use promote::client::LOOP_PAGE;
 use promote::wire::{ClientMessage, MonitorMessage, Token};
-use support::library;
 use sys::memory_file::MemoryFile;
 use sys::packet;
-use testkit::process::{Fosterling, role, this_test_as};
-
-mod support;
+use testkit::process::{Fosterling, preload_library, role, this_test_as};
 
 const NAME: &str = "a_program_outlives_what_a_monitor_says";
 /// One that takes longer hangs.
@@ -36,13 +33,13 @@ fn a_program_outlives_what_a_monitor_says() {
     if role().is_some() {
         return exchange();
     }
-    let library = library();
+    let library = preload_library();
     let first: u64 = std::env::var("SEED").map_or(1, |seed| seed.parse().expect("a number"));
     let mut said = 0;
     for seed in first..first + SEEDS {
         let rogue = Rogue::start(seed);
         let mut command: Command = this_test_as(NAME, "victim");
-        command.env("LD_PRELOAD", &library).env("MEGAPIPE_PROMOTE", "eager");
+        command.env("LD_PRELOAD", library).env("MEGAPIPE_PROMOTE", "eager");
         command.env("MEGAPIPE_MONITOR", &rogue.path).stdout(Stdio::null());
         let mut victim = Fosterling::start(&mut command);
         let began = Instant::now();

@@ -18,9 +18,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use monitor::{Access, Listener, Monitor, Options};
-use support::library;
-
-mod support;
+use testkit::process::preload_library;
 
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -73,10 +71,9 @@ fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// The library, a monitor, and room for what is built.
+/// A monitor, and room for what is built.
 struct Bench {
     room: PathBuf,
-    library: PathBuf,
 }
 
 /// What one run of a program came to.
@@ -96,7 +93,7 @@ impl Bench {
         let options = Options { policy: Some(policy), ..Options::default() };
         // Ends with the test.
         std::thread::spawn(move || Monitor::new(listener, options).and_then(Monitor::run));
-        Bench { room, library: library() }
+        Bench { room }
     }
 
     fn compare(&self, source: &Path) -> Result<(), String> {
@@ -185,7 +182,7 @@ impl Bench {
         if let Some(mode) = mode {
             // Of an earlier attempt.
             let _ = fs::remove_file(file("log"));
-            command.env("LD_PRELOAD", &self.library).env("MEGAPIPE_PROMOTE", mode);
+            command.env("LD_PRELOAD", preload_library()).env("MEGAPIPE_PROMOTE", mode);
             command.env("MEGAPIPE_MONITOR", self.room.join("monitor"));
             command.envs(spins.map(|spins| ("MEGAPIPE_SPIN", spins)));
             command.env("MEGAPIPE_STATS", "1").env("MEGAPIPE_LOG", file("log"));

@@ -84,22 +84,29 @@ pub fn copy_program(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied to {}", from.display(), to.display());
 }
 
-/// The library that is loaded into programs, built where `program` was.
-pub fn preload_library(program: &Path) -> &'static Path {
+/// The library that is loaded into programs.
+pub fn preload_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| built_beside(program, "megapipe-preload", "libmegapipe_preload.so"))
+    LIBRARY.get_or_init(|| built("megapipe-preload", "libmegapipe_preload.so"))
 }
 
-/// A file of another package, built where `program` was: cargo builds none for the tests of a package.
-pub fn built_beside(program: &Path, package: &str, file: &str) -> PathBuf {
-    let directory = program.parent().expect("a program lies in a directory");
-    let mut build = Command::new(env!("CARGO"));
-    build.args(["build", "--locked", "--quiet", "--package", package]);
-    build.args(directory.ends_with("release").then_some("--release"));
-    build.arg("--target-dir").arg(directory.parent().expect("target"));
-    build.current_dir(env!("CARGO_MANIFEST_DIR"));
-    assert!(build.status().expect("cargo runs").success(), "{package} is built");
-    directory.join(file)
+/// A file of another package, built where this test was: cargo builds none for the tests of a package.
+/// `scripts/test.sh` has built all packages at once and says so by MEGAPIPE_TEST_BUILT; cargo would build
+/// some of them again, with the features of that package alone.
+pub fn built(package: &str, file: &str) -> PathBuf {
+    let test = std::env::current_exe().expect("a test knows its path");
+    let directory = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    if std::env::var_os("MEGAPIPE_TEST_BUILT").is_none() {
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--locked", "--quiet", "--package", package]);
+        build.args(directory.ends_with("release").then_some("--release"));
+        build.arg("--target-dir").arg(directory.parent().expect("target"));
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(build.status().expect("cargo runs").success(), "{package} is built");
+    }
+    let file = directory.join(file);
+    assert!(file.exists(), "there is no {}", file.display());
+    file
 }
 
 /// The calling thread's one ring, without its registered descriptor (IORING_UNREGISTER_RING_FDS):

@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testkit::confine;
-use testkit::process::{PATIENCE, built_beside, preload_library};
+use testkit::process::{PATIENCE, built, preload_library};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe-bench");
 
 /// The program and the library that are measured are built where the benchmark was.
 pub(crate) fn product() {
-    preload_library(PROGRAM.as_ref());
-    built_beside(PROGRAM.as_ref(), "megapipe-cli", "megapipe");
+    preload_library();
+    built("megapipe-cli", "megapipe");
 }
 
 /// Files of one test.

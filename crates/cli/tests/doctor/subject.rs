@@ -18,7 +18,7 @@ struct Place(PathBuf);
 
 impl Place {
     fn new(test: &str) -> Place {
-        preload_library(PROGRAM.as_ref());
+        preload_library();
         let path = std::env::temp_dir().join(format!("megapipe-subject-{}-{test}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Place(path)

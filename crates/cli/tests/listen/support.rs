@@ -37,7 +37,7 @@ impl Lab {
             skip(&format!("{missing} is not installed"));
             return None;
         }
-        preload_library(PROGRAM.as_ref());
+        preload_library();
         let folder = tempfile::tempdir().unwrap();
         let lab = Lab { folder };
         // Workers of other users write to it, too.

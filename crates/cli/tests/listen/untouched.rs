@@ -227,7 +227,7 @@ fn without_the_option_no_system_call_is_changed() {
     };
     let plain = sequences(&[]);
     assert!(plain[1].iter().any(|call| call.starts_with("accept4(")));
-    let library = testkit::process::preload_library(crate::support::PROGRAM.as_ref()).display().to_string();
+    let library = testkit::process::preload_library().display().to_string();
     let off = [("LD_PRELOAD", library.as_str()), ("MEGAPIPE_PROMOTE", "off")];
     assert_eq!(difference(&sequences(&off), &plain), None);
     let on = [off[0], off[1], ("MEGAPIPE_LOCAL_LISTEN", "1")];

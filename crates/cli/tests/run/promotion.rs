@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use testkit::process::{Fosterling, built_beside, copy_program, until};
+use testkit::process::{Fosterling, built, copy_program, until};
 
 use crate::support::{PROGRAM, Place, clean, output, python, text};
 
@@ -386,7 +386,7 @@ os.execv("/bin/sh", ["sh", "-c", f"head -c {count}; echo more >&0; head -n 1"])
 #[test]
 fn a_channel_sends_again_what_an_heir_is_to_read() {
     need_python!("a_channel_sends_again_what_an_heir_is_to_read");
-    let echo = built_beside(PROGRAM.as_ref(), "megapipe-examples", "promotion");
+    let echo = built("megapipe-examples", "promotion");
     let place = Place::new("heir");
     let _monitor = place.monitor();
     for engine in ["uring", "epoll"] {

@@ -32,7 +32,7 @@ for thread in threads:
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 
 pub(crate) fn library() -> &'static Path {
-    preload_library(PROGRAM.as_ref())
+    preload_library()
 }
 
 /// A directory of one test.

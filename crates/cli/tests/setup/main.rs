@@ -179,7 +179,7 @@ fn undo_removes_what_setup_wrote_and_shows_what_runs() {
     else {
         return println!("SKIPPED undo_removes_what_setup_wrote_and_shows_what_runs: no python3");
     };
-    preload_library(PROGRAM.as_ref());
+    preload_library();
     let source = "import socket, time
 listener = socket.create_server((\"127.0.0.1\", 0))
 client = socket.create_connection(listener.getsockname())
@@ -208,7 +208,7 @@ const WITHOUT_CAPABILITIES: [&str; 3] = ["--bounding-set=-all", "--inh-caps=-all
 #[test]
 fn doctor_says_what_the_policy_allows() {
     let Some(host) = Host::new("doctor_says_what_the_policy_allows") else { return };
-    preload_library(PROGRAM.as_ref());
+    preload_library();
     let copy = host.0.join("megapipe");
     copy_program(PROGRAM.as_ref(), &copy);
     let library = Path::new(PROGRAM).with_file_name("libmegapipe_preload.so");
