@@ -1,0 +1,3 @@
+//! The conformance suite on epoll.
+
+testkit::conformance_suite!(Epoll, Kernel);

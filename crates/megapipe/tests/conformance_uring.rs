@@ -1,0 +1,3 @@
+//! The conformance suite on io_uring.
+
+testkit::conformance_suite!(Uring, Kernel);
