@@ -56,7 +56,7 @@ fuzz: ## Run each fuzz target for FUZZ_SECONDS (600)
 nightly: ## Run the checks that take long (PARTS names some), and sum up
 	scripts/nightly.sh
 
-lint: ## Check format, lints, documentation, licences and shell scripts
+lint: ## Check format, lints, documentation, licences, shell scripts and circles of files
 	scripts/lint.sh
 
 demo: ## Build, then show Redis and nginx plain and under megapipe run, and a channel beside epoll, on this machine

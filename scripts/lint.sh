@@ -47,6 +47,12 @@ check documentation documentation
 check "lock file of fuzz/" fuzz_lock
 check "list of decisions" decisions
 check "requirements of RFC 9293" scripts/requirements.sh
+if command -v python3 >/dev/null; then
+    check "circles of files" scripts/circles.py
+    check "circles of made-up files" scripts/circles_test.py
+else
+    skip "circles of files" "python3 is not installed"
+fi
 
 if "$CARGO" deny --version >/dev/null 2>&1; then
     # Advisories need a database from the network and are looked at apart: `cargo deny check advisories`.
