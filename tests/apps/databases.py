@@ -10,12 +10,12 @@ import signal
 import subprocess
 import time
 
-from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
+from helpers import STEP_LIMIT, described, free_port, program, run, same, server, some_bytes
 
 
 def redis(place, step):
     port = free_port()
-    with server("redis-server", "--port", port, "--save", "", "--dir", place, port=port, stdout=subprocess.DEVNULL):
+    with server(*described("redis", place, port), port=port, stdout=subprocess.DEVNULL):
         value = some_bytes(1 << 20).hex()
         with step("large-value"):
             run("redis-cli", "-p", port, "-x", "set", "large", input=value.encode())
@@ -60,13 +60,12 @@ def own_directory(path):
 def postgres(place):
     """A new database that is reached by TCP alone; gives the server and the clients' environment."""
     drop = as_database_user()
-    data = own_directory(place / "db")
-    port = free_port()
+    place, port = own_directory(place / "db"), free_port()
     env = {**os.environ, "PGUSER": "postgres", "PGHOST": "127.0.0.1", "PGPORT": str(port), "PGDATABASE": "postgres"}
-    run(*drop, program("initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-N", "--no-instructions", "--no-locale",
-        "-E", "UTF8", env=env, cwd="/", timeout=STEP_LIMIT * 3)
-    with server(*drop, program("postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", "", "-F", port=port,
-                env=env, cwd="/") as database:
+    initdb, *options = described("postgres", place, port, part="prepare")
+    run(*drop, program(initdb), *options, env=env, cwd="/", timeout=STEP_LIMIT * 3)
+    postgres, *options = described("postgres", place, port)
+    with server(*drop, program(postgres), *options, port=port, env=env, cwd="/") as database:
         deadline = time.monotonic() + 30
         while run("pg_isready", check=False, env=env).returncode != 0:
             assert time.monotonic() < deadline and database.poll() is None

@@ -9,9 +9,11 @@ import shutil
 import socket
 import subprocess
 import time
+import tomllib
 
 # Distributions keep some programs out of PATH.
 PLACES = ("/usr/sbin", "/usr/lib/git-core", *sorted(map(str, pathlib.Path("/usr/lib/postgresql").glob("*/bin"))))
+PROGRAMS = tomllib.loads((pathlib.Path(__file__).parents[1] / "programs.toml").read_text())
 STEP_LIMIT = 60
 
 
@@ -28,6 +30,19 @@ def free_port():
 def run(*command, **options):
     options = {"check": True, "capture_output": True, "timeout": STEP_LIMIT, **options}
     return subprocess.run([program(command[0]) or command[0], *map(str, command[1:])], **options)
+
+
+def described(name, place, port, part="command", **values):
+    """The command of a server of tests/programs.toml. Its files are written into the place."""
+    about = PROGRAMS[name]
+    values = {"folder": place, "port": port, "user": "root" if os.geteuid() == 0 else "nobody",
+              **about.get("values", {}), **values}
+
+    def fill(text):
+        return "".join(fill(str(values[part])) if number % 2 else part for number, part in enumerate(text.split("@")))
+    for file, text in about.get("files", {}).items():
+        (place / file).write_text(fill(text))
+    return [fill(word) for word in about[part] + (about.get("tcp", []) if part == "command" else [])]
 
 
 @contextlib.contextmanager

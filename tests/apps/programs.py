@@ -16,7 +16,7 @@ import built
 import databases
 import handover as handing
 import remote
-from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
+from helpers import STEP_LIMIT, described, free_port, program, run, same, server, some_bytes
 
 NEEDS = {
     "curl": ("curl", "nginx"),
@@ -58,37 +58,24 @@ def missing(scenario):
     return None
 
 
-def nginx_configuration(place, port, sendfile):
-    root = place / "www"
-    root.mkdir(exist_ok=True)
-    (root / "large").write_bytes(some_bytes(8 << 20))
-    (root / "small").write_bytes(some_bytes(1000, 2))
-    text = f"""
-daemon off; worker_processes 2; pid {place}/nginx.pid; error_log {place}/nginx.log;
-user {"root" if os.geteuid() == 0 else "nobody"};
-env LD_PRELOAD;
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; sendfile {sendfile}; keepalive_requests 1000000;
-    client_body_temp_path {place}/body; proxy_temp_path {place}/proxy; fastcgi_temp_path {place}/fastcgi;
-    uwsgi_temp_path {place}/uwsgi; scgi_temp_path {place}/scgi; client_max_body_size 100m;
-    server {{
-        listen 127.0.0.1:{port}; root {root};
-        location /put {{ dav_methods PUT; root {place}/put; }}
-    }}
-}}
-"""
-    path = place / f"nginx-{sendfile}.conf"
-    path.write_text(text)
-    (place / "put").mkdir(exist_ok=True)
-    return path
+@contextlib.contextmanager
+def nginx(place, sendfile="on"):
+    """nginx with files to fetch and a place to put some; gives its port."""
+    for folder in ("www", "put"):
+        (place / folder).mkdir(exist_ok=True)
+    (place / "www/large").write_bytes(some_bytes(8 << 20))
+    (place / "www/small").write_bytes(some_bytes(1000, 2))
+    port = free_port()
+    command = described("nginx", place, port, main="env LD_PRELOAD;", http=f"sendfile {sendfile};", server=(
+        "root @folder@/www; location /put { dav_methods PUT; root @folder@/put; }"))
+    with server(*command, port=port):
+        yield port
 
 
 def curl(place, step):
     for sendfile in ("on", "off"):
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        with server("nginx", "-c", nginx_configuration(place, port, sendfile), port=port):
+        with nginx(place, sendfile) as port:
+            url = f"http://127.0.0.1:{port}"
             wanted = (place / "www/large").read_bytes()
             with step(f"download-sendfile-{sendfile}"):
                 same(run("curl", "-sSf", f"{url}/large").stdout, wanted)
@@ -220,23 +207,9 @@ def wrk_told(output):
 
 
 def haproxy(place, step):
-    behind, port = free_port(), free_port()
-    (place / "haproxy.cfg").write_text(f"""
-global
-    maxconn 1000
-defaults
-    mode http
-    timeout connect 10s
-    timeout client 30s
-    timeout server 30s
-frontend front
-    bind 127.0.0.1:{port}
-    default_backend back
-backend back
-    server one 127.0.0.1:{behind}
-""")
-    with server("nginx", "-c", nginx_configuration(place, behind, "on"), port=behind), \
-            server("haproxy", "-db", "-f", place / "haproxy.cfg", port=port):
+    port = free_port()
+    with nginx(place) as behind, server(
+            *described("haproxy", place, port, answer=f"server one 127.0.0.1:{behind}"), port=port):
         wanted = (place / "www/large").read_bytes()
         with step("download"):
             same(run("curl", "-sSf", f"http://127.0.0.1:{port}/large").stdout, wanted)

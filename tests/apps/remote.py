@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from helpers import STEP_LIMIT, free_port, program, run, same, server, some_bytes
+from helpers import STEP_LIMIT, described, free_port, program, run, same, server, some_bytes
 
 AUTHOR = ("-c", "user.name=test", "-c", "user.email=test@localhost")
 
@@ -210,37 +210,19 @@ ScriptSock {place}/cgid
 def apache_server(place, kind, more=""):
     """Apache with one of its ways of using processes and threads; gives its address."""
     port = free_port()
-    (place / "htdocs").mkdir(exist_ok=True)
-    modules = (f"mpm_{kind}", "authz_core", "cgid" if kind != "prefork" else "cgi", "alias", "env", "dir")
-    (place / f"{kind}.conf").write_text(f"""
-ServerRoot {place}
-ServerName localhost
-Listen 127.0.0.1:{port}
-PidFile {place}/{kind}.pid
-ErrorLog {place}/{kind}.log
-Mutex posixsem
-{"".join(f"LoadModule {name}_module {modules_of_apache()}/mod_{name}.so" + chr(10) for name in modules)}
-KeepAlive On
-MaxKeepAliveRequests 0
-DocumentRoot {place}/htdocs
-<Directory {place}/htdocs>
-    Require all granted
-</Directory>
-{more}
-""")
-    with server("apache2", "-D", "FOREGROUND", "-f", place / f"{kind}.conf", port=port, start_new_session=True):
+    (place / "www").mkdir(exist_ok=True)
+    modules = ("cgid" if kind != "prefork" else "cgi", "alias", "env")
+    more = "Mutex posixsem\nKeepAlive On\nMaxKeepAliveRequests 0\n" + "".join(
+        f"LoadModule {name}_module @modules@/mod_{name}.so\n" for name in modules) + more
+    with server(*described("apache", place, port, mpm=kind, more=more), port=port, start_new_session=True):
         yield f"http://127.0.0.1:{port}"
-
-
-def modules_of_apache():
-    return "/usr/lib/apache2/modules"
 
 
 def apache(place, step):
     data = some_bytes(6 << 20)
-    (place / "htdocs").mkdir()
-    (place / "htdocs/large").write_bytes(data)
-    (place / "htdocs/small").write_bytes(data[:1000])
+    (place / "www").mkdir()
+    (place / "www/large").write_bytes(data)
+    (place / "www/small").write_bytes(data[:1000])
     for kind in ("event", "worker", "prefork"):
         with apache_server(place, kind) as url:
             with step(f"{kind}-download"):

@@ -482,8 +482,8 @@ class Soak:
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("SEED") or time.time()))
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("DURATION") or 600))
     parser.add_argument("--phase", type=float, default=PHASE_SECONDS, help="seconds between two quiet moments")
     parser.add_argument("--every", type=float, default=0.7, help="seconds between two kills or stops, on average")
     parser.add_argument("--only", type=lambda names: names.split(","), help="services, by comma")

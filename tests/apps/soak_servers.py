@@ -54,6 +54,9 @@ class Service:
     def prepare(self, environment):
         """What is done once, before the first start."""
 
+    def command(self, **values):
+        return helpers.described(self.name, self.place, self.port, **values)
+
     def options(self):
         return {}
 
@@ -77,10 +80,6 @@ class Service:
 class Redis(Service):
     name = "redis"
     needs = ("redis-server",)
-
-    def command(self):
-        return ("redis-server", "--bind", "127.0.0.1", "--port", self.port, "--save", "", "--dir", self.place,
-                "--enable-debug-command", "no")
 
     def asks(self):
         return b"PING\r\n", b"+PONG"
@@ -107,23 +106,10 @@ class Nginx(Service):
         (self.place / "www/put").mkdir(parents=True)
         for name, size in FILES.items():
             (self.place / "www" / name).write_bytes(contents.of(name, 0, size))
-        user = "root" if os.geteuid() == 0 else "nobody"
-        (self.place / "conf").write_text(f"""
-daemon off; worker_processes 2; pid {self.place}/pid; error_log stderr; user {user};
-events {{ worker_connections 1024; }}
-http {{
-    access_log off; sendfile on; keepalive_requests 1000000; keepalive_timeout 600s; client_max_body_size 100m;
-    client_body_temp_path {self.place}/body; proxy_temp_path {self.place}/proxy;
-    fastcgi_temp_path {self.place}/fastcgi; uwsgi_temp_path {self.place}/uwsgi; scgi_temp_path {self.place}/scgi;
-    server {{
-        listen 127.0.0.1:{self.port}; root {self.place}/www;
-        location /put/ {{ dav_methods PUT; sendfile off; }}
-    }}
-}}
-""")
 
     def command(self):
-        return "nginx", "-e", "stderr", "-p", self.place, "-c", self.place / "conf"
+        return super().command(http="sendfile on; keepalive_timeout 600s;", server=(
+            "root @folder@/www; location /put/ { dav_methods PUT; sendfile off; }"))
 
     def asks(self):
         return b"GET /f1 HTTP/1.0\r\n\r\n", b"HTTP/1.1 200"
@@ -135,28 +121,14 @@ class Haproxy(Service):
     on = ("nginx",)
 
     def prepare(self, environment):
-        # Several move sockets between their epoll sets.
-        (self.place / "conf").write_text(f"""
-global
-    maxconn 1000
-    nbthread 2
-    log stdout format raw daemon
-defaults
-    mode http
-    log global
-    option httplog
-    option dontlog-normal
-    timeout connect 60s
-    timeout client 600s
-    timeout server 600s
-    http-reuse always
-listen front
-    bind 127.0.0.1:{self.port}
-    server behind 127.0.0.1:{environment.services["nginx"].port} pool-purge-delay 1s
-""")
+        self.behind = environment.services["nginx"].port
 
     def command(self):
-        return "haproxy", "-db", "-f", self.place / "conf"
+        # Several threads move sockets between their epoll sets.
+        return super().command(
+            threads=2, main="log stdout format raw daemon",
+            defaults="log global\n    option httplog\n    option dontlog-normal",
+            answer=f"server behind 127.0.0.1:{self.behind} pool-purge-delay 1s")
 
     def asks(self):
         return b"GET /f1 HTTP/1.0\r\n\r\n", b"HTTP/1.1 200"
@@ -183,18 +155,17 @@ class Postgres(Service):
     def prepare(self, environment):
         if user := self.options().get("user"):
             os.chown(self.place, user, -1)
-        data = self.place / "data"
         with open(environment.place / "initdb.out", "wb") as out:
             for command, said in (
-                    (("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N", "-E", "UTF8", "--no-locale"), b""),
-                    (("postgres", "--single", "-F", "-D", data, "postgres"),
+                    (super().command(part="prepare"), b""),
+                    (("postgres", "--single", "-F", "-D", self.place / "data", "postgres"),
                      b"CREATE TABLE soak (name text PRIMARY KEY, body text)\n")):
                 subprocess.run([helpers.program(command[0]), *command[1:]], input=said, check=True, cwd=self.place,
                                stdout=out, stderr=subprocess.STDOUT, **self.options())
 
     def command(self):
-        return ("postgres", "-D", self.place / "data", "-h", "127.0.0.1", "-p", self.port, "-k", "", "-F",
-                "-c", "max_connections=100", "-c", "restart_after_crash=on", "-c", "shared_buffers=64MB")
+        return (*super().command(), "-c", "max_connections=100", "-c", "restart_after_crash=on",
+                "-c", "shared_buffers=64MB")
 
     def asks(self):
         words = b"user\0postgres\0database\0postgres\0\0"

@@ -32,7 +32,6 @@ pub mod plot;
 mod process;
 mod programs;
 pub mod record;
-mod scripts;
 mod server;
 mod summary;
 pub mod table;
@@ -40,7 +39,7 @@ pub mod table;
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::{CALLS_VERB, CallTimes, time_calls};
 pub use load::{LOAD_VERB, LoadError, Report, Request, Target, Task, run as run_load};
-pub use programs::{find, missing};
+pub use programs::missing;
 pub use summary::without_promotion;
 
 use process::{Ending, Folder, Process};
@@ -240,7 +239,7 @@ impl<'plan> Run<'plan> {
         let library = copy(&plan.library, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
-        scripts::write(folder.path())?;
+        fs::write(folder.path().join(client::SCRIPT), include_str!("apps/scripts/client.py"))?;
         let mut command = Command::new(&megapipe);
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);

@@ -9,6 +9,7 @@ pub mod driver;
 pub mod net;
 pub mod netns;
 pub mod process;
+pub mod programs;
 pub mod skip;
 pub mod stack;
 pub mod threads;

@@ -11,9 +11,11 @@ use super::app::{App, Case, Client, Operation, Transport};
 use super::load::{LOAD_VERB, Report, Request, Target};
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
-use super::scripts;
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
+
+/// The client in Python; its options are in the script.
+pub(super) const SCRIPT: &str = "client.py";
 
 /// What a client and its server did.
 pub(super) struct Measured {
@@ -146,7 +148,7 @@ impl Run<'_> {
             self.fill_memory()?;
         }
         let mut command = self.site.program("python3", Part::Client)?;
-        command.arg(self.site.folder.join(scripts::CLIENT));
+        command.arg(self.site.folder.join(SCRIPT));
         command.arg(format!("{}-{}", self.case.app.name(), self.case.operation.name()));
         command.args(["--port", &self.server.port()?.to_string()]);
         command.args(["--threads", &self.case.connections.to_string()]);

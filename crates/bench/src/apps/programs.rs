@@ -1,8 +1,6 @@
 //! What the distribution brings: programs, and packages of Python modules.
 
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use testkit::programs::find;
 
 use super::server;
 
@@ -29,23 +27,6 @@ pub(super) fn version(name: &str) -> Option<String> {
     first_line(if output.stdout.is_empty() { output.stderr } else { output.stdout })
 }
 
-/// The program of this name, where shells and administrators look for it; PostgreSQL's where
-/// distributions keep them.
-pub fn find(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut folders = env::split_paths(&path).collect::<Vec<_>>();
-    if name == "python3" {
-        // Another interpreter, of pyenv for one, does not have the distribution's packages.
-        folders.insert(0, Path::new("/usr/bin").to_owned());
-    }
-    folders.extend(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
-    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut versions = versions.map(|entry| entry.path().join("bin")).collect::<Vec<_>>();
-    versions.sort();
-    folders.extend(versions.into_iter().rev());
-    folders.into_iter().map(|folder| folder.join(name)).find(|file| file.is_file())
-}
-
 fn module(name: &str) -> Option<&'static str> {
     MODULES.iter().find(|(package, _)| *package == name).map(|(_, module)| *module)
 }
@@ -67,7 +48,6 @@ mod tests {
 
     #[test]
     fn programs_and_modules_are_found_by_name() {
-        assert!(find("sh").is_some() && find("no-such-program-here").is_none());
         assert_eq!(missing(&["sh", "no-such-program-here"]), ["no-such-program-here"]);
         assert_eq!(version_of_module("sys.no_such_module_here"), None);
         assert_eq!(version_of_module("xml"), None); // is there, without a version

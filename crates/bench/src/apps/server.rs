@@ -11,11 +11,11 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use testkit::programs::{Program, find};
+
 use super::app::{App, Operation, Transport};
 use super::load::Target;
 use super::process::{Ending, Process, User};
-use super::programs::find;
-use super::scripts;
 use crate::child::Failure;
 use crate::cpu::CpuSet;
 
@@ -118,20 +118,21 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Failure> {
         match app {
-            App::Redis | App::RedisPy => redis(site),
-            App::Memcached => memcached(site),
+            App::Redis | App::RedisPy => start("redis", site, &[], &[]),
+            App::Memcached => start("memcached", site, &[], &[]),
             App::Nginx if operation == Operation::File => {
-                nginx(&format!("root {};", site.folder.display()), site)
+                fs::write(site.folder.join("index.html"), PAGE.repeat(PAGE_REPEATS))?;
+                nginx(&format!("root {}", site.folder.display()), site)
             }
             App::Nginx => nginx(RETURN_PAGE, site),
-            App::Haproxy => {
-                let behind = nginx(RETURN_PAGE, site)?;
-                Ok(haproxy(behind.port()?, site)?.before(behind))
-            }
+            App::Haproxy => haproxy(nginx(RETURN_PAGE, site)?, site),
             App::Postgres | App::Psycopg2 => postgres(site),
-            App::Grpc => scripts::grpc(site),
-            App::Gunicorn => scripts::gunicorn(site),
-            App::HaproxyNode => scripts::haproxy_node(site),
+            App::Grpc => start("grpc", site, &[], &[]),
+            App::Gunicorn => {
+                let behind = start("gunicorn", site, &[], &[])?;
+                Ok(nginx(&format!("proxy_pass http://127.0.0.1:{}", behind.port()?), site)?.before(behind))
+            }
+            App::HaproxyNode => haproxy(start("node", site, &[], &[])?, site),
         }
     }
 
@@ -156,80 +157,51 @@ impl Server {
     pub(super) fn cpu_time(&self) -> io::Result<Duration> {
         self.processes.iter().map(Process::cpu_time).sum()
     }
-
-    pub(super) fn ready(mut process: Process, target: Target, site: &Site<'_>) -> Result<Self, Failure> {
-        process.wait_until(|| listens(&target), site.stop)?;
-        Ok(Self { target, processes: vec![process] })
-    }
 }
 
-fn redis(site: &Site<'_>) -> Result<Server, Failure> {
+/// Starts a server of tests/programs.toml, with these values in its files and more arguments.
+fn start(
+    name: &str,
+    site: &Site<'_>,
+    values: &[(&str, &str)],
+    arguments: &[&str],
+) -> Result<Server, Failure> {
     let port = free_port()?;
-    let socket = site.folder.join("redis.sock");
-    let mut command = site.program("redis-server", Part::Server)?;
-    command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
-    command.args(["--save", "", "--appendonly", "no"]).arg("--unixsocket").arg(&socket);
-    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
-    Server::ready(process, target(site, port, socket), site)
-}
-
-fn memcached(site: &Site<'_>) -> Result<Server, Failure> {
-    let port = free_port()?;
-    let socket = site.folder.join("memcached.sock");
-    let mut command = site.program("memcached", Part::Server)?;
-    command.args(["-t", "1", "-c", "1000", "-U", "0"]);
-    if is_root() {
-        command.args(["-u", "root"]);
-    }
-    match site.transport {
-        Transport::Unix => command.arg("-s").arg(&socket),
-        _ => command.args(["-l", "127.0.0.1", "-p", &port.to_string()]),
+    let program = Program::new(name, site.home(), port, values)?;
+    let (target, way) = match program.socket {
+        Some(socket) if site.transport == Transport::Unix => (Target::Path(socket), program.unix),
+        _ => (Target::Port(port), program.tcp),
     };
-    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
-    Server::ready(process, target(site, port, socket), site)
+    let mut command = site.program(&program.command[0], Part::Server)?;
+    command.args(&program.command[1..]).args(way).args(arguments);
+    let ending = if program.ready.is_some() { Ending::Interrupt } else { Ending::Terminate };
+    if let Some(file) = &program.ready {
+        let _ = fs::remove_file(file); // of one that did not end in time
+    }
+    let mut process = Process::start(command, site.folder, &site.server_cpus, ending)?;
+    let is_ready = || match &program.ready {
+        None => listens(&target),
+        Some(file) => {
+            let status = fs::read_to_string(file).unwrap_or_default();
+            status.lines().last().is_some_and(|line| line.starts_with("ready"))
+        }
+    };
+    process.wait_until(is_ready, site.stop)?;
+    Ok(Server { target, processes: vec![process] })
 }
 
-/// nginx that answers with what its configuration says of a location.
-pub(super) fn nginx(location: &str, site: &Site<'_>) -> Result<Server, Failure> {
-    let port = free_port()?;
-    let folder = site.folder.display();
-    let user = if is_root() { "user root;" } else { "" };
-    fs::write(site.folder.join("index.html"), PAGE.repeat(PAGE_REPEATS))?;
-    let configuration = site.folder.join("nginx.conf");
-    fs::write(
-        &configuration,
-        format!(
-            "daemon off; {user} worker_processes 1; pid {folder}/nginx.pid; error_log stderr;\n\
-             events {{ worker_connections 2048; }}\n\
-             http {{ access_log off; sendfile on; keepalive_requests 1000000000; default_type text/plain;\n\
-             client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n\
-             fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;\n\
-             server {{ listen 127.0.0.1:{port}; location / {{ {location} }} }} }}\n"
-        ),
-    )?;
-    let mut command = site.program("nginx", Part::Server)?;
-    command.arg("-e").arg("stderr").arg("-p").arg(site.folder).arg("-c").arg(&configuration);
-    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
-    Server::ready(process, Target::Port(port), site)
+/// nginx with one worker that answers as its configuration says.
+fn nginx(answer: &str, site: &Site<'_>) -> Result<Server, Failure> {
+    let location = format!("location / {{ {answer}; }}");
+    start("nginx", site, &[("workers", "1"), ("server", &location)], &[])
 }
 
-pub(super) fn haproxy(behind: u16, site: &Site<'_>) -> Result<Server, Failure> {
-    let port = free_port()?;
-    let configuration = site.folder.join("haproxy.cfg");
-    // It reuses connections to a server while all its descriptors are below a quarter of those that follow from maxconn.
-    fs::write(
-        &configuration,
-        format!(
-            "global\n    maxconn 4096\n    nbthread 1\n\
-             defaults\n    mode http\n    timeout connect 5s\n    timeout client 60s\n    timeout server 60s\n    \
-             http-reuse always\n\
-             listen front\n    bind 127.0.0.1:{port}\n    server behind 127.0.0.1:{behind}\n"
-        ),
-    )?;
-    let mut command = site.program("haproxy", Part::Server)?;
-    command.arg("-db").arg("-f").arg(&configuration);
-    let process = Process::start(command, site.folder, &site.server_cpus, Ending::Terminate)?;
-    Server::ready(process, Target::Port(port), site)
+/// HAProxy with one thread. It reuses connections to a server while all its descriptors are below a quarter of those
+/// that follow from their greatest number.
+fn haproxy(behind: Server, site: &Site<'_>) -> Result<Server, Failure> {
+    let answer = format!("server behind 127.0.0.1:{}", behind.port()?);
+    let values = [("connections", "4096"), ("threads", "1"), ("answer", &answer)];
+    Ok(start("haproxy", site, &values, &[])?.before(behind))
 }
 
 /// A database of its own, made once for a run; dropping its folder's parent removes it.
@@ -242,7 +214,7 @@ pub(super) struct Database {
 impl Database {
     /// Makes one and fills it. PostgreSQL refuses to run as root: then it runs as `postgres`.
     pub(super) fn new(site: &Site<'_>) -> Result<Self, Failure> {
-        let user = match is_root() {
+        let user = match rustix::process::geteuid().is_root() {
             true => Some(User::named("postgres").ok_or_else(|| {
                 Failure::Because("PostgreSQL does not run as root, and there is no user postgres".to_owned())
             })?),
@@ -261,8 +233,9 @@ impl Database {
             client_cpus: site.client_cpus.clone(),
             ..*site
         };
-        let mut initdb = site.program("initdb", Part::Server)?;
-        initdb.args(["-D", "data", "-A", "trust", "-U", "postgres", "-E", "UTF8", "--no-locale", "-N"]);
+        let prepare = Program::new("postgres", &database.folder, 0, &[])?.prepare;
+        let mut initdb = site.program(&prepare[0], Part::Server)?;
+        initdb.args(&prepare[1..]);
         Process::start(initdb, site.folder, &site.server_cpus, Ending::Terminate)?
             .finish(PATIENCE, site.stop)?;
         let _server = postgres(&site)?;
@@ -276,36 +249,7 @@ impl Database {
 }
 
 fn postgres(site: &Site<'_>) -> Result<Server, Failure> {
-    let data = site.home().join("data");
-    let _ = fs::remove_file(data.join("postmaster.pid")); // of one that did not end in time
-    let port = free_port()?;
-    let mut command = site.program("postgres", Part::Server)?;
-    command.arg("-D").arg(&data);
-    // The UNIX socket is named by a port, too.
-    let port_setting =
-        if site.transport == Transport::Unix { UNIX_PORT.to_owned() } else { port.to_string() };
-    let address = if site.transport == Transport::Unix { "" } else { "127.0.0.1" };
-    for setting in [
-        format!("port={port_setting}"),
-        format!("listen_addresses={address}"),
-        format!("unix_socket_directories={}", site.home().display()),
-        "max_connections=600".to_owned(),
-        "fsync=off".to_owned(),
-        "autovacuum=off".to_owned(),
-    ] {
-        command.arg("-c").arg(setting);
-    }
-    let mut process = Process::start(command, site.folder, &site.server_cpus, Ending::Interrupt)?;
-    let ready = || {
-        let status = fs::read_to_string(data.join("postmaster.pid")).unwrap_or_default();
-        status.lines().last().is_some_and(|line| line.starts_with("ready"))
-    };
-    process.wait_until(ready, site.stop)?;
-    Ok(Server { target: target(site, port, site.home().to_owned()), processes: vec![process] })
-}
-
-fn target(site: &Site<'_>, port: u16, socket: PathBuf) -> Target {
-    if site.transport == Transport::Unix { Target::Path(socket) } else { Target::Port(port) }
+    start("postgres", site, &[], &["-c", "max_connections=600", "-c", "autovacuum=off"])
 }
 
 fn listens(target: &Target) -> bool {
@@ -315,13 +259,8 @@ fn listens(target: &Target) -> bool {
     }
 }
 
-pub(super) fn free_port() -> io::Result<u16> {
+fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
-}
-
-pub(super) fn is_root() -> bool {
-    // SAFETY: plain system call.
-    unsafe { libc::geteuid() == 0 }
 }
 
 /// The number in the name of PostgreSQL's UNIX socket.
@@ -331,7 +270,7 @@ pub(super) const UNIX_PORT: &str = "5432";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// nginx's answer from memory, of 63 bytes.
-const RETURN_PAGE: &str = "return 200 \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\";";
+const RETURN_PAGE: &str = "return 200 \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\"";
 
 /// A line of nginx's file.
 const PAGE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use megapipe::EngineKind;
 use serde::{Deserialize, Serialize};
+use testkit::programs;
 
 use super::channels::{self, CHANNELS_VERB};
 use super::disturbance::Stopped;
@@ -61,14 +62,9 @@ impl Program {
 
     /// The file to execute; `None`: not installed.
     pub(super) fn file(self, plan: &Plan) -> Option<PathBuf> {
-        let places = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-        let path = std::env::var_os("PATH").unwrap_or_default();
         match self {
             Program::Prefork | Program::ChannelUring | Program::ChannelEpoll => Some(plan.program.clone()),
-            Program::Nginx | Program::Haproxy => std::env::split_paths(&path)
-                .chain(places)
-                .map(|folder| folder.join(self.name()))
-                .find(|file| file.is_file()),
+            Program::Nginx | Program::Haproxy => programs::find(self.name()),
         }
     }
 }
@@ -100,15 +96,14 @@ impl Server {
         }
         let reuseport = variant == Variant::Reuseport;
         match program {
-            Program::Nginx => {
-                let configuration = folder.join("nginx.conf");
-                fs::write(&configuration, nginx(address, reuseport, folder))?;
-                command.arg("-c").arg(configuration).arg("-p").arg(folder);
-            }
-            Program::Haproxy => {
-                let configuration = folder.join("haproxy.cfg");
-                fs::write(&configuration, haproxy(address, reuseport))?;
-                command.arg("-db").arg("-f").arg(configuration);
+            Program::Nginx | Program::Haproxy => {
+                let values = match program {
+                    Program::Nginx => &nginx(address, reuseport),
+                    _ => &haproxy(address, reuseport),
+                };
+                let values: Vec<_> = values.iter().map(|(name, value)| (*name, value.as_str())).collect();
+                let server = programs::Program::new(program.name(), folder, address.port(), &values)?;
+                command.args(&server.command[1..]);
             }
             Program::Prefork => {
                 command.args([SERVER_VERB, "--address", &address.to_string()]);
@@ -200,41 +195,30 @@ impl Drop for Server {
     }
 }
 
-fn nginx(address: SocketAddr, reuseport: bool, folder: &Path) -> String {
-    let (option, folder) = (if reuseport { " reuseport" } else { "" }, folder.display());
-    format!(
-        "daemon off; user root; worker_processes {WORKERS}; worker_cpu_affinity auto; pid {folder}/nginx.pid;
-error_log stderr crit;
-events {{ worker_connections 8192; }}
-http {{
-    access_log off; keepalive_timeout 0;
-    client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
-    uwsgi_temp_path {folder}; scgi_temp_path {folder};
-    server {{ listen {address}{option} backlog=4096; location / {{ return 200 'hello\\n'; }} }}
-}}
-"
-    )
+/// Values of its description in tests/programs.toml.
+type Values = Vec<(&'static str, String)>;
+
+fn nginx(address: SocketAddr, reuseport: bool) -> Values {
+    let option = if reuseport { " reuseport" } else { "" };
+    vec![
+        ("workers", WORKERS.to_string()),
+        ("log", "crit".to_owned()),
+        ("main", "worker_cpu_affinity auto;".to_owned()),
+        ("http", "keepalive_timeout 0;".to_owned()),
+        ("listen", format!("listen {address}{option} backlog=4096;")),
+        ("server", "location / { return 200 'hello\\n'; }".to_owned()),
+    ]
 }
 
-fn haproxy(address: SocketAddr, reuseport: bool) -> String {
+fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
     let option = if reuseport { " shards by-thread" } else { "" };
-    let last = WORKERS - 1;
-    format!(
-        "global
-    maxconn 8000
-    nbthread {WORKERS}
-    cpu-map auto:1/1-{WORKERS} 0-{last}
-defaults
-    mode http
-    timeout client 10s
-    timeout http-request 10s
-    timeout connect 1s
-    timeout server 10s
-frontend short
-    bind {address} backlog 4096{option}
-    http-request return status 200 content-type text/plain string hello
-"
-    )
+    vec![
+        ("connections", "8000".to_owned()),
+        ("threads", WORKERS.to_string()),
+        ("main", format!("cpu-map auto:1/1-{WORKERS} 0-{}", WORKERS - 1)),
+        ("defaults", "timeout http-request 10s".to_owned()),
+        ("bind", format!("{address} backlog 4096{option}")),
+    ]
 }
 
 /// Asks [`Program::Prefork`] for what its workers have accepted.

@@ -155,7 +155,7 @@ fn postgres_is_measured() {
 #[test]
 fn what_is_not_installed_is_named_and_left_out() {
     product();
-    if apps::find("memcached").is_some_and(|place| place.ends_with("sbin/memcached")) {
+    if testkit::programs::find("memcached").is_some_and(|place| place.ends_with("sbin/memcached")) {
         println!("SKIPPED what_is_not_installed_is_named_and_left_out: memcached is found without PATH");
         return;
     }

@@ -8,7 +8,8 @@ use std::process::Stdio;
 use testkit::process::{Fosterling, cpus, pin_to, until};
 
 use crate::support::{
-    Lab, Load, Server, answer, ask, asleep, children, clean, find, get, listeners, nginx, signal, start,
+    Lab, Load, Server, answer, ask, asleep, children, clean, find, get, listeners, listening, nginx, signal,
+    start,
 };
 
 const PORT: u16 = 8080;
@@ -21,8 +22,7 @@ fn address() -> SocketAddr {
 
 /// nginx with two workers, each with a queue of its own.
 fn with_two_workers(lab: &Lab) -> (Server, Vec<u32>) {
-    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080"]));
-    let mut server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    let mut server = start(lab.local("nginx").args(nginx(&lab.path(""), &[])), PORT);
     until("both workers have a queue", || (lab.queues() == 2).then_some(()));
     let workers = server.workers();
     (server, workers)
@@ -188,9 +188,8 @@ struct Daemon(u32);
 impl Daemon {
     /// nginx with two workers, which has no parent: one that waits for it keeps it from an upgrade.
     fn start(lab: &Lab, listen: &[&str]) -> Daemon {
-        let configuration = nginx(&lab.path(""), 2, listen).replace("daemon off", "daemon on");
-        let configuration = lab.write("nginx.conf", &configuration);
-        assert!(lab.local("nginx").arg("-c").arg(configuration).status().unwrap().success());
+        let arguments = nginx(&lab.path(""), &[("daemon", "on"), ("listen", &listening(listen))]);
+        assert!(lab.local("nginx").args(arguments).status().unwrap().success());
         let master = Daemon(until("the master runs", || master(lab)));
         until("both workers have their queues", || (lab.queues() == 2 * listen.len()).then_some(()));
         master
@@ -243,9 +242,9 @@ fn a_second_start_finds_the_address_in_use() {
     let (_server, _) = with_two_workers(&lab);
     let second = lab.path("second");
     fs::create_dir(&second).unwrap();
-    let configuration = lab.write("second.conf", &nginx(&second, 2, &["127.0.0.1:8080"]));
+    let arguments = nginx(&second, &[]);
     for mut command in [lab.local("nginx"), clean(find("nginx").unwrap())] {
-        let mut refused = Fosterling::start(command.arg("-c").arg(&configuration).stderr(Stdio::piped()));
+        let mut refused = Fosterling::start(command.args(&arguments).stderr(Stdio::piped()));
         let status = until("the second one ends", || refused.child().try_wait().unwrap());
         let mut said = String::new();
         refused.child().stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -262,8 +261,8 @@ fn listeners_of_both_families_and_more_workers_than_cpus() {
     };
     let workers = 2 * cpus().len().min(4) + 1;
     let listen = ["127.0.0.1:8080", "127.0.0.1:8081", "[::1]:8080"];
-    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), workers, &listen));
-    let _server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    let values = [("workers", &*workers.to_string()), ("listen", &listening(&listen))];
+    let _server = start(lab.local("nginx").args(nginx(&lab.path(""), &values)), PORT);
     until("all have their queues", || (lab.queues() == workers * listen.len()).then_some(()));
     assert_eq!((listeners(8080), listeners(8081)), (2 * (workers + 1), workers + 1));
     for _ in 0..50 {
@@ -277,12 +276,12 @@ fn listeners_of_both_families_and_more_workers_than_cpus() {
 fn without_the_capability_the_queue_stays_shared() {
     let name = "without_the_capability_the_queue_stays_shared";
     let Some(lab) = Lab::new(name, &["nginx", "setpriv"]) else { return };
-    let configuration =
-        lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080", "127.0.0.1:8081"]));
     let local = lab.local("nginx");
+    let listen = listening(&["127.0.0.1:8080", "127.0.0.1:8081"]);
     let mut command = clean(find("setpriv").unwrap());
     command.args(["--bounding-set", "-bpf,-sys_admin", "--inh-caps", "-bpf,-sys_admin"]);
-    command.arg(local.get_program()).args(local.get_args()).arg("-c").arg(configuration);
+    command.arg(local.get_program()).args(local.get_args());
+    command.args(nginx(&lab.path(""), &[("listen", &listen)]));
     let mut server = start(&mut command, PORT);
     until("the workers are there", || (server.workers().len() == 2).then_some(()));
     get(address());
@@ -292,8 +291,8 @@ fn without_the_capability_the_queue_stays_shared() {
 #[test]
 fn queues_of_the_programs_own_are_left_alone() {
     let Some(lab) = Lab::new("queues_of_the_programs_own_are_left_alone", &["nginx"]) else { return };
-    let configuration = lab.write("nginx.conf", &nginx(&lab.path(""), 2, &["127.0.0.1:8080 reuseport"]));
-    let mut server = start(lab.local("nginx").arg("-c").arg(configuration), PORT);
+    let values = [("listen", "listen 127.0.0.1:8080 reuseport;")];
+    let mut server = start(lab.local("nginx").args(nginx(&lab.path(""), &values)), PORT);
     until("the workers are there", || (server.workers().len() == 2).then_some(()));
     server.workers().into_iter().for_each(asleep);
     get(address());

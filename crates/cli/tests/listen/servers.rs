@@ -12,20 +12,6 @@ fn address() -> SocketAddr {
     (Ipv4Addr::LOCALHOST, PORT).into()
 }
 
-const HAPROXY: &str = "global
-    maxconn 1000
-    user www-data
-    nbthread 2
-defaults
-    mode http
-    timeout client 60s
-    timeout connect 60s
-    timeout server 60s
-frontend short
-    bind 127.0.0.1:8080
-    http-request return status 200 content-type text/plain string hello
-";
-
 #[test]
 fn threads_of_haproxy_have_queues_and_reload() {
     let name = "threads_of_haproxy_have_queues_and_reload";
@@ -34,12 +20,7 @@ fn threads_of_haproxy_have_queues_and_reload() {
         println!("SKIPPED {name}: one CPU");
         return;
     }
-    let configuration = lab.write("haproxy.cfg", HAPROXY);
-    let serve = || {
-        let mut command = lab.local("haproxy");
-        command.arg("-db").arg("-f").arg(&configuration);
-        command
-    };
+    let serve = || lab.server("haproxy", PORT, &[("main", "user www-data")]);
     let mut server = start(&mut serve(), PORT);
     until("both threads have a queue", || (lab.queues() == 2).then_some(()));
     let load = Load::start(address());
@@ -57,9 +38,8 @@ fn threads_of_haproxy_have_queues_and_reload() {
 #[test]
 fn shards_of_haproxy_are_left_alone() {
     let Some(lab) = Lab::new("shards_of_haproxy_are_left_alone", &["haproxy"]) else { return };
-    let configuration = HAPROXY.replace("nbthread 2", "nbthread 4").replace(":8080", ":8080 shards 2");
-    let configuration = lab.write("haproxy.cfg", &configuration);
-    let mut server = start(lab.local("haproxy").arg("-db").arg("-f").arg(configuration), PORT);
+    let values = [("main", "user www-data"), ("threads", "4"), ("bind", "127.0.0.1:8080 shards 2")];
+    let mut server = start(&mut lab.server("haproxy", PORT, &values), PORT);
     let load = Load::start(address());
     for _ in 0..20 {
         get(address());
@@ -69,20 +49,12 @@ fn shards_of_haproxy_are_left_alone() {
     assert_eq!((listeners(PORT), lab.queues(), lab.lines("shared queue: group")), (2, 0, 2));
 }
 
-/// A WSGI application.
-const APPLICATION: &str = "def application(environment, start):
-    start('200 OK', [('Content-Type', 'text/plain'), ('Connection', 'close')])
-    return [b'hello']
-";
-
 #[test]
 fn workers_of_gunicorn_have_queues_and_come_and_go() {
     let name = "workers_of_gunicorn_have_queues_and_come_and_go";
     let Some(lab) = Lab::new(name, &["gunicorn"]) else { return };
-    lab.write("app.py", APPLICATION);
-    let mut command = lab.local("gunicorn");
-    command.args(["-w", "2", "-k", "gthread", "--threads", "4", "-b", "127.0.0.1:8080", "app:application"]);
-    let mut server = start(&mut command, PORT);
+    let mut command = lab.server("gunicorn", PORT, &[]);
+    let mut server = start(command.args(["-w", "2", "-k", "gthread", "--threads", "4"]), PORT);
     until("both workers have a queue", || (lab.queues() == 2).then_some(()));
     let load = Load::start(address());
     signal(server.pid(), libc::SIGHUP);
@@ -135,47 +107,23 @@ pub(crate) fn apache(lab: &Lab, module: &str) -> Option<std::process::Command> {
         println!("SKIPPED apache with mpm_{module}: no such module");
         return None;
     }
-    let folder = lab.path("").display().to_string();
     let sizes = match module {
         // After a graceful restart Apache starts only as many workers as the spare threads need: two here.
         "event" => "ThreadsPerChild 8\nMaxRequestWorkers 16\nMinSpareThreads 9\nMaxSpareThreads 17\n",
         _ => "MaxRequestWorkers 2\nMinSpareServers 1\nMaxSpareServers 2\n",
     };
-    let configuration = lab.write(
-        "apache.conf",
-        &format!(
-            "ServerRoot {folder}
-ServerName localhost
-PidFile {folder}/apache.pid
-ErrorLog {folder}/apache.log
-Mutex pthread
-LoadModule mpm_{module}_module {modules}/mod_mpm_{module}.so
-LoadModule authz_core_module {modules}/mod_authz_core.so
-LoadModule dir_module {modules}/mod_dir.so
-User www-data
-Group www-data
-Listen 127.0.0.1:8080
-StartServers 2
-ServerLimit 2
-DocumentRoot {folder}/www
-{sizes}"
-        ),
-    );
     std::fs::create_dir(lab.path("www")).unwrap();
     lab.write("www/index.html", "hello");
-    let mut command = lab.local("apache2");
-    command.arg("-DFOREGROUND").arg("-f").arg(configuration);
-    Some(command)
+    let more = "Mutex pthread\nUser www-data\nGroup www-data\nStartServers 2\nServerLimit 2\n";
+    Some(lab.server("apache", PORT, &[("mpm", module), ("more", &[more, sizes].concat())]))
 }
 
 #[test]
 fn one_worker_alone_waits_for_both_queues() {
     // Connections of the other CPUs come by the shared queue.
     let Some(lab) = Lab::with_ipv6("one_worker_alone_waits_for_both_queues", &["gunicorn"]) else { return };
-    lab.write("app.py", APPLICATION);
-    let mut command = lab.local("gunicorn");
-    command.args(["-w", "1", "-k", "gthread", "--threads", "2", "-b", "[::1]:8080", "app:application"]);
-    let mut server = start(&mut command, PORT);
+    let mut command = lab.server("gunicorn", PORT, &[("bind", "[::1]:8080")]);
+    let mut server = start(command.args(["-w", "1", "-k", "gthread", "--threads", "2"]), PORT);
     until("it has a queue", || (lab.queues() == 1).then_some(()));
     server.workers().into_iter().for_each(asleep);
     let load = Load::start((std::net::Ipv6Addr::LOCALHOST, PORT).into());

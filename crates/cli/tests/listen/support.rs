@@ -11,7 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(crate) use testkit::programs::find;
+
 use testkit::process::{Fosterling, enter_own_network, pin_to, preload_library, until};
+use testkit::programs::Program;
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe");
 /// CAP_BPF of linux/capability.h.
@@ -76,6 +79,14 @@ impl Lab {
         self.run(&find(program).unwrap())
     }
 
+    /// The same with a server of tests/programs.toml.
+    pub(crate) fn server(&self, name: &str, port: u16, values: &[(&str, &str)]) -> Command {
+        let server = Program::new(name, self.folder.path(), port, values).unwrap();
+        let mut command = self.local(&server.command[0]);
+        command.args(&server.command[1..]).args(server.tcp);
+        command
+    }
+
     pub(crate) fn run(&self, program: &Path) -> Command {
         let mut command = clean(PROGRAM);
         command.args(["run", "--promote", "off", "--local-listen", "--verbose", "--log"]);
@@ -133,12 +144,6 @@ pub(crate) fn python() -> PathBuf {
         .output()
         .unwrap();
     String::from_utf8(said.stdout).unwrap().into()
-}
-
-pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let system = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(system).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 /// A server and its workers; ended when dropped.
@@ -276,16 +281,22 @@ impl Load {
     }
 }
 
-pub(crate) fn nginx(folder: &Path, workers: usize, listen: &[&str]) -> String {
-    let folder = folder.display();
-    let listen: String = listen.iter().map(|listen| format!("listen {listen}; ")).collect();
-    format!(
-        "daemon off; user www-data; worker_processes {workers}; worker_cpu_affinity auto; pid {folder}/nginx.pid;
-env LD_PRELOAD; env MEGAPIPE_PROMOTE; env MEGAPIPE_LOCAL_LISTEN; env MEGAPIPE_VERBOSE; env MEGAPIPE_LOG;
-error_log {folder}/error.log; events {{ worker_connections 1024; }}
-http {{ access_log off; keepalive_timeout 0; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
-fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
-server {{ {listen} location / {{ add_header X-Worker $pid; return 200 hello; }} }} }}
-"
-    )
+/// Arguments of nginx whose answer names the worker; two workers at port 8080, unless the values say otherwise.
+pub(crate) fn nginx(folder: &Path, values: &[(&str, &str)]) -> Vec<String> {
+    let usual = [
+        ("user", "www-data"),
+        (
+            "main",
+            "worker_cpu_affinity auto; env LD_PRELOAD; env MEGAPIPE_PROMOTE; env MEGAPIPE_LOCAL_LISTEN;
+                  env MEGAPIPE_VERBOSE; env MEGAPIPE_LOG;",
+        ),
+        ("http", "keepalive_timeout 0;"),
+        ("server", "location / { add_header X-Worker $pid; return 200 hello; }"),
+    ];
+    Program::new("nginx", folder, 8080, &[&usual[..], values].concat()).unwrap().command.split_off(1)
+}
+
+/// Its directives for these addresses.
+pub(crate) fn listening(addresses: &[&str]) -> String {
+    addresses.iter().map(|address| format!("listen {address}; ")).collect()
 }

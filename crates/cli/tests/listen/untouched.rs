@@ -5,6 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use testkit::process::until;
+use testkit::programs::Program;
 
 use crate::servers::apache;
 use crate::support::{Lab, children, clean, find, get, listeners, python, start};
@@ -32,9 +33,7 @@ fn redis_forks_as_without() {
     let Some(lab) = Lab::new("redis_forks_as_without", &["redis-server", "redis-cli", "strace"]) else {
         return;
     };
-    let mut command = lab.local("redis-server");
-    command.args(["--port", "6379", "--bind", "127.0.0.1", "--save", ""]);
-    let _server = start(&mut traced(&lab, &command), 6379);
+    let _server = start(&mut traced(&lab, &lab.server("redis", 6379, &[])), 6379);
     let asked = |words: &[&str]| {
         let output = Command::new(find("redis-cli").unwrap()).args(words).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
@@ -51,9 +50,8 @@ fn redis_forks_as_without() {
 #[test]
 fn memcached_keeps_one_listener() {
     let Some(lab) = Lab::new("memcached_keeps_one_listener", &["memcached"]) else { return };
-    let mut command = lab.local("memcached");
-    command.args(["-u", "nobody", "-l", "127.0.0.1", "-p", "11211", "-t", "4"]);
-    let _server = start(&mut command, 11211);
+    let values = [("user", "nobody"), ("threads", "4")];
+    let _server = start(&mut lab.server("memcached", 11211, &values), 11211);
     let mut socket = std::net::TcpStream::connect("127.0.0.1:11211").unwrap();
     std::io::Write::write_all(&mut socket, b"version\r\nquit\r\n").unwrap();
     let answer = std::io::read_to_string(socket).unwrap();
@@ -64,35 +62,26 @@ fn memcached_keeps_one_listener() {
 #[test]
 fn postgresql_forks_as_without() {
     let name = "postgresql_forks_as_without";
-    let Some(lab) = Lab::new(name, &["setpriv", "strace"]) else { return };
-    let folders = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let Some(programs) =
-        folders.map(|folder| folder.path().join("bin")).find(|bin| bin.join("initdb").is_file())
-    else {
-        println!("SKIPPED {name}: postgresql is not installed");
-        return;
-    };
-    let as_postgres = |program: &std::path::Path| {
+    let Some(lab) = Lab::new(name, &["setpriv", "strace", "initdb", "postgres", "psql"]) else { return };
+    let as_postgres = |program: &str| {
         let mut command = clean(find("setpriv").unwrap());
-        command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]).arg(program);
+        command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
+        command.arg(find(program).unwrap());
         command.current_dir(lab.path(""));
         command
     };
-    let data = lab.path("data");
-    let made =
-        as_postgres(&programs.join("initdb")).args(["-A", "trust", "-N", "-D"]).arg(&data).status().unwrap();
-    assert!(made.success());
+    let prepare = Program::new("postgres", &lab.path(""), 5432, &[]).unwrap().prepare;
+    assert!(as_postgres(&prepare[0]).args(&prepare[1..]).status().unwrap().success());
     // Capabilities stay, so that the steering program could be loaded.
-    let postgres = lab.run(&programs.join("postgres"));
+    let postgres = lab.server("postgres", 5432, &[]);
     let mut command = clean(find("setpriv").unwrap());
     command.args(["--reuid", "postgres", "--regid", "postgres", "--clear-groups"]);
     command.args(["--inh-caps", "+bpf,+net_admin", "--ambient-caps", "+bpf,+net_admin"]);
-    command.arg(postgres.get_program()).args(postgres.get_args()).arg("-D").arg(&data);
-    command.args(["-p", "5432", "-c", "listen_addresses=127.0.0.1", "-k"]).arg(lab.path(""));
+    command.arg(postgres.get_program()).args(postgres.get_args());
     let _server = start(&mut traced(&lab, &command), 5432);
     until("it answers", || {
         let query = ["-h", "127.0.0.1", "-U", "postgres", "-c", "select 1"];
-        as_postgres(&programs.join("psql")).args(query).status().unwrap().success().then_some(())
+        as_postgres("psql").args(query).status().unwrap().success().then_some(())
     });
     assert_eq!((listeners(5432), lab.queues()), (1, 0));
     assert_eq!(ours_after_fork(&lab), [""; 0]);
@@ -102,13 +91,8 @@ fn postgresql_forks_as_without() {
 fn workers_without_epoll_share_the_queue() {
     let name = "workers_without_epoll_share_the_queue";
     let Some(lab) = Lab::new(name, &["gunicorn", "strace"]) else { return };
-    lab.write(
-        "app.py",
-        "def application(environment, start):\n    start('200 OK', [])\n    return [b'hello']\n",
-    );
-    let mut command = lab.local("gunicorn");
-    command.args(["-w", "2", "-k", "sync", "-b", "127.0.0.1:8080", "app:application"]);
-    let mut server = start(&mut traced(&lab, &command), 8080);
+    let mut command = lab.server("gunicorn", 8080, &[]);
+    let mut server = start(&mut traced(&lab, command.args(["-w", "2", "-k", "sync"])), 8080);
     get((std::net::Ipv4Addr::LOCALHOST, 8080));
     assert!(server.ended().is_none());
     assert_eq!((listeners(8080), lab.queues()), (1, 0));
