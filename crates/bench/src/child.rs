@@ -80,18 +80,7 @@ pub(crate) fn text(stream: impl Read) -> String {
 
 /// Takes all descriptors that the hard limit allows, for this process and for its children; how many.
 pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is valid for the write and for the read.
-    unsafe {
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        limit.rlim_cur = limit.rlim_max;
-        match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-            0 => Ok(limit.rlim_cur),
-            _ => Err(io::Error::last_os_error()),
-        }
-    }
+    sys::file::raise_open_files(u64::MAX)
 }
 
 /// Of a monitor that is part of a measurement: nothing but what is measured shall bound the promotions.

@@ -6,9 +6,9 @@
 
 use std::env;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::event::epoll::{self, CreateFlags};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::CapabilitySet;
 use thiserror::Error;
@@ -170,13 +170,7 @@ pub fn unknown_disabled() -> Vec<String> {
 ///
 /// What `epoll_create1` says: EPERM or ENOSYS from a seccomp filter, EMFILE or ENFILE, ENOMEM.
 pub fn try_epoll() -> io::Result<()> {
-    // SAFETY: the call takes no memory of ours.
-    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel made this descriptor for us, and nobody else knows it.
-    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+    drop(epoll::create(CreateFlags::CLOEXEC)?);
     Ok(())
 }
 

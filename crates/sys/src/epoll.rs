@@ -1,10 +1,13 @@
 //! epoll(7): which of many descriptors have become ready.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
 
 /// Readable, or end of file.
 pub const IN: u32 = libc::EPOLLIN as u32;
@@ -53,14 +56,7 @@ pub struct Set {
 impl Set {
     /// An empty set (epoll_create1(2)).
     pub fn new() -> io::Result<Set> {
-        // SAFETY: the call takes no memory of ours.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just gave us this descriptor; nobody else owns it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Set { fd, coarse: AtomicBool::new(false) })
+        Ok(Set { fd: epoll::create(CreateFlags::CLOEXEC)?, coarse: AtomicBool::new(false) })
     }
 
     /// Adds a descriptor. One that was added already, through a file that outlived its
@@ -70,9 +66,10 @@ impl Set {
     ///
     /// epoll_ctl(2); EPERM for a file that is always ready.
     pub fn add(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
-        match self.control(libc::EPOLL_CTL_ADD, fd, interest, data) {
-            Err(error) if error.raw_os_error() == Some(libc::EEXIST) => self.modify(fd, interest, data),
-            outcome => outcome,
+        let (data_of, flags) = (EventData::new_u64(data), EventFlags::from_bits_retain(interest));
+        match epoll::add(&self.fd, fd, data_of, flags) {
+            Err(Errno::EXIST) => self.modify(fd, interest, data),
+            outcome => Ok(outcome?),
         }
     }
 
@@ -82,7 +79,7 @@ impl Set {
     ///
     /// epoll_ctl(2).
     pub fn modify(&self, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, interest, data)
+        Ok(epoll::modify(&self.fd, fd, EventData::new_u64(data), EventFlags::from_bits_retain(interest))?)
     }
 
     /// Takes a descriptor out.
@@ -91,14 +88,7 @@ impl Set {
     ///
     /// epoll_ctl(2).
     pub fn remove(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_DEL, fd, 0, 0)
-    }
-
-    fn control(&self, what: libc::c_int, fd: BorrowedFd<'_>, interest: u32, data: u64) -> io::Result<()> {
-        let mut event = libc::epoll_event { events: interest, u64: data };
-        // SAFETY: the kernel reads one live event.
-        let status = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), what, fd.as_raw_fd(), &raw mut event) };
-        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        Ok(epoll::delete(&self.fd, fd)?)
     }
 
     /// Waits for at most `limit` (`None`: for ever), to the nanosecond where the kernel

@@ -1,28 +1,20 @@
 //! What a descriptor that is not a socket is.
 
 use std::io;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::fs::{FileType, OFlags};
 
 /// Whether this is a disk file or block device: reads and writes have offsets and do not
 /// wait for a peer.
 pub fn is_regular(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: fstat fills the whole struct when it returns 0.
-    let mode = unsafe {
-        if libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        stat.assume_init().st_mode
-    };
-    Ok(matches!(mode & libc::S_IFMT, libc::S_IFREG | libc::S_IFBLK))
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode);
+    Ok(matches!(kind, FileType::RegularFile | FileType::BlockDevice))
 }
 
 /// Whether O_NONBLOCK is set on the open file.
 pub fn is_nonblocking(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    // SAFETY: F_GETFL takes no memory of ours.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    if flags < 0 { Err(io::Error::last_os_error()) } else { Ok(flags & libc::O_NONBLOCK != 0) }
+    Ok(rustix::fs::fcntl_getfl(fd)?.contains(OFlags::NONBLOCK))
 }
 
 /// Raises the soft limit of open files (RLIMIT_NOFILE) to the hard one if it is below `wanted`;
@@ -46,15 +38,9 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
 
 /// Sets or clears O_NONBLOCK on the open file, which all its descriptors share.
 pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> io::Result<()> {
-    // SAFETY: F_GETFL takes no memory of ours.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    if flags < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let wanted = if nonblocking { flags | libc::O_NONBLOCK } else { flags & !libc::O_NONBLOCK };
-    // SAFETY: F_SETFL takes no memory of ours.
-    if wanted != flags && unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, wanted) } < 0 {
-        return Err(io::Error::last_os_error());
+    let flags = rustix::fs::fcntl_getfl(fd)?;
+    if flags.contains(OFlags::NONBLOCK) != nonblocking {
+        rustix::fs::fcntl_setfl(fd, flags ^ OFlags::NONBLOCK)?;
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! Memory mappings: of this process alone, and shared with others.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::memory_file::{self, UnsoundFile};
 
@@ -19,21 +21,10 @@ impl Mapping {
         // SAFETY: a fresh anonymous mapping at an address the kernel chooses touches no
         // existing memory.
         let address = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        NonNull::new(address.cast())
-            .map(|address| Mapping { address, len })
-            .ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+            mmap_anonymous(ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
+        }?;
+        let address = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { address, len })
     }
 
     /// The first byte.
@@ -55,7 +46,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and its users hold it alive while they use it.
-        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
 
@@ -118,17 +109,14 @@ impl SharedMapping {
 
     fn map(fd: BorrowedFd<'_>, size: usize, len: usize, writable: bool) -> Result<SharedMapping, MapError> {
         let number = memory_file::check(fd, size as u64)?;
-        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         // SAFETY: a fresh mapping at an address the kernel chooses touches no existing
         // memory; the seals keep the file as long as the mapping for ever.
-        let address =
-            unsafe { libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-        if address == libc::MAP_FAILED {
-            return Err(MapError::Refused(io::Error::last_os_error()));
-        }
+        let address = unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }
+            .map_err(|errno| MapError::Refused(errno.into()))?;
         match NonNull::new(address.cast()) {
             Some(address) => Ok(SharedMapping { address, len, number, writable }),
-            None => Err(MapError::Refused(io::Error::from_raw_os_error(libc::ENOMEM))),
+            None => Err(MapError::Refused(io::ErrorKind::OutOfMemory.into())),
         }
     }
 
@@ -173,7 +161,7 @@ impl std::fmt::Debug for SharedMapping {
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and its users hold it alive while they use it.
-        unsafe { libc::munmap(self.address.as_ptr().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.address.as_ptr().cast(), self.len) };
     }
 }
 
@@ -193,9 +181,7 @@ impl ForkMark {
     pub fn new() -> io::Result<ForkMark> {
         let page = Mapping::anonymous(1)?;
         // SAFETY: the advice concerns our own fresh mapping only.
-        if unsafe { libc::madvise(page.address().cast(), page.len(), libc::MADV_WIPEONFORK) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        unsafe { rustix::mm::madvise(page.address().cast(), page.len(), Advice::LinuxWipeOnFork) }?;
         // SAFETY: the mapping has at least one byte and no other user yet.
         unsafe { page.address().write(1) };
         Ok(ForkMark { page })

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// `struct sched_attr` as it was first (sched_setattr(2)), which is all that is used of it.
@@ -46,9 +47,9 @@ pub fn set_slice(slice: Duration) -> io::Result<()> {
 /// How late the kernel may let the calling thread's waits end, to make fewer interrupts of several: 50 us by
 /// itself.
 pub fn set_timer_slack(slack: Duration) {
-    let slack = libc::c_ulong::try_from(slack.as_nanos()).unwrap_or(libc::c_ulong::MAX);
-    // SAFETY: the call takes no memory of ours. prctl(2): it cannot fail for the calling thread.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack) };
+    let slack = u64::try_from(slack.as_nanos()).unwrap_or(u64::MAX);
+    // It cannot fail for the calling thread (PR_SET_TIMERSLACK of prctl(2)).
+    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(slack));
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use socket2::{SockAddr, SockRef};
 
 use crate::file::counted;
@@ -46,14 +47,7 @@ pub fn protocol(fd: BorrowedFd<'_>) -> io::Result<Option<i32>> {
 /// The cookie of the socket that has this descriptor number now, if any (SO_COOKIE): two
 /// numbers have one cookie only if they name one socket.
 pub fn cookie_of_number(number: RawFd) -> io::Result<u64> {
-    let mut cookie = 0u64;
-    let mut len = mem::size_of_val(&cookie) as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to a live variable, and reports a number
-    // that is closed or no socket.
-    let status = unsafe {
-        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_COOKIE, (&raw mut cookie).cast(), &raw mut len)
-    };
-    if status == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
+    option(number, libc::SOL_SOCKET, libc::SO_COOKIE)
 }
 
 /// The address that the kernel wrote as these bytes; `None` for an empty or absurd one.
@@ -220,9 +214,7 @@ pub fn accept(listener: BorrowedFd<'_>, peer: Option<&mut AddressRoom>) -> io::R
 
 /// connect(2), as the descriptor's mode has it.
 pub fn connect(fd: BorrowedFd<'_>, address: &SockAddr) -> io::Result<()> {
-    // SAFETY: the kernel reads a live address of the length it knows.
-    let status = unsafe { libc::connect(fd.as_raw_fd(), address.as_ptr().cast(), address.len()) };
-    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    SockRef::from(&fd).connect(address)
 }
 
 /// Wakes everything that waits for connections of a listener, if some are there: shutdown(SHUT_WR)
@@ -237,23 +229,16 @@ pub fn wake_accepts(listener: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Whether there is something to read or accept now (poll(2)).
 pub fn is_readable(fd: BorrowedFd<'_>) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: the kernel reads and writes one live pollfd.
-    let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
-    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(poll.revents & libc::POLLIN != 0) }
+    wait_readable(fd, Duration::ZERO)
 }
 
 /// Waits until there is something to read or accept, or for so long (ppoll(2)). Returns whether
 /// there is.
 pub fn wait_readable(fd: BorrowedFd<'_>, limit: Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let limit = libc::timespec {
-        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: limit.subsec_nanos().into(),
-    };
-    // SAFETY: the kernel reads and writes one live pollfd, and reads one live timespec.
-    let count = unsafe { libc::ppoll(&raw mut poll, 1, &raw const limit, ptr::null()) };
-    if count < 0 { Err(io::Error::last_os_error()) } else { Ok(poll.revents & libc::POLLIN != 0) }
+    let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    let mut poll = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    rustix::event::poll(&mut poll, Some(&limit))?;
+    Ok(poll[0].revents().contains(PollFlags::IN))
 }
 
 /// connect(2) that never waits: O_NONBLOCK is set for the time of the call.

@@ -7,13 +7,20 @@
 //! test run is, and `/dev/net/tun` is open to all.
 
 use std::env;
-use std::ffi::{CStr, c_int, c_ulong};
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, makedev, mknodat};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind, mount_change};
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{
+    Gid, Uid, UnshareFlags, set_thread_groups, set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
+};
 
 use crate::skip::{self, Skipped};
 
@@ -28,11 +35,9 @@ const LINES_KEPT: usize = 200;
 /// # Panics
 /// If the test fails inside, or takes longer than the bound.
 pub fn enter(test: &str, bound: Duration) -> bool {
-    // SAFETY: geteuid has no conditions.
-    let user = unsafe { libc::geteuid() };
     // Root opens it to the child.
     if !is_inside(test)
-        && user != 0
+        && !geteuid().is_root()
         && let Err(error) = File::options().read(true).write(true).open("/dev/net/tun")
     {
         skip(test, format!("/dev/net/tun cannot be opened: {error}"));
@@ -49,9 +54,7 @@ pub fn enter_without_tun(test: &str, bound: Duration) -> bool {
     if is_inside(test) {
         return true;
     }
-    // SAFETY: geteuid and getegid have no conditions.
-    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
-    let plan = Plan::of(user, group);
+    let plan = Plan::of(geteuid().as_raw(), getegid().as_raw());
     again(test, bound, "no namespaces for a user without privileges", move || plan.carry_out());
     false
 }
@@ -153,8 +156,7 @@ impl Plan {
             open_tun_to_all()?;
             drop_privileges()?;
         }
-        // SAFETY: flags only; the process has one thread.
-        check(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) })?;
+        enter_namespaces(UnshareFlags::NEWUSER | UnshareFlags::NEWNET)?;
         write_file(c"/proc/self/setgroups", b"deny")?;
         write_file(c"/proc/self/gid_map", self.gid_map.as_bytes())?;
         write_file(c"/proc/self/uid_map", self.uid_map.as_bytes())
@@ -164,56 +166,45 @@ impl Plan {
 /// As root: a mount namespace in which `/dev/net/tun` has mode 0666, as udev makes it.
 fn open_tun_to_all() -> io::Result<()> {
     const NODE: &CStr = c"/mnt/tun";
-    // SAFETY: flags only.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
-    mount(c"tmpfs", c"/mnt", c"tmpfs", 0)?;
-    // SAFETY: a constant path.
-    check(unsafe { libc::mknod(NODE.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(10, 200)) })?;
-    // SAFETY: as above; mknod obeys the umask, chmod does not.
-    check(unsafe { libc::chmod(NODE.as_ptr(), 0o666) })?;
-    mount(NODE, c"/dev/net/tun", c"", libc::MS_BIND)
+    const OPEN_TO_ALL: Mode = Mode::from_bits_retain(0o666);
+    enter_own_mounts()?;
+    mount(c"tmpfs", c"/mnt", c"tmpfs", MountFlags::empty(), None::<&CStr>)?;
+    mknodat(CWD, NODE, FileType::CharacterDevice, OPEN_TO_ALL, makedev(10, 200))?;
+    // mknod obeys the umask, chmod does not.
+    chmod(NODE, OPEN_TO_ALL)?;
+    Ok(mount_bind(NODE, c"/dev/net/tun")?)
 }
 
 /// An empty `/run` for this process and its children.
 fn own_run() -> io::Result<()> {
-    // SAFETY: flags only.
-    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
-    mount(c"none", c"/", c"", libc::MS_REC | libc::MS_PRIVATE)?;
-    mount(c"tmpfs", c"/run", c"tmpfs", 0)?;
-    // SAFETY: a constant path; the mode of a fresh tmpfs is 1777.
-    check(unsafe { libc::chmod(c"/run".as_ptr(), 0o755) })
+    enter_own_mounts()?;
+    mount(c"tmpfs", c"/run", c"tmpfs", MountFlags::empty(), None::<&CStr>)?;
+    // The mode of a fresh tmpfs is 1777.
+    Ok(chmod(c"/run", Mode::from_raw_mode(0o755))?)
 }
 
+fn enter_own_mounts() -> io::Result<()> {
+    enter_namespaces(UnshareFlags::NEWNS)?;
+    Ok(mount_change(c"/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?)
+}
+
+fn enter_namespaces(namespaces: UnshareFlags) -> io::Result<()> {
+    // SAFETY: no descriptor table or memory becomes another.
+    Ok(unsafe { unshare_unsafe(namespaces) }?)
+}
+
+/// Of a process with one thread.
 fn drop_privileges() -> io::Result<()> {
-    // SAFETY: an empty list and numbers.
-    check(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-    // SAFETY: numbers only.
-    check(unsafe { libc::setresgid(NOBODY, NOBODY, NOBODY) })?;
-    // SAFETY: numbers only.
-    check(unsafe { libc::setresuid(NOBODY, NOBODY, NOBODY) })?;
+    let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    set_thread_res_uid(user, user, user)?;
     // A process that changed its user cannot write its own maps otherwise.
-    // SAFETY: numbers only.
-    check(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) })
-}
-
-fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: c_ulong) -> io::Result<()> {
-    // SAFETY: strings that outlive the call; no data.
-    check(unsafe { libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, std::ptr::null()) })
+    Ok(set_dumpable_behavior(DumpableBehavior::Dumpable)?)
 }
 
 fn write_file(path: &CStr, text: &[u8]) -> io::Result<()> {
-    // SAFETY: a string that outlives the call.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC) };
-    check(fd)?;
-    // SAFETY: the descriptor is ours, the buffer lives for the call.
-    let written = unsafe { libc::write(fd, text.as_ptr().cast(), text.len()) };
-    let result = if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: closed once.
-    unsafe { libc::close(fd) };
-    result
-}
-
-fn check(result: c_int) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text)?;
+    Ok(())
 }

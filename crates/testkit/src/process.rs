@@ -8,6 +8,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::thread::{CpuSet, UnshareFlags, sched_getaffinity, sched_setaffinity, unshare_unsafe};
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::driver::WATCHDOG;
 
 /// Nothing that other processes do takes nearly as long, however slow the machine.
@@ -69,9 +73,8 @@ pub fn isolated_as(mut program: Command, body: impl FnOnce()) {
 
 /// Where this is root's process: becomes the user's, without capabilities.
 pub fn leave_root(user: libc::uid_t) {
-    // SAFETY: numbers only.
-    if unsafe { libc::geteuid() } == 0 {
-        // SAFETY: as above.
+    if rustix::process::geteuid().is_root() {
+        // SAFETY: numbers only.
         assert_eq!(unsafe { libc::setresuid(user, user, user) }, 0, "{}", io::Error::last_os_error());
     }
 }
@@ -188,8 +191,7 @@ impl Fosterling {
             asleep = if all_are("S") { asleep + 1 } else { 0 };
             (asleep == 50).then_some(())
         });
-        // SAFETY: the child is ours and unreaped, so the number is its own.
-        assert_eq!(unsafe { libc::kill(self.0.id() as libc::pid_t, libc::SIGSTOP) }, 0);
+        kill_process(Pid::from_child(&self.0), Signal::STOP).expect("the child is there");
         until("a process that is stopped", || all_are("T").then_some(()));
     }
 }
@@ -276,41 +278,30 @@ pub fn leave_descriptors(count: u64) {
 
 /// Lowers (or raises up to the hard limit) the number of descriptors this process may have.
 pub fn limit_descriptors(count: u64) {
-    limit(libc::RLIMIT_NOFILE, count);
+    limit(Resource::Nofile, count);
 }
 
 /// How many descriptors this process may have at most: the hard limit.
 pub fn descriptors_max() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills a live struct.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    assert_eq!(result, 0, "{}", io::Error::last_os_error());
-    limit.rlim_max
+    getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
 /// The same for the bytes that a file may come to have by this process (RLIMIT_FSIZE).
 pub fn limit_file_size(bytes: u64) {
-    limit(libc::RLIMIT_FSIZE, bytes);
+    limit(Resource::Fsize, bytes);
 }
 
-fn limit(resource: libc::__rlimit_resource_t, value: u64) {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills, and then reads, a live struct.
-    let status = unsafe {
-        libc::getrlimit(resource, &raw mut limit);
-        limit.rlim_cur = value.min(limit.rlim_max);
-        libc::setrlimit(resource, &raw const limit)
-    };
-    assert_eq!(status, 0, "setrlimit: {}", io::Error::last_os_error());
+fn limit(resource: Resource, value: u64) {
+    let limits = getrlimit(resource);
+    let current = limits.maximum.map_or(value, |most| value.min(most));
+    setrlimit(resource, Rlimit { current: Some(current), ..limits }).expect("setrlimit");
 }
 
 /// Gives the calling thread a network of its own, which has a loopback and nothing else
 /// (network_namespaces(7)); its other system calls stay as they were.
 pub fn enter_own_network() -> io::Result<()> {
-    // SAFETY: takes no memory.
-    if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    // SAFETY: no descriptor table or memory becomes another.
+    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
     let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
     // SAFETY: a request is plain bytes, for which zero is a value; the name fits, and the
     // kernel reads one live struct.
@@ -325,33 +316,21 @@ pub fn enter_own_network() -> io::Result<()> {
 
 /// CPU time the calling thread has used.
 pub fn thread_cpu_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes a live struct.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Binds the calling thread to one CPU; false if it may not run there.
 pub fn pin_to(cpu: u32) -> bool {
-    // SAFETY: an all-zero set is a valid empty set; CPU_SET bounds its index.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::CPU_SET(cpu as usize, &mut set);
-        libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0
-    }
+    let mut set = CpuSet::new();
+    set.set(cpu as usize);
+    sched_setaffinity(None, &set).is_ok()
 }
 
 /// The CPUs the calling thread may run on.
 pub fn cpus() -> Vec<u32> {
-    // SAFETY: an all-zero set is a valid empty set, which the kernel fills; CPU_ISSET
-    // bounds its index.
-    unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) != 0 {
-            return vec![0];
-        }
-        (0..libc::CPU_SETSIZE as u32).filter(|&cpu| libc::CPU_ISSET(cpu as usize, &set)).collect()
-    }
+    let Ok(set) = sched_getaffinity(None) else { return vec![0] };
+    (0..CpuSet::MAX_CPU as u32).filter(|&cpu| set.is_set(cpu as usize)).collect()
 }
 
 /// Forbids io_uring_setup(2) to this process, as container runtimes do (seccomp(2)).

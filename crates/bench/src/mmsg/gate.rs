@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sys::clock::monotonic;
+
 /// A shared mapping with three counters, each in a cache line of its own.
 pub(super) struct Gate {
     words: *const [Word; 3],
@@ -17,7 +19,7 @@ struct Word(AtomicU64);
 
 /// Bursts that were sent.
 const SENT: usize = 0;
-/// When the last one had been sent, by [`now`].
+/// When the last one had been sent, by [`monotonic`].
 const SENT_AT: usize = 1;
 /// Bursts that were received.
 const DONE: usize = 2;
@@ -62,7 +64,7 @@ impl Gate {
 
     /// Says that so many bursts have been sent.
     pub(super) fn sent(&self, bursts: u64) {
-        self.word(SENT_AT).store(now(), Ordering::Relaxed);
+        self.word(SENT_AT).store(monotonic(), Ordering::Relaxed);
         self.word(SENT).store(bursts, Ordering::Release);
     }
 
@@ -108,14 +110,6 @@ impl Drop for Gate {
         // SAFETY: the mapping is ours.
         unsafe { libc::munmap(self.words.cast_mut().cast(), size_of::<[Word; 3]>()) };
     }
-}
-
-/// Nanoseconds of a clock that all processes share (CLOCK_MONOTONIC).
-pub(super) fn now() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel fills a live struct; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// How long one side waits for the other.

@@ -8,8 +8,9 @@ use std::time::Duration;
 use mmsg::receiver::{Event, Options};
 use mmsg::{Caller, Mmep, Receiver};
 use serde::{Deserialize, Serialize};
+use sys::clock::monotonic;
 
-use super::gate::{self, Gate};
+use super::gate::Gate;
 use super::{Call, Traffic};
 use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
@@ -156,7 +157,7 @@ impl Course {
         self.sent_at = sent_at;
         self.times_messages = turn.is_multiple_of(TIMED);
         self.got = 0;
-        self.began = gate::now();
+        self.began = monotonic();
     }
 
     #[inline]
@@ -164,12 +165,12 @@ impl Course {
         self.sum = self.sum.wrapping_add(u64::from(*data.first().unwrap_or(&0)));
         self.got += 1;
         if self.times_messages {
-            self.delays.push(gate::now().saturating_sub(self.sent_at));
+            self.delays.push(monotonic().saturating_sub(self.sent_at));
         }
     }
 
     fn end(&mut self) {
-        let took = gate::now() - self.began;
+        let took = monotonic() - self.began;
         if !self.times_messages {
             self.turns.push(took);
         }

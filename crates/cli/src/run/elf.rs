@@ -7,13 +7,22 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use object::elf::{
+    DataEncoding, ELFCLASS64, ELFDATA2LSB, ELFDATA2MSB, ELFMAG, FileClass, FileHeader64, Ident, Machine,
+    PT_INTERP, ProgramHeader64, SectionHeader64,
+};
+use object::{NativeEndian, pod};
+
+type Header = FileHeader64<NativeEndian>;
+type Segment = ProgramHeader64<NativeEndian>;
+type Section = SectionHeader64<NativeEndian>;
+
 /// Which processors run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// 32 or 64 bits.
-    class: u8,
-    byte_order: u8,
-    machine: u16,
+    class: FileClass,
+    byte_order: DataEncoding,
+    machine: Machine,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -40,72 +49,60 @@ impl Elf {
     }
 }
 
-/// Bytes of a 64-bit header, of one of its program headers, and of one of its section headers.
-const HEAD: usize = 64;
-const SEGMENT: usize = 56;
-const SECTION: usize = 64;
+const HEAD: usize = size_of::<Header>();
 /// The most of each that are looked at, and of the bytes of a name.
-const MOST_SEGMENTS: usize = 256;
-const MOST_SECTIONS: usize = 1024;
+const MOST_SEGMENTS: u16 = 256;
+const MOST_SECTIONS: u16 = 1024;
 const LONGEST_PATH: u64 = 4096;
 const MOST_NAMES: u64 = 1 << 16;
 
-const CLASS_64: u8 = 2;
-const PT_INTERP: u32 = 3;
-
 fn parse(file: &File, head: &[u8; HEAD]) -> Option<Elf> {
-    if !head.starts_with(b"\x7fELF") {
+    let (header, _) = pod::from_bytes::<Header>(head).ok()?;
+    let Ident { magic, class, data, .. } = header.e_ident;
+    if magic != ELFMAG {
         return None;
     }
-    let kind = Kind { class: head[4], byte_order: head[5], machine: u16_at(head, 18)? };
-    let native = if cfg!(target_endian = "little") { 1 } else { 2 };
-    if kind.class != CLASS_64 || kind.byte_order != native {
+    let kind = Kind { class, byte_order: data, machine: header.e_machine.get(NativeEndian) };
+    let native = if cfg!(target_endian = "little") { ELFDATA2LSB } else { ELFDATA2MSB };
+    if class != ELFCLASS64 || data != native {
         return Some(Elf { kind, loader: None, is_go: false, is_megapipe: false });
     }
-    let names = section_names(file, head).unwrap_or_default();
+    let names = section_names(file, header).unwrap_or_default();
     let has = |wanted: &[u8]| names.split(|byte| *byte == 0).any(|name| name == wanted);
     let is_go = has(b".go.buildinfo") || has(b".note.go.buildid");
-    Some(Elf { kind, loader: loader(file, head), is_go, is_megapipe: has(b".megapipe") })
+    Some(Elf { kind, loader: loader(file, header), is_go, is_megapipe: has(b".megapipe") })
 }
 
-fn loader(file: &File, head: &[u8]) -> Option<PathBuf> {
-    let (offset, size, count) = (u64_at(head, 32)?, u16_at(head, 54)?, u16_at(head, 56)?);
-    if usize::from(size) != SEGMENT {
+fn loader(file: &File, header: &Header) -> Option<PathBuf> {
+    let count = header.e_phnum.get(NativeEndian).min(MOST_SEGMENTS);
+    if usize::from(header.e_phentsize.get(NativeEndian)) != size_of::<Segment>() {
         return None;
     }
-    let mut segments = vec![0; SEGMENT * usize::from(count).min(MOST_SEGMENTS)];
-    file.read_exact_at(&mut segments, offset).ok()?;
-    let segment = segments.chunks_exact(SEGMENT).find(|segment| u32_at(segment, 0) == Some(PT_INTERP))?;
-    let text = bytes(file, u64_at(segment, 8)?, u64_at(segment, 32)?.min(LONGEST_PATH))?;
+    let segments =
+        bytes(file, header.e_phoff.get(NativeEndian), u64::from(count) * size_of::<Segment>() as u64)?;
+    let (segments, _) = pod::slice_from_bytes::<Segment>(&segments, count.into()).ok()?;
+    let segment = segments.iter().find(|segment| segment.p_type.get(NativeEndian) == PT_INTERP)?;
+    let size = segment.p_filesz.get(NativeEndian).min(LONGEST_PATH);
+    let text = bytes(file, segment.p_offset.get(NativeEndian), size)?;
     let path = text.split(|byte| *byte == 0).next()?;
     Some(Path::new(std::ffi::OsStr::from_bytes(path)).to_owned())
 }
 
 /// The names of all sections, each ended by 0. Stripped programs keep them, but for few.
-fn section_names(file: &File, head: &[u8]) -> Option<Vec<u8>> {
-    let (offset, size, count, names) =
-        (u64_at(head, 40)?, u16_at(head, 58)?, u16_at(head, 60)?, u16_at(head, 62)?);
-    if usize::from(size) != SECTION || names >= count || usize::from(count) > MOST_SECTIONS {
+fn section_names(file: &File, header: &Header) -> Option<Vec<u8>> {
+    let (count, names) = (header.e_shnum.get(NativeEndian), header.e_shstrndx.get(NativeEndian).0);
+    let size = header.e_shentsize.get(NativeEndian);
+    if usize::from(size) != size_of::<Section>() || names >= count || count > MOST_SECTIONS {
         return None;
     }
-    let section = bytes(file, offset.checked_add(u64::from(names) * SECTION as u64)?, SECTION as u64)?;
-    bytes(file, u64_at(&section, 24)?, u64_at(&section, 32)?.min(MOST_NAMES))
+    let offset = header.e_shoff.get(NativeEndian).checked_add(u64::from(names) * u64::from(size))?;
+    let section = bytes(file, offset, size.into())?;
+    let (section, _) = pod::from_bytes::<Section>(&section).ok()?;
+    bytes(file, section.sh_offset.get(NativeEndian), section.sh_size.get(NativeEndian).min(MOST_NAMES))
 }
 
 fn bytes(file: &File, offset: u64, count: u64) -> Option<Vec<u8>> {
     let mut bytes = vec![0; usize::try_from(count).ok()?];
     file.read_exact_at(&mut bytes, offset).ok()?;
     Some(bytes)
-}
-
-fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
-    Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
-}
-
-fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], offset: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(offset..offset + 8)?.try_into().ok()?))
 }

@@ -6,6 +6,8 @@ use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::AtomicU64;
 
+use rustix::mm::{MapFlags, ProtFlags};
+
 use super::Error;
 use super::command::{self, Element, MapCreate};
 use super::info;
@@ -90,19 +92,16 @@ impl Memory {
     fn of(map: &OwnedFd, len: usize) -> io::Result<Memory> {
         // SAFETY: a fresh mapping at an address the kernel chooses touches no existing memory.
         let address = unsafe {
-            libc::mmap(
+            rustix::mm::mmap(
                 ptr::null_mut(),
                 len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                map.as_raw_fd(),
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED,
+                map,
                 0,
             )
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let first = NonNull::new(address.cast()).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+        }?;
+        let first = NonNull::new(address.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         Ok(Memory { first, len })
     }
 }
@@ -110,7 +109,7 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours alone, and every slice of it borrows the array.
-        unsafe { libc::munmap(self.first.as_ptr().cast(), self.len) };
+        let _ = unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.len) };
     }
 }
 

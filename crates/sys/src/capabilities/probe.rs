@@ -11,6 +11,7 @@ use io_uring::types::{BufRingEntry, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
 use super::DisabledFeatures;
+use crate::mapping::Mapping;
 use crate::uring::until_memory_is_unlocked;
 
 const ENTRIES: u32 = 16;
@@ -98,39 +99,26 @@ fn try_setup(flags: u32) -> io::Result<()> {
 /// What the kernel may write to while requests are in flight.
 struct Memory {
     /// One page: a ring of buffer descriptors. Then one page: the buffers.
-    mapping: *mut u8,
+    mapping: Mapping,
     message: libc::msghdr,
 }
 
 impl Memory {
     pub(super) fn new() -> io::Result<Box<Self>> {
-        // SAFETY: a new anonymous mapping touches no memory of anybody.
-        let mapping = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                2 * PAGE,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        if mapping == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let mapping = Mapping::anonymous(2 * PAGE)?;
         // SAFETY: msghdr is plain data for which all zeros is "no name, no vectors, no control".
         let message = unsafe { std::mem::zeroed() };
-        Ok(Box::new(Self { mapping: mapping.cast(), message }))
+        Ok(Box::new(Self { mapping, message }))
     }
 
     fn buffer(&self, id: u16) -> *mut u8 {
         // SAFETY: BUFFERS * BUFFER_SIZE bytes lie in the second page of the mapping.
-        unsafe { self.mapping.add(PAGE + usize::from(id) * BUFFER_SIZE) }
+        unsafe { self.mapping.address().add(PAGE + usize::from(id) * BUFFER_SIZE) }
     }
 
     /// Writes the descriptors of all buffers and publishes them to the kernel.
     fn provide_buffers(&self) {
-        let ring = self.mapping.cast::<BufRingEntry>();
+        let ring = self.mapping.address().cast::<BufRingEntry>();
         for id in 0..BUFFERS {
             // SAFETY: the first page holds BUFFERS entries; the kernel reads them only after the tail says so.
             let entry = unsafe { &mut *ring.add(usize::from(id)) };
@@ -145,14 +133,9 @@ impl Memory {
 
     fn withdraw_buffers(&self) {
         // SAFETY: the first page is ours, and no buffer ring is registered on it when this is called.
-        unsafe { ptr::write_bytes(self.mapping, 0, usize::from(BUFFERS) * size_of::<BufRingEntry>()) };
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this length, and the Probe drops it only when no request is in flight.
-        unsafe { libc::munmap(self.mapping.cast(), 2 * PAGE) };
+        unsafe {
+            ptr::write_bytes(self.mapping.address(), 0, usize::from(BUFFERS) * size_of::<BufRingEntry>())
+        };
     }
 }
 
@@ -188,7 +171,7 @@ impl Probe {
         trial: impl FnOnce(&mut Self) -> io::Result<bool>,
     ) -> io::Result<bool> {
         self.memory.withdraw_buffers();
-        let (submitter, place) = (self.ring.submitter(), self.memory.mapping as u64);
+        let (submitter, place) = (self.ring.submitter(), self.memory.mapping.address() as u64);
         until_memory_is_unlocked(|| {
             // SAFETY: the mapping lives until the ring has nothing in flight (see Drop), longer than the registration.
             unsafe { submitter.register_buf_ring_with_flags(place, BUFFERS, BUFFER_GROUP, 0) }

@@ -9,13 +9,14 @@ use std::ptr;
 
 use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs};
 use io_uring::{cqueue, opcode, squeue};
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::probe::{BUFFER_GROUP, BUFFER_SIZE, PATIENCE, Probe, Setup};
 use super::{Capabilities, DisabledFeatures, RingUnavailable};
 
 const SLOTS: u32 = 8;
 /// How long a peer may take to see the end of a closed connection: kernels before 6.5 closed from a work queue.
-const CLOSE_PATIENCE_MS: i32 = 5;
+const CLOSE_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 static PAYLOAD: [u8; 8] = *b"megapipe";
 
@@ -299,10 +300,9 @@ fn value(entry: &cqueue::Entry) -> io::Result<i32> {
 
 /// Whether the peer of this socket is closed, now or very soon.
 fn ended(socket: &UnixStream) -> bool {
-    let mut poll = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one pollfd, which the kernel fills in during the call.
-    let ready = unsafe { libc::poll(&mut poll, 1, CLOSE_PATIENCE_MS) };
-    ready == 1 && poll.revents & libc::POLLHUP != 0
+    let mut poll = [PollFd::new(socket, PollFlags::IN)];
+    let ready = rustix::event::poll(&mut poll, Some(&CLOSE_PATIENCE));
+    ready == Ok(1) && poll[0].revents().contains(PollFlags::HUP)
 }
 
 #[cfg(test)]
