@@ -3,6 +3,7 @@
 //! the tests that could not run here.
 
 pub mod allocations;
+pub mod calls;
 pub mod confine;
 pub mod conformance;
 pub mod driver;

@@ -1,6 +1,7 @@
 //! Connections that move to shared memory, with a real monitor, on both engines.
 
 mod bells;
+mod costs;
 mod ends;
 mod kills;
 mod limits;
