@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The long suite: the three figures of the MegaPipe paper (transactions per connection, message size, cores), few
 # connections, and latency at half load, for every server; round trips and streams between two processes over every
-# transport; unmodified servers; what promotion costs; the user-level TCP alone. Into target/bench, with the machine and the commands beside the figures.
+# transport; unmodified servers. Into target/bench, with the machine and the commands beside the figures.
 # Usage: scripts/bench.sh [folder]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -81,14 +81,6 @@ record apps apps --apps redis,memcached,nginx,haproxy,postgres,overhead --second
 record ordinary apps --apps redis-py,psycopg2,grpc,gunicorn,haproxy-node --placements two-cores --transports megapipe \
     --open-loop --seconds "$PAIR_SECONDS" || true
 
-# What promotion costs; it has no plot.
-printf '\n== promotion\n'
-"$BENCH" promotion --rounds "$ROUNDS" --seconds "$PAIR_SECONDS" --connections 10000 \
-    --json "$OUT/promotion.jsonl" | tee "$OUT/promotion.txt"
-
-# The user-level TCP alone; it has no plot.
-printf '\n== tcp-engine\n'
-"$BENCH" tcp-engine --rounds "$ROUNDS" --json "$OUT/tcp-engine.jsonl" | tee "$OUT/tcp-engine.txt"
 printf '\nresults: %s\n' "$OUT"
 if [ ${#failed[@]} -gt 0 ]; then
     printf 'failed, at least in part: %s\n' "${failed[*]}" >&2

@@ -4,10 +4,7 @@
 //! both the controller and the client ([`client`]); every server is a child process of it that
 //! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
-//! [`promotion`] measures what it costs to move such a connection to shared memory, with a monitor
-//! as a third process.
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
-//! [`tcp_engine`] measures the user-level TCP alone, without a device.
 //! [`tcp`] is user-level TCP on a TUN device beside the kernel's.
 //! [`listen`] measures the listen queues of servers, with and without queues of their own for workers.
 //! [`apps`] measures servers that people run, with and without the preload library.
@@ -28,7 +25,6 @@ pub mod pair;
 pub mod peer;
 pub mod plot;
 mod progress;
-pub mod promotion;
 pub mod record;
 mod ring;
 pub mod rpc;
@@ -38,7 +34,6 @@ pub mod summary;
 pub mod syscalls;
 pub mod table;
 pub mod tcp;
-pub mod tcp_engine;
 
 pub use progress::{Listener, Outcome, Progress};
 

@@ -18,10 +18,8 @@ use testkit::process::PATIENCE;
 mod apps;
 mod mmsg;
 mod pair;
-mod promotion;
 mod support;
 mod tcp;
-mod tcp_engine;
 
 use support::{
     Files, PROGRAM, bench, command, of_kind, orphans, records, refused, table, until, wait, with_file_size,
@@ -225,7 +223,7 @@ fn files_that_would_mislead_are_refused_with_the_remedy() {
         assert!(stderr.contains("--plot") && stderr.contains(".svg"), "{stderr}");
         assert!(!picture.exists());
     }
-    for scenario in ["rpc", "pingpong", "stream", "promotion", "apps", "mmsg"] {
+    for scenario in ["rpc", "pingpong", "stream", "apps", "mmsg"] {
         let stderr = refused(scenario, &["--json", "-"]);
         assert!(stderr.contains("--json") && stderr.contains("./-"), "{stderr}");
     }

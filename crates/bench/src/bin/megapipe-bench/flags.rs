@@ -39,11 +39,6 @@ pub(super) enum Unusable {
     #[error("--ready: {ready} sockets cannot be ready, there are {sockets}; give more --sockets")]
     MoreReadyThanSockets { ready: u32, sockets: u32 },
     #[error(
-        "--rate: {rate} promotions per second are more than 10000 in {} s; give a lower --rate, or fewer --seconds",
-        seconds.as_secs_f64()
-    )]
-    TooManyPromotions { rate: u32, seconds: Duration },
-    #[error(
         "--rate half is half of what an epoll server does: add epoll-reuseport to --engines, or give a number"
     )]
     NoBaseline,

@@ -12,11 +12,9 @@ mod listen;
 mod mmsg;
 mod pair;
 mod product;
-mod promotion;
 mod report;
 mod rpc;
 mod tcp;
-mod tcp_engine;
 
 use flags::Unusable;
 use report::Stopped;
@@ -48,12 +46,6 @@ enum Scenario {
     /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
     /// and keeps what was measured.
     Stream(pair::Stream),
-    /// What it costs to move connections between two processes to shared memory, and to have them there
-    ///
-    /// Starts a monitor of its own and two processes with a channel each, anew for every figure and round. Prints the
-    /// CPU time of a promotion, how much other traffic notices, what idle promoted connections cost a busy one, and
-    /// memory, beside what is asked of each. Ctrl-C ends the run and keeps what was measured.
-    Promotion(promotion::Promotion),
     /// Programs that people run, plain and under `megapipe run`: Redis, nginx, PostgreSQL, clients in Python, others
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
@@ -69,11 +61,6 @@ enum Scenario {
     /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
     /// measured.
     Mmsg(mmsg::Mmsg),
-    /// The user-level TCP without a device: what a segment costs, and an idle connection
-    ///
-    /// Packets are made beforehand, in memory, and each figure is CPU time. Prints medians over the rounds beside what is
-    /// asked of each. Ctrl-C ends the run and keeps what was measured.
-    TcpEngine(tcp_engine::TcpEngine),
     /// User-level TCP on a TUN device beside the kernel's over veth and beside smoltcp
     ///
     /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds beside what
@@ -100,9 +87,6 @@ enum Scenario {
     /// One of two processes that exchange messages; ends when standard input closes
     #[command(hide = true)]
     Side(pair::Side),
-    /// One of two processes whose connections are promoted; obeys standard input
-    #[command(hide = true)]
-    PromotionSide(promotion::Side),
     /// Asks a server of another program
     #[command(hide = true)]
     AppLoad(apps::Load),
@@ -112,9 +96,6 @@ enum Scenario {
     /// The server of `mmsg`; takes turns with its controller
     #[command(hide = true)]
     MmsgServer(mmsg::Server),
-    /// The process of `tcp-engine` with idle connections
-    #[command(hide = true)]
-    TcpIdle(tcp_engine::Idle),
     /// A server of `tcp`; ends when standard input closes
     #[command(hide = true)]
     TcpServer(tcp::Server),
@@ -140,21 +121,17 @@ fn main() -> ExitCode {
         Scenario::Rpc(arguments) => arguments.run(),
         Scenario::Pingpong(arguments) => arguments.run(),
         Scenario::Stream(arguments) => arguments.run(),
-        Scenario::Promotion(arguments) => arguments.run(),
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
-        Scenario::TcpEngine(arguments) => arguments.run(),
         Scenario::Tcp(arguments) => arguments.run(),
         Scenario::TcpFloor(arguments) => arguments.run(),
         Scenario::Listen(arguments) => arguments.run(),
         Scenario::Peer(arguments) => return arguments.run(),
         Scenario::Floor(arguments) => return arguments.run(),
         Scenario::Side(arguments) => return arguments.run(),
-        Scenario::PromotionSide(arguments) => return arguments.run(),
         Scenario::AppLoad(arguments) => return arguments.run(),
         Scenario::AppCalls => return apps::calls(),
         Scenario::MmsgServer(arguments) => return arguments.run(),
-        Scenario::TcpIdle(arguments) => return arguments.run(),
         Scenario::TcpServer(arguments) => return arguments.run(),
         Scenario::ListenLoad(arguments) => return arguments.run(),
         Scenario::ListenServer(arguments) => return arguments.run(),

@@ -1,5 +1,5 @@
 //! smoltcp with one socket, used as its documentation has it where time counts: one packet at a time
-//! in, the socket read, then out; no delayed acknowledgements, no memory taken meanwhile.
+//! in, the socket read, then out; no delayed acknowledgements, no allocation.
 
 use packet::{Batch, Checksum, Frame};
 use smoltcp::iface::{Config, Interface, PollIngressSingleResult, SocketHandle, SocketSet};
@@ -8,8 +8,8 @@ use smoltcp::socket::tcp::{Socket, SocketBuffer};
 use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpCidr};
 
-use super::clients::{PORT, SERVER};
-use super::subject::{Answered, Subject};
+use crate::clients::{PORT, SERVER};
+use crate::{Answered, Subject};
 
 /// Bytes of its receive buffer: the largest window that our side offers by default.
 const RECEIVE: usize = 256 << 10;
@@ -28,7 +28,7 @@ impl Smoltcp {
         capabilities.medium = Medium::Ip;
         capabilities.max_transmission_unit = 1500;
         if checksum != Checksum::Complete {
-            // As on our side, IP headers are summed in any case.
+            // As in our host, IP headers are summed in any case.
             capabilities.checksum = ChecksumCapabilities::default();
             capabilities.checksum.tcp = phy::Checksum::None;
         }
@@ -61,7 +61,7 @@ impl Subject for Smoltcp {
         let socket = self.sockets.get_mut::<Socket>(self.socket);
         let mut bytes = 0;
         while socket.can_recv() {
-            bytes += socket.recv_slice(&mut self.room).unwrap_or(0) as u64;
+            bytes += socket.recv_slice(&mut self.room).unwrap_or(0);
         }
         self.interface.poll_egress(now, &mut device, &mut self.sockets);
         Answered { packets: self.sent.count, bytes }
@@ -77,7 +77,7 @@ struct Sent {
     capabilities: DeviceCapabilities,
     packet: Vec<u8>,
     len: usize,
-    count: u64,
+    count: usize,
 }
 
 /// A device in memory: the packets of a burst come in.
