@@ -63,6 +63,7 @@ demo: ## Build, then show Redis and nginx plain and under megapipe run, and a ch
 	scripts/demo.sh
 
 bench: build ## Run the long suite of measurements into target/bench
+	$(CARGO) build --release --locked -p megapipe-bench --features peers
 	scripts/bench.sh
 
 product: ## Build what is installed, optimised

@@ -7,7 +7,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 . scripts/provision.sh
 
-PARTS=${PARTS:-loom miri model planted fuzz soak test-kernels deb tarball test-systemd test-fresh requirements advisories msrv}
+PARTS=${PARTS:-loom miri model planted fuzz soak test-kernels peers deb tarball test-systemd test-fresh requirements advisories msrv}
 LOGS=target/nightly-logs
 
 skip() {
@@ -29,10 +29,9 @@ check_with() {
         cargo check --locked --workspace --all-targets "$@"
 }
 
-# The benchmark needs a newer compiler than the rest, for compio.
 msrv() {
     command -v rustup >/dev/null || skip msrv 'no rustup, which would bring the compilers'
-    check_with "$RUST_NEEDED" --exclude megapipe-bench && check_with "$RUST_NEEDED_BENCH"
+    check_with "$RUST_NEEDED"
 }
 
 part() {
@@ -43,6 +42,7 @@ part() {
         command -v dh >/dev/null || skip deb 'no debhelper (apt-get install debhelper)'
         make --no-print-directory deb && scripts/deb-test.sh
         ;;
+    peers) "$CARGO" test --locked -p megapipe-bench --features peers ;;
     requirements) scripts/requirements.sh ;;
     tarball) make --no-print-directory tarball && scripts/tarball-test.sh ;;
     miri)

@@ -13,7 +13,7 @@ promised() { sed -n 's/^rust-version = "\([0-9.]*\)".*$/\1/p' "$1"; }
 
 RUST_NEEDED=$(promised Cargo.toml)
 # shellcheck disable=SC2034 # the scripts use it
-RUST_NEEDED_BENCH=$(promised crates/bench/Cargo.toml)
+RUST_NEEDED_BENCH=$RUST_NEEDED
 CARGO=${CARGO:-cargo}
 TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 

@@ -18,13 +18,15 @@ use ::megapipe::EngineKind;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 
-mod compio;
 mod epoll;
 #[cfg(any(libevent, libuv))]
 mod foreign;
 pub(crate) mod megapipe;
+#[cfg(feature = "peers")]
 mod monoio;
+#[cfg(feature = "peers")]
 mod task;
+#[cfg(feature = "peers")]
 mod tokio;
 mod uring_plain;
 
@@ -65,9 +67,12 @@ pub enum ServeError {
         /// The kernel's reason.
         source: io::Error,
     },
+    /// Peers were left out when this program was built.
+    #[error("built without the feature `peers`: cargo build --release -p megapipe-bench --features peers")]
+    NoPeers,
     /// The engine's C library was not there when this program was built.
-    #[error("built without it: install libevent-dev or libuv1-dev and build again")]
-    NotBuilt(Engine),
+    #[error("built without its library: install libevent-dev or libuv1-dev and build again")]
+    NoLibrary,
     /// The engine cannot go on.
     #[error("cannot serve")]
     Engine {
@@ -138,15 +143,16 @@ impl Worker {
             Engine::EpollShared => epoll::run(&self, epoll::Listener::Shared),
             Engine::EpollReuseport => epoll::run(&self, epoll::Listener::Own),
             Engine::UringPlain => uring_plain::run(&self),
+            #[cfg(feature = "peers")]
             Engine::Tokio => tokio::run(&self),
+            #[cfg(feature = "peers")]
             Engine::Monoio => monoio::run(&self),
-            Engine::Compio => compio::run(&self),
             #[cfg(libevent)]
             Engine::Libevent => foreign::libevent(&self),
             #[cfg(libuv)]
             Engine::Libuv => foreign::libuv(&self),
-            #[allow(unreachable_patterns)] // with all libraries
-            Engine::Libevent | Engine::Libuv => return Err(ServeError::NotBuilt(engine)),
+            engine if engine.is_peer() && cfg!(feature = "peers") => return Err(ServeError::NoLibrary),
+            _ => return Err(ServeError::NoPeers),
         };
         ended.map_err(|source| ServeError::Engine { engine, source })
     }

@@ -22,6 +22,7 @@ use crate::record::Origin;
 
 mod channel;
 mod floor;
+#[cfg(feature = "peers")]
 mod foreign;
 mod load;
 mod network;
@@ -66,6 +67,11 @@ pub enum Side {
 impl Side {
     /// All.
     pub const ALL: &[Side] = &[Side::Floor, Side::Stack, Side::TwoStacks, Side::Kernel, Side::Smoltcp];
+
+    /// All that this program was built with.
+    pub fn built() -> Vec<Side> {
+        Self::ALL.iter().copied().filter(|&side| cfg!(feature = "peers") || side != Side::Smoltcp).collect()
+    }
 
     /// The name users write and records carry.
     pub fn name(self) -> &'static str {

@@ -11,9 +11,11 @@ use megapipe::TunNetwork;
 use megapipe::packet::tun::OpenError;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+#[cfg(feature = "peers")]
+use super::foreign;
 use super::load::BULK;
 use super::network::{Network, NetworkError};
-use super::{PORT, SIZE, Service, Side, channel, floor, foreign};
+use super::{PORT, SIZE, Service, Side, channel, floor};
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::peer::{self, ServeError};
@@ -74,10 +76,13 @@ pub fn serve(task: &Task) -> Result<Infallible, ServerError> {
             ready();
             Ok(floor::run(tun)?)
         }
+        #[cfg(feature = "peers")]
         (Side::Smoltcp, Service::Echo) => {
             peer::end_with_standard_input()?;
             Ok(foreign::run(tun.open()?, address, task.connections)?)
         }
+        #[cfg(not(feature = "peers"))]
+        (Side::Smoltcp, Service::Echo) => Err(ServeError::NoPeers.into()),
         (side, _) => Err(ServerError::NoService(side)),
     }
 }

@@ -410,13 +410,14 @@ fn for_every_engine(size: usize, check: fn(&Server)) {
 /// What may keep an engine from running on some machine.
 fn excuses(engine: Engine) -> &'static [&'static str] {
     match engine {
-        Engine::Libevent | Engine::Libuv => &["built without"],
-        Engine::MegapipeUring
-        | Engine::MegapipePartitioned
-        | Engine::UringPlain
-        | Engine::Monoio
-        | Engine::Compio => &["not permitted", "not implemented"],
-        Engine::MegapipeEpoll | Engine::EpollShared | Engine::EpollReuseport | Engine::Tokio => &[],
+        peer if peer.is_peer() && !cfg!(feature = "peers") => {
+            &["built without the feature `peers`: cargo build"]
+        }
+        Engine::Libevent | Engine::Libuv => &["built without its library"],
+        Engine::MegapipeUring | Engine::MegapipePartitioned | Engine::UringPlain | Engine::Monoio => {
+            &["not permitted", "not implemented"]
+        }
+        _ => &[],
     }
 }
 

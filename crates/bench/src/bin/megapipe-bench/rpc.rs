@@ -22,7 +22,7 @@ use super::report::{Report, View};
 
 #[derive(Args)]
 pub(super) struct Rpc {
-    /// Servers to compare [default: all]
+    /// Servers to compare [default: all that this program is built with]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Engine::ALL, Engine::name))]
     engines: Vec<Engine>,
     /// Transactions per connection
@@ -120,7 +120,7 @@ impl Rpc {
         let plan = Plan {
             program: PROGRAM.into(),
             command: command_line(),
-            engines: or_all(&self.engines, Engine::ALL),
+            engines: or_all(&self.engines, &Engine::built().collect::<Vec<_>>()),
             transactions: self.transactions.clone(),
             sizes: self.sizes.iter().map(|&size| size as usize).collect(),
             connections,

@@ -20,7 +20,7 @@ pub(super) struct Tcp {
     /// Loads to measure [default: all]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Row::ALL, Row::name))]
     rows: Vec<Row>,
-    /// Servers, of those that a load compares [default: all]
+    /// Servers, of those that a load compares [default: all that this program is built with]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Side::ALL, Side::name))]
     servers: Vec<Side>,
     #[command(flatten)]
@@ -72,7 +72,7 @@ impl Server {
 impl Tcp {
     pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
         let rows = or_all(&self.rows, Row::ALL);
-        self.common.run(rows, or_all(&self.servers, Side::ALL))
+        self.common.run(rows, or_all(&self.servers, &Side::built()))
     }
 }
 
