@@ -38,7 +38,7 @@ pub mod table;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::{CALLS_VERB, CallTimes, time_calls};
-pub use load::{LOAD_VERB, LoadError, Report, Request, Target, Task, run as run_load};
+pub use load::{LOAD_VERB, Report, Target, Task, run as run_load};
 pub use programs::missing;
 pub use summary::without_promotion;
 

@@ -1,7 +1,7 @@
 //! The benchmark of Megapipe: scenarios, load, peers, records and plots.
 //!
 //! [`rpc`] is the micro-benchmark of the MegaPipe paper (OSDI 2012, section 5.1). One process is
-//! both the controller and the client ([`client`]); every server is a child process of it that
+//! both the controller and the client ([`load`]); every server is a child process of it that
 //! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
@@ -13,13 +13,13 @@
 pub mod apps;
 mod buffer_ring;
 mod child;
-pub mod client;
 pub mod clock;
 pub mod cpu;
 pub mod engine;
 mod epoll;
 pub mod floor;
 pub mod listen;
+pub mod load;
 pub mod mmsg;
 pub mod pair;
 pub mod peer;

@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::client;
 use crate::engine::Engine;
+use crate::load;
 
 /// One line of a result file; `record` says which kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -30,7 +30,7 @@ pub struct Header {
     #[serde(flatten)]
     pub origin: Origin,
     /// What the client runs on.
-    pub client: client::Engine,
+    pub client: load::Engine,
     /// CPUs of the client's threads.
     pub client_cpus: Vec<usize>,
     /// How system calls are counted; null where that is not permitted.

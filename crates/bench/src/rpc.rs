@@ -14,11 +14,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::child;
-use crate::client::{self, Load, LoadError, Sample};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
+use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::{Absent, Header, Limit, Measurement, Origin, Record};
 use crate::server::{Server, StartError};
@@ -42,7 +42,7 @@ pub struct Plan {
     /// CPUs of the server, one set per value of that axis (Figure 1 c).
     pub server_cpus: Vec<CpuSet>,
     /// What the client runs on.
-    pub client: client::Engine,
+    pub client: load::Engine,
     /// CPUs of the client.
     pub client_cpus: CpuSet,
     /// Length of one measurement; a warm-up of a quarter goes before it, and a fifth for counting
@@ -275,33 +275,34 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
         Err(StartError::Refused(reason)) => return Ok(Some(Measured::Absent(reason))),
         Err(error) => return Err(RunError::Start(error)),
     };
-    let load = Load::start(&client::Options {
+    let options = load::Options {
         engine: plan.client,
-        target: server.address(),
-        transactions: point.transactions,
-        size: point.size,
+        target: Target::Tcp(server.address()),
+        request: Request::Echo(point.size),
+        instead: None,
+        lifetime: Connections::Reset(point.transactions),
         connections: point.connections,
-        cpus: plan.client_cpus.clone(),
-        rate,
+        active: point.connections,
+        rate: rate.map(|rate| rate as f64),
         warm_up: plan.warm_up() + CLEARANCE,
         window: plan.window,
         spin: plan.client_cpus.missing_from(&point.server_cpus).len() == plan.client_cpus.len(),
-    })
-    .map_err(RunError::Load)?;
+    };
+    let load = Load::start(&options, &plan.client_cpus).map_err(RunError::Load)?;
     let window = match observe(plan, rate, &server, &load, stop)? {
         Observed::Window(window) => window,
         Observed::Stopped => return Ok(Some(Measured::Stopped)),
         Observed::Silent => return Ok(None),
         Observed::Broken => {
             return match load.stop() {
-                Err(error @ LoadError::Server(_)) => Ok(Some(Measured::Absent(crate::with_causes(&error)))),
+                Err(error @ LoadError::Server(..)) => Ok(Some(Measured::Absent(crate::with_causes(&error)))),
                 Err(error) => Err(RunError::Load(error)),
                 Ok(_) => Ok(None),
             };
         }
     };
-    let latencies = load.stop().map_err(RunError::Load)?;
-    let quantile = |quantile| latencies.response.value_at_quantile(quantile) as f64 / 1000.0;
+    let outcome = load.stop().map_err(RunError::Load)?;
+    let quantile = |quantile| outcome.latencies.value_at_quantile(quantile) as f64 / 1000.0;
     let seconds = (window.end.at - window.begin.at).as_secs_f64();
     let transactions = (window.end.transactions - window.begin.transactions) as f64;
     let connections = (window.end.connections - window.begin.connections) as f64;
@@ -310,8 +311,8 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
     let server_cpu = window.server_cpu.as_secs_f64();
     let server_cpus = point.server_cpus.len() as f64;
     let client_utilization = client_cpu / seconds / plan.client_cpus.len() as f64;
-    let due = latencies.response.len();
-    let lag = latencies.lag.value_at_quantile(0.99) as f64 / 1000.0;
+    let due = outcome.latencies.len();
+    let lag = outcome.lag.value_at_quantile(0.99) as f64 / 1000.0;
     let limit = rate.and_then(|rate| {
         let missing = rate as f64 * seconds - transactions;
         // What is under way is missing, too, yet that is one request of each connection at most.
@@ -343,7 +344,7 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
         failures: window.end.failures - window.begin.failures,
         rate,
         requests_due: rate.map(|_| due),
-        requests_unanswered: rate.map(|_| latencies.unanswered),
+        requests_unanswered: rate.map(|_| outcome.unanswered),
         client_lag_us: rate.map(|_| lag),
         limit,
     }))))

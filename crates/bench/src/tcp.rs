@@ -20,11 +20,12 @@ use crate::cpu::{self, CpuSet};
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Origin;
 
+mod bulk;
 mod channel;
+mod client;
 mod floor;
 #[cfg(feature = "peers")]
 mod foreign;
-mod load;
 mod network;
 pub mod record;
 mod server;
@@ -34,8 +35,9 @@ pub mod table;
 pub use network::{NetworkError, enter_own};
 pub use server::{ServerError, Task, serve};
 
+use bulk::Direction;
 use channel::Counts;
-use load::{Load, Work};
+use client::{Client, Work};
 use network::Network;
 use record::{Absent, Header, Measurement, Record, Share};
 
@@ -214,8 +216,8 @@ impl Row {
             Row::Asleep | Row::One => Work::Echo { connections: 1, active: 1 },
             Row::Hundred => Work::Echo { connections: 100, active: ACTIVE },
             Row::Thousand => Work::Echo { connections: 1000, active: ACTIVE },
-            Row::BulkIn => Work::Write,
-            Row::BulkOut => Work::Read,
+            Row::BulkIn => Work::Bulk(Direction::ToServer),
+            Row::BulkOut => Work::Bulk(Direction::FromServer),
             Row::Share => Work::Echo { connections: SHARED, active: 0 },
         }
     }
@@ -351,9 +353,9 @@ impl Turn<'_> {
             return self.share(&mut server).map(Record::Share);
         }
         let target = server::address(Network::of(self.network));
-        let load = Load::start(target, self.row.work(), &client_cpus)?;
+        let load = Client::start(target, self.row.work(), &client_cpus)?;
         let ended = self.observe(&mut server, &load);
-        let failures = load.failures();
+        let failures = load.failures()?;
         load.stop()?;
         let (begin, end) = ended?;
         let units = (end.done - begin.done) as f64 / if self.row.is_bulk() { MIB } else { 1.0 };
@@ -389,9 +391,9 @@ impl Turn<'_> {
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
     /// link may lose the first SYN, which is repeated after a second.
-    fn observe(&self, server: &mut Server, load: &Load) -> Result<(Sample, Sample), Failure> {
+    fn observe(&self, server: &mut Server, load: &Client) -> Result<(Sample, Sample), Failure> {
         let end = Instant::now() + PATIENCE;
-        while load.done() == 0 && load.is_running() && Instant::now() < end {
+        while load.done()? == 0 && load.is_running() && Instant::now() < end {
             self.pause(STEP / 10)?;
         }
         self.pause(self.plan.window / 4)?;
@@ -458,11 +460,11 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(side: Side, server: &mut Server, load: &Load) -> Result<Self, Failure> {
+    fn take(side: Side, server: &mut Server, load: &Client) -> Result<Self, Failure> {
         let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| server.counts()).transpose()?;
         Ok(Self {
             at: Instant::now(),
-            done: load.done(),
+            done: load.done()?,
             server_cpu: clock::of_process(server.child.id())?,
             client_cpu: load.cpu()?,
             idle: cpu::idle_times()?,

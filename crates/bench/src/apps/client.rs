@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
-use super::load::{LOAD_VERB, Report, Request, Target};
+use super::load::{LOAD_VERB, Report, Target};
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
+use crate::load::Request;
 
 /// The client in Python; its options are in the script.
 pub(super) const SCRIPT: &str = "client.py";

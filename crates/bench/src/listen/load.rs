@@ -1,15 +1,11 @@
 //! The load: short connections with one request each, at a rate or as fast as answers come.
 
-use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, Socket, Type};
 
-use crate::epoll::Epoll;
+use crate::load::{self, Connections, Engine, LoadError, Options, Request, Target};
 
 /// What to ask of a server.
 #[derive(Debug, Clone)]
@@ -41,7 +37,7 @@ pub struct Outcome {
     pub connections_per_s: f64,
     /// How many.
     pub answered: u64,
-    /// Connections refused, reset, or closed without an answer.
+    /// Connections refused, reset, or closed without a whole answer.
     pub errors: u64,
     /// Those without an answer `PATIENCE` after the last was begun.
     pub unfinished: u64,
@@ -69,152 +65,43 @@ const STUCK: Duration = Duration::from_millis(400);
 /// Connections at a time.
 const MOST: usize = 20_000;
 
-struct Connection {
-    due: Instant,
-    blocking: bool,
-    sent: bool,
-    answered: bool,
-    socket: Socket,
-}
-
 /// Makes the connections.
 ///
 /// # Errors
 ///
-/// This process cannot have its sockets.
-pub fn run(task: &Task) -> io::Result<Outcome> {
-    crate::child::raise_descriptor_limit()?;
-    let epoll = Epoll::new()?;
-    let mut load = Load {
-        task,
-        latencies: Histogram::new_with_bounds(1, 60_000_000, 3).map_err(io::Error::other)?,
-        open: Vec::new(),
-        live: 0,
-        begun: 0,
-        outcome: Outcome::default(),
-        epoll,
+/// This process cannot have its sockets, or the server answers nothing of use.
+pub fn run(task: &Task) -> Result<Outcome, LoadError> {
+    crate::child::raise_descriptor_limit().map_err(LoadError::Client)?;
+    let (connections, rate) = match task.pace {
+        Pace::Rate(rate) => (MOST, Some(rate.max(1) as f64)),
+        Pace::AtATime(count) => (count.min(MOST), None),
     };
-    let elapsed = load.run()?;
-    let Load { latencies, mut outcome, live, .. } = load;
-    outcome.unfinished = live as u64;
-    outcome.connections_per_s = outcome.answered as f64 / elapsed.as_secs_f64();
-    let quantile = |share| latencies.value_at_quantile(share) as f64;
-    (outcome.p50_us, outcome.p99_us, outcome.p999_us) = (quantile(0.5), quantile(0.99), quantile(0.999));
-    Ok(outcome)
-}
-
-struct Load<'a> {
-    task: &'a Task,
-    epoll: Epoll,
-    /// By descriptor.
-    open: Vec<Option<Connection>>,
-    live: usize,
-    begun: u64,
-    latencies: Histogram<u64>,
-    outcome: Outcome,
-}
-
-impl Load<'_> {
-    fn run(&mut self) -> io::Result<Duration> {
-        let start = Instant::now();
-        let end = start + self.task.length;
-        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 256];
-        loop {
-            let now = Instant::now();
-            if now >= end && (self.live == 0 || now >= end + PATIENCE) {
-                return Ok(self.task.length);
-            }
-            while now < end
-                && self.live < MOST
-                && let Some(due) = self.next_due(start, now)
-            {
-                self.begin(due)?;
-            }
-            // A millisecond late at most: latencies count from when connections were due.
-            let ready = self.wait(&mut events)?;
-            for event in &events[..ready] {
-                self.advance(event.u64 as usize, event.events);
-            }
-        }
-    }
-
-    fn wait(&self, events: &mut [libc::epoll_event]) -> io::Result<usize> {
-        let milliseconds = if matches!(self.task.pace, Pace::Rate(_)) { 1 } else { 100 };
-        Ok(self.epoll.wait(events, milliseconds)?.len())
-    }
-
-    /// When the next connection was due, if that is past.
-    fn next_due(&self, start: Instant, now: Instant) -> Option<Instant> {
-        match self.task.pace {
-            Pace::AtATime(most) => (self.live < most).then_some(now),
-            Pace::Rate(rate) => {
-                let due = start + Duration::from_nanos(self.begun * 1_000_000_000 / rate.max(1));
-                (due <= now).then_some(due)
-            }
-        }
-    }
-
-    fn begin(&mut self, due: Instant) -> io::Result<()> {
-        self.begun += 1;
-        let socket = Socket::new(Domain::for_address(self.task.server), Type::STREAM.nonblocking(), None)?;
-        match socket.connect(&self.task.server.into()) {
-            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
-                self.outcome.errors += 1;
-                return Ok(());
-            }
-            _ => {}
-        }
-        let fd = socket.as_raw_fd();
-        self.epoll.control(libc::EPOLL_CTL_ADD, fd, fd as u64, libc::EPOLLOUT | libc::EPOLLIN)?;
-        let place = fd as usize;
-        if self.open.len() <= place {
-            self.open.resize_with(place + 1, || None);
-        }
-        let every = self.task.blocking_every;
-        let blocking = every > 0 && self.begun.is_multiple_of(every);
-        self.open[place] = Some(Connection { due, blocking, sent: false, answered: false, socket });
-        self.live += 1;
-        Ok(())
-    }
-
-    fn advance(&mut self, place: usize, events: u32) {
-        let Some(connection) = self.open.get_mut(place).and_then(Option::as_mut) else { return };
-        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) as u32 != 0;
-        if !connection.sent {
-            let path = if connection.blocking { BLOCKING } else { "/" };
-            let request = format!("GET {path} HTTP/1.0\r\nHost: megapipe\r\n\r\n");
-            if failed || connection.socket.send(request.as_bytes()).is_err() {
-                return self.end(place, false);
-            }
-            connection.sent = true;
-            let _ = self.epoll.control(libc::EPOLL_CTL_MOD, place as i32, place as u64, libc::EPOLLIN);
-            return;
-        }
-        let mut room = [0; 4096];
-        match io::Read::read(&mut &connection.socket, &mut room) {
-            Ok(0) => {
-                let whole = connection.answered;
-                self.end(place, whole);
-            }
-            Ok(_) => connection.answered = true,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.end(place, false),
-        }
-    }
-
-    fn end(&mut self, place: usize, answered: bool) {
-        let Some(connection) = self.open[place].take() else { return };
-        self.live -= 1;
-        if !answered {
-            self.outcome.errors += 1;
-            return;
-        }
-        self.outcome.answered += 1;
-        if !connection.blocking {
-            let latency = connection.due.elapsed();
-            self.outcome.slow += u64::from(latency > SLOW);
-            self.outcome.stuck += u64::from(latency > STUCK);
-            self.latencies.saturating_record(latency.as_micros() as u64);
-        }
-    }
+    let options = Options {
+        engine: Engine::Epoll,
+        target: Target::Tcp(task.server),
+        request: Request::HttpOnce("/"),
+        instead: (task.blocking_every > 0).then_some((task.blocking_every, Request::HttpOnce(BLOCKING))),
+        lifetime: Connections::Short,
+        connections,
+        active: connections,
+        rate,
+        spin: false,
+        warm_up: Duration::ZERO,
+        window: task.length,
+    };
+    let load::Outcome { latencies: times, answered, failures, unfinished, .. } =
+        load::run(&options, PATIENCE)?;
+    let over = |time: Duration| times.len() - times.count_between(0, time.as_nanos() as u64);
+    let quantile = |share| times.value_at_quantile(share) as f64 / 1e3;
+    Ok(Outcome {
+        connections_per_s: answered as f64 / task.length.as_secs_f64(),
+        answered,
+        errors: failures,
+        unfinished: unfinished as u64,
+        slow: over(SLOW),
+        stuck: over(STUCK),
+        p50_us: quantile(0.5),
+        p99_us: quantile(0.99),
+        p999_us: quantile(0.999),
+    })
 }

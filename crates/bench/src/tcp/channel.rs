@@ -15,7 +15,7 @@ use megapipe::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::load::BULK;
+use super::bulk::BULK;
 use super::server::ready;
 use super::{SIZE, Service};
 use crate::cpu;

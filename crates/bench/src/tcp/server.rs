@@ -11,9 +11,9 @@ use megapipe::TunNetwork;
 use megapipe::packet::tun::OpenError;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use super::bulk::BULK;
 #[cfg(feature = "peers")]
 use super::foreign;
-use super::load::BULK;
 use super::network::{Network, NetworkError};
 use super::{PORT, SIZE, Service, Side, channel, floor};
 use crate::cpu::{self, CpuSet};

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use bench::apps::record::Record;
 use bench::apps::{
-    self, App, Operation, Plan, Request, Target, Task, Transport, plot, run_load, table, time_calls,
-    without_promotion,
+    self, App, Operation, Plan, Target, Task, Transport, plot, run_load, table, time_calls, without_promotion,
 };
 use bench::cpu::CpuSet;
+use bench::load::Request;
 use bench::pair::Placement;
 use clap::Args;
 use serde::Serialize;
@@ -190,7 +190,7 @@ pub(super) fn calls() -> ExitCode {
 }
 
 /// Prints what the controller waits for.
-fn told<Report: Serialize, Failed: Error + 'static>(result: Result<Report, Failed>) -> ExitCode {
+pub(super) fn told<Report: Serialize, Failed: Error + 'static>(result: Result<Report, Failed>) -> ExitCode {
     let print = |report| {
         println!("{}", serde_json::to_string(&report)?);
         Ok(())

@@ -12,6 +12,7 @@ use bench::listen::{self, Case, Plan, Variant, channels, server, table};
 use clap::Args;
 use megapipe::EngineKind;
 
+use super::apps::told;
 use super::flags::{PROGRAM, Unusable, command_line, json_file, one_of, or_all, seconds, whole};
 use super::report::{Report, View};
 use super::{part_ended, product};
@@ -105,9 +106,7 @@ impl Load {
     pub(super) fn run(self) -> ExitCode {
         let Load { server, seconds: length, rate, at_a_time, blocking_every } = self;
         let pace = rate.map_or(Pace::AtATime(at_a_time), Pace::Rate);
-        let ended = load::run(&load::Task { server, pace, length, blocking_every });
-        let printed = ended.and_then(|outcome| Ok(serde_json::to_string(&outcome)?));
-        part_ended(printed.map(|outcome| println!("{outcome}")))
+        told(load::run(&load::Task { server, pace, length, blocking_every }))
     }
 }
 

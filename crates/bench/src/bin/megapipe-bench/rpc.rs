@@ -9,7 +9,7 @@ use bench::cpu::CpuSet;
 use bench::engine::Engine;
 use bench::record::Record;
 use bench::rpc::{self, Plan, Rate};
-use bench::{client, floor, peer, plot, table};
+use bench::{floor, load, peer, plot, table};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -46,7 +46,7 @@ pub(super) struct Rpc {
     client_cpus: Option<CpuSet>,
     /// What the client runs on [default: io-uring where it is permitted]
     #[arg(long, value_name = "NAME", value_parser = client_parser())]
-    client: Option<client::Engine>,
+    client: Option<load::Engine>,
     #[command(flatten)]
     extent: Extent,
     /// Send so many requests per second over all connections, whatever the server does, and count
@@ -116,7 +116,7 @@ impl Rpc {
         let connections =
             distinct(&self.connections).into_iter().map(|count| count as usize).collect::<Vec<_>>();
         let most = connections.iter().copied().max().unwrap_or(1);
-        let client = self.client.unwrap_or_else(|| client::Engine::best(most));
+        let client = self.client.unwrap_or_else(|| load::Engine::best(most));
         let plan = Plan {
             program: PROGRAM.into(),
             command: command_line(),
@@ -161,10 +161,10 @@ impl Floor {
     }
 }
 
-fn client_parser() -> impl TypedValueParser<Value = client::Engine> {
+fn client_parser() -> impl TypedValueParser<Value = load::Engine> {
     PossibleValuesParser::new(["io-uring", "epoll"]).map(|name| match name.as_str() {
-        "epoll" => client::Engine::Epoll,
-        _ => client::Engine::IoUring,
+        "epoll" => load::Engine::Epoll,
+        _ => load::Engine::IoUring,
     })
 }
 

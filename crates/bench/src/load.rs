@@ -1,0 +1,307 @@
+//! The load generator of all scenarios: requests on connections, in a closed or an open loop.
+//!
+//! A connection has one request under way at a time. Closed loop, a request follows each answer.
+//! Open loop, requests are due at a fixed rate, each on the connection that has rested longest, and
+//! latency counts from when a request was due: a server that stalls cannot thereby postpone what
+//! would have shown the stall (coordinated omission; see wrk2 and HdrHistogram).
+//!
+//! [`Load`] has a thread on each CPU of the client, which its controller samples. [`run`] makes the
+//! load on the calling thread, for processes that do nothing else. What carries requests is epoll
+//! with the C library's own calls, which a preload library sees, or io_uring, whose client costs the
+//! least: it bounds the rate at which a server of `rpc` can be seen.
+
+use std::io;
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use crate::clock;
+use crate::cpu::{self, CpuSet};
+
+mod client;
+mod epoll;
+mod meter;
+mod request;
+mod schedule;
+mod socket;
+mod uring;
+
+use client::Client;
+use meter::{Control, Counts, Meter};
+use schedule::Schedule;
+
+pub use request::Request;
+
+/// What the client runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Engine {
+    /// The cheaper one, for connections that are [reset](Connections::Reset).
+    IoUring,
+    /// For all, and for machines that forbid io_uring.
+    Epoll,
+}
+
+impl Engine {
+    /// The better one of those that this machine permits for so many connections.
+    pub fn best(connections: usize) -> Self {
+        match uring::is_permitted(connections) {
+            true => Engine::IoUring,
+            false => Engine::Epoll,
+        }
+    }
+}
+
+/// Where the server listens.
+#[derive(Debug, Clone)]
+pub enum Target {
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A UNIX socket.
+    Unix(PathBuf),
+}
+
+/// How long connections last, and what a failed one means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connections {
+    /// As long as the load; they are made before it starts. A failure ends it.
+    Kept,
+    /// For so many requests; then they are reset, which leaves no TIME_WAIT (MegaPipe, OSDI 2012, section 5.1). A
+    /// request whose connection fails is made again; a thousand failures of a thread end the load.
+    Reset(u32),
+    /// For one request, and closed. Failures are counted.
+    Short,
+}
+
+/// What the load is to be.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What the client runs on.
+    pub engine: Engine,
+    /// The server.
+    pub target: Target,
+    /// What is asked.
+    pub request: Request,
+    /// Asked instead each time that so many requests have begun; its latency is not recorded.
+    pub instead: Option<(u64, Request)>,
+    /// How long connections last.
+    pub lifetime: Connections,
+    /// Connections at most; at least one.
+    pub connections: usize,
+    /// Those of them that have a request under way in a closed loop.
+    pub active: usize,
+    /// Requests per second over all connections; `None` for a closed loop.
+    pub rate: Option<f64>,
+    /// Whether a thread with a rate polls without ever sleeping, for the sake of precise times; not where the
+    /// server needs the same CPUs.
+    pub spin: bool,
+    /// From the start of the load to the window in which latencies are recorded.
+    pub warm_up: Duration,
+    /// Its length. Recorded is what completes in it, or with a rate what is due in it.
+    pub window: Duration,
+}
+
+/// Why the load broke off.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// A thread cannot be started, pinned, or its clock read.
+    #[error("cannot run a client thread")]
+    Thread(#[source] io::Error),
+    /// The client's own system calls fail.
+    #[error("the client cannot go on; many connections need a higher hard limit (`ulimit -Hn`)")]
+    Client(#[source] io::Error),
+    /// Connections fail.
+    #[error("the server failed {0} connections; the last one")]
+    Server(u64, #[source] io::Error),
+    /// The answer to the first request is not one to it.
+    #[error("the server answered with {0:?}")]
+    Answer(String),
+    /// A client thread panicked.
+    #[error("a client thread panicked")]
+    Panicked,
+}
+
+/// Counts and clocks at one moment; differences of two samples describe the time between.
+#[derive(Debug, Clone, Copy)]
+pub struct Sample {
+    /// When it was taken.
+    pub at: Instant,
+    /// Transactions completed since the start.
+    pub transactions: u64,
+    /// Connections completed since the start.
+    pub connections: u64,
+    /// Connections that failed since the start.
+    pub failures: u64,
+    /// CPU time of all client threads since their start.
+    pub cpu: Duration,
+    /// The part of it in which they spun idle.
+    pub spun: Duration,
+}
+
+/// What came of a load.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Nanoseconds from the send of a request in the window, or with a rate from when it was due, to its whole
+    /// answer. With a rate, a request that has none at the end counts with its age.
+    pub latencies: Histogram<u64>,
+    /// With a rate: nanoseconds by which the client sent a request late although a connection was free. It is
+    /// part of the above, and the client's own fault.
+    pub lag: Histogram<u64>,
+    /// With a rate: requests of the window that had no answer at the end.
+    pub unanswered: u64,
+    /// Requests that were answered in the window.
+    pub answered_in_window: u64,
+    /// Requests that were answered.
+    pub answered: u64,
+    /// Connections that failed.
+    pub failures: u64,
+    /// Requests under way at the end.
+    pub unfinished: usize,
+}
+
+impl Outcome {
+    fn new() -> Self {
+        let (latencies, lag) = (histogram(), histogram());
+        let (unanswered, answered_in_window, answered, failures, unfinished) = (0, 0, 0, 0, 0);
+        Self { latencies, lag, unanswered, answered_in_window, answered, failures, unfinished }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.latencies += other.latencies;
+        self.lag += other.lag;
+        self.unanswered += other.unanswered;
+        self.answered_in_window += other.answered_in_window;
+        self.answered += other.answered;
+        self.failures += other.failures;
+        self.unfinished += other.unfinished;
+    }
+}
+
+/// Makes the load on the calling thread until the window ends. What is under way then is waited for no longer
+/// than `patience`.
+pub fn run(options: &Options, patience: Duration) -> Result<Outcome, LoadError> {
+    let control = Arc::new(Control::new(options.warm_up, options.window, Some(patience)));
+    drive(options, 0..options.connections, Meter::new(Arc::default(), control))
+}
+
+/// Client threads at work; dropping it stops them.
+#[derive(Debug)]
+pub struct Load {
+    threads: Vec<Running>,
+    control: Arc<Control>,
+}
+
+#[derive(Debug)]
+struct Running {
+    handle: JoinHandle<Result<Outcome, LoadError>>,
+    counts: Arc<Counts>,
+}
+
+impl Load {
+    /// Starts a thread on each CPU; connections are spread evenly over them. The load starts when all threads
+    /// have their sockets.
+    pub fn start(options: &Options, cpus: &CpuSet) -> Result<Self, LoadError> {
+        let control = Arc::new(Control::new(options.warm_up, options.window, None));
+        let cpus = cpus.as_slice();
+        let mut load = Self { threads: Vec::with_capacity(cpus.len()), control };
+        let mut first = 0;
+        for (index, &cpu) in cpus.iter().enumerate() {
+            let share = (options.connections + index) / cpus.len();
+            let counts = Arc::new(Counts::default());
+            let meter = Meter::new(counts.clone(), load.control.clone());
+            let options = options.clone();
+            let numbers = first..first + share;
+            first += share;
+            let handle = thread::Builder::new()
+                .name(format!("client-{cpu}"))
+                .spawn(move || {
+                    cpu::pin(&[cpu]).map_err(LoadError::Thread)?;
+                    drive(&options, numbers, meter)
+                })
+                .map_err(LoadError::Thread)?;
+            load.threads.push(Running { handle, counts });
+        }
+        while !load.control.are_ready(cpus.len()) && !load.is_broken() {
+            thread::sleep(START_INTERVAL);
+        }
+        load.control.start();
+        Ok(load)
+    }
+
+    /// Whether a thread has ended, which it does early only by an error.
+    pub fn is_broken(&self) -> bool {
+        self.threads.iter().any(|running| running.handle.is_finished())
+    }
+
+    /// Takes a sample of all threads.
+    pub fn sample(&self) -> Result<Sample, LoadError> {
+        let mut sample = Sample {
+            at: Instant::now(),
+            transactions: 0,
+            connections: 0,
+            failures: 0,
+            cpu: Duration::ZERO,
+            spun: Duration::ZERO,
+        };
+        for Running { handle, counts } in &self.threads {
+            sample.transactions += counts.transactions.load(Ordering::Relaxed);
+            sample.connections += counts.connections.load(Ordering::Relaxed);
+            sample.failures += counts.failures.load(Ordering::Relaxed);
+            sample.cpu += clock::of_thread(handle).map_err(LoadError::Thread)?;
+            sample.spun += Duration::from_nanos(counts.spun.load(Ordering::Relaxed));
+        }
+        Ok(sample)
+    }
+
+    /// When latencies are recorded.
+    pub fn window(&self) -> Range<Instant> {
+        self.control.window()
+    }
+
+    /// Stops the threads.
+    pub fn stop(mut self) -> Result<Outcome, LoadError> {
+        self.control.stop();
+        let mut all = Outcome::new();
+        for running in self.threads.drain(..) {
+            all.add(running.handle.join().map_err(|_| LoadError::Panicked)??);
+        }
+        Ok(all)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.control.stop();
+        for running in self.threads.drain(..) {
+            // A caller that wants the outcome has called `stop`.
+            let _ = running.handle.join();
+        }
+    }
+}
+
+/// Makes one thread's part of the load, until it is stopped or over.
+fn drive(options: &Options, numbers: Range<usize>, meter: Meter) -> Result<Outcome, LoadError> {
+    let client = Client::new(options, &numbers, meter)?;
+    match options.engine {
+        Engine::IoUring => uring::run(client),
+        Engine::Epoll => epoll::run(client),
+    }
+}
+
+/// Nanoseconds from 1 to 100 s, to three digits.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 100_000_000_000, 3).expect("constant bounds are valid")
+}
+
+/// How often a client for which nothing happens checks whether it is to stop.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// How often threads and controller check whether the others are ready to start.
+const START_INTERVAL: Duration = Duration::from_micros(200);

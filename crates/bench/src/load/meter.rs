@@ -1,0 +1,184 @@
+//! What a client thread counts and records, and by which clock.
+
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::{Connections, LoadError, Outcome, START_INTERVAL};
+
+/// What the controller and the threads share.
+#[derive(Debug)]
+pub(super) struct Control {
+    stop: AtomicBool,
+    /// Threads that could start.
+    ready: AtomicUsize,
+    /// When the load started; its clock counts from there.
+    epoch: OnceLock<Instant>,
+    /// The window in which latencies are recorded, nanoseconds by that clock.
+    window: Range<u64>,
+    /// How long a load that ends by itself waits for answers after it.
+    patience: Option<u64>,
+}
+
+impl Control {
+    pub(super) fn new(warm_up: Duration, window: Duration, patience: Option<Duration>) -> Self {
+        let nanoseconds = |time: Duration| time.as_nanos() as u64;
+        Self {
+            stop: AtomicBool::new(false),
+            ready: AtomicUsize::new(0),
+            epoch: OnceLock::new(),
+            window: nanoseconds(warm_up)..nanoseconds(warm_up + window),
+            patience: patience.map(nanoseconds),
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn are_ready(&self, threads: usize) -> bool {
+        self.ready.load(Ordering::Relaxed) >= threads
+    }
+
+    pub(super) fn start(&self) {
+        self.epoch.get_or_init(Instant::now);
+    }
+
+    pub(super) fn window(&self) -> Range<Instant> {
+        let epoch = *self.epoch.get_or_init(Instant::now);
+        epoch + Duration::from_nanos(self.window.start)..epoch + Duration::from_nanos(self.window.end)
+    }
+}
+
+/// What a thread has done; written by it alone, on a cache line of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counts {
+    pub(super) transactions: AtomicU64,
+    pub(super) connections: AtomicU64,
+    pub(super) failures: AtomicU64,
+    /// Nanoseconds of turns in which a thread that does not sleep found nothing to do.
+    pub(super) spun: AtomicU64,
+}
+
+/// A thread's counts and latencies.
+pub(super) struct Meter {
+    counts: Arc<Counts>,
+    control: Arc<Control>,
+    /// The control's, once the load has started.
+    epoch: Instant,
+    outcome: Outcome,
+    /// When the last turn of a spinning thread began.
+    turned: u64,
+}
+
+impl Meter {
+    pub(super) fn new(counts: Arc<Counts>, control: Arc<Control>) -> Self {
+        Self { counts, control, epoch: Instant::now(), outcome: Outcome::new(), turned: 0 }
+    }
+
+    /// Waits for the start of the load; one that ends by itself also starts by itself.
+    pub(super) fn start(&mut self) {
+        if self.control.patience.is_some() {
+            self.control.start();
+        }
+        self.control.ready.fetch_add(1, Ordering::Relaxed);
+        while !self.is_stopped() {
+            if let Some(&epoch) = self.control.epoch.get() {
+                self.epoch = epoch;
+                return;
+            }
+            thread::sleep(START_INTERVAL);
+        }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.control.stop.load(Ordering::Relaxed)
+    }
+
+    /// When a load that ends by itself begins no more requests, and when it waits for no more answers.
+    pub(super) fn end(&self) -> Option<(u64, u64)> {
+        let end = self.control.window.end;
+        self.control.patience.map(|patience| (end, end + patience))
+    }
+
+    /// Nanoseconds since the start of the load.
+    #[inline]
+    pub(super) fn now(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Ends a turn of a spinning thread's loop.
+    pub(super) fn turn(&mut self, worked: bool) {
+        let now = self.now();
+        if !worked {
+            add(&self.counts.spun, (now - self.turned).min(IDLE_TURN_MOST));
+        }
+        self.turned = now;
+    }
+
+    /// A request that was due has begun.
+    pub(super) fn late(&mut self, due: u64, now: u64) {
+        if self.control.window.contains(&due) {
+            self.outcome.lag.saturating_record(now - due);
+        }
+    }
+
+    /// A request is answered. Its latency belongs to the window by `counted`, and is recorded unless it is none.
+    #[inline]
+    pub(super) fn transaction(&mut self, began: u64, now: u64, counted: Option<u64>) {
+        add(&self.counts.transactions, 1);
+        let window = &self.control.window;
+        self.outcome.answered_in_window += u64::from(window.contains(&now));
+        if counted.is_some_and(|moment| window.contains(&moment)) {
+            self.outcome.latencies.saturating_record(now - began);
+        }
+    }
+
+    pub(super) fn connection(&self) {
+        add(&self.counts.connections, 1);
+    }
+
+    /// Counts a failed connection; one too many ends the thread.
+    pub(super) fn failure(&self, cause: io::Error, lifetime: Connections) -> Result<(), LoadError> {
+        let failures = add(&self.counts.failures, 1);
+        let most = match lifetime {
+            Connections::Kept => 0,
+            Connections::Reset(_) => FAILURES_MOST,
+            Connections::Short => u64::MAX,
+        };
+        if failures > most { Err(LoadError::Server(failures, cause)) } else { Ok(()) }
+    }
+
+    /// A request that was due has no answer.
+    pub(super) fn unanswered(&mut self, due: u64, now: u64) {
+        if self.control.window.contains(&due) {
+            self.outcome.latencies.saturating_record(now - due);
+            self.outcome.unanswered += 1;
+        }
+    }
+
+    pub(super) fn finish(mut self, unfinished: usize) -> Outcome {
+        self.outcome.answered = self.counts.transactions.load(Ordering::Relaxed);
+        self.outcome.failures = self.counts.failures.load(Ordering::Relaxed);
+        self.outcome.unfinished = unfinished;
+        self.outcome
+    }
+}
+
+/// Adds to a counter that only the caller writes: no locked instruction.
+#[inline]
+fn add(counter: &AtomicU64, more: u64) -> u64 {
+    let count = counter.load(Ordering::Relaxed) + more;
+    counter.store(count, Ordering::Relaxed);
+    count
+}
+
+/// Failed connections that a thread bears.
+const FAILURES_MOST: u64 = 999;
+
+/// What takes longer than this was no turn, but another process or an interrupt.
+const IDLE_TURN_MOST: u64 = 10_000;

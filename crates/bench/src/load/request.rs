@@ -1,0 +1,213 @@
+//! What is asked of a server, and what its answers have to be.
+
+use std::io;
+
+use super::socket::ClientSocket;
+use super::{LoadError, Target};
+
+/// What is asked of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// So many bytes, which are answered with as many.
+    Echo(usize),
+    /// memcached: read 64 bytes.
+    MemcachedGet,
+    /// memcached: write 64 bytes.
+    MemcachedSet,
+    /// Redis: read 64 bytes.
+    RedisGet,
+    /// Redis: write 64 bytes.
+    RedisSet,
+    /// HTTP/1.1: fetch `/`.
+    Http,
+    /// HTTP/1.0: fetch this path; the server closes the connection behind the answer.
+    HttpOnce(&'static str),
+}
+
+/// What each answer has to be: a beginning and a length, both as in the first one.
+pub(super) struct Answer {
+    start: Vec<u8>,
+    length: usize,
+    /// The server closes the connection behind it.
+    pub(super) closes: bool,
+}
+
+/// What an answer is so far.
+#[derive(Debug, PartialEq)]
+pub(super) enum Arrived {
+    Part,
+    Whole,
+    Wrong,
+}
+
+impl Answer {
+    /// After so many bytes that were received before, `count` more; `bytes` are those of them that can be read.
+    #[inline]
+    pub(super) fn check(&self, received: usize, count: usize, bytes: &[u8]) -> Arrived {
+        let expected = self.start.get(received..).unwrap_or_default();
+        if received + count > self.length || !bytes.iter().zip(expected).all(|(one, other)| one == other) {
+            return Arrived::Wrong;
+        }
+        if received + count == self.length { Arrived::Whole } else { Arrived::Part }
+    }
+}
+
+impl Request {
+    /// Those that have names on the command line.
+    const NAMED: [(&'static str, Request); 5] = [
+        ("memcached-get", Request::MemcachedGet),
+        ("memcached-set", Request::MemcachedSet),
+        ("redis-get", Request::RedisGet),
+        ("redis-set", Request::RedisSet),
+        ("http", Request::Http),
+    ];
+
+    /// The name on the command line; none of one that is never given there.
+    pub fn name(self) -> &'static str {
+        Self::NAMED.iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
+    }
+
+    /// The request of this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMED.iter().find(|(one, _)| *one == name).map(|(_, request)| *request)
+    }
+
+    /// What a connection sends.
+    pub(super) fn bytes(self) -> Vec<u8> {
+        match self {
+            Request::Echo(size) => return vec![b'q'; size],
+            Request::MemcachedGet => "get key\r\n".to_owned(),
+            Request::MemcachedSet => format!("set key 0 0 64\r\n{VALUE}\r\n"),
+            Request::RedisGet => "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(),
+            Request::RedisSet => format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"),
+            Request::Http => "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
+            Request::HttpOnce(path) => format!("GET {path} HTTP/1.0\r\nHost: megapipe\r\n\r\n"),
+        }
+        .into_bytes()
+    }
+
+    /// What its answer is, and the connection on which the server was asked: for its answer where only the server
+    /// can say, or to write what is to be read.
+    pub(super) fn answer(self, target: &Target) -> Result<(Answer, Option<ClientSocket>), LoadError> {
+        let first = match self {
+            Request::Echo(_) | Request::MemcachedSet | Request::RedisSet => None,
+            _ => Some(ClientSocket::blocking(target).map_err(|error| LoadError::Server(1, error))?),
+        };
+        let whole = |start: &str| {
+            let start = start.as_bytes().to_vec();
+            Answer { length: start.len(), start, closes: false }
+        };
+        let answer = match (self, &first) {
+            (Request::Echo(size), _) => Answer { start: Vec::new(), length: size, closes: false },
+            (Request::MemcachedSet, _) => whole("STORED\r\n"),
+            (Request::RedisSet, _) => whole("+OK\r\n"),
+            (Request::MemcachedGet, Some(first)) => {
+                Request::MemcachedSet.ask(first)?;
+                whole(&format!("VALUE key 0 64\r\n{VALUE}\r\nEND\r\n"))
+            }
+            (Request::RedisGet, Some(first)) => {
+                Request::RedisSet.ask(first)?;
+                whole(&format!("$64\r\n{VALUE}\r\n"))
+            }
+            (_, first) => {
+                let answer = first.as_ref().map_or(Ok(Vec::new()), |first| self.ask(first))?;
+                let start = answer[..STATUS_LINE.min(answer.len())].to_vec();
+                Answer { start, length: answer.len(), closes: self != Request::Http }
+            }
+        };
+        Ok((answer, first))
+    }
+
+    /// Asks once, and returns the answer.
+    fn ask(self, socket: &ClientSocket) -> Result<Vec<u8>, LoadError> {
+        let failed = |error| LoadError::Server(1, error);
+        socket.send_all(&self.bytes()).map_err(failed)?;
+        let mut answer = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let count = socket.receive(&mut buffer).map_err(failed)?;
+            answer.extend_from_slice(&buffer[..count]);
+            match self.is_whole(&answer, count == 0) {
+                Some(true) => return Ok(answer),
+                Some(false) if count == 0 => return Err(failed(io::ErrorKind::UnexpectedEof.into())),
+                Some(false) if answer.len() <= MOST => {}
+                _ => return Err(LoadError::Answer(first_line(&answer))),
+            }
+        }
+    }
+
+    /// Whether an answer, of which this is here, is whole; `None` if it is none to this request.
+    fn is_whole(self, answer: &[u8], ended: bool) -> Option<bool> {
+        let fixed = |expected: &str| match expected.as_bytes().starts_with(answer) {
+            true => Some(answer.len() == expected.len()),
+            false => None,
+        };
+        match self {
+            Request::MemcachedSet => fixed("STORED\r\n"),
+            Request::RedisSet => fixed("+OK\r\n"),
+            Request::Http | Request::HttpOnce(_) => {
+                let text = String::from_utf8_lossy(answer);
+                let status = text.split(' ').nth(1);
+                if text.len() >= STATUS_LINE && (!text.starts_with("HTTP/1.") || status != Some("200")) {
+                    return None;
+                }
+                let Some(head) = text.find("\r\n\r\n") else { return Some(false) };
+                let fields = text[..head].lines().filter_map(|line| line.split_once(':'));
+                let mut lengths = fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length"));
+                let length = head + 4 + lengths.next()?.1.trim().parse::<usize>().ok()?;
+                let is_there = answer.len() == length && (ended || self == Request::Http);
+                if answer.len() > length { None } else { Some(is_there) }
+            }
+            Request::Echo(_) | Request::MemcachedGet | Request::RedisGet => None,
+        }
+    }
+}
+
+fn first_line(bytes: &[u8]) -> String {
+    let line = bytes.split(|&byte| byte == b'\r').next().unwrap_or_default();
+    String::from_utf8_lossy(&line[..line.len().min(80)]).into_owned()
+}
+
+/// What keys hold.
+const VALUE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+/// Bytes of `HTTP/1.1 200 `.
+const STATUS_LINE: usize = 13;
+
+/// No answer is as long.
+const MOST: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_have_names() {
+        for (name, request) in Request::NAMED {
+            assert_eq!((request.name(), Request::from_name(name)), (name, Some(request)));
+        }
+    }
+
+    #[test]
+    fn http_answers_end_where_they_say() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\nServer: here\r\n\r\nhello";
+        for end in 0..answer.len() {
+            assert_eq!(Request::Http.is_whole(&answer[..end], false), Some(false), "{end}");
+        }
+        assert_eq!(Request::Http.is_whole(answer, false), Some(true));
+        assert_eq!(Request::HttpOnce("/").is_whole(answer, false), Some(false));
+        assert_eq!(Request::HttpOnce("/").is_whole(answer, true), Some(true));
+        assert_eq!(Request::Http.is_whole(&[answer, &b"!"[..]].concat(), false), None);
+        assert_eq!(Request::Http.is_whole(b"HTTP/1.1 503 Service Unavailable\r\n", false), None);
+    }
+
+    #[test]
+    fn an_answer_of_other_bytes_or_another_length_is_wrong() {
+        let answer = Answer { start: b"STORED".to_vec(), length: 8, closes: false };
+        assert_eq!(answer.check(0, 3, b"STO"), Arrived::Part);
+        assert_eq!(answer.check(3, 5, b"RED\r\n"), Arrived::Whole);
+        assert_eq!(answer.check(3, 6, b"RED\r\n!"), Arrived::Wrong);
+        assert_eq!(answer.check(3, 2, b"RE"), Arrived::Part);
+        assert_eq!(answer.check(3, 2, b"ED"), Arrived::Wrong);
+    }
+}
