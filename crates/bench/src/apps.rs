@@ -16,34 +16,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
 use crate::pair::{BUSY_PER_CPU, Crowd, Placement};
 use crate::progress::{Listener, Outcome, Progress};
-use crate::record::Origin;
+use crate::record::Record;
+use crate::summary::Summary;
+use crate::views::APPS;
 
 mod app;
-mod brief;
 mod calls;
 mod client;
 mod load;
 mod output;
-pub mod plot;
 mod process;
 mod programs;
-pub mod record;
 mod server;
-mod summary;
-pub mod table;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
-pub use calls::{CALLS_VERB, CallTimes, time_calls};
-pub use load::{LOAD_VERB, Report, Target, Task, run as run_load};
+pub use calls::{CallTimes, time_calls};
+pub use load::{Report, Target, Task, run as run_load};
 pub use programs::missing;
-pub use summary::without_promotion;
 
 use process::{Ending, Folder, Process};
-use record::{Absent, Header, Measurement, Overhead, Record};
 use server::{Database, Part, Product, Server, Site};
 
 /// What to measure.
@@ -134,13 +131,13 @@ impl Plan {
 
 /// Runs the plan until it is complete or `stop` is set. What it started has ended then, and what it
 /// wrote is removed.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
     let mut absent = Vec::new();
     for &app in &plan.apps {
         let missing = missing(app.programs());
         if !missing.is_empty() {
-            absent.push(Absent { app, case: None, reason: format!("not installed: {}", missing.join(", ")) });
+            absent.push((app, format!("not installed: {}", missing.join(", "))));
         }
     }
     let mut run = match Run::start(plan, stop) {
@@ -148,26 +145,26 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
         Err(Failure::Stopped) => return Ok(Outcome::Stopped),
         Err(Failure::Because(reason)) => return Err(RunError::Monitor(reason)),
     };
-    tell(Progress::Record(&Record::Header(header(plan, stop))))?;
-    for one in &absent {
-        tell(Progress::Record(&Record::Absent(one.clone())))?;
+    tell(Progress::Record(&header(plan, stop)))?;
+    for (app, reason) in &absent {
+        tell(Progress::Record(&Record::absent(json!({ "app": app }), reason)))?;
     }
     let mut lost = Vec::new();
     for round in 1..=plan.rounds {
         for case in plan.cases() {
             let transports = plan.transports(case);
-            let installed = absent.iter().all(|absent| absent.app != case.app);
+            let installed = absent.iter().all(|(app, _)| *app != case.app);
             for transport in order(transports.len(), round as usize).map(|place| transports[place]) {
                 if installed && !lost.contains(&(case, transport)) {
-                    let what = format!("{case}, {}", transport.name());
-                    tell(Progress::Measuring(what.clone()))?;
+                    tell(Progress::Measuring(format!("{case}, {}", transport.name())))?;
                     match run.measure(&case, transport, round) {
-                        Ok(measurement) => tell(Progress::Record(&Record::App(measurement)))?,
+                        Ok(measurement) => tell(Progress::Record(&measurement))?,
                         Err(Failure::Stopped) => return Ok(Outcome::Stopped),
                         Err(Failure::Because(reason)) => {
                             lost.push((case, transport));
-                            let absent = Absent { app: case.app, case: Some(what), reason };
-                            tell(Progress::Record(&Record::Absent(absent)))?;
+                            let absent =
+                                Record::absent(case, &reason).with(json!({ "transport": transport }));
+                            tell(Progress::Record(&absent))?;
                         }
                     }
                 }
@@ -181,8 +178,9 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
             match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), product, stop) {
                 Ok(costs) => {
                     for (cost, ns) in costs {
-                        let overhead = Overhead { cost, preloaded, round, ns };
-                        tell(Progress::Record(&Record::Overhead(overhead)))?;
+                        let fields =
+                            json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
+                        tell(Progress::Record(&Record::new("overhead", fields)))?;
                     }
                 }
                 Err(Failure::Stopped) => return Ok(Outcome::Stopped),
@@ -259,7 +257,7 @@ impl<'plan> Run<'plan> {
         })
     }
 
-    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Measurement, Failure> {
+    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Record, Failure> {
         let plan = self.plan;
         let rate = match case.pacing {
             Pacing::Closed => None,
@@ -315,26 +313,31 @@ impl<'plan> Run<'plan> {
             self.plain.entry(*case).or_insert(measured.load.requests_per_s);
         }
         let per_request = |time: Duration| time.as_nanos() as f64 / measured.load.requests;
-        Ok(Measurement {
-            app: case.app,
-            client: case.client().name().to_owned(),
-            transport,
-            connections: case.connections,
-            placement: case.placement,
-            operation: case.operation,
-            pacing: case.pacing,
-            rate,
-            round,
-            requests_per_s: measured.load.requests_per_s,
-            p50_us: measured.load.p50_us,
-            p99_us: measured.load.p99_us,
-            p999_us: measured.load.p999_us,
-            server_cpu_ns_per_request: per_request(measured.server_cpu),
-            client_cpu_ns_per_request: per_request(measured.client_cpu),
-            promoted,
-            server_promoted,
-        })
+        let fields = json!({
+            "client": case.client().name(),
+            "transport": transport,
+            "rate": rate,
+            "round": round,
+            "requests_per_s": measured.load.requests_per_s,
+            "p50_us": measured.load.p50_us,
+            "p99_us": measured.load.p99_us,
+            "p999_us": measured.load.p999_us,
+            "server_cpu_ns_per_request": per_request(measured.server_cpu),
+            "client_cpu_ns_per_request": per_request(measured.client_cpu),
+            "promoted": promoted,
+            "server_promoted": server_promoted,
+        });
+        Ok(Record::new("app", case).with(fields))
     }
+}
+
+/// The cases in which Megapipe promoted no connection in any round, though they are worth it: what
+/// was measured there is not Megapipe.
+pub fn without_promotion(records: &[Record]) -> Vec<Case> {
+    let rows = Summary::of(&APPS, records).rows.into_iter();
+    let ours = rows.filter(|row| row.subject == Transport::Megapipe.name());
+    let none = ours.filter(|row| row.rounds.iter().all(|one| one.number("promoted").unwrap_or(0.0) == 0.0));
+    none.filter_map(|row| row.rounds[0].read()).filter(|case: &Case| case.is_worth_it()).collect()
 }
 
 /// The connections that the summaries of some programs say were promoted, once all are there: at
@@ -362,7 +365,7 @@ fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
     Ok(Some(Crowd::start(&plan.program, &plan.cpus, BUSY_PER_CPU, time)?))
 }
 
-fn header(plan: &Plan, stop: &AtomicBool) -> Header {
+fn header(plan: &Plan, stop: &AtomicBool) -> Record {
     let mut versions = BTreeMap::new();
     for name in plan.apps.iter().flat_map(|app| app.programs()) {
         if !stop.load(Ordering::Relaxed)
@@ -371,18 +374,37 @@ fn header(plan: &Plan, stop: &AtomicBool) -> Header {
             versions.insert((*name).to_owned(), words);
         }
     }
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        cpus: plan.cpus.as_slice().to_vec(),
-        seconds: plan.window.as_secs_f64(),
-        rounds: plan.rounds,
-        versions,
-    }
+    let fields = json!({
+        "cpus": plan.cpus.as_slice(),
+        "seconds": plan.window.as_secs_f64(),
+        "rounds": plan.rounds,
+        "versions": versions,
+    });
+    Record::header(&plan.command, fields)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_case_in_which_nothing_was_promoted_is_found() {
+        let record = |operation: &str, transport: &str, round: u32, promoted: Option<u64>| {
+            let place = json!({ "app": "redis", "connections": 1, "placement": "two-cores" });
+            let rest = json!({ "operation": operation, "transport": transport, "round": round, "promoted": promoted });
+            Record::new("app", place).with(rest)
+        };
+        let records = [
+            record("get", "megapipe", 1, Some(0)),
+            record("get", "megapipe", 2, Some(0)),
+            record("set", "megapipe", 1, Some(0)),
+            record("set", "megapipe", 2, Some(1)),
+            record("short", "megapipe", 1, Some(0)),
+            record("get", "tcp", 1, None),
+        ];
+        let cases = without_promotion(&records);
+        assert_eq!(cases.iter().map(|case| case.operation).collect::<Vec<_>>(), [Operation::Get]);
+    }
 
     #[test]
     fn each_transport_comes_after_each_other_one() {

@@ -6,8 +6,10 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// A non-empty set of CPU numbers, written as in `taskset -c`: `0,2-3`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuSet(Vec<usize>);
 
 /// Why a text is not a set of CPUs.

@@ -10,26 +10,44 @@ use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command};
+use std::process::{ChildStdin, ChildStdout};
 use std::time::Duration;
 
+use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::child::Child;
 use crate::clock;
 use crate::cpu;
-use crate::record::Floor;
+use crate::part::Part;
 
-/// The hidden verb under which the program is the server of this measurement.
-pub const FLOOR_VERB: &str = "floor";
+/// Nanoseconds of CPU time of each call on the server's CPU.
+#[derive(Debug, Clone, Serialize)]
+pub struct Floor {
+    /// Bytes of a message.
+    pub size: usize,
+    /// accept4(2) of a connection that waits.
+    pub accept_ns: f64,
+    /// recv(2) of the first message on a connection, which waits already.
+    pub first_recv_ns: f64,
+    /// send(2) of the first message on a connection, with its delivery to the client's socket.
+    pub first_send_ns: f64,
+    /// recv(2) of a later message.
+    pub recv_ns: f64,
+    /// send(2) of a later message.
+    pub send_ns: f64,
+    /// close(2) of a connection that its peer has reset.
+    pub close_ns: f64,
+    /// Entering and leaving the kernel (getppid(2)); part of each of the above.
+    pub entry_ns: f64,
+}
 
 /// Measures on server CPU `cpu`, with messages of `size` bytes. Takes well under a second.
-pub fn measure(program: &Path, cpu: usize, size: usize, round: u32) -> io::Result<Floor> {
+pub fn measure(program: &Path, cpu: usize, size: usize) -> io::Result<Floor> {
     let mut server = Server::start(program, cpu, size)?;
     let [entry_ns] = server.ask("enter", ENTRIES)?;
     let mut floor = Floor {
         size,
-        round,
         accept_ns: 0.0,
         first_recv_ns: 0.0,
         first_send_ns: 0.0,
@@ -122,9 +140,7 @@ struct Server {
 
 impl Server {
     fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
-        let mut command = Command::new(program);
-        command.arg(FLOOR_VERB).args(["--cpu", &cpu.to_string(), "--size", &size.to_string()]);
-        let mut child = Child::start(&mut command)?;
+        let mut child = Child::start(&mut Part::Floor { cpu, size }.command(program))?;
         let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::ErrorKind::BrokenPipe.into());
         };

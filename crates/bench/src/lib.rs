@@ -8,7 +8,8 @@
 //! [`tcp`] is user-level TCP on a TUN device beside the kernel's.
 //! [`listen`] measures the listen queues of servers, with and without queues of their own for workers.
 //! [`apps`] measures servers that people run, with and without the preload library.
-//! Results leave as [`record`]s; [`table`] and [`plot`] are made from records alone.
+//! Results leave as [`record`]s; [`views`] say what they are about, and [`table`] and [`plot`] are made
+//! from records alone.
 
 pub mod apps;
 mod buffer_ring;
@@ -21,7 +22,9 @@ pub mod floor;
 pub mod listen;
 pub mod load;
 pub mod mmsg;
+mod names;
 pub mod pair;
+pub mod part;
 pub mod peer;
 pub mod plot;
 mod progress;
@@ -29,11 +32,12 @@ pub mod record;
 mod ring;
 pub mod rpc;
 pub mod server;
-mod sheet;
 pub mod summary;
 pub mod syscalls;
 pub mod table;
 pub mod tcp;
+pub mod view;
+pub mod views;
 
 pub use progress::{Listener, Outcome, Progress};
 

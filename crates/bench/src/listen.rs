@@ -12,79 +12,59 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::child::{Child, Failure};
+use crate::names::names;
+use crate::part::Part;
 use crate::progress::{self, Listener, Progress};
-use crate::record::Origin;
+use crate::record::Record;
 
 pub mod channels;
 mod disturbance;
 pub mod load;
 mod network;
 mod programs;
-pub mod record;
 pub mod server;
-pub mod table;
 
 pub use programs::{Program, get};
 
-use load::Pace;
+use load::{Outcome, Pace};
 use network::Network;
 use programs::Server;
-use record::{Absent, Header, Measurement, Record};
 use server::Counts;
 
-/// The hidden verb under which the program is the load.
-pub const LOAD_VERB: &str = "listen-load";
-/// The hidden verb that asks the server for its counts.
-pub const COUNTS_VERB: &str = "listen-counts";
-
-/// What happens to a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Case {
-    /// As many short connections as it can serve.
-    Short,
-    /// Workers on a CPU each, at a rate: where connections are accepted, and by whom.
-    Locality,
-    /// 0.5 % of the requests block their worker for 20 ms.
-    Blocked,
-    /// A worker is stopped for a second.
-    Stopped,
-    /// A worker is stopped for half a second, and then killed; one of a channel's threads hangs for as long, and ends.
-    Killed,
+names! {
+    /// What happens to a server.
+    Case {
+        /// As many short connections as it can serve.
+        Short = "short",
+        /// Workers on a CPU each, at a rate: where connections are accepted, and by whom.
+        Locality = "locality",
+        /// 0.5 % of the requests block their worker for 20 ms.
+        Blocked = "blocked",
+        /// A worker is stopped for a second.
+        Stopped = "stopped",
+        /// A worker is stopped for half a second, and then killed; one of a channel's threads hangs for as long, and ends.
+        Killed = "killed",
+    }
 }
 
-/// How a server shares its listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Variant {
-    /// One queue that all workers share.
-    Plain,
-    /// The same once more.
-    PlainAgain,
-    /// A queue for each worker, by SO_REUSEPORT; of channels, by the CPU of the SYN alone (classic BPF).
-    Reuseport,
-    /// `megapipe run --local-listen`; of channels, partitioned listeners.
-    Local,
+names! {
+    /// How a server shares its listener.
+    Variant {
+        /// One queue that all workers share.
+        Plain = "plain",
+        /// The same once more.
+        PlainAgain = "plain-again",
+        /// A queue for each worker, by SO_REUSEPORT; of channels, by the CPU of the SYN alone (classic BPF).
+        Reuseport = "reuseport",
+        /// `megapipe run --local-listen`; of channels, partitioned listeners.
+        Local = "local",
+    }
 }
 
 impl Case {
-    /// All.
-    pub const ALL: &[Case] = &[Case::Short, Case::Locality, Case::Blocked, Case::Stopped, Case::Killed];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Case::Short => "short",
-            Case::Locality => "locality",
-            Case::Blocked => "blocked",
-            Case::Stopped => "stopped",
-            Case::Killed => "killed",
-        }
-    }
-
     fn programs(self) -> &'static [Program] {
         match self {
             Case::Short => &[Program::Nginx, Program::Haproxy],
@@ -97,21 +77,6 @@ impl Case {
         match self {
             Case::Short => Pace::AtATime(64),
             _ => Pace::Rate(800),
-        }
-    }
-}
-
-impl Variant {
-    /// All, the baseline first.
-    pub const ALL: &[Variant] = &[Variant::Plain, Variant::PlainAgain, Variant::Reuseport, Variant::Local];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Variant::Plain => "plain",
-            Variant::PlainAgain => "plain-again",
-            Variant::Reuseport => "reuseport",
-            Variant::Local => "local",
         }
     }
 }
@@ -162,13 +127,9 @@ impl Plan {
 /// # Errors
 ///
 /// No namespaces, or a record that the caller cannot take.
-pub fn run(
-    plan: &Plan,
-    stop: &AtomicBool,
-    report: &mut Listener<'_, Record>,
-) -> Result<progress::Outcome, RunError> {
-    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
-    tell(Progress::Record(&Record::Header(header(plan))))?;
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<progress::Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+    tell(Progress::Record(&header(plan)))?;
     let network = Network::new().map_err(RunError::Network)?;
     let folder = tempfile::tempdir().map_err(RunError::Folder)?;
     let mut absent = Vec::new();
@@ -190,13 +151,13 @@ pub fn run(
                     port += 1;
                     match measure(plan, &network, side, port, folder.path()) {
                         Ok(measured) => {
-                            tell(Progress::Record(&Record::Measurement(Measurement { round, ..measured })))?;
+                            tell(Progress::Record(&measured.with(json!({ "round": round }))))?;
                         }
                         Err(Failure::Stopped) => return Ok(progress::Outcome::Stopped),
                         Err(Failure::Because(reason)) => {
                             absent.push(side);
-                            let absent = Absent { case, program, variant, reason };
-                            tell(Progress::Record(&Record::Absent(absent)))?;
+                            let place = json!({ "case": case, "program": program, "variant": variant });
+                            tell(Progress::Record(&Record::absent(place, &reason)))?;
                         }
                     }
                 }
@@ -213,7 +174,7 @@ fn measure(
     (case, program, variant): (Case, Program, Variant),
     port: u16,
     folder: &Path,
-) -> Result<Measurement, Failure> {
+) -> Result<Record, Failure> {
     // What is measured has to do without it.
     network.set("net.ipv4.tcp_migrate_req", "0")?;
     let address = SocketAddr::new(Network::address(), port);
@@ -235,7 +196,7 @@ fn measure(
     if !words.success() {
         return Err(client.complaint().unwrap_or("the load has failed".into()).into());
     }
-    let outcome = serde_json::from_str(&printed).map_err(io::Error::from)?;
+    let outcome: Outcome = serde_json::from_str(&printed).map_err(io::Error::from)?;
     let workers: Vec<Counts> = match program {
         Program::Prefork => {
             let counts = programs::ask(network, &plan.program, address)?;
@@ -243,30 +204,28 @@ fn measure(
         }
         _ => Vec::new(),
     };
-    Ok(Measurement { case, program, variant, round: 0, outcome, workers })
+    let side = json!({ "case": case, "program": program, "variant": variant, "workers": workers });
+    Ok(Record::new("measurement", outcome).with(side))
 }
 
 fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -> io::Result<Child> {
-    let mut command = network.in_client(&plan.program.to_string_lossy());
-    command.args([LOAD_VERB, "--server", &address.to_string()]);
-    command.args(["--seconds", &plan.length.as_secs_f64().to_string()]);
-    match case.pace() {
-        Pace::Rate(rate) => command.args(["--rate", &rate.to_string()]),
-        Pace::AtATime(count) => command.args(["--at-a-time", &count.to_string()]),
+    let task = load::Task {
+        server: address,
+        pace: case.pace(),
+        length: plan.length,
+        blocking_every: if case == Case::Blocked { BLOCKING_EVERY } else { 0 },
     };
-    if case == Case::Blocked {
-        command.args(["--blocking-every", &BLOCKING_EVERY.to_string()]);
-    }
-    Child::start(&mut command)
+    let mut command = network.in_client(&plan.program.to_string_lossy());
+    Child::start(command.args(Part::ListenLoad(task).arguments()))
 }
 
-fn header(plan: &Plan) -> Header {
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        scenario: "listen".to_owned(),
-        seconds: plan.length.as_secs_f64(),
-        rounds: plan.rounds,
-    }
+fn header(plan: &Plan) -> Record {
+    let fields = json!({
+        "scenario": "listen",
+        "seconds": plan.length.as_secs_f64(),
+        "rounds": plan.rounds,
+    });
+    Record::header(&plan.command, fields)
 }
 
 /// 0.5 %.

@@ -11,85 +11,51 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
-use std::process::{ChildStdout, Command};
+use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde_json::json;
 
 use crate::child::{self, Child};
 use crate::cpu::{self, CpuSet};
+use crate::names::names;
+use crate::part::Part;
 use crate::progress::{Listener, Outcome, Progress};
-use crate::record::Origin;
+use crate::record::Record;
 
 mod gate;
-pub mod plot;
-pub mod record;
 mod server;
-pub mod summary;
-pub mod table;
 
 pub use server::{ServerError, Task, serve};
 
 use gate::Gate;
-use record::{Absent, Header, Measurement, Record};
 use server::Report;
 
-/// The hidden verb under which the program is the server.
-pub const SERVER_VERB: &str = "mmsg-server";
-
-/// What the server calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Call {
-    /// epoll_wait(2), then recvmsg(2) once for each socket (or sendmsg(2)).
-    Recvmsg,
-    /// The same with recvmmsg(2) (or sendmmsg(2)).
-    Recvmmsg,
-    /// epoll_wait(2), then one recvmmmsg (or one sendmmmsg).
-    Recvmmmsg,
-    /// A receiver with registered sockets; no epoll.
-    Stateful,
-}
-
-impl Call {
-    /// All, the baseline first.
-    pub const ALL: &[Call] = &[Call::Recvmsg, Call::Recvmmsg, Call::Recvmmmsg, Call::Stateful];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Call::Recvmsg => "recvmsg",
-            Call::Recvmmsg => "recvmmsg",
-            Call::Recvmmmsg => "recvmmmsg",
-            Call::Stateful => "stateful",
-        }
+names! {
+    /// What the server calls.
+    Call {
+        /// epoll_wait(2), then recvmsg(2) once for each socket (or sendmsg(2)).
+        Recvmsg = "recvmsg",
+        /// The same with recvmmsg(2) (or sendmmsg(2)).
+        Recvmmsg = "recvmmsg",
+        /// epoll_wait(2), then one recvmmmsg (or one sendmmmsg).
+        Recvmmmsg = "recvmmmsg",
+        /// A receiver with registered sockets; no epoll.
+        Stateful = "stateful",
     }
 }
 
-/// What goes over which sockets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Traffic {
-    /// Datagrams to the server.
-    Udp,
-    /// Messages to the server on TCP connections.
-    Tcp,
-    /// Datagrams from the server, the same one on every socket of a turn.
-    UdpSend,
-}
-
-impl Traffic {
-    /// All.
-    pub const ALL: &[Traffic] = &[Traffic::Udp, Traffic::Tcp, Traffic::UdpSend];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Traffic::Udp => "udp",
-            Traffic::Tcp => "tcp",
-            Traffic::UdpSend => "udp-send",
-        }
+names! {
+    /// What goes over which sockets.
+    Traffic {
+        /// Datagrams to the server.
+        Udp = "udp",
+        /// Messages to the server on TCP connections.
+        Tcp = "tcp",
+        /// Datagrams from the server, the same one on every socket of a turn.
+        UdpSend = "udp-send",
     }
 }
 
@@ -139,11 +105,11 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
     child::raise_descriptor_limit().map_err(RunError::Prepare)?;
     // Before the load has one CPU alone, which would pass for the machine's number.
-    tell(Progress::Record(&Record::Header(header(plan))))?;
+    tell(Progress::Record(&header(plan)))?;
     cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {
@@ -160,13 +126,12 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
                     let is_absent = absent.contains(&(call, traffic));
                     if !is_absent {
                         match measure(plan, call, traffic, ready, round, stop) {
-                            Ok(Some(measured)) => {
-                                tell(Progress::Record(&Record::Measurement(measured)))?;
-                            }
+                            Ok(Some(measured)) => tell(Progress::Record(&measured))?,
                             Ok(None) => return Ok(Outcome::Stopped),
                             Err(reason) => {
                                 absent.push((call, traffic));
-                                tell(Progress::Record(&Record::Absent(Absent { call, traffic, reason })))?;
+                                let place = json!({ "call": call, "traffic": traffic });
+                                tell(Progress::Record(&Record::absent(place, &reason)))?;
                             }
                         }
                     }
@@ -186,7 +151,7 @@ fn measure(
     ready: usize,
     round: u32,
     stop: &AtomicBool,
-) -> Result<Option<Measurement>, String> {
+) -> Result<Option<Record>, String> {
     if call == Call::Stateful && traffic == Traffic::UdpSend {
         return Err("a receiver does not send".to_owned());
     }
@@ -211,20 +176,23 @@ fn measure(
     let mut server = Server::start(plan, &task).map_err(|error| error.to_string())?;
     let driven = drive(plan, &task, &gate, &mut server, &sink, stop);
     match driven {
-        Ok(Some(report)) => Ok(Some(Measurement {
-            call,
-            traffic,
-            sockets: plan.sockets,
-            ready,
-            round,
-            packets: report.packets,
-            lost: report.lost,
-            receive_calls: report.calls,
-            wait_calls: report.waits,
-            cpu_ns_per_packet: report.ns_per_packet,
-            p50_us: report.p50_us,
-            p99_us: report.p99_us,
-        })),
+        Ok(Some(report)) => {
+            let fields = json!({
+                "call": call,
+                "traffic": traffic,
+                "sockets": plan.sockets,
+                "ready": ready,
+                "round": round,
+                "packets": report.packets,
+                "lost": report.lost,
+                "receive_calls": report.calls,
+                "wait_calls": report.waits,
+                "cpu_ns_per_packet": report.ns_per_packet,
+                "p50_us": report.p50_us,
+                "p99_us": report.p99_us,
+            });
+            Ok(Some(Record::new("measurement", fields)))
+        }
         Ok(None) => Ok(None),
         Err(error) => Err(server.complaint().unwrap_or_else(|| error.to_string())),
     }
@@ -373,15 +341,7 @@ struct Server {
 
 impl Server {
     fn start(plan: &Plan, task: &Task) -> io::Result<Self> {
-        let mut command = Command::new(&plan.program);
-        command
-            .arg(SERVER_VERB)
-            .args(["--call", task.call.name(), "--traffic", task.traffic.name()])
-            .args(["--sockets", &task.sockets.to_string(), "--ready", &task.ready.to_string()])
-            .args(["--turns", &task.turns.to_string(), "--size", &task.size.to_string()])
-            .args(["--cpus", &task.cpus.to_string(), "--gate", &task.gate.to_string()])
-            .args(task.sink.map(|sink| format!("--sink={sink}")));
-        let mut child = Child::start(&mut command)?;
+        let mut child = Child::start(&mut Part::MmsgServer(task.clone()).command(&plan.program))?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { child, output: BufReader::new(output) })
     }
@@ -401,15 +361,15 @@ impl Server {
     }
 }
 
-fn header(plan: &Plan) -> Header {
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        scenario: "mmsg".to_owned(),
-        cpus: plan.cpus.as_slice().to_vec(),
-        size: plan.size,
-        gap_us: plan.gap.as_secs_f64() * 1e6,
-        rounds: plan.rounds,
-    }
+fn header(plan: &Plan) -> Record {
+    let fields = json!({
+        "scenario": "mmsg",
+        "cpus": plan.cpus.as_slice(),
+        "size": plan.size,
+        "gap_us": plan.gap.as_secs_f64() * 1e6,
+        "rounds": plan.rounds,
+    });
+    Record::header(&plan.command, fields)
 }
 
 /// Turns between looks at whether the run is to stop.

@@ -12,83 +12,50 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::cpu::CpuSet;
+use crate::names::names;
 use crate::progress::{Listener, Outcome, Progress};
-use crate::record::Origin;
+use crate::record::Record;
 
-pub mod plot;
 mod process;
-mod quoted;
-pub mod record;
 mod side;
-mod summary;
-pub mod table;
 mod transport;
 
-pub use process::{BUSY_VERB, SIDE_VERB};
 pub use side::{SideError, Task, keep_busy, run as run_side};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
 pub(crate) use process::Crowd;
 use process::Worker;
-use record::{Absent, Header, Pingpong, Record, Stream};
 use side::Figures;
 use transport::Settings;
 
-/// What is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scenario {
-    /// A message there and one of the same size back, one at a time.
-    Pingpong,
-    /// Messages in one direction, one send and one receive each.
-    Stream,
+names! {
+    /// What is measured.
+    Scenario {
+        /// A message there and one of the same size back, one at a time.
+        Pingpong = "pingpong",
+        /// Messages in one direction, one send and one receive each.
+        Stream = "stream",
+    }
 }
 
-/// Where the two processes run, and beside what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Placement {
-    /// One process on each of two CPUs.
-    TwoCores,
-    /// Both on one CPU.
-    OneCore,
-    /// Both on either of two CPUs, each of which four other processes want all the time.
-    Oversubscribed,
-    /// One process on each of two CPUs, and one message a millisecond, so that both sleep between.
-    Asleep,
-}
-
-impl Scenario {
-    /// Both.
-    pub const ALL: &[Scenario] = &[Scenario::Pingpong, Scenario::Stream];
-
-    /// The verb, and the name in records.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scenario::Pingpong => "pingpong",
-            Scenario::Stream => "stream",
-        }
+names! {
+    /// Where the two processes run, and beside what.
+    Placement {
+        /// One process on each of two CPUs.
+        TwoCores = "two-cores",
+        /// Both on one CPU.
+        OneCore = "one-core",
+        /// Both on either of two CPUs, each of which four other processes want all the time.
+        Oversubscribed = "oversubscribed",
+        /// One process on each of two CPUs, and one message a millisecond, so that both sleep between.
+        Asleep = "asleep",
     }
 }
 
 impl Placement {
-    /// All placements, in the order of tables and plots.
-    pub const ALL: &[Placement] =
-        &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed, Placement::Asleep];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Placement::TwoCores => "two-cores",
-            Placement::OneCore => "one-core",
-            Placement::Oversubscribed => "oversubscribed",
-            Placement::Asleep => "asleep",
-        }
-    }
-
     /// How many CPUs it takes.
     pub fn cpus(self) -> usize {
         if self == Placement::OneCore { 1 } else { 2 }
@@ -180,9 +147,9 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
-    tell(Progress::Record(&Record::Header(header(plan))))?;
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
+    tell(Progress::Record(&header(plan)))?;
     let mut absent = Vec::new();
     for round in 1..=plan.rounds {
         for point in plan.points() {
@@ -204,8 +171,9 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
                         Measured::Failed(reason) => {
                             absent.push((transport, point));
                             let Point { placement, bytes } = point;
-                            let record = Record::Absent(Absent { transport, bytes, placement, reason });
-                            tell(Progress::Record(&record))?;
+                            let place =
+                                json!({ "transport": transport, "bytes": bytes, "placement": placement });
+                            tell(Progress::Record(&Record::absent(place, &reason)))?;
                         }
                     }
                 }
@@ -312,47 +280,41 @@ fn complaints(first: &mut Worker, second: &mut Worker) -> String {
 }
 
 fn record(transport: Transport, point: Point, round: u32, figures: &Figures) -> Record {
-    let Point { placement, bytes } = point;
     let messages = figures.messages as f64;
-    let cpu_ns_per_message = figures.cpu_ns / messages;
-    let waited = figures.waited_s.map(|waited| waited / figures.seconds / 2.0);
+    let common = json!({
+        "transport": transport,
+        "bytes": point.bytes,
+        "placement": point.placement,
+        "round": round,
+        "cpu_ns_per_message": figures.cpu_ns / messages,
+        "waited": figures.waited_s.map(|waited| waited / figures.seconds / 2.0),
+    });
     match figures.rtt_ns {
-        Some([rtt_ns_p50, rtt_ns_p99, rtt_ns_p999]) => Record::Pingpong(Pingpong {
-            transport,
-            bytes,
-            placement,
-            round,
-            rtt_ns_p50,
-            rtt_ns_p99,
-            rtt_ns_p999,
-            cpu_ns_per_message,
-            round_trips: figures.messages / 2,
-            waited,
-        }),
-        None => Record::Stream(Stream {
-            transport,
-            bytes,
-            placement,
-            round,
-            messages_per_s: messages / figures.seconds,
-            bytes_per_s: messages * bytes as f64 / figures.seconds,
-            cpu_ns_per_message,
-            waited,
-        }),
+        Some([p50, p99, p999]) => Record::new("pingpong", common).with(json!({
+            "rtt_ns_p50": p50,
+            "rtt_ns_p99": p99,
+            "rtt_ns_p999": p999,
+            "round_trips": figures.messages / 2,
+        })),
+        None => Record::new("stream", common).with(json!({
+            "messages_per_s": messages / figures.seconds,
+            "bytes_per_s": messages * point.bytes as f64 / figures.seconds,
+        })),
     }
 }
 
-fn header(plan: &Plan) -> Header {
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        scenario: plan.scenario,
-        cpus: plan.cpus.as_slice().to_vec(),
-        seconds: plan.window.as_secs_f64(),
-        rounds: plan.rounds,
-        ring_bytes: (plan.scenario == Scenario::Stream).then_some(plan.ring_bytes),
-        clock_ns: side::clock_reading().as_nanos() as f64,
-        verify: plan.verify,
-    }
+fn header(plan: &Plan) -> Record {
+    let fields = json!({
+        "scenario": plan.scenario,
+        "cpus": plan.cpus.as_slice(),
+        "seconds": plan.window.as_secs_f64(),
+        "rounds": plan.rounds,
+        "ring_bytes": (plan.scenario == Scenario::Stream).then_some(plan.ring_bytes),
+        // Of each round trip one reading is taken off.
+        "clock_ns": side::clock_reading().as_nanos() as f64,
+        "verify": plan.verify,
+    });
+    Record::header(&plan.command, fields)
 }
 
 /// With the two measured ones on two CPUs: five processes on each.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use ::megapipe::EngineKind;
@@ -31,7 +32,7 @@ mod tokio;
 mod uring_plain;
 
 /// What a server process is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Options {
     /// The implementation to run.
     pub engine: Engine,

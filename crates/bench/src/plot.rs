@@ -1,24 +1,23 @@
-//! The figures of a run as a picture, after Figure 1 of the MegaPipe paper.
-//!
-//! One column per axis that varies (a: transactions per connection, b: message size, c: server
-//! cores); above, throughput; below, server CPU time per transaction. Of an open loop, the median
-//! and the 99th percentile of the latency take their places.
+//! The figures of a run as a picture: for each figure a line of panels, one for each value of the
+//! dimensions that are not the x axis, with a curve for each subject.
 
-use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{Ranged, ValueFormatter};
 use plotters::prelude::*;
 
-use crate::engine::Engine;
 use crate::record::Record;
-use crate::sheet::{Area, Drawn, Sheet, colour, extent, line};
-use crate::summary::{self, Group, Row};
+use crate::summary::{Row, Summary};
+use crate::view::{Figure, View};
+use crate::views::VIEWS;
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]
 pub enum PlotError {
-    /// Nothing was measured.
-    #[error("nothing was measured, so there is nothing to plot")]
+    /// Nothing was measured that has a plot.
+    #[error("nothing was measured that can be plotted")]
     Empty,
     /// The file cannot be written.
     #[error("cannot draw the plot into {file}: {reason}")]
@@ -44,180 +43,203 @@ pub fn check(file: &Path) -> Result<(), PlotError> {
     opened.map(drop).map_err(|source| PlotError::Open { file: file.display().to_string(), source })
 }
 
-/// Draws the plot into an SVG file.
+/// Draws the first view that has a plot and records into an SVG file.
 pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
-    let mut groups = summary::groups(records);
-    let paced = groups.iter().any(|group| group.rate.is_some());
-    groups.retain(|group| group.rate.is_some() == paced);
-    let values = if paced { [MEDIAN, P99] } else { [THROUGHPUT, COST] };
-    let panels = panels(&groups);
-    if panels.is_empty() {
-        return Err(PlotError::Empty);
-    }
-    let engines = engines(&groups);
-    let legend =
-        engines.iter().map(|engine| (engine.name(), colour(Engine::ALL, engine))).collect::<Vec<_>>();
-    let sheet =
-        Sheet { columns: panels.len(), lines: 2, panel_width: 560, panel_height: 420, entry_width: 135 };
-    let both = values.iter().flat_map(|value| panels.iter().map(move |panel| (panel, value)));
-    sheet.draw(file, &legend, both, |area, (panel, value)| panel.draw(area, value))
-}
-
-/// Those that were measured, in the order of [`Engine::ALL`].
-fn engines(groups: &[Group]) -> Vec<Engine> {
-    let measured = |engine: &&Engine| groups.iter().any(|group| group.row(**engine).is_some());
-    Engine::ALL.iter().filter(measured).copied().collect()
-}
-
-/// One axis of the plan, with everything else held fast.
-struct Panel<'run> {
-    axis: &'static Axis,
-    fixed: String,
-    groups: Vec<&'run Group>,
-}
-
-struct Axis {
-    caption: &'static str,
-    label: &'static str,
-    of: fn(&Group) -> f64,
-}
-
-static AXES: [Axis; 4] = [
-    Axis {
-        caption: "(a) connection length",
-        label: "transactions per connection",
-        of: |group| f64::from(group.transactions),
-    },
-    Axis { caption: "(b) message size", label: "bytes per message", of: |group| group.size as f64 },
-    Axis { caption: "(c) cores", label: "server cores", of: |group| group.server_cpus.len() as f64 },
-    Axis {
-        caption: "(d) concurrency",
-        label: "concurrent connections",
-        of: |group| group.connections as f64,
-    },
-];
-
-struct Value {
-    label: &'static str,
-    of: fn(&Row) -> f64,
-}
-
-const THROUGHPUT: Value =
-    Value { label: "thousand transactions per second", of: |row| row.transactions_per_s.median / 1e3 };
-
-const COST: Value =
-    Value { label: "server CPU per transaction, us", of: |row| row.server_cpu_ns.median / 1e3 };
-
-const MEDIAN: Value = Value { label: "median latency, us", of: |row| row.p50_us.median };
-
-const P99: Value = Value { label: "99th percentile of latency, us", of: |row| row.p99_us.median };
-
-/// The panels of all axes that vary; the first axis alone if none does.
-fn panels(groups: &[Group]) -> Vec<Panel<'_>> {
-    let varying = |axis: &&Axis| {
-        let values = groups.iter().map(|group| (axis.of)(group).to_bits());
-        values.collect::<BTreeSet<_>>().len() > 1
+    let plotted = VIEWS.iter().filter(|view| !view.plot.along.is_empty());
+    let mut summaries = plotted.map(|view| Summary::of(view, records));
+    let summary = summaries.find(|summary| !summary.rows.is_empty()).ok_or(PlotError::Empty)?;
+    let panels = panels(&summary);
+    let columns = panels.len() / summary.view.plot.figures.len();
+    let lines = summary.view.plot.figures.len();
+    let subjects = subjects(&summary);
+    let width = PANEL.0 * columns as u32;
+    let in_line = (width / ENTRY_WIDTH).max(1) as usize;
+    let legend_height = LEGEND_FOOT + LEGEND_LINE * subjects.len().div_ceil(in_line) as u32;
+    let root = SVGBackend::new(file, (width, legend_height + PANEL.1 * lines as u32)).into_drawing_area();
+    let (above, below) = root.split_vertically(legend_height);
+    let fill = || {
+        root.fill(&WHITE)?;
+        for (index, name) in subjects.iter().enumerate() {
+            let x = (index % in_line) as i32 * ENTRY_WIDTH as i32 + 20;
+            let y = (index / in_line) as i32 * LEGEND_LINE as i32 + 20;
+            above.draw(&PathElement::new([(x, y), (x + 20, y)], colour(index).stroke_width(3)))?;
+            above.draw(&Text::new(*name, (x + 26, y - 6), ("sans-serif", 13)))?;
+        }
+        for (area, panel) in below.split_evenly((lines, columns)).iter().zip(&panels) {
+            panel.draw(area, &subjects)?;
+        }
+        root.present()
     };
-    let mut axes = AXES.iter().filter(varying).collect::<Vec<_>>();
-    if axes.is_empty() {
-        axes.push(&AXES[0]);
-    }
-    let panel = |axis| Panel::along(axis, groups);
-    axes.into_iter().filter_map(panel).collect()
+    fill().map_err(|error| PlotError::Draw { file: file.display().to_string(), reason: error.to_string() })
 }
 
-impl<'run> Panel<'run> {
-    /// The groups that differ along `axis` alone. On the other axes the paper's point is taken (10
-    /// transactions of 64 B), or where that was not measured, the first one.
-    fn along(axis: &'static Axis, groups: &'run [Group]) -> Option<Self> {
-        let others = || AXES.iter().filter(|other| other.caption != axis.caption);
-        let papers = |group: &&Group| {
-            (axis.caption == AXES[0].caption || group.transactions == 10)
-                && (axis.caption == AXES[1].caption || group.size == 64)
-        };
-        let base = groups.iter().find(papers).or_else(|| groups.first())?;
-        let alike = |group: &&Group| others().all(|other| (other.of)(group) == (other.of)(base));
-        let fixed = others().map(|other| format!("{}: {}", other.label, (other.of)(base)));
-        let mut groups = groups.iter().filter(alike).collect::<Vec<_>>();
-        groups.sort_by(|a, b| f64::total_cmp(&(axis.of)(a), &(axis.of)(b)));
-        Some(Self { axis, fixed: fixed.collect::<Vec<_>>().join(", "), groups })
+/// Subjects have the order of the table, and with it their colours.
+fn subjects(summary: &Summary) -> Vec<&str> {
+    let mut subjects: Vec<&str> = Vec::new();
+    for row in &summary.rows {
+        if !subjects.contains(&row.subject.as_str()) {
+            subjects.push(&row.subject);
+        }
+    }
+    subjects
+}
+
+struct Panel<'run> {
+    caption: String,
+    x: &'static str,
+    figure: &'static Figure,
+    /// Subject, x, and the median of the figure.
+    points: Vec<(&'run str, f64, f64)>,
+}
+
+type Area<'file> = DrawingArea<SVGBackend<'file>, Shift>;
+
+type Drawn<'file> = Result<(), DrawingAreaErrorKind<<SVGBackend<'file> as DrawingBackend>::ErrorType>>;
+
+/// As many for each figure, figure by figure.
+fn panels(summary: &Summary) -> Vec<Panel<'_>> {
+    let (view, rows) = (summary.view, &summary.rows);
+    let axis = axis(view, rows);
+    let rest = |row: &Row| {
+        let others =
+            row.point.iter().enumerate().filter(|(place, value)| *place != axis && !value.is_empty());
+        let others = others.map(|(place, value)| format!("{} {value}", view.point[place].heading));
+        others.collect::<Vec<_>>().join(", ")
+    };
+    let mut captions: Vec<String> = Vec::new();
+    for caption in rows.iter().map(rest) {
+        if !captions.contains(&caption) {
+            captions.push(caption);
+        }
+    }
+    let panel = |figure: &'static Figure, caption: &String| {
+        let of_panel = rows.iter().filter(|row| rest(row) == *caption);
+        let point = |row: &'_ Row| Some((number(&row.point[axis]), row.figure(figure)?.median));
+        let points = of_panel.filter_map(|row| point(row).map(|(x, y)| (row.subject.as_str(), x, y)));
+        let mut points = points.filter(|(_, _, y)| *y > 0.0).collect::<Vec<_>>();
+        points.sort_by(|one, other| one.1.total_cmp(&other.1));
+        Panel { caption: caption.clone(), x: view.point[axis].heading, figure, points }
+    };
+    let figures = view.plot.figures.iter();
+    let figures = figures.filter_map(|name| view.figures.iter().find(|figure| figure.heading == *name));
+    figures.flat_map(|figure| captions.iter().map(move |caption| panel(figure, caption))).collect()
+}
+
+/// The place of the dimension that has most values, of those that a plot may go along.
+fn axis(view: &View, rows: &[Row]) -> usize {
+    let values = |place: usize| {
+        let mut values = rows.iter().map(|row| &row.point[place]).collect::<Vec<_>>();
+        values.sort();
+        values.dedup();
+        values.len()
+    };
+    let along = view.plot.along.iter();
+    let places = along.filter_map(|name| view.point.iter().position(|key| key.heading == *name));
+    // Of equal ones the first.
+    places.rev().max_by_key(|place| values(*place)).unwrap_or_default()
+}
+
+/// A value of a dimension; of a list, how many it has.
+fn number(value: &str) -> f64 {
+    value.parse().unwrap_or_else(|_| value.split(',').count() as f64)
+}
+
+impl Panel<'_> {
+    fn draw<'file>(&self, area: &Area<'file>, subjects: &[&str]) -> Drawn<'file> {
+        let area = area.titled(&self.caption, ("sans-serif", 14))?;
+        if self.points.is_empty() {
+            return Ok(());
+        }
+        let mut ticks = self.points.iter().map(|point| point.1).collect::<Vec<_>>();
+        ticks.dedup();
+        let x = extent(ticks.iter().copied()).log_scale().with_key_points(ticks);
+        let y = extent(self.points.iter().map(|point| point.2));
+        let mut builder = ChartBuilder::on(&area);
+        builder.margin(10).x_label_area_size(40).y_label_area_size(70);
+        // Values of one magnitude begin at nought, so that lengths can be compared.
+        match y.end > y.start * MAGNITUDES {
+            true => self.curves(&mut builder.build_cartesian_2d(x, y.log_scale())?, subjects),
+            false => self.curves(&mut builder.build_cartesian_2d(x, 0.0..y.end)?, subjects),
+        }
     }
 
-    fn draw<'file>(&self, area: &Area<'file>, value: &Value) -> Drawn<'file> {
-        let area = area.titled(self.axis.caption, ("sans-serif", 18))?;
-        let area = area.titled(&self.fixed, ("sans-serif", 11))?;
-        let mut chart = ChartBuilder::on(&area)
-            .margin(10)
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d(
-                extent(self.places(), 0.9, 1.1).log_scale().with_key_points(self.ticks()),
-                0.0..self.top(value),
-            )?;
+    fn curves<'file, X, Y>(
+        &self,
+        chart: &mut ChartContext<'_, SVGBackend<'file>, Cartesian2d<X, Y>>,
+        subjects: &[&str],
+    ) -> Drawn<'file>
+    where
+        X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
         chart
             .configure_mesh()
             .light_line_style(TRANSPARENT)
-            .x_desc(self.axis.label)
-            .y_desc(value.label)
+            .x_desc(self.x)
+            .y_desc(self.figure.heading)
             .x_label_formatter(&|x| format!("{x}"))
+            .y_label_formatter(&|y| format!("{y}"))
             .draw()?;
-        for &engine in Engine::ALL {
-            line(&mut chart, self.points(engine, value), colour(Engine::ALL, &engine))?;
+        for (index, subject) in subjects.iter().enumerate() {
+            let points = self.points.iter().filter(|point| point.0 == *subject);
+            let points = points.map(|&(_, x, y)| (x, y)).collect::<Vec<_>>();
+            chart.draw_series(LineSeries::new(points.clone(), colour(index).stroke_width(2)))?;
+            chart
+                .draw_series(points.into_iter().map(|point| Circle::new(point, 3, colour(index).filled())))?;
         }
         Ok(())
     }
-
-    fn points(&self, engine: Engine, value: &Value) -> Vec<(f64, f64)> {
-        let point = |group: &&Group| Some(((self.axis.of)(group), (value.of)(group.row(engine)?)));
-        self.groups.iter().filter_map(point).collect()
-    }
-
-    /// The values that were measured, in their order.
-    fn places(&self) -> impl Iterator<Item = f64> {
-        self.groups.iter().map(|group| (self.axis.of)(group))
-    }
-
-    fn ticks(&self) -> Vec<f64> {
-        let mut ticks = self.places().collect::<Vec<_>>();
-        ticks.dedup();
-        ticks
-    }
-
-    fn top(&self, value: &Value) -> f64 {
-        let rows = self.groups.iter().flat_map(|group| &group.rows);
-        rows.map(value.of).fold(0.0, f64::max) * 1.15
-    }
 }
+
+fn colour(index: usize) -> RGBAColor {
+    Palette99::pick(index).to_rgba()
+}
+
+/// A little more than some values above 0 take.
+fn extent(values: impl Iterator<Item = f64>) -> Range<f64> {
+    let ends = values.fold((f64::INFINITY, 0.0_f64), |ends, one| (ends.0.min(one), ends.1.max(one)));
+    ends.0 * 0.8..ends.1 * 1.25
+}
+
+/// From this ratio of the largest to the smallest value on, the axis is logarithmic.
+const MAGNITUDES: f64 = 30.0;
+
+/// Pixels.
+const PANEL: (u32, u32) = (480, 380);
+const ENTRY_WIDTH: u32 = 145;
+const LEGEND_LINE: u32 = 22;
+const LEGEND_FOOT: u32 = 14;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::summary::tests::{measurement, paced};
+    use serde_json::json;
 
-    #[test]
-    fn the_picture_names_its_engines() {
-        let file = std::env::temp_dir().join(format!("plot-{}.svg", std::process::id()));
-        draw(&[measurement(Engine::EpollShared, 1, 4000.0)], &file).unwrap();
-        let svg = std::fs::read_to_string(&file).unwrap();
-        std::fs::remove_file(&file).unwrap();
-        assert!(svg.contains("epoll-shared"));
-        assert!(svg.contains("(a) connection length"));
+    fn trip(transport: &str, placement: &str, bytes: u32, ns: f64) -> Record {
+        let point = json!({ "transport": transport, "placement": placement, "bytes": bytes });
+        Record::new("pingpong", point).with(json!({ "round": 1, "rtt_ns_p50": ns }))
     }
 
     #[test]
-    fn of_an_open_loop_latencies_are_drawn() {
-        let file = std::env::temp_dir().join(format!("plot-paced-{}.svg", std::process::id()));
-        let records = [measurement(Engine::EpollShared, 1, 4000.0), paced(Engine::MegapipeEpoll, 90.0, None)];
+    fn subjects_and_points_are_drawn_and_named() {
+        let file = std::env::temp_dir().join(format!("plot-{}.svg", std::process::id()));
+        let records = [
+            trip("tcp", "two-cores", 8, 9000.0),
+            trip("tcp", "two-cores", 1 << 20, 900_000.0),
+            trip("unix", "two-cores", 8, 9000.0),
+            trip("tcp", "one-core", 8, 9000.0),
+        ];
         draw(&records, &file).unwrap();
         let svg = std::fs::read_to_string(&file).unwrap();
         std::fs::remove_file(&file).unwrap();
-        assert!(svg.contains("99th percentile") && svg.contains("megapipe-epoll"), "{svg}");
-        assert!(!svg.contains("epoll-shared"), "the closed loop is another figure: {svg}");
+        for words in ["placement two-cores", "placement one-core", "p50 ns", "bytes", "unix"] {
+            assert!(svg.contains(words), "{words}: {svg}");
+        }
+        assert_eq!(svg.matches("<circle").count(), 4);
     }
 
     #[test]
     fn without_measurements_there_is_none() {
-        let file = Path::new("/nonexistent/plot.svg");
-        assert!(matches!(draw(&[], file), Err(PlotError::Empty)));
+        assert!(matches!(draw(&[], Path::new("/nonexistent/plot.svg")), Err(PlotError::Empty)));
     }
 }

@@ -2,9 +2,11 @@
 
 use std::io;
 
+use crate::record::Record;
+
 /// What a run tells its caller as it goes.
 #[derive(Debug)]
-pub enum Progress<'run, Record> {
+pub enum Progress<'run> {
     /// The next measurement begins: this one.
     Measuring(String),
     /// Something to keep.
@@ -14,7 +16,7 @@ pub enum Progress<'run, Record> {
 }
 
 /// Hears of a run; that it cannot take a record ends the run.
-pub type Listener<'run, Record> = dyn FnMut(Progress<'_, Record>) -> io::Result<()> + 'run;
+pub type Listener<'run> = dyn FnMut(Progress<'_>) -> io::Result<()> + 'run;
 
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

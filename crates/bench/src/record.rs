@@ -1,183 +1,146 @@
-//! What a run leaves behind: one JSON object per line.
+//! What a run leaves behind: one JSON object per line, and what the machine was.
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
-use crate::engine::Engine;
-use crate::load;
-
-/// One line of a result file; `record` says which kind.
+/// One line of a result file: its fields, beside the tag `record`, which names their kind.
+///
+/// `header` is the first line: where and how the run was made. `absent` says why something that
+/// was asked for has no measurements from there on. Every other kind is one measurement: of one
+/// subject at one point in one round, or, for `floor`, of the kernel's own calls.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "record", rename_all = "kebab-case")]
-pub enum Record {
-    /// The first line: where and how the run was made.
-    Header(Header),
-    /// What the kernel's own calls cost.
-    Floor(Floor),
-    /// One engine at one point in one round.
-    Measurement(Measurement),
-    /// An engine that was asked for and has no measurements from here on.
-    Absent(Absent),
+pub struct Record {
+    #[serde(rename = "record")]
+    kind: String,
+    #[serde(flatten)]
+    fields: Map<String, Value>,
 }
 
-/// Where and how a run was made.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Header {
-    /// The program, the machine and the kernel.
-    #[serde(flatten)]
-    pub origin: Origin,
-    /// What the client runs on.
-    pub client: load::Engine,
-    /// CPUs of the client's threads.
-    pub client_cpus: Vec<usize>,
-    /// How system calls are counted; null where that is not permitted.
-    pub syscall_counter: Option<String>,
-    /// Length of each measurement, seconds.
-    pub seconds: f64,
-    /// Measurements of each engine at each point.
-    pub rounds: u32,
+/// Why a file has no records.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// It cannot be read.
+    #[error("cannot read the file")]
+    File(#[from] std::io::Error),
+    /// A line is no record.
+    #[error("line {line} is not a record")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+}
+
+/// All records of a file that `--json` wrote, this version's or an earlier one's.
+pub fn read(file: &Path) -> Result<Vec<Record>, ReadError> {
+    let text = fs::read_to_string(file)?;
+    let record =
+        |(at, line)| serde_json::from_str(line).map_err(|source| ReadError::Line { line: at + 1, source });
+    text.lines().enumerate().map(record).collect()
+}
+
+impl Record {
+    /// A record of a kind with the fields of an object.
+    pub fn new(kind: &str, fields: impl Serialize) -> Self {
+        Self { kind: kind.to_owned(), fields: Map::new() }.with(fields)
+    }
+
+    /// The first line of a run: this machine, and the fields of an object.
+    pub fn header(command: &str, fields: impl Serialize) -> Self {
+        Self::new("header", Origin::of_this_machine(command.to_owned())).with(fields)
+    }
+
+    /// Why a place has no measurements: the fields of an object say which.
+    pub fn absent(place: impl Serialize, reason: &str) -> Self {
+        Self::new("absent", place).with(serde_json::json!({ "reason": reason }))
+    }
+
+    /// The same with the fields of one more object.
+    ///
+    /// # Panics
+    ///
+    /// If it is no object.
+    pub fn with(mut self, fields: impl Serialize) -> Self {
+        match serde_json::to_value(fields) {
+            Ok(Value::Object(fields)) => self.fields.extend(fields),
+            other => panic!("the fields of a record are an object, not {other:?}"),
+        }
+        self
+    }
+
+    /// The tag.
+    pub fn kind(&self) -> &str {
+        &self.kind
+    }
+
+    /// Whether it is a measurement.
+    pub fn is_measurement(&self) -> bool {
+        !matches!(self.kind(), "header" | "floor" | "absent")
+    }
+
+    /// A field, if the record has it and it is not null.
+    pub fn field(&self, name: &str) -> Option<&Value> {
+        self.fields.get(name).filter(|value| !value.is_null())
+    }
+
+    /// All fields, by name.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.fields.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
+    /// A field that is a number.
+    pub fn number(&self, name: &str) -> Option<f64> {
+        self.field(name)?.as_f64()
+    }
+
+    /// A field in words; empty if there is none.
+    pub fn text(&self, name: &str) -> String {
+        self.field(name).map(text).unwrap_or_default()
+    }
+
+    /// The fields as a type that has some of them.
+    pub fn read<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
+        serde_json::from_value(Value::Object(self.fields.clone())).ok()
+    }
+}
+
+/// A value as a table shows it.
+pub(crate) fn text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(values) => values.iter().map(text).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
 }
 
 /// What made a result file, and where.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Origin {
+#[derive(Debug, Clone, PartialEq, Serialize)]
+struct Origin {
     /// The version of this program.
-    pub version: String,
+    version: String,
     /// The command line.
-    pub command: String,
+    command: String,
     /// When it began, RFC 3339, UTC.
-    pub date: String,
+    date: String,
     /// Architecture, number of CPUs, memory, and whether it is a virtual machine.
-    pub machine: String,
+    machine: String,
     /// Model name of the CPU.
-    pub cpu: String,
+    cpu: String,
     /// Release and build of the kernel.
-    pub kernel: String,
+    kernel: String,
     /// The kernel's mitigations of CPU vulnerabilities, which make system calls dearer.
-    pub mitigations: BTreeMap<String, String>,
-}
-
-/// One engine at one point in one round.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measurement {
-    /// The server.
-    pub engine: Engine,
-    /// Transactions per connection.
-    pub transactions: u32,
-    /// Bytes of a request and of its response.
-    pub size: usize,
-    /// Concurrent connections.
-    pub connections: usize,
-    /// CPUs of the server, one thread each.
-    pub server_cpus: Vec<usize>,
-    /// Counted from 1.
-    pub round: u32,
-    /// Transactions completed per second.
-    pub transactions_per_s: f64,
-    /// Connections completed per second.
-    pub connections_per_s: f64,
-    /// CPU time of the server process, nanoseconds.
-    pub server_cpu_ns_per_transaction: f64,
-    /// System calls of the server process, counted by the kernel; null where not permitted.
-    pub syscalls_per_transaction: Option<f64>,
-    /// Median time from the send of a request, or at a rate from when it was due, to its whole
-    /// response, microseconds.
-    pub p50_us: f64,
-    /// 99th percentile of the same.
-    pub p99_us: f64,
-    /// 99.9th percentile of the same.
-    pub p999_us: f64,
-    /// CPU time of the client's threads, nanoseconds, without that of idle spinning.
-    pub client_cpu_ns_per_transaction: f64,
-    /// Share of its CPUs that the server used, 0 to 1; near 1 the server is the bottleneck.
-    pub server_utilization: f64,
-    /// Share of its CPUs that the client used, 0 to 1; near 1 the client is the bottleneck.
-    pub client_utilization: f64,
-    /// Share of the time in which the server was ready to run and something else had its CPU, 0 to 1;
-    /// null where the kernel does not tell. Above a few percent the figures are disturbed: work of
-    /// the network stack is then charged to whatever runs there.
-    pub server_waited: Option<f64>,
-    /// Connections that the server refused, reset or left early.
-    pub failures: u64,
-    /// Requests per second that were due over all connections; null in a closed loop, as all below.
-    /// `transactions_per_s` is what came of it.
-    pub rate: Option<u64>,
-    /// Requests that were due in the measured time; the percentiles are of these.
-    pub requests_due: Option<u64>,
-    /// Those of them that had no response at the end, and count with their age.
-    pub requests_unanswered: Option<u64>,
-    /// 99th percentile of how late the client sent a request whose connection was free,
-    /// microseconds.
-    pub client_lag_us: Option<f64>,
-    /// What kept the load from its schedule; null, too, where nothing did.
-    pub limit: Option<Limit>,
-}
-
-/// What keeps an open loop from its schedule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Limit {
-    /// The client has no CPU time left, or its own lag is half of the 99th percentile: the
-    /// latencies say little of the server.
-    Client,
-    /// The server answers fewer requests than are due, so that their latencies grow with the time.
-    Server,
-}
-
-/// What the kernel's own calls cost on the server's CPU, nanoseconds per call.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Floor {
-    /// Bytes of a message.
-    pub size: usize,
-    /// Counted from 1.
-    pub round: u32,
-    /// accept4(2) of a connection that waits.
-    pub accept_ns: f64,
-    /// recv(2) of the first message on a connection, which waits already.
-    pub first_recv_ns: f64,
-    /// send(2) of the first message on a connection, with its delivery to the client's socket.
-    pub first_send_ns: f64,
-    /// recv(2) of a later message.
-    pub recv_ns: f64,
-    /// send(2) of a later message.
-    pub send_ns: f64,
-    /// close(2) of a connection that its peer has reset.
-    pub close_ns: f64,
-    /// Entering and leaving the kernel (getppid(2)); part of each of the above.
-    pub entry_ns: f64,
-}
-
-impl Floor {
-    /// Nanoseconds per transaction, each call entering the kernel by itself.
-    pub fn with_entries(&self, transactions: u32) -> f64 {
-        let transactions = f64::from(transactions);
-        let once = self.accept_ns + self.first_recv_ns + self.first_send_ns + self.close_ns;
-        let again = self.recv_ns + self.send_ns;
-        (once + (transactions - 1.0) * again) / transactions
-    }
-
-    /// Nanoseconds per transaction if entering the kernel cost nothing: the bound for batching.
-    pub fn without_entries(&self, transactions: u32) -> f64 {
-        let entries = 2.0 / f64::from(transactions) + 2.0;
-        self.with_entries(transactions) - entries * self.entry_ns
-    }
-}
-
-/// An engine that cannot be measured here.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Absent {
-    /// The engine.
-    pub engine: Engine,
-    /// Why, in its own words.
-    pub reason: String,
+    mitigations: BTreeMap<String, String>,
 }
 
 impl Origin {
     /// Describes this machine; what the kernel does not tell is "unknown".
-    pub fn of_this_machine(command: String) -> Self {
+    fn of_this_machine(command: String) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             command,
@@ -259,24 +222,6 @@ mod tests {
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
-    }
-
-    #[test]
-    fn the_floor_spreads_what_happens_once_over_the_transactions() {
-        let floor = Floor {
-            size: 64,
-            round: 1,
-            accept_ns: 1500.0,
-            first_recv_ns: 600.0,
-            first_send_ns: 3000.0,
-            recv_ns: 400.0,
-            send_ns: 2000.0,
-            close_ns: 500.0,
-            entry_ns: 100.0,
-        };
-        assert_eq!(floor.with_entries(1), 5600.0);
-        assert_eq!(floor.with_entries(10), 2720.0);
-        assert_eq!(floor.without_entries(1), 5200.0);
     }
 
     #[test]

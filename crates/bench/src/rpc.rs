@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use crate::child;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
@@ -20,7 +22,7 @@ use crate::engine::Engine;
 use crate::floor;
 use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
 use crate::progress::{Listener, Outcome, Progress};
-use crate::record::{Absent, Header, Limit, Measurement, Origin, Record};
+use crate::record::Record;
 use crate::server::{Server, StartError};
 use crate::syscalls::Counter;
 
@@ -147,9 +149,9 @@ impl Plan {
 /// Runs the plan until it is complete or `stop` is set.
 ///
 /// The calling thread moves to the client's CPUs, out of the servers' way.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
     let mut run = Run { plan, stop, report, absent: Vec::new() };
-    run.report(Progress::Record(&Record::Header(header(plan))))?;
+    run.report(Progress::Record(&header(plan)))?;
     cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
     child::raise_descriptor_limit().map_err(RunError::Control)?;
     let points = plan.points();
@@ -157,8 +159,9 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
     for round in 1..=plan.rounds {
         for &size in &plan.sizes {
             let cpu = plan.server_cpus[0].as_slice()[0];
-            let floor = floor::measure(&plan.program, cpu, size, round).map_err(RunError::Floor)?;
-            run.report(Progress::Record(&Record::Floor(floor)))?;
+            let floor = floor::measure(&plan.program, cpu, size).map_err(RunError::Floor)?;
+            let floor = Record::new("floor", floor).with(json!({ "round": round }));
+            run.report(Progress::Record(&floor))?;
         }
         for (index, point) in points.iter().enumerate() {
             let rate = match plan.rate {
@@ -188,7 +191,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
 struct Run<'run> {
     plan: &'run Plan,
     stop: &'run AtomicBool,
-    report: &'run mut Listener<'run, Record>,
+    report: &'run mut Listener<'run>,
     absent: Vec<Engine>,
 }
 
@@ -201,7 +204,7 @@ struct Turn<'run> {
 }
 
 impl Run<'_> {
-    fn report(&mut self, progress: Progress<'_, Record>) -> Result<(), RunError> {
+    fn report(&mut self, progress: Progress<'_>) -> Result<(), RunError> {
         (self.report)(progress).map_err(RunError::Report)
     }
 
@@ -211,7 +214,9 @@ impl Run<'_> {
         for engine in self.plan.baselines() {
             match self.measure(&Turn { engine, point, round: 1, rate: None })? {
                 Measured::Stopped => return Ok(None),
-                Measured::Complete(measurement) => best = best.max(measurement.transactions_per_s),
+                Measured::Complete(record) => {
+                    best = best.max(record.number("transactions_per_s").unwrap_or_default());
+                }
                 Measured::Absent(_) => {}
             }
         }
@@ -234,13 +239,11 @@ impl Run<'_> {
             measured = attempt(self.plan, turn, self.stop)?;
             match &measured {
                 Measured::Stopped => return Ok(measured),
-                Measured::Complete(measurement) => {
-                    self.report(Progress::Record(&Record::Measurement(*measurement.clone())))?;
-                }
+                Measured::Complete(record) => self.report(Progress::Record(record))?,
                 Measured::Absent(reason) => {
                     self.absent.push(turn.engine);
-                    let absent = Absent { engine: turn.engine, reason: reason.clone() };
-                    self.report(Progress::Record(&Record::Absent(absent)))?;
+                    let absent = Record::absent(json!({ "engine": turn.engine }), reason);
+                    self.report(Progress::Record(&absent))?;
                 }
             }
         }
@@ -250,7 +253,7 @@ impl Run<'_> {
 }
 
 enum Measured {
-    Complete(Box<Measurement>),
+    Complete(Record),
     Absent(String),
     Stopped,
 }
@@ -313,41 +316,43 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
     let client_utilization = client_cpu / seconds / plan.client_cpus.len() as f64;
     let due = outcome.latencies.len();
     let lag = outcome.lag.value_at_quantile(0.99) as f64 / 1000.0;
+    // What kept the load from its schedule.
     let limit = rate.and_then(|rate| {
         let missing = rate as f64 * seconds - transactions;
         // What is under way is missing, too, yet that is one request of each connection at most.
         let behind = missing > (due as f64 * TOLERANCE).max(point.connections as f64);
         let busy = client_utilization > BUSY;
         match (behind && busy) || lag > quantile(0.99) * LARGE_LAG {
-            true => Some(Limit::Client),
-            false => behind.then_some(Limit::Server),
+            true => Some("client"),
+            false => behind.then_some("server"),
         }
     });
-    Ok(Some(Measured::Complete(Box::new(Measurement {
-        engine,
-        transactions: point.transactions,
-        size: point.size,
-        connections: point.connections,
-        server_cpus: point.server_cpus.as_slice().to_vec(),
-        round,
-        transactions_per_s: transactions / seconds,
-        connections_per_s: connections / seconds,
-        server_cpu_ns_per_transaction: server_cpu * 1e9 / transactions,
-        syscalls_per_transaction: window.syscalls_per_transaction,
-        p50_us: quantile(0.5),
-        p99_us: quantile(0.99),
-        p999_us: quantile(0.999),
-        client_cpu_ns_per_transaction: client_cpu * 1e9 / transactions,
-        server_utilization: server_cpu / seconds / server_cpus,
-        client_utilization,
-        server_waited: window.server_waited.map(|waited| waited.as_secs_f64() / seconds / server_cpus),
-        failures: window.end.failures - window.begin.failures,
-        rate,
-        requests_due: rate.map(|_| due),
-        requests_unanswered: rate.map(|_| outcome.unanswered),
-        client_lag_us: rate.map(|_| lag),
-        limit,
-    }))))
+    let fields = json!({
+        "engine": engine,
+        "transactions": point.transactions,
+        "size": point.size,
+        "connections": point.connections,
+        "server_cpus": point.server_cpus.as_slice(),
+        "round": round,
+        "transactions_per_s": transactions / seconds,
+        "connections_per_s": connections / seconds,
+        "server_cpu_ns_per_transaction": server_cpu * 1e9 / transactions,
+        "syscalls_per_transaction": window.syscalls_per_transaction,
+        "p50_us": quantile(0.5),
+        "p99_us": quantile(0.99),
+        "p999_us": quantile(0.999),
+        "client_cpu_ns_per_transaction": client_cpu * 1e9 / transactions,
+        "server_utilization": server_cpu / seconds / server_cpus,
+        "client_utilization": client_utilization,
+        "server_waited": window.server_waited.map(|waited| waited.as_secs_f64() / seconds / server_cpus),
+        "failures": window.end.failures - window.begin.failures,
+        "rate": rate,
+        "requests_due": rate.map(|_| due),
+        "requests_unanswered": rate.map(|_| outcome.unanswered),
+        "client_lag_us": rate.map(|_| lag),
+        "limit": limit,
+    });
+    Ok(Some(Measured::Complete(Record::new("measurement", fields))))
 }
 
 /// The measuring window, seen from both sides.
@@ -446,16 +451,16 @@ fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
     }
 }
 
-fn header(plan: &Plan) -> Header {
+fn header(plan: &Plan) -> Record {
     let counter = Counter::attach(std::process::id()).ok();
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        client: plan.client,
-        client_cpus: plan.client_cpus.as_slice().to_vec(),
-        syscall_counter: counter.map(|counter| counter.method().to_owned()),
-        seconds: plan.window.as_secs_f64(),
-        rounds: plan.rounds,
-    }
+    let fields = json!({
+        "client": plan.client,
+        "client_cpus": plan.client_cpus.as_slice(),
+        "syscall_counter": counter.map(|counter| counter.method()),
+        "seconds": plan.window.as_secs_f64(),
+        "rounds": plan.rounds,
+    });
+    Record::header(&plan.command, fields)
 }
 
 /// How often a measurement in which nothing happens is made.

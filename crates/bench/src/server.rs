@@ -3,14 +3,12 @@
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::process::Command;
 
 use crate::child::Child;
 use crate::cpu::CpuSet;
 use crate::engine::Engine;
-
-/// The hidden verb under which the program runs one server: `megapipe-bench peer`.
-pub const PEER_VERB: &str = "peer";
+use crate::part::Part;
+use crate::peer;
 
 /// A running server process; dropping it ends the process.
 #[derive(Debug)]
@@ -39,14 +37,10 @@ impl Server {
         connections: usize,
         cpus: &CpuSet,
     ) -> Result<Self, StartError> {
-        let mut command = Command::new(program);
-        command
-            .arg(PEER_VERB)
-            .env_remove("MEGAPIPE_ENGINE") // the engine's name says which one to measure
-            .args(["--engine", engine.name(), "--listen", "127.0.0.1:0"])
-            .args(["--size", &size.to_string()])
-            .args(["--connections", &connections.to_string()])
-            .args(["--cpus", &cpus.to_string()]);
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let options = peer::Options { engine, listen, size, connections, cpus: cpus.clone() };
+        let mut command = Part::Peer(options).command(program);
+        command.env_remove("MEGAPIPE_ENGINE"); // the engine's name says which one to measure
         let mut child = Child::start(&mut command).map_err(StartError::Spawn)?;
         match announced_port(&mut child) {
             Some(port) => Ok(Self { child, address: (Ipv4Addr::LOCALHOST, port).into() }),

@@ -1,74 +1,27 @@
-//! Rounds made into figures: medians, and each engine beside the baseline.
+//! Rounds made into figures: medians, and each subject beside its baselines.
 
-use crate::engine::Engine;
-use crate::record::{Absent, Floor, Limit, Measurement, Record};
+use crate::record::Record;
+use crate::view::{Figure, Ratio, View};
 
-/// All measurements of one point.
+/// What a view shows of some records.
 #[derive(Debug)]
-pub struct Group {
-    /// Transactions per connection.
-    pub transactions: u32,
-    /// Bytes of a message.
-    pub size: usize,
-    /// Concurrent connections.
-    pub connections: usize,
-    /// CPUs of the server.
-    pub server_cpus: Vec<usize>,
-    /// Requests per second; `None` for a closed loop.
-    pub rate: Option<u64>,
-    /// One row per engine, in the order of [`Engine::ALL`].
+pub struct Summary {
+    /// The view.
+    pub view: &'static View,
+    /// A row for each subject at each point, by the order in which points were first measured;
+    /// at each point baselines come first.
     pub rows: Vec<Row>,
-    /// The better of the epoll baselines by server CPU, if one was measured.
-    pub baseline: Option<Engine>,
-    /// The median of each of the kernel's costs at this size.
-    pub floor: Option<Floor>,
 }
 
-impl Group {
-    /// The row of an engine, if it was measured here.
-    pub fn row(&self, engine: Engine) -> Option<&Row> {
-        self.rows.iter().find(|row| row.engine == engine)
-    }
-
-    /// The baseline for which a value is the smallest, and that value.
-    pub fn best_baseline(&self, value: impl Fn(&Row) -> f64) -> Option<(Engine, f64)> {
-        let baselines = self.rows.iter().filter(|row| Engine::BASELINES.contains(&row.engine));
-        let values = baselines.map(|row| (row.engine, value(row)));
-        values.min_by(|(_, a), (_, b)| f64::total_cmp(a, b))
-    }
-}
-
-/// One engine at one point, over all rounds.
+/// All rounds of a subject at a point.
 #[derive(Debug)]
 pub struct Row {
-    /// The server.
-    pub engine: Engine,
-    /// Server CPU time per transaction, nanoseconds.
-    pub server_cpu_ns: Spread,
-    /// The median of that over the median of the baseline.
-    pub ratio: Option<f64>,
-    /// Transactions per second.
-    pub transactions_per_s: Spread,
-    /// System calls of the server per transaction.
-    pub syscalls: Option<Spread>,
-    /// Latency quantiles, microseconds.
-    pub p50_us: Spread,
-    /// 99th percentile.
-    pub p99_us: Spread,
-    /// 99.9th percentile.
-    pub p999_us: Spread,
-    /// Share of its CPUs that the server used.
-    pub server_utilization: Spread,
-    /// Share of its CPUs that the client used.
-    pub client_utilization: Spread,
-    /// Share of the time in which the server waited while something else had its CPU.
-    pub server_waited: Option<Spread>,
-    /// Failed connections, summed over the rounds.
-    pub failures: u64,
-    /// With a rate: the client's own lag, microseconds.
-    pub client_lag_us: Option<Spread>,
-    /// With a rate: rounds in which the client, and in which the server fell behind.
-    pub limited_by: [u32; 2],
+    /// The values of [`View::point`].
+    pub point: Vec<String>,
+    /// What was measured.
+    pub subject: String,
+    /// In the order in which they were measured.
+    pub rounds: Vec<Record>,
 }
 
 /// The middle and the ends of several values.
@@ -93,154 +46,105 @@ impl Spread {
     }
 }
 
-/// The groups of a run, in the order in which their points were first measured.
-pub fn groups(records: &[Record]) -> Vec<Group> {
-    let mut groups: Vec<(Group, Vec<&Measurement>)> = Vec::new();
-    for record in records {
-        let Record::Measurement(measurement) = record else {
-            continue;
-        };
-        let known = groups.iter_mut().find(|(group, _)| {
-            (group.transactions, group.size, group.connections)
-                == (measurement.transactions, measurement.size, measurement.connections)
-                && group.server_cpus == measurement.server_cpus
-                && group.rate == measurement.rate
-        });
-        match known {
-            Some((_, measurements)) => measurements.push(measurement),
-            None => groups.push((
-                Group {
-                    transactions: measurement.transactions,
-                    size: measurement.size,
-                    connections: measurement.connections,
-                    server_cpus: measurement.server_cpus.clone(),
-                    rate: measurement.rate,
-                    rows: Vec::new(),
-                    baseline: None,
-                    floor: floor(records, measurement.size),
-                },
-                vec![measurement],
-            )),
+impl Row {
+    /// A figure over the rounds.
+    pub fn figure(&self, figure: &Figure) -> Option<Spread> {
+        Spread::of(self.rounds.iter().filter_map(figure.of))
+    }
+}
+
+impl Summary {
+    /// Of the records that the view shows.
+    pub fn of(view: &'static View, records: &[Record]) -> Self {
+        let mut rows: Vec<Row> = Vec::new();
+        let derived = (view.derived)(records);
+        for record in records.iter().filter(|record| view.shows(record)).chain(&derived) {
+            let point = view.point.iter().map(|key| (key.of)(record)).collect::<Vec<_>>();
+            let subject = record.text(view.subject);
+            match rows.iter_mut().find(|row| row.point == point && row.subject == subject) {
+                Some(row) => row.rounds.push(record.clone()),
+                None => rows.push(Row { point, subject, rounds: vec![record.clone()] }),
+            }
         }
+        let points = rows.iter().map(|row| row.point.clone()).collect::<Vec<_>>();
+        let baselines = view.figures.iter().flat_map(|figure| figure.ratios).flat_map(|ratio| ratio.to);
+        let baselines = baselines.copied().flatten().collect::<Vec<_>>();
+        rows.sort_by_key(|row| {
+            let baseline = baselines.iter().position(|baseline| **baseline == row.subject);
+            let point = points.iter().position(|point| *point == row.point);
+            (point, baseline.unwrap_or(baselines.len()))
+        });
+        Self { view, rows }
     }
-    groups
-        .into_iter()
-        .map(|(mut group, measurements)| {
-            group.rows = Engine::ALL.iter().filter_map(|&engine| row(engine, &measurements)).collect();
-            compare(&mut group);
-            group
-        })
-        .collect()
-}
 
-/// The engines that could not be measured, and why.
-pub fn absent(records: &[Record]) -> Vec<&Absent> {
-    let absent = records.iter().filter_map(|record| match record {
-        Record::Absent(absent) => Some(absent),
-        _ => None,
-    });
-    absent.collect()
-}
-
-fn row(engine: Engine, measurements: &[&Measurement]) -> Option<Row> {
-    let mine = || measurements.iter().filter(|measurement| measurement.engine == engine);
-    let spread = |value: fn(&Measurement) -> f64| Spread::of(mine().map(|m| value(m)));
-    Some(Row {
-        engine,
-        server_cpu_ns: spread(|m| m.server_cpu_ns_per_transaction)?,
-        ratio: None,
-        transactions_per_s: spread(|m| m.transactions_per_s)?,
-        syscalls: Spread::of(mine().filter_map(|m| m.syscalls_per_transaction)),
-        p50_us: spread(|m| m.p50_us)?,
-        p99_us: spread(|m| m.p99_us)?,
-        p999_us: spread(|m| m.p999_us)?,
-        server_utilization: spread(|m| m.server_utilization)?,
-        client_utilization: spread(|m| m.client_utilization)?,
-        server_waited: Spread::of(mine().filter_map(|m| m.server_waited)),
-        failures: mine().map(|m| m.failures).sum(),
-        client_lag_us: Spread::of(mine().filter_map(|m| m.client_lag_us)),
-        limited_by: [Limit::Client, Limit::Server]
-            .map(|limit| mine().filter(|m| m.limit == Some(limit)).count() as u32),
-    })
-}
-
-fn compare(group: &mut Group) {
-    let best = group.best_baseline(|row| row.server_cpu_ns.median);
-    let Some((engine, cost)) = best else { return };
-    group.baseline = Some(engine);
-    for row in &mut group.rows {
-        row.ratio = Some(row.server_cpu_ns.median / cost);
+    /// The figure of a row over that of its baseline, round by round.
+    pub fn ratio(&self, row: &Row, figure: &Figure, ratio: &Ratio) -> Option<Spread> {
+        let baselines = |names: &&[&str]| {
+            let is_one = |other: &&Row| other.point == row.point && names.contains(&&*other.subject);
+            let found = self.rows.iter().filter(is_one).collect::<Vec<_>>();
+            (!found.is_empty()).then_some(found)
+        };
+        let baselines = ratio.to.iter().find_map(baselines)?;
+        if baselines.len() == 1 && baselines[0].subject == row.subject {
+            return None;
+        }
+        let of = |at: usize| {
+            let value = (figure.of)(&row.rounds[at])?;
+            let others = baselines.iter().filter_map(|other| (figure.of)(same_round(row, at, other)?));
+            let other = match figure.more {
+                true => others.max_by(f64::total_cmp),
+                false => others.min_by(f64::total_cmp),
+            }?;
+            Some(if ratio.times && !figure.more { other / value } else { value / other })
+        };
+        Spread::of((0..row.rounds.len()).filter_map(of))
     }
 }
 
-fn floor(records: &[Record], size: usize) -> Option<Floor> {
-    let floors = || {
-        records.iter().filter_map(|record| match record {
-            Record::Floor(floor) if floor.size == size => Some(floor),
-            _ => None,
-        })
-    };
-    let median = |value: fn(&Floor) -> f64| Some(Spread::of(floors().map(value))?.median);
-    Some(Floor {
-        size,
-        round: 0,
-        accept_ns: median(|floor| floor.accept_ns)?,
-        first_recv_ns: median(|floor| floor.first_recv_ns)?,
-        first_send_ns: median(|floor| floor.first_send_ns)?,
-        recv_ns: median(|floor| floor.recv_ns)?,
-        send_ns: median(|floor| floor.send_ns)?,
-        close_ns: median(|floor| floor.close_ns)?,
-        entry_ns: median(|floor| floor.entry_ns)?,
-    })
+/// What was measured of another row in the round of a record. Files that are joined from several
+/// runs have a round of the same number more than once.
+fn same_round<'rows>(row: &Row, at: usize, other: &'rows Row) -> Option<&'rows Record> {
+    let round = row.rounds[at].number("round");
+    let is_round = |record: &&Record| record.number("round") == round;
+    let before = row.rounds[..at].iter().filter(is_round).count();
+    other.rounds.iter().filter(is_round).nth(before)
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
+    use serde_json::json;
 
-    pub(crate) fn measurement(engine: Engine, round: u32, cpu_ns: f64) -> Record {
-        Record::Measurement(closed(engine, round, cpu_ns))
+    use crate::view::Key;
+
+    const TEST: View = View {
+        point: &[Key { heading: "size", of: |one| one.text("size") }],
+        figures: &[
+            Figure::new("ns", 0, |one| one.number("ns")).beside(&[
+                Ratio { heading: "ratio", to: &[&["old", "older"], &["new"]], times: false, range: false },
+                Ratio { heading: "times", to: &[&["old"]], times: true, range: false },
+            ]),
+            Figure::new("per s", 0, |one| Some(1e9 / one.number("ns")?)).more().beside(&[Ratio {
+                heading: "x",
+                to: &[&["old", "older"]],
+                times: true,
+                range: false,
+            }]),
+        ],
+        ..View::new("a test", "test", "side")
+    };
+
+    fn measured(side: &str, size: u32, round: u32, ns: f64) -> Record {
+        Record::new("test", json!({ "side": side, "size": size, "round": round, "ns": ns }))
     }
 
-    pub(crate) fn paced(engine: Engine, p99_us: f64, limit: Option<Limit>) -> Record {
-        Record::Measurement(Measurement {
-            p99_us,
-            rate: Some(40_000),
-            transactions_per_s: 39_990.0,
-            requests_due: Some(40_000),
-            requests_unanswered: Some(0),
-            client_lag_us: Some(3.0),
-            limit,
-            ..closed(engine, 1, 4000.0)
-        })
-    }
-
-    fn closed(engine: Engine, round: u32, cpu_ns: f64) -> Measurement {
-        Measurement {
-            engine,
-            transactions: 10,
-            size: 64,
-            connections: 256,
-            server_cpus: vec![0],
-            round,
-            transactions_per_s: 1e9 / cpu_ns,
-            connections_per_s: 1e8 / cpu_ns,
-            server_cpu_ns_per_transaction: cpu_ns,
-            syscalls_per_transaction: None,
-            p50_us: 100.0,
-            p99_us: 200.0,
-            p999_us: 300.0,
-            client_cpu_ns_per_transaction: cpu_ns,
-            server_utilization: 1.0,
-            client_utilization: 0.9,
-            server_waited: Some(0.0),
-            failures: 0,
-            rate: None,
-            requests_due: None,
-            requests_unanswered: None,
-            client_lag_us: None,
-            limit: None,
-        }
+    /// Of each row that has it: the side, and the median of a ratio.
+    fn ratios(records: &[Record], figure: usize, ratio: usize) -> Vec<(String, f64)> {
+        let summary = Summary::of(&TEST, records);
+        let figure = &TEST.figures[figure];
+        let of = |row| summary.ratio(row, figure, &figure.ratios[ratio]);
+        let rows = summary.rows.iter();
+        rows.filter_map(|row| Some((row.subject.clone(), of(row)?.median))).collect()
     }
 
     #[test]
@@ -251,27 +155,38 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn engines_are_compared_with_the_better_baseline() {
+    fn ratios_are_taken_within_a_round_to_the_better_baseline() {
         let records = [
-            measurement(Engine::UringPlain, 1, 3000.0),
-            measurement(Engine::EpollShared, 1, 4100.0),
-            measurement(Engine::EpollReuseport, 1, 4000.0),
-            measurement(Engine::UringPlain, 2, 3200.0),
+            measured("new", 1, 1, 50.0),
+            measured("old", 1, 1, 100.0),
+            measured("older", 1, 1, 200.0),
+            measured("new", 1, 2, 900.0),
+            measured("old", 1, 2, 4000.0),
+            measured("older", 1, 2, 1000.0),
         ];
-        let groups = groups(&records);
-        assert_eq!(groups.len(), 1);
-        assert_eq!(groups[0].baseline, Some(Engine::EpollReuseport));
-        let uring = groups[0].rows.last().unwrap();
-        assert_eq!(uring.engine, Engine::UringPlain);
-        assert_eq!(uring.ratio, Some(3100.0 / 4000.0));
-        assert_eq!(groups[0].rows[0].ratio, Some(4100.0 / 4000.0));
+        let named = |ratios: [f64; 3]| ["old", "older", "new"].map(str::to_owned).into_iter().zip(ratios);
+        assert_eq!(ratios(&records, 0, 0), named([2.5, 1.5, 0.7]).collect::<Vec<_>>());
+        let new = ratios(&records, 0, 1).pop().unwrap().1;
+        assert!((new - (2.0 + 4000.0 / 900.0) / 2.0).abs() < 1e-9, "{new}");
+        let new = ratios(&records, 1, 0).pop().unwrap().1;
+        assert!((new - (2.0 + 1000.0 / 900.0) / 2.0).abs() < 1e-9, "{new}");
     }
 
     #[test]
-    fn a_paced_point_is_no_closed_loop_point() {
-        let records = [measurement(Engine::EpollShared, 1, 4000.0), paced(Engine::EpollShared, 90.0, None)];
-        let groups = groups(&records);
-        let rates = groups.iter().map(|group| (group.rate, group.rows[0].p99_us.median));
-        assert_eq!(rates.collect::<Vec<_>>(), [(None, 200.0), (Some(40_000), 90.0)]);
+    fn another_baseline_stands_in_for_one_that_was_not_measured() {
+        let records =
+            [measured("newest", 1, 1, 50.0), measured("new", 1, 1, 100.0), measured("old", 2, 1, 10.0)];
+        assert_eq!(ratios(&records, 0, 0), [("newest".to_owned(), 0.5)]);
+    }
+
+    #[test]
+    fn joined_files_have_a_round_twice() {
+        let records = [
+            measured("old", 1, 1, 100.0),
+            measured("new", 1, 1, 100.0),
+            measured("old", 1, 1, 300.0),
+            measured("new", 1, 1, 600.0),
+        ];
+        assert_eq!(ratios(&records, 0, 1), [("new".to_owned(), 0.75)]);
     }
 }

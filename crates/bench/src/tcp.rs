@@ -7,18 +7,21 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
-use std::process::{ChildStdout, Command};
+use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use crate::child::{self, Child, Failure};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
+use crate::names::names;
+use crate::part::Part;
 use crate::progress::{Listener, Outcome, Progress};
-use crate::record::Origin;
+use crate::record::Record;
 
 mod bulk;
 mod channel;
@@ -27,10 +30,7 @@ mod floor;
 #[cfg(feature = "peers")]
 mod foreign;
 mod network;
-pub mod record;
 mod server;
-pub mod summary;
-pub mod table;
 
 pub use network::{NetworkError, enter_own};
 pub use server::{ServerError, Task, serve};
@@ -39,10 +39,6 @@ use bulk::Direction;
 use channel::Counts;
 use client::{Client, Work};
 use network::Network;
-use record::{Absent, Header, Measurement, Record, Share};
-
-/// The hidden verb under which the program is a server.
-pub const SERVER_VERB: &str = "tcp-server";
 
 /// Bytes of a request and of its answer.
 const SIZE: usize = 64;
@@ -50,45 +46,31 @@ const SIZE: usize = 64;
 /// Where servers listen.
 const PORT: u16 = 7;
 
-/// A server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Side {
-    /// A responder without state on a TUN device.
-    Floor,
-    /// A channel with a stack on a TUN device.
-    Stack,
-    /// Two of these on two CPUs, on one device.
-    TwoStacks,
-    /// epoll by hand on the kernel's TCP, over veth.
-    Kernel,
-    /// smoltcp on a TUN device.
-    Smoltcp,
+names! {
+    /// A server.
+    Side {
+        /// A responder without state on a TUN device.
+        Floor = "floor",
+        /// A channel with a stack on a TUN device.
+        Stack = "stack",
+        /// Two of these on two CPUs, on one device.
+        TwoStacks = "two-stacks",
+        /// epoll by hand on the kernel's TCP, over veth.
+        Kernel = "kernel",
+        /// smoltcp on a TUN device.
+        Smoltcp = "smoltcp",
+    }
 }
 
 impl Side {
-    /// All.
-    pub const ALL: &[Side] = &[Side::Floor, Side::Stack, Side::TwoStacks, Side::Kernel, Side::Smoltcp];
-
     /// All that this program was built with.
     pub fn built() -> Vec<Side> {
         Self::ALL.iter().copied().filter(|&side| cfg!(feature = "peers") || side != Side::Smoltcp).collect()
     }
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Side::Floor => "floor",
-            Side::Stack => "stack",
-            Side::TwoStacks => "two-stacks",
-            Side::Kernel => "kernel",
-            Side::Smoltcp => "smoltcp",
-        }
-    }
 }
 
 /// What a server does with its connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Service {
     /// Answers each message with one of the same length.
     Echo,
@@ -98,84 +80,35 @@ pub enum Service {
     Source,
 }
 
-impl Service {
-    /// All.
-    pub const ALL: &[Service] = &[Service::Echo, Service::Sink, Service::Source];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Service::Echo => "echo",
-            Service::Sink => "sink",
-            Service::Source => "source",
-        }
+names! {
+    /// A load.
+    Row {
+        /// Connections for one request each.
+        Short = "short",
+        /// 300 connections, 64 of them active.
+        Echo = "echo",
+        /// One connection: the server sleeps between requests.
+        Asleep = "asleep",
+        /// One connection to the server.
+        BulkIn = "bulk-in",
+        /// One connection from the server.
+        BulkOut = "bulk-out",
+        /// As `asleep`, beside smoltcp.
+        One = "one",
+        /// 100 connections, 64 of them active, beside smoltcp.
+        Hundred = "hundred",
+        /// 1,000 connections, 64 of them active, beside smoltcp.
+        Thousand = "thousand",
+        /// As `short`, with clients on both CPUs.
+        TwoShort = "two-short",
+        /// As `echo`, with clients on both CPUs.
+        TwoEcho = "two-echo",
+        /// How two stacks share 10,000 connections.
+        Share = "share",
     }
-}
-
-/// A load.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Row {
-    /// Connections for one request each.
-    Short,
-    /// 300 connections, 64 of them active.
-    Echo,
-    /// One connection: the server sleeps between requests.
-    Asleep,
-    /// One connection to the server.
-    BulkIn,
-    /// One connection from the server.
-    BulkOut,
-    /// As `asleep`, beside smoltcp.
-    One,
-    /// 100 connections, 64 of them active, beside smoltcp.
-    Hundred,
-    /// 1,000 connections, 64 of them active, beside smoltcp.
-    Thousand,
-    /// As `short`, with clients on both CPUs.
-    TwoShort,
-    /// As `echo`, with clients on both CPUs.
-    TwoEcho,
-    /// How two stacks share 10,000 connections.
-    Share,
 }
 
 impl Row {
-    /// All, in the order in which they are measured.
-    pub const ALL: &[Row] = &[
-        Row::Short,
-        Row::Echo,
-        Row::Asleep,
-        Row::BulkIn,
-        Row::BulkOut,
-        Row::One,
-        Row::Hundred,
-        Row::Thousand,
-        Row::TwoShort,
-        Row::TwoEcho,
-        Row::Share,
-    ];
-
-    /// Those of a floor.
-    pub const OF_FLOOR: &[Row] = &[Row::Short, Row::Echo, Row::Asleep];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Row::Short => "short",
-            Row::Echo => "echo",
-            Row::Asleep => "asleep",
-            Row::BulkIn => "bulk-in",
-            Row::BulkOut => "bulk-out",
-            Row::One => "one",
-            Row::Hundred => "hundred",
-            Row::Thousand => "thousand",
-            Row::TwoShort => "two-short",
-            Row::TwoEcho => "two-echo",
-            Row::Share => "share",
-        }
-    }
-
     /// The servers that it compares, and with which of them.
     pub fn sides(self) -> (&'static [Side], Side) {
         match self {
@@ -288,11 +221,11 @@ impl Plan {
 }
 
 /// Runs the plan until it is complete or `stop` is set, in a network namespace of this process's own.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_, Record>| report(progress).map_err(RunError::Report);
+pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
+    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
     child::raise_descriptor_limit().map_err(RunError::Prepare)?;
     // Before this thread has one CPU alone, which would pass for the machine's number.
-    tell(Progress::Record(&Record::Header(header(plan))))?;
+    tell(Progress::Record(&header(plan)))?;
     cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
     let mut absent = Vec::new();
     let mut number = 0;
@@ -313,7 +246,8 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
                         Err(Failure::Stopped) => return Ok(Outcome::Stopped),
                         Err(Failure::Because(reason)) => {
                             absent.push((row, side));
-                            tell(Progress::Record(&Record::Absent(Absent { row, side, reason })))?;
+                            let place = json!({ "row": row, "side": side });
+                            tell(Progress::Record(&Record::absent(place, &reason)))?;
                         }
                     }
                 }
@@ -324,15 +258,15 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_, Record>) ->
     Ok(Outcome::Complete)
 }
 
-fn header(plan: &Plan) -> Header {
-    Header {
-        origin: Origin::of_this_machine(plan.command.clone()),
-        scenario: "tcp".to_owned(),
-        cpus: plan.cpus.as_slice().to_vec(),
-        congestion_control: network::congestion_control(),
-        seconds: plan.window.as_secs_f64(),
-        rounds: plan.rounds,
-    }
+fn header(plan: &Plan) -> Record {
+    let fields = json!({
+        "scenario": "tcp",
+        "cpus": plan.cpus.as_slice(),
+        "congestion_control": network::congestion_control(),
+        "seconds": plan.window.as_secs_f64(),
+        "rounds": plan.rounds,
+    });
+    Record::header(&plan.command, fields)
 }
 
 /// One server under one load, in one round.
@@ -350,7 +284,7 @@ impl Turn<'_> {
         let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
         let mut server = Server::start(self, &server_cpus)?;
         if self.row == Row::Share {
-            return self.share(&mut server).map(Record::Share);
+            return self.share(&mut server);
         }
         let target = server::address(Network::of(self.network));
         let load = Client::start(target, self.row.work(), &client_cpus)?;
@@ -372,21 +306,22 @@ impl Turn<'_> {
             let all = |counts: &[Counts]| counts.iter().map(count).sum::<u64>() as f64;
             Some(all(end.counts.as_ref()?) - all(begin.counts.as_ref()?))
         };
-        Ok(Record::Measurement(Measurement {
-            row: self.row,
-            side: self.side,
-            round: self.round,
-            rate: units / elapsed.as_secs_f64(),
-            server_cpu_ns: ns(end.server_cpu - begin.server_cpu),
-            client_cpu_ns: ns(end.client_cpu - begin.client_cpu),
-            server_busy_ns: busy(&server_cpus),
-            both_busy_ns: busy(&self.plan.cpus),
-            packets_per_wait: counted(|counts| counts.received)
+        let fields = json!({
+            "row": self.row,
+            "side": self.side,
+            "round": self.round,
+            "rate": units / elapsed.as_secs_f64(),
+            "server_cpu_ns": ns(end.server_cpu - begin.server_cpu),
+            "client_cpu_ns": ns(end.client_cpu - begin.client_cpu),
+            "server_busy_ns": busy(&server_cpus),
+            "both_busy_ns": busy(&self.plan.cpus),
+            "packets_per_wait": counted(|counts| counts.received)
                 .zip(counted(|counts| counts.turns))
                 .map(|(packets, waits)| packets / waits.max(1.0)),
-            calls: counted(|counts| counts.calls).map(|calls| calls / units),
-            failures,
-        }))
+            "calls": counted(|counts| counts.calls).map(|calls| calls / units),
+            "failures": failures,
+        });
+        Ok(Record::new("measurement", fields))
     }
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
@@ -417,7 +352,7 @@ impl Turn<'_> {
     }
 
     /// Connects, asks once on each connection, is silent, and asks again.
-    fn share(&self, server: &mut Server) -> Result<Share, Failure> {
+    fn share(&self, server: &mut Server) -> Result<Record, Failure> {
         let target = server::address(Network::of(self.network));
         let mut connections = (0..SHARED)
             .map(|_| {
@@ -430,12 +365,13 @@ impl Turn<'_> {
         self.pause(SILENCE)?;
         ask_all(&mut connections)?;
         let counts = server.counts()?;
-        Ok(Share {
-            round: self.round,
-            accepted: counts.iter().map(|counts| counts.accepted).collect(),
-            unowned: counts.iter().map(|counts| counts.unowned).sum(),
-            silence: SILENCE.as_secs_f64(),
-        })
+        let fields = json!({
+            "round": self.round,
+            "accepted": counts.iter().map(|counts| counts.accepted).collect::<Vec<_>>(),
+            "unowned": counts.iter().map(|counts| counts.unowned).sum::<u64>(),
+            "silence": SILENCE.as_secs_f64(),
+        });
+        Ok(Record::new("share", fields))
     }
 }
 
@@ -481,13 +417,14 @@ struct Server {
 
 impl Server {
     fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Self, Failure> {
-        let mut command = Command::new(&turn.plan.program);
-        command
-            .arg(SERVER_VERB)
-            .args(["--side", turn.side.name(), "--service", turn.row.service().name()])
-            .args(["--connections", &turn.row.connections().to_string()])
-            .args(["--network", &turn.network.to_string(), "--cpus", &cpus.to_string()]);
-        let mut child = Child::start(&mut command)?;
+        let task = Task {
+            side: turn.side,
+            service: turn.row.service(),
+            connections: turn.row.connections(),
+            network: turn.network,
+            cpus: cpus.clone(),
+        };
+        let mut child = Child::start(&mut Part::TcpServer(task).command(&turn.plan.program))?;
         let output = child.stdout.take().ok_or("the server has no output".to_owned())?;
         let mut server = Self { child, output: BufReader::new(output) };
         let mut word = server.line()?;

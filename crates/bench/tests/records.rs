@@ -1,45 +1,85 @@
-//! Result files of earlier versions stay readable.
+//! Result files of earlier versions stay readable: each gives its table, and its plot where its
+//! scenario has one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use bench::record::Record;
-use bench::{apps, listen, mmsg, pair, tcp};
+use bench::record::{self, Record};
+use bench::table;
+use bench::views::VIEWS;
 
 #[test]
-fn published_results_are_still_read() {
-    let mut measurements = 0;
-    for folder in fs::read_dir(root().join("bench-results")).unwrap() {
-        for file in fs::read_dir(folder.unwrap().path()).unwrap() {
-            let file = file.unwrap().path();
-            let name = file.file_name().unwrap().to_string_lossy().into_owned();
-            if !name.ends_with(".jsonl") {
-                continue;
+fn published_results_give_their_tables_and_plots() {
+    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("published.svg");
+    let mut files = 0;
+    for file in published() {
+        let name = file.display();
+        let records = record::read(&file).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        assert_eq!(records[0].kind(), "header", "{name}");
+        let measured: Vec<&Record> = records.iter().filter(|record| record.is_measurement()).collect();
+        assert!(!measured.is_empty(), "{name}");
+        for record in &measured {
+            let views = VIEWS.iter().filter(|view| view.shows(record)).count();
+            assert_eq!(views, 1, "{name}: {record:?}");
+        }
+        let text = table::render(&records);
+        for view in VIEWS.iter().filter(|view| measured.iter().any(|record| view.shows(record))) {
+            assert!(text.contains(view.title), "{name}: {text}");
+            for record in measured.iter().filter(|record| view.shows(record)) {
+                assert!(text.contains(&record.text(view.subject)), "{name}: {record:?}");
             }
-            let text = fs::read_to_string(&file).unwrap();
-            if !text.starts_with(r#"{"record":"header""#) {
-                continue; // of another command
-            }
-            let header: serde_json::Value = serde_json::from_str(text.lines().next().unwrap_or("")).unwrap();
-            // "megapipe-bench rpc ...", and "megapipe bench rpc ..." of older ones.
-            let command =
-                header["command"].as_str().unwrap_or_default().replace("megapipe bench", "megapipe-bench");
-            match command.split(' ').nth(1) {
-                Some("apps") => drop(read::<apps::record::Record>(&file, &text)),
-                Some("listen") => drop(read::<listen::record::Record>(&file, &text)),
-                Some("mmsg") => drop(read::<mmsg::record::Record>(&file, &text)),
-                Some("tcp" | "tcp-floor") => drop(read::<tcp::record::Record>(&file, &text)),
-                Some("promotion" | "tcp-engine") => {} // of commands that are gone
-                Some("pingpong" | "stream") => drop(read::<pair::record::Record>(&file, &text)),
-                _ => {
-                    let records = read::<Record>(&file, &text);
-                    measurements +=
-                        records.iter().filter(|record| matches!(record, Record::Measurement(_))).count();
-                }
+            if !view.plot.along.is_empty() {
+                bench::plot::draw(&records, &picture).unwrap();
+                let svg = fs::read_to_string(&picture).unwrap();
+                assert!(view.plot.figures.iter().all(|figure| svg.contains(figure)), "{name}");
             }
         }
+        files += 1;
     }
-    assert!(measurements > 0);
+    assert!(files > 30, "{files} files");
+}
+
+/// Figures that documents quote, by the files' own tables of then.
+#[test]
+fn published_medians_are_what_they_were() {
+    for (file, row, figures) in [
+        ("rpc/transactions", "1 megapipe-uring 8301 8192..8410 ", " 88856 1.41 2879 "),
+        ("promotion/pingpong", "8 promoted 187 159..210 ", " 360 840 261 "),
+        ("promotion/stream", "64 unix 80.6 60.5..84.1 ", " 1259759 1547 "),
+        ("apps/apps", "redis get 1 megapipe 813962 719473..862935 ", " 7.0 "),
+        ("mmsg/receive", "1 stateful 2.027 ", " 697 677..736 0.729 "),
+        ("tcp/all", "short stack 53284 ", " 18.28 "),
+        ("listen/short", "nginx reuseport 16496 0.980 ", " 3.50 7.66 7.53..7.83 47 0 0 "),
+    ] {
+        let file = root().join(format!("bench-results/{file}.jsonl"));
+        let text = table::render(&record::read(&file).unwrap());
+        let words = |line: &str| format!("{} ", line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let found = text.lines().map(words).any(|line| line.starts_with(row) && line.contains(figures));
+        assert!(found, "{}: {row}\n{text}", file.display());
+    }
+}
+
+#[test]
+fn a_part_of_the_records_of_a_run_can_be_shown() {
+    let bench = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_megapipe-bench"));
+        command.arg("show").args(arguments).current_dir(root()).output().unwrap()
+    };
+    let picture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shown.svg");
+    let only = ["--only", "app=redis,operation=get", "--plot", picture.to_str().unwrap()];
+    let output = bench(&[&["bench-results/apps/apps.jsonl"], &only[..]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("app redis, operation get") && text.contains("megapipe"), "{text}");
+    let svg = fs::read_to_string(&picture).unwrap();
+    assert!(svg.contains("app redis, operation get") && !svg.contains("nginx"), "{svg}");
+    for (file, words) in
+        [("/nonexistent", "name a file that --json wrote"), ("Cargo.toml", "line 1 is not a record")]
+    {
+        let output = bench(&[file]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(String::from_utf8(output.stderr).unwrap().contains(words));
+    }
 }
 
 #[test]
@@ -60,14 +100,13 @@ fn published_results_are_quoted_and_explained() {
     }
 }
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+fn published() -> Vec<PathBuf> {
+    let folders = fs::read_dir(root().join("bench-results")).unwrap();
+    let files = folders.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let files = files.map(|file| file.unwrap().path());
+    files.filter(|file| file.extension().is_some_and(|suffix| suffix == "jsonl")).collect()
 }
 
-/// Every line of a file.
-fn read<T: serde::de::DeserializeOwned>(file: &Path, text: &str) -> Vec<T> {
-    let line = |line| {
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{}: {error}: {line}", file.display()))
-    };
-    text.lines().map(line).collect()
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }

@@ -11,14 +11,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::process::{Ending, Process};
-use super::record::Cost;
 use super::server::{Product, plain, undress};
 use crate::child::Failure;
 use crate::cpu::CpuSet;
+use crate::part::Part;
 use crate::summary::Spread;
-
-/// The hidden verb under which the program times its own calls.
-pub const CALLS_VERB: &str = "app-calls";
 
 /// Median nanoseconds of a call, as printed in JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,7 +56,7 @@ pub(super) fn measure(
     cpus: &CpuSet,
     preloaded: Option<&Product>,
     stop: &AtomicBool,
-) -> Result<Vec<(Cost, f64)>, Failure> {
+) -> Result<Vec<(&'static str, f64)>, Failure> {
     let prepare = |mut command: Command| {
         undress(&mut command);
         // Without `megapipe run`, whose own time is not the library's.
@@ -68,8 +65,7 @@ pub(super) fn measure(
         }
         command
     };
-    let mut command = Command::new(program);
-    command.arg(CALLS_VERB);
+    let command = Part::AppCalls.command(program);
     let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
     let text = process.finish(PATIENCE, stop)?;
     let times = serde_json::from_str::<CallTimes>(&text).map_err(|error| error.to_string())?;
@@ -88,7 +84,7 @@ pub(super) fn measure(
         }
     }
     let start_up = Spread::of(runs).map_or(0.0, |spread| spread.median);
-    Ok(vec![(Cost::Read, times.read_ns), (Cost::Write, times.write_ns), (Cost::StartUp, start_up)])
+    Ok(vec![("read", times.read_ns), ("write", times.write_ns), ("start-up", start_up)])
 }
 
 const BATCHES: usize = 101;

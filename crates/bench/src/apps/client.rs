@@ -8,12 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
-use super::load::{LOAD_VERB, Report, Target};
+use super::load::{Report, Target, Task};
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
 use crate::load::Request;
+use crate::part;
 
 /// The client in Python; its options are in the script.
 pub(super) const SCRIPT: &str = "client.py";
@@ -180,19 +181,17 @@ impl Run<'_> {
             Operation::Idle => IDLE_ACTIVE,
             _ => self.case.connections,
         };
-        let mut command = self.site.command(program, Part::Client);
-        command.args([LOAD_VERB, "--request", request.name()]);
-        match &self.server.target {
-            Target::Port(port) => command.args(["--port", &port.to_string()]),
-            Target::Path(path) => command.arg("--path").arg(path),
+        let task = Task {
+            target: self.server.target.clone(),
+            request,
+            connections: self.case.connections,
+            active,
+            warm_up: self.window / 4,
+            window: self.window,
+            rate: self.rate,
         };
-        command
-            .args(["--connections", &self.case.connections.to_string(), "--active", &active.to_string()])
-            .args(["--warm-up-ns", &(self.window / 4).as_nanos().to_string()])
-            .args(["--window-ns", &self.window.as_nanos().to_string()]);
-        if let Some(rate) = self.rate {
-            command.args(["--rate", &rate.to_string()]);
-        }
+        let mut command = self.site.command(program, Part::Client);
+        command.args(part::Part::AppLoad(task).arguments());
         self.run(command, report)
     }
 

@@ -8,11 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::load::{self, Connections, Engine, LoadError, Options, Request};
 
-/// The hidden verb under which the program is this load generator.
-pub const LOAD_VERB: &str = "app-load";
-
 /// Where the server listens.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Target {
     /// A port of 127.0.0.1.
     Port(u16),
@@ -21,7 +18,7 @@ pub enum Target {
 }
 
 /// What to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Where the server listens.
     pub target: Target,

@@ -14,20 +14,19 @@ use megapipe::{
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use socket2::{Domain, Socket, Type};
 
+use serde::{Deserialize, Serialize};
+
 use super::Variant;
 
-/// The hidden verb under which the program is this server.
-pub const CHANNELS_VERB: &str = "listen-channels";
-
 /// How the server is to be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Where it listens.
     pub address: SocketAddr,
     /// Threads, each on a CPU of its own.
     pub workers: usize,
-    /// Of all channels.
-    pub engine: EngineKind,
+    /// Whether they are on io_uring, or else on epoll.
+    pub uring: bool,
     /// How the channels share the listener.
     pub variant: Variant,
 }
@@ -115,7 +114,8 @@ struct Worker {
 
 impl Worker {
     fn new(task: &Task, socket: &Socket, number: usize) -> io::Result<Worker> {
-        let config = Config { engine: Some(task.engine), handles_max: 16_384, ..Config::default() };
+        let engine = if task.uring { EngineKind::Uring } else { EngineKind::Epoll };
+        let config = Config { engine: Some(engine), handles_max: 16_384, ..Config::default() };
         let mut channel = Channel::new(config).map_err(io::Error::other)?;
         let listener = if is_partitioned(task.variant) {
             channel.register_partitioned(socket.as_fd(), 0, &CpuSet::of(number as u32))

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::load::{self, Connections, Engine, LoadError, Options, Request, Target};
 
 /// What to ask of a server.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Where it listens.
     pub server: SocketAddr,

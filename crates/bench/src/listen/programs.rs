@@ -6,16 +6,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use megapipe::EngineKind;
 use serde::{Deserialize, Serialize};
 use testkit::programs;
 
-use super::channels::{self, CHANNELS_VERB};
 use super::disturbance::Stopped;
 use super::network::Network;
-use super::server::SERVER_VERB;
-use super::{Plan, Variant};
+use super::{Plan, Variant, channels, server};
 use crate::child::{Child, Failure};
+use crate::part::Part;
 
 /// A server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -51,13 +49,9 @@ impl Program {
         }
     }
 
-    /// Of [`super::channels`].
-    fn engine(self) -> Option<EngineKind> {
-        match self {
-            Program::ChannelUring => Some(EngineKind::Uring),
-            Program::ChannelEpoll => Some(EngineKind::Epoll),
-            Program::Nginx | Program::Haproxy | Program::Prefork => None,
-        }
+    /// Whether it is [`channels`].
+    fn has_channels(self) -> bool {
+        matches!(self, Program::ChannelUring | Program::ChannelEpoll)
     }
 
     /// The file to execute; `None`: not installed.
@@ -86,7 +80,7 @@ impl Server {
         let file = program.file(plan).ok_or_else(|| format!("{} is not installed", program.name()))?;
         let megapipe = plan.megapipe.to_string_lossy();
         // Channels need no library.
-        let preloaded = variant == Variant::Local && program.engine().is_none();
+        let preloaded = variant == Variant::Local && !program.has_channels();
         let mut command = match preloaded {
             true => network.in_server(&megapipe),
             false => network.in_server(&file.to_string_lossy()),
@@ -106,17 +100,14 @@ impl Server {
                 command.args(&server.command[1..]);
             }
             Program::Prefork => {
-                command.args([SERVER_VERB, "--address", &address.to_string()]);
-                command.args(["--workers", &WORKERS.to_string()]);
-                command.args(["--blocks-ms", &BLOCKS.as_millis().to_string()]);
-                command.args(reuseport.then_some("--reuseport"));
+                let task = server::Task { address, workers: WORKERS, reuseport, blocks: BLOCKS };
+                command.args(Part::ListenServer(task).arguments());
             }
             Program::ChannelUring | Program::ChannelEpoll => {
                 command.env_remove("MEGAPIPE_ENGINE"); // the program says which one to measure
-                command.args([CHANNELS_VERB, "--address", &address.to_string()]);
-                command.args(["--workers", &WORKERS.to_string()]);
-                command.arg("--engine").args(program.engine().map(EngineKind::name));
-                command.args(["--listener", variant.name()]);
+                let uring = program == Program::ChannelUring;
+                let task = channels::Task { address, workers: WORKERS, uring, variant };
+                command.args(Part::ListenChannels(task).arguments());
             }
         }
         let mut server = Server { program, child: Child::start(&mut command)? };
@@ -144,9 +135,9 @@ impl Server {
 
     /// Stops the first of its workers for so long.
     pub(super) fn stop_a_worker(&self, length: Duration) -> io::Result<()> {
-        let _stopped = match self.program.engine() {
-            Some(_) => Stopped::thread(self.thread()?)?,
-            None => Stopped::process(self.worker()?)?,
+        let _stopped = match self.program.has_channels() {
+            true => Stopped::thread(self.thread()?)?,
+            false => Stopped::process(self.worker()?)?,
         };
         std::thread::sleep(length);
         Ok(())
@@ -154,7 +145,7 @@ impl Server {
 
     /// Stops the first of its workers for so long, and ends it.
     pub(super) fn kill_a_worker(&mut self, length: Duration) -> io::Result<()> {
-        if self.program.engine().is_none() {
+        if !self.program.has_channels() {
             let stopped = Stopped::process(self.worker()?)?;
             std::thread::sleep(length);
             return stopped.kill();
@@ -225,7 +216,7 @@ fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
 pub(super) fn ask(network: &Network, program: &Path, address: SocketAddr) -> Result<String, Failure> {
     let asked = network
         .in_client(&program.to_string_lossy())
-        .args([super::COUNTS_VERB, &address.to_string()])
+        .args(Part::ListenCounts(address).arguments())
         .output()?;
     match asked.status.success() {
         true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),

@@ -14,11 +14,8 @@ use socket2::{Domain, Socket, Type};
 use super::load::BLOCKING;
 use crate::epoll::Epoll;
 
-/// The hidden verb under which the program is this server.
-pub const SERVER_VERB: &str = "listen-server";
-
 /// How the server is to be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Where it listens.
     pub address: SocketAddr,

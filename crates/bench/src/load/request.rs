@@ -2,11 +2,13 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use super::socket::ClientSocket;
 use super::{LoadError, Target};
 
 /// What is asked of the server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// So many bytes, which are answered with as many.
     Echo(usize),
@@ -21,8 +23,12 @@ pub enum Request {
     /// HTTP/1.1: fetch `/`.
     Http,
     /// HTTP/1.0: fetch this path; the server closes the connection behind the answer.
-    HttpOnce(&'static str),
+    #[serde(skip)] // no other process is asked for it
+    HttpOnce(Path),
 }
+
+/// Of a resource of a server.
+type Path = &'static str;
 
 /// What each answer has to be: a beginning and a length, both as in the first one.
 pub(super) struct Answer {
@@ -53,25 +59,6 @@ impl Answer {
 }
 
 impl Request {
-    /// Those that have names on the command line.
-    const NAMED: [(&'static str, Request); 5] = [
-        ("memcached-get", Request::MemcachedGet),
-        ("memcached-set", Request::MemcachedSet),
-        ("redis-get", Request::RedisGet),
-        ("redis-set", Request::RedisSet),
-        ("http", Request::Http),
-    ];
-
-    /// The name on the command line; none of one that is never given there.
-    pub fn name(self) -> &'static str {
-        Self::NAMED.iter().find(|(_, one)| *one == self).map_or("", |(name, _)| name)
-    }
-
-    /// The request of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMED.iter().find(|(one, _)| *one == name).map(|(_, request)| *request)
-    }
-
     /// What a connection sends.
     pub(super) fn bytes(self) -> Vec<u8> {
         match self {
@@ -180,13 +167,6 @@ const MOST: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn requests_have_names() {
-        for (name, request) in Request::NAMED {
-            assert_eq!((request.name(), Request::from_name(name)), (name, Some(request)));
-        }
-    }
 
     #[test]
     fn http_answers_end_where_they_say() {

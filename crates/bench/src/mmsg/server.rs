@@ -16,7 +16,7 @@ use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
 
 /// What a server is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// By which call.
     pub call: Call,

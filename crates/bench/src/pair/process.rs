@@ -3,19 +3,13 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use super::side::Task;
-use super::transport::Side;
 use crate::child::{self, Child};
 use crate::cpu::CpuSet;
-
-/// The hidden verb under which the program is one process of a pair.
-pub const SIDE_VERB: &str = "side";
-
-/// The hidden verb under which the program keeps a CPU busy.
-pub const BUSY_VERB: &str = "busy";
+use crate::part::Part;
 
 /// A running process; dropping it ends it. It ends by itself when its controller is gone.
 pub(super) struct Worker(Child);
@@ -23,34 +17,17 @@ pub(super) struct Worker(Child);
 impl Worker {
     /// Starts one side, which gets the descriptors; this process keeps none of them.
     pub(super) fn side(program: &Path, task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd().to_string());
-        let numbers = numbers.collect::<Vec<_>>().join(",");
-        let mut command = Command::new(program);
-        command
-            .arg(SIDE_VERB)
-            .args(["--scenario", task.scenario.name(), "--transport", task.transport.name()])
-            .args(["--bytes", &task.bytes.to_string(), "--cpus", &task.cpus.to_string()])
-            .args(["--warm-up-ns", &task.warm_up.as_nanos().to_string()])
-            .args(["--window-ns", &task.window.as_nanos().to_string()])
-            .args(["--descriptors", &numbers])
-            .args(task.paced.then_some("--paced"))
-            .args(task.verify.then_some("--verify"))
-            .args((task.side == Side::Second).then_some("--second"))
-            .args(task.peer.map(|peer| format!("--peer={peer}")));
         for descriptor in &descriptors {
             inherit(descriptor)?;
         }
-        Child::start(&mut command).map(Self)
+        let numbers = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        let part = Part::Side { task: task.clone(), descriptors: numbers };
+        Child::start(&mut part.command(program)).map(Self)
     }
 
     /// Starts a process that uses a CPU for a time.
     pub(super) fn busy(program: &Path, cpu: usize, time: Duration) -> io::Result<Self> {
-        let mut command = Command::new(program);
-        command
-            .arg(BUSY_VERB)
-            .args(["--cpu", &cpu.to_string()])
-            .args(["--seconds", &time.as_secs().to_string()]);
-        Child::start(&mut command).map(Self)
+        Child::start(&mut Part::Busy { cpu, time }.command(program)).map(Self)
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -18,7 +18,7 @@ use crate::cpu::{self, CpuSet};
 use crate::peer;
 
 /// What one process is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// What is measured.
     pub scenario: Scenario,

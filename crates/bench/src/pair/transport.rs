@@ -10,6 +10,8 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
+use crate::names::names;
+
 use super::side::{self, Figures, Task};
 use super::{Placement, Scenario};
 
@@ -23,25 +25,25 @@ mod spin;
 
 pub use cacheline::PAYLOAD as CACHELINE_PAYLOAD;
 
-/// A way for bytes between two processes of one host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Transport {
-    /// A TCP connection between two channels that has moved to shared memory.
-    Promoted,
-    /// TCP over loopback, blocking calls, TCP_NODELAY.
-    Tcp,
-    /// The same with calls that do not block, repeated until they succeed.
-    TcpSpin,
-    /// A UNIX stream socket, blocking calls.
-    Unix,
-    /// A pipe for each direction, blocking calls.
-    Pipe,
-    /// Two cache lines of shared memory, one for each direction: the physical limit of a round trip.
-    Cacheline,
-    /// A copy into shared memory by one core and a copy out of it by another: the physical limit of
-    /// a stream.
-    Memcpy,
+names! {
+    /// A way for bytes between two processes of one host.
+    Transport {
+        /// A TCP connection between two channels that has moved to shared memory.
+        Promoted = "promoted",
+        /// TCP over loopback, blocking calls, TCP_NODELAY.
+        Tcp = "tcp",
+        /// The same with calls that do not block, repeated until they succeed.
+        TcpSpin = "tcp-spin",
+        /// A UNIX stream socket, blocking calls.
+        Unix = "unix",
+        /// A pipe for each direction, blocking calls.
+        Pipe = "pipe",
+        /// Two cache lines of shared memory, one for each direction: the physical limit of a round trip.
+        Cacheline = "cacheline",
+        /// A copy into shared memory by one core and a copy out of it by another: the physical limit of
+        /// a stream.
+        Memcpy = "memcpy",
+    }
 }
 
 /// One end of a connection, in the process that uses it.
@@ -81,7 +83,7 @@ pub(super) struct Settings {
 }
 
 /// Which of the two ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Side {
     /// The end that is started first and works until it is ended.
     First,
@@ -90,56 +92,6 @@ pub enum Side {
 }
 
 impl Transport {
-    /// All transports, in the order of tables and plots.
-    pub const ALL: &[Transport] = &[
-        Transport::Promoted,
-        Transport::Tcp,
-        Transport::TcpSpin,
-        Transport::Unix,
-        Transport::Pipe,
-        Transport::Cacheline,
-        Transport::Memcpy,
-    ];
-
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Transport::Promoted => "promoted",
-            Transport::Tcp => "tcp",
-            Transport::TcpSpin => "tcp-spin",
-            Transport::Unix => "unix",
-            Transport::Pipe => "pipe",
-            Transport::Cacheline => "cacheline",
-            Transport::Memcpy => "memcpy",
-        }
-    }
-
-    /// What it is, in a line.
-    pub fn about(self) -> &'static str {
-        match self {
-            Transport::Promoted => {
-                "a TCP connection between two channels that has moved to shared memory (docs/promotion.md), with a monitor of its own"
-            }
-            Transport::Tcp => "TCP over loopback, blocking calls, TCP_NODELAY",
-            Transport::TcpSpin => {
-                "the same, with calls that do not block, repeated until they succeed; not for asleep"
-            }
-            Transport::Unix => "a UNIX stream socket, blocking calls",
-            Transport::Pipe => "a pipe for each direction, blocking calls",
-            Transport::Cacheline => {
-                "pingpong only: two bare cache lines, the physical limit of a round trip; up to 56 B, on two cores"
-            }
-            Transport::Memcpy => {
-                "stream only: copies into and out of bare shared memory, the physical limit of a stream; on two cores"
-            }
-        }
-    }
-
-    /// The transport of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|transport| transport.name() == name)
-    }
-
     /// Whether it can be measured in a scenario at all.
     pub fn takes_part_in(self, scenario: Scenario) -> bool {
         match self {

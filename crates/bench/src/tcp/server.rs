@@ -11,6 +11,8 @@ use megapipe::TunNetwork;
 use megapipe::packet::tun::OpenError;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
+use serde::{Deserialize, Serialize};
+
 use super::bulk::BULK;
 #[cfg(feature = "peers")]
 use super::foreign;
@@ -21,7 +23,7 @@ use crate::engine::Engine;
 use crate::peer::{self, ServeError};
 
 /// What a server process is to do.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Which server.
     pub side: Side,

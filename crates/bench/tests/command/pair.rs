@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::time::Duration;
 
 use bench::cpu::CpuSet;
-use bench::pair::record::Record;
-use bench::pair::{Placement, Transport};
+use bench::pair::{Placement, Scenario, Side, Task, Transport};
+use bench::part::Part;
 use serde_json::Value;
 
 use crate::support::{
@@ -34,7 +35,7 @@ fn carries_every_byte(scenario: &str, figure: &str) {
     run.args(["--verify", "--sizes", "1,8,56,4097,65536,1048576", "--seconds", "0.05", "--rounds", "1"])
         .args(if scenario == "stream" { &["--ring-bytes", "8192"][..] } else { &[] });
     table(&mut run);
-    let records = records::<Record>(&files.json);
+    let records = records(&files.json);
     assert!(of_kind(&records, "absent").is_empty(), "{records:?}");
     let measured = of_kind(&records, scenario);
     for placement in placements() {
@@ -60,16 +61,24 @@ fn carries_every_byte(scenario: &str, figure: &str) {
 
 #[test]
 fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
-    for (scenario, side) in [("pingpong", None), ("stream", Some("--second"))] {
+    for (scenario, side) in [(Scenario::Pingpong, Side::First), (Scenario::Stream, Side::Second)] {
         let (mut own, theirs) = UnixStream::pair().unwrap();
         // SAFETY: a plain call on an open descriptor, which the child is to inherit.
         assert_eq!(unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0) }, 0);
-        let mut child = Command::new(PROGRAM)
-            .args(["side", "--scenario", scenario, "--transport", "unix", "--bytes", "8"])
-            .args(["--cpus", &CpuSet::allowed().unwrap().to_string(), "--verify"])
-            .args(["--warm-up-ns", "1", "--window-ns", "1", "--peer", &std::process::id().to_string()])
-            .args(["--descriptors", &theirs.as_raw_fd().to_string()])
-            .args(side)
+        let task = Task {
+            scenario,
+            transport: Transport::Unix,
+            side,
+            bytes: 8,
+            cpus: CpuSet::allowed().unwrap(),
+            warm_up: Duration::from_nanos(1),
+            window: Duration::from_nanos(1),
+            paced: false,
+            verify: true,
+            peer: Some(std::process::id()),
+        };
+        let mut child = Part::Side { task, descriptors: vec![theirs.as_raw_fd()] }
+            .command(PROGRAM.as_ref())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -91,7 +100,7 @@ fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
     run.args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"]);
     run.args(["--seconds", "0.1", "--rounds", "2"]);
     let table = table(&mut run);
-    let records = records::<Record>(&files.json);
+    let records = records(&files.json);
     let header = &records[0];
     assert_eq!(header["scenario"], "pingpong");
     let mut seen = Vec::new();
@@ -128,7 +137,7 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
     run.args(["--transports", "tcp,pipe", "--sizes", "64", "--placements", "one-core"]);
     run.args(["--seconds", "0.1", "--rounds", "1"]);
     let table = table(&mut run);
-    let records = records::<Record>(&files.json);
+    let records = records(&files.json);
     let measured = of_kind(&records, "stream");
     assert_eq!(measured.len(), 2);
     for record in measured {
@@ -199,7 +208,7 @@ fn a_transport_that_fails_is_absent_and_the_others_are_measured() {
         let output = command.output().unwrap();
         assert_eq!(output.status.code(), Some(status), "{output:?}");
         let table = String::from_utf8(output.stdout).unwrap();
-        let said = "cacheline is absent, two-cores, 8 B: cannot be connected: File too large";
+        let said = "8, two-cores, cacheline is absent: cannot be connected: File too large";
         assert_eq!(table.matches(said).count(), 1, "{table}");
         assert!(table.contains(" unix "), "{table}");
     }
@@ -221,7 +230,7 @@ fn a_transport_that_fails_midway_fails_the_run() {
     until(|| {
         for process in children(run.id()) {
             let command = command(process);
-            if command.contains("--scenario") && command.contains("--transport\0tcp\0") {
+            if command.contains(r#""transport":"tcp""#) {
                 // SAFETY: a plain call. It is a process of the run, which does not wait for it before it looks again.
                 unsafe { libc::kill(process as i32, libc::SIGKILL) };
             }
@@ -231,8 +240,8 @@ fn a_transport_that_fails_midway_fails_the_run() {
     assert_eq!(wait(&mut run).code(), Some(1));
     let mut table = String::new();
     run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
-    assert!(table.contains("tcp is absent, one-core, 8 B") && table.contains(" unix "), "{table}");
-    let records = records::<Record>(&files.json);
+    assert!(table.contains("8, one-core, tcp is absent: ") && table.contains(" unix "), "{table}");
+    let records = records(&files.json);
     let unix = of_kind(&records, "pingpong").into_iter().filter(|record| record["transport"] == "unix");
     assert_eq!(unix.count(), 10, "the other one is measured in every round");
 }
@@ -283,9 +292,9 @@ fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
     let mut run = files.bench("pingpong");
     run.args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"]);
     run.args(["--seconds", "0.05", "--rounds", "100000"]);
-    let (table, seen) = files.interrupted::<Record>(&mut run, "pingpong", 200_000);
+    let (table, seen) = files.interrupted(&mut run, "pingpong", 200_000);
     assert!(table.contains("unix"), "{table}");
-    assert!(seen.iter().all(|&process| !command(process).contains("--scenario")), "{seen:?}");
+    assert!(seen.iter().all(|&process| !command(process).contains("\"side\"")), "{seen:?}");
 }
 
 #[test]
@@ -297,7 +306,7 @@ fn all_processes_end_with_their_controller() {
     let mut run = bench("stream");
     run.args(["--transports", "unix", "--sizes", "8", "--placements", placement]).args(["--seconds", "600"]);
     let told =
-        |process: &&u32| command(**process).contains("\0side\0") || command(**process).contains("\0busy\0");
+        |process: &&u32| command(**process).contains("\"side\"") || command(**process).contains("\"busy\"");
     let processes = orphans(&mut run, |children| children.iter().filter(told).count() == expected);
     until(|| processes.iter().all(|&process| command(process).is_empty()));
 }

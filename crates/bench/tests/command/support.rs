@@ -8,7 +8,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 use testkit::confine;
 use testkit::process::{PATIENCE, built, preload_library};
@@ -66,7 +65,7 @@ impl Files {
 
     /// Ctrl-C, once there are two records of a kind: as many are kept, and told, as there are. Gives the table and the
     /// processes that were seen at work.
-    pub(crate) fn interrupted<Record: DeserializeOwned>(
+    pub(crate) fn interrupted(
         &self,
         command: &mut Command,
         kind: &str,
@@ -83,7 +82,7 @@ impl Files {
         let (mut table, mut notes) = (String::new(), String::new());
         run.stdout.take().unwrap().read_to_string(&mut table).unwrap();
         run.stderr.take().unwrap().read_to_string(&mut notes).unwrap();
-        let kept = of_kind(&records::<Record>(&self.json), kind).len();
+        let kept = of_kind(&records(&self.json), kind).len();
         assert!(notes.contains(&format!("stopped: {kept} of {measurements}")), "{notes}");
         (table, seen)
     }
@@ -135,13 +134,10 @@ pub(crate) fn with_file_size(command: &mut Command, bytes: u64) -> &mut Command 
     confine::with_limit(command, libc::RLIMIT_FSIZE, bytes)
 }
 
-/// All lines, each of which is also a record by its type; the first tells of the run.
-pub(crate) fn records<Record: DeserializeOwned>(file: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(file).unwrap();
-    for line in text.lines() {
-        serde_json::from_str::<Record>(line).unwrap();
-    }
-    let records: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+/// All lines, each of which is also a record; the first tells of the run.
+pub(crate) fn records(file: &Path) -> Vec<Value> {
+    let records = bench::record::read(file).unwrap();
+    let records: Vec<Value> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
     let header = &records[0];
     assert_eq!(header["record"], "header");
     for field in ["machine", "cpu", "kernel", "command", "date"] {

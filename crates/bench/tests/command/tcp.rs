@@ -1,14 +1,13 @@
 //! `megapipe-bench tcp`: real packets between namespaces that the benchmark makes.
 
-use bench::tcp::record::Record;
 use testkit::skip::{self, Skipped};
 
 use crate::support::{Files, of_kind, records, refused};
 
 /// The program, with these arguments; none where this user may have no network of its own.
-fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
+fn measured(test: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
     let files = Files::new(test);
-    let output = files.bench(scenario).args(arguments).output().unwrap();
+    let output = files.bench("tcp").args(arguments).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     let missing = ["cannot make namespaces", "/dev/net/tun", "cannot run `ip`"];
@@ -18,14 +17,14 @@ fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde
         return None;
     }
     assert!(output.status.success(), "{all}");
-    Some((records::<Record>(&files.json), table))
+    Some((records(&files.json), table))
 }
 
 #[test]
 fn every_server_serves_every_load() {
     let rows = "short,echo,asleep,bulk-in,bulk-out,one,two-short,two-echo";
     let arguments = ["--rows", rows, "--seconds", "0.1", "--rounds", "1"];
-    let Some((records, table)) = measured("every_server_serves_every_load", "tcp", &arguments) else {
+    let Some((records, table)) = measured("every_server_serves_every_load", &arguments) else {
         return;
     };
     assert_eq!(records[0]["scenario"], "tcp");
@@ -41,17 +40,6 @@ fn every_server_serves_every_load() {
         assert_eq!(record["packets_per_wait"].is_number(), counts, "{record}");
     }
     assert!(table.contains("pkt/wait"), "{table}");
-}
-
-#[test]
-fn a_floor_is_measured_beside_the_kernel() {
-    let test = "a_floor_is_measured_beside_the_kernel";
-    let Some((records, _)) = measured(test, "tcp-floor", &["--seconds", "0.1", "--rounds", "2"]) else {
-        return;
-    };
-    let measured = of_kind(&records, "measurement");
-    assert_eq!(measured.len(), 3 * 2 * 2, "{records:?}");
-    assert!(measured.iter().all(|record| record["side"] == "floor" || record["side"] == "kernel"));
 }
 
 #[test]

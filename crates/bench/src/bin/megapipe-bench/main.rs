@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use bench::part::Part;
 use bench::with_causes;
 use clap::{Parser, Subcommand};
 
@@ -50,26 +51,22 @@ enum Scenario {
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
     /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
-    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds beside what is asked; then one
-    /// row a case in Markdown, in which what is worse than plain TCP is marked. Programs that are not installed are named
-    /// and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
+    /// server's UNIX socket where it has one, in turn, and prints medians over the rounds. Programs that
+    /// are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
     Apps(apps::Apps),
     /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
     ///
     /// The workload of the recvmmmsg proposal (netdev 0x13, 2019). Load and server take turns, each on a CPU of its own,
     /// so that exactly --ready sockets have a message whenever the server looks. Prints system calls and server time per
-    /// message and how long messages wait, beside the proposal's own figures. Ctrl-C ends the run and keeps what was
+    /// message and how long messages wait. Ctrl-C ends the run and keeps what was
     /// measured.
     Mmsg(mmsg::Mmsg),
     /// User-level TCP on a TUN device beside the kernel's over veth and beside smoltcp
     ///
-    /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds beside what
-    /// is asked: the CPU time of the server and of both sides, rates, packets for each wake-up. Everything happens in
+    /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds: the CPU time of the server and of both sides, rates, packets for each wake-up. Everything happens in
     /// network namespaces of its own, which a user without privileges may have, too. Ctrl-C ends the run and keeps what was
     /// measured.
     Tcp(tcp::Tcp),
-    /// What a TUN device costs before any TCP: a responder without state beside the kernel's TCP over veth
-    TcpFloor(tcp::Floor),
     /// Listen queues of servers: shared, one for each worker (SO_REUSEPORT), and `megapipe run --local-listen`
     ///
     /// Makes two network namespaces and starts each server anew for every measurement: as many short connections as nginx
@@ -78,42 +75,14 @@ enum Scenario {
     /// `local` are partitioned listeners. The shared queue is measured twice. Needs root, ip(8), and those servers. Ctrl-C ends the run
     /// and keeps what was measured.
     Listen(listen::Listen),
-    /// One server of a benchmark; ends when standard input closes
+    /// Tables and plots of the records of an earlier run
+    Show(report::Show),
+    /// A process that is part of a measurement
     #[command(hide = true)]
-    Peer(rpc::Peer),
-    /// The server of the floor measurement; obeys standard input
-    #[command(hide = true)]
-    Floor(rpc::Floor),
-    /// One of two processes that exchange messages; ends when standard input closes
-    #[command(hide = true)]
-    Side(pair::Side),
-    /// Asks a server of another program
-    #[command(hide = true)]
-    AppLoad(apps::Load),
-    /// Times calls on descriptors that are no sockets
-    #[command(hide = true)]
-    AppCalls,
-    /// The server of `mmsg`; takes turns with its controller
-    #[command(hide = true)]
-    MmsgServer(mmsg::Server),
-    /// A server of `tcp`; ends when standard input closes
-    #[command(hide = true)]
-    TcpServer(tcp::Server),
-    /// The load of `listen`
-    #[command(hide = true)]
-    ListenLoad(listen::Load),
-    /// A server of `listen`
-    #[command(hide = true)]
-    ListenServer(listen::Server),
-    /// A server of `listen` on channels; ends when standard input closes
-    #[command(hide = true)]
-    ListenChannels(listen::Channels),
-    /// Asks a server of `listen` what it has accepted
-    #[command(hide = true)]
-    ListenCounts(listen::Counts),
-    /// Uses a CPU; ends when standard input closes
-    #[command(hide = true)]
-    Busy(pair::Busy),
+    Part {
+        #[arg(value_parser = part)]
+        part: Part,
+    },
 }
 
 fn main() -> ExitCode {
@@ -124,20 +93,9 @@ fn main() -> ExitCode {
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
         Scenario::Tcp(arguments) => arguments.run(),
-        Scenario::TcpFloor(arguments) => arguments.run(),
         Scenario::Listen(arguments) => arguments.run(),
-        Scenario::Peer(arguments) => return arguments.run(),
-        Scenario::Floor(arguments) => return arguments.run(),
-        Scenario::Side(arguments) => return arguments.run(),
-        Scenario::AppLoad(arguments) => return arguments.run(),
-        Scenario::AppCalls => return apps::calls(),
-        Scenario::MmsgServer(arguments) => return arguments.run(),
-        Scenario::TcpServer(arguments) => return arguments.run(),
-        Scenario::ListenLoad(arguments) => return arguments.run(),
-        Scenario::ListenServer(arguments) => return arguments.run(),
-        Scenario::ListenChannels(arguments) => return arguments.run(),
-        Scenario::ListenCounts(arguments) => return arguments.run(),
-        Scenario::Busy(arguments) => return arguments.run(),
+        Scenario::Show(arguments) => arguments.run(),
+        Scenario::Part { part } => return part_ended(part.run()),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
@@ -154,14 +112,18 @@ fn main() -> ExitCode {
 }
 
 /// How a process ends that is part of a measurement: its controller says whose words these are.
-fn part_ended(result: Result<(), impl Into<Box<dyn Error>>>) -> ExitCode {
+fn part_ended(result: Result<(), Box<dyn Error>>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{}", with_causes(error.into().as_ref()));
+            eprintln!("{}", with_causes(error.as_ref()));
             ExitCode::FAILURE
         }
     }
+}
+
+fn part(json: &str) -> Result<Part, serde_json::Error> {
+    serde_json::from_str(json)
 }
 
 /// The exit status of a run ended by Ctrl-C: 128 and the number of SIGINT, as shells report it.

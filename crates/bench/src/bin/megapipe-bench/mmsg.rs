@@ -1,29 +1,24 @@
 //! `megapipe-bench mmsg`: many sockets with a small message each.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::cpu::CpuSet;
-use bench::mmsg::record::Record;
-use bench::mmsg::{self, Call, Plan, Task, Traffic, plot, table};
+use bench::mmsg::{self, Call, Plan, Traffic};
+use bench::record::Record;
 use clap::Args;
 
-use super::flags::{
-    PROGRAM, Unusable, check_cpus, command_line, distinct, json_file, one_of, or_all, svg_file, whole,
-};
-use super::part_ended;
-use super::report::{Report, View};
+use super::flags::{PROGRAM, Unusable, command_line, distinct, or_all, svg_file, two_cpus, whole};
+use super::report::Report;
 
 #[derive(Args)]
 pub(super) struct Mmsg {
     /// Calls to compare [default: all]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Call::ALL, Call::name))]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     calls: Vec<Call>,
     /// What goes over the sockets: udp, tcp, udp-send (the server sends) [default: udp]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Traffic::ALL, Traffic::name))]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     traffic: Vec<Traffic>,
     /// Sockets of the server, up to 10000
     #[arg(long, value_name = "COUNT", default_value = "512", value_parser = whole(1..=10_000))]
@@ -44,66 +39,30 @@ pub(super) struct Mmsg {
     /// The CPUs of the server and of the load, such as 0,1 [default: the first and the last CPU]
     #[arg(long, value_name = "CPUS")]
     cpus: Option<CpuSet>,
-    /// Measurements of everything that is compared, in turn
-    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
-    rounds: u32,
-    /// Write one JSON object per line: a header, then a record per call, traffic, number of ready sockets and round. A call is
-    /// named as in --calls there, with udp-send, too, where recvmsg stands for sendmsg, and so on
-    #[arg(long, value_name = "FILE", value_parser = json_file)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: Report,
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
 }
 
-/// The server, as its controller starts it.
-#[derive(Args)]
-pub(super) struct Server {
-    #[arg(long, value_parser = one_of(Call::ALL, Call::name))]
-    call: Call,
-    #[arg(long, value_parser = one_of(Traffic::ALL, Traffic::name))]
-    traffic: Traffic,
-    #[arg(long)]
-    sockets: usize,
-    #[arg(long)]
-    ready: usize,
-    #[arg(long)]
-    turns: u64,
-    #[arg(long)]
-    size: usize,
-    #[arg(long)]
-    cpus: CpuSet,
-    #[arg(long)]
-    gate: i32,
-    #[arg(long)]
-    sink: Option<SocketAddr>,
-}
-
-impl Server {
-    pub(super) fn run(self) -> ExitCode {
-        let Server { call, traffic, sockets, ready, turns, size, cpus, gate, sink } = self;
-        part_ended(mmsg::serve(&Task { call, traffic, sockets, ready, turns, size, cpus, gate, sink }))
-    }
-}
-
 impl Mmsg {
     pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
-        let plan = self.plan(&CpuSet::allowed()?)?;
-        let mut report = Report::begin(plan.measurements(), self.json, self.plot)?;
-        let ended = mmsg::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
-        let records = report.end(ended, &VIEW)?;
-        Ok(records.iter().any(VIEW.is_measurement))
+        let plan = self.plan()?;
+        let records = self.report.of(plan.measurements(), self.plot.as_deref(), |stop, listener| {
+            mmsg::run(&plan, stop, listener)
+        })?;
+        Ok(records.iter().any(Record::is_measurement))
     }
 
-    fn plan(&self, allowed: &CpuSet) -> Result<Plan, Unusable> {
-        let cpus = self.cpus.clone().unwrap_or_else(|| allowed.ends());
-        check_cpus("--cpus", &cpus, allowed)?;
+    fn plan(&self) -> Result<Plan, Box<dyn Error>> {
         // They take turns by spinning, which two on one CPU cannot.
-        if cpus.len() != 2 {
-            return Err(Unusable::NotTwoCpus { given: cpus });
-        }
+        let cpus = two_cpus(self.cpus.as_ref())?;
         if let Some(&ready) = self.ready.iter().find(|&&ready| ready > self.sockets) {
-            return Err(Unusable::MoreReadyThanSockets { ready, sockets: self.sockets });
+            let sockets = self.sockets;
+            let words =
+                format!("--ready: {ready} sockets cannot be ready, there are {sockets}; give more --sockets");
+            return Err(Unusable(words).into());
         }
         Ok(Plan {
             program: PROGRAM.into(),
@@ -116,13 +75,7 @@ impl Mmsg {
             size: self.size as usize,
             gap: Duration::from_micros(u64::from(self.gap)),
             cpus,
-            rounds: self.rounds,
+            rounds: self.report.rounds,
         })
     }
 }
-
-const VIEW: View<Record> = View {
-    table: table::render,
-    plot: Some(plot::draw),
-    is_measurement: |record| matches!(record, Record::Measurement(_)),
-};

@@ -1,22 +1,16 @@
 //! `megapipe-bench pingpong` and `megapipe-bench stream`: what carries bytes between two processes.
 
 use std::error::Error;
-use std::os::fd::RawFd;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::cpu::CpuSet;
-use bench::pair::record::Record;
-use bench::pair::{self, Placement, Plan, Scenario, Task, Transport, plot, table};
+use bench::pair::{self, CACHELINE_PAYLOAD, Placement, Plan, Scenario, Transport};
+use bench::record::Record;
 use clap::Args;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
-use super::flags::{
-    Extent, PROGRAM, Unusable, command_line, json_file, one_of, placements, svg_file, up_to_two_cpus, whole,
-};
-use super::part_ended;
-use super::report::{Report, View};
+use super::flags::{PROGRAM, Unusable, command_line, placements, seconds, svg_file, up_to_two_cpus, whole};
+use super::report::Report;
 
 #[derive(Args)]
 pub(super) struct Pingpong {
@@ -35,8 +29,9 @@ pub(super) struct Stream {
 
 #[derive(Args)]
 struct Common {
-    /// What to compare [default: all that the scenario has]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = transport_parser())]
+    /// What to compare: promoted (shared memory), tcp, tcp-spin (calls that do not block), unix, pipe, and the limits
+    /// cacheline (pingpong) and memcpy (stream) [default: all that the scenario has]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     transports: Vec<Transport>,
     /// Bytes of a message, up to 1 MiB
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "8,64,512,4096,65536,1048576")]
@@ -44,62 +39,24 @@ struct Common {
     sizes: Vec<u32>,
     /// Where the processes run: two-cores, one-core, oversubscribed (four busy processes per CPU
     /// beside them), asleep (one message a millisecond) [default: all, or one-core with one CPU]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Placement::ALL, Placement::name))]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     placements: Vec<Placement>,
     /// The two CPUs, such as 0,1; one-core takes the first of them [default: the first and the last
     /// CPU]
     #[arg(long, value_name = "CPUS")]
     cpus: Option<CpuSet>,
-    #[command(flatten)]
-    extent: Extent,
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    seconds: Duration,
     /// Give each message bytes of its own and check every one; the figures are then of the checking,
     /// too. Fails if any transport is absent; without it, if one is absent at some points only
     #[arg(long)]
     verify: bool,
-    /// Write one JSON object per line: a header, then a record per transport, point and round. Times
-    /// are nanoseconds; cpu_ns_per_message is the CPU time of both processes together over the
-    /// messages, two of which are a round trip
-    #[arg(long, value_name = "FILE", value_parser = json_file)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: Report,
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
-}
-
-/// One process of a pair, as its controller starts it.
-#[derive(Args)]
-pub(super) struct Side {
-    #[arg(long, value_parser = one_of(Scenario::ALL, Scenario::name))]
-    scenario: Scenario,
-    #[arg(long, value_parser = transport_parser())]
-    transport: Transport,
-    #[arg(long, value_parser = whole(1..=1 << 20))]
-    bytes: u32,
-    #[arg(long)]
-    cpus: CpuSet,
-    #[arg(long)]
-    warm_up_ns: u64,
-    #[arg(long)]
-    window_ns: u64,
-    #[arg(long, value_delimiter = ',')]
-    descriptors: Vec<RawFd>,
-    #[arg(long)]
-    paced: bool,
-    #[arg(long)]
-    verify: bool,
-    #[arg(long)]
-    second: bool,
-    #[arg(long)]
-    peer: Option<u32>,
-}
-
-/// A process that wants a CPU all the time.
-#[derive(Args)]
-pub(super) struct Busy {
-    #[arg(long)]
-    cpu: usize,
-    #[arg(long)]
-    seconds: u64,
 }
 
 impl Pingpong {
@@ -114,71 +71,37 @@ impl Stream {
     }
 }
 
-impl Side {
-    pub(super) fn run(self) -> ExitCode {
-        let task = Task {
-            scenario: self.scenario,
-            transport: self.transport,
-            side: if self.second { pair::Side::Second } else { pair::Side::First },
-            bytes: self.bytes as usize,
-            cpus: self.cpus,
-            warm_up: Duration::from_nanos(self.warm_up_ns),
-            window: Duration::from_nanos(self.window_ns),
-            paced: self.paced,
-            verify: self.verify,
-            peer: self.peer,
-        };
-        part_ended(pair::run_side(&task, &self.descriptors))
-    }
-}
-
-impl Busy {
-    pub(super) fn run(self) -> ExitCode {
-        part_ended(pair::keep_busy(self.cpu, Duration::from_secs(self.seconds)))
-    }
-}
-
 fn run(arguments: Common, scenario: Scenario, ring_bytes: usize) -> Result<bool, Box<dyn Error>> {
-    let plan = plan(&arguments, scenario, ring_bytes, &CpuSet::allowed()?)?;
-    let mut report = Report::begin(plan.measurements(), arguments.json, arguments.plot)?;
-    let ended = pair::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
-    let records = report.end(ended, &VIEW)?;
-    let absent = records.iter().any(|record| matches!(record, Record::Absent(_)));
-    Ok(records.iter().any(VIEW.is_measurement) && !(plan.verify && absent) && !failed_midway(&records))
+    let plan = plan(&arguments, scenario, ring_bytes)?;
+    let records = arguments.report.of(plan.measurements(), arguments.plot.as_deref(), |stop, listener| {
+        pair::run(&plan, stop, listener)
+    })?;
+    let absent = records.iter().any(|record| record.kind() == "absent");
+    Ok(records.iter().any(Record::is_measurement) && !(plan.verify && absent) && !failed_midway(&records))
 }
-
-const VIEW: View<Record> = View {
-    table: table::render,
-    plot: Some(plot::draw),
-    is_measurement: |record| matches!(record, Record::Pingpong(_) | Record::Stream(_)),
-};
 
 /// Whether a transport could be measured, but not always: it did not just lack what it needs.
 fn failed_midway(records: &[Record]) -> bool {
-    let works = |transport: Transport| {
-        records.iter().any(|record| match record {
-            Record::Pingpong(measured) => measured.transport == transport,
-            Record::Stream(measured) => measured.transport == transport,
-            Record::Header(_) | Record::Absent(_) => false,
-        })
+    let works = |absent: &Record| {
+        let same = |record: &&Record| record.text("transport") == absent.text("transport");
+        records.iter().filter(same).any(Record::is_measurement)
     };
-    records.iter().any(|record| matches!(record, Record::Absent(absent) if works(absent.transport)))
+    records.iter().any(|record| record.kind() == "absent" && works(record))
 }
 
-fn plan(
-    arguments: &Common,
-    scenario: Scenario,
-    ring_bytes: usize,
-    allowed: &CpuSet,
-) -> Result<Plan, Unusable> {
-    let cpus = up_to_two_cpus(arguments.cpus.as_ref(), allowed, "--placements one-core")?;
+fn plan(arguments: &Common, scenario: Scenario, ring_bytes: usize) -> Result<Plan, Box<dyn Error>> {
+    let cpus = up_to_two_cpus(arguments.cpus.as_ref(), "--placements one-core")?;
     let placements = placements(&arguments.placements, Placement::ALL, &cpus)?;
     let transports = match arguments.transports.as_slice() {
         [] => Transport::ALL.iter().copied().filter(|one| one.takes_part_in(scenario)).collect(),
         named => named.to_vec(),
     };
     if let Some(&transport) = transports.iter().find(|transport| !transport.takes_part_in(scenario)) {
-        return Err(Unusable::Scenario { transport, scenario });
+        let words = format!(
+            "--transports: {transport} is no part of {}: cacheline is for pingpong, memcpy for stream",
+            scenario.name()
+        );
+        return Err(Unusable(words).into());
     }
     let plan = Plan {
         program: PROGRAM.into(),
@@ -188,21 +111,19 @@ fn plan(
         sizes: arguments.sizes.iter().map(|&size| size as usize).collect(),
         placements,
         cpus,
-        window: arguments.extent.seconds,
-        rounds: arguments.extent.rounds,
+        window: arguments.seconds,
+        rounds: arguments.report.rounds,
         ring_bytes,
         verify: arguments.verify,
     };
     match plan.measurements() {
-        0 => Err(Unusable::NoTransport),
+        0 => Err(Unusable(format!(
+            "nothing to measure: cacheline takes messages up to {CACHELINE_PAYLOAD} B, cacheline and memcpy are limits of \
+             two-cores, and tcp-spin is never asleep; add to --transports, --sizes or --placements"
+        ))
+        .into()),
         _ => Ok(plan),
     }
-}
-
-fn transport_parser() -> impl TypedValueParser<Value = Transport> {
-    let value = |transport: &Transport| PossibleValue::new(transport.name()).help(transport.about());
-    PossibleValuesParser::new(Transport::ALL.iter().map(value))
-        .map(|name| Transport::from_name(&name).expect("the parser admits transport names only"))
 }
 
 fn ring_bytes(text: &str) -> Result<usize, String> {

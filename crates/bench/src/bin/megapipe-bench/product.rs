@@ -3,30 +3,32 @@
 
 use std::path::{Path, PathBuf};
 
-#[derive(Debug, thiserror::Error)]
-#[error("{} is not there; run `make build`", .0.display())]
-pub(crate) struct NotBuilt(PathBuf);
+use crate::flags::Unusable;
 
 /// The program, for its monitor.
-pub(crate) fn megapipe() -> Result<PathBuf, NotBuilt> {
+pub(crate) fn megapipe() -> Result<PathBuf, Unusable> {
     beside("megapipe")
 }
 
 /// The library; MEGAPIPE_PRELOAD names another.
-pub(crate) fn library() -> Result<PathBuf, NotBuilt> {
+pub(crate) fn library() -> Result<PathBuf, Unusable> {
     match std::env::var_os("MEGAPIPE_PRELOAD").filter(|value| !value.is_empty()) {
         Some(chosen) => existing(chosen.into()),
         None => beside("libmegapipe_preload.so"),
     }
 }
 
-fn beside(name: &str) -> Result<PathBuf, NotBuilt> {
+fn beside(name: &str) -> Result<PathBuf, Unusable> {
     let program = std::env::current_exe().unwrap_or_default();
     existing(program.parent().unwrap_or(Path::new("/")).join(name))
 }
 
 /// The path is absolute: programs change their directory.
-fn existing(path: PathBuf) -> Result<PathBuf, NotBuilt> {
+fn existing(path: PathBuf) -> Result<PathBuf, Unusable> {
     let path = std::path::absolute(&path).unwrap_or(path);
-    if path.is_file() { Ok(path) } else { Err(NotBuilt(path)) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Unusable(format!("{} is not there; run `make build`", path.display())))
+    }
 }

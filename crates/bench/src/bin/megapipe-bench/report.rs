@@ -1,4 +1,4 @@
-//! What becomes of a benchmark's run: a bar while it goes on, records in a file, a table and a plot.
+//! What becomes of a run: a bar while it goes on, records in a file, a table and a plot.
 
 use std::error::Error;
 use std::fs::File;
@@ -7,32 +7,37 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bench::plot::{self, PlotError};
-use bench::{Outcome, Progress};
+use bench::record::{self, ReadError, Record};
+use bench::{Listener, Outcome, Progress, plot, table};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::INTERRUPTED;
+use super::flags::{svg_file, whole};
 
-/// A run, as its user hears of it.
-pub(super) struct Report<R> {
-    measurements: usize,
-    bar: ProgressBar,
-    json: Option<JsonLines>,
+/// How often to measure, and what to leave of it.
+#[derive(Args)]
+pub(super) struct Report {
+    /// Measurements of everything that is compared, in turn
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
+    pub(super) rounds: u32,
+    /// Write one JSON object per line: a header, then a record per measurement
+    #[arg(long, value_name = "FILE", value_parser = json_file)]
+    json: Option<PathBuf>,
+}
+
+/// Show the records of an earlier run, which --json wrote
+#[derive(Args)]
+pub(super) struct Show {
+    /// One JSON object per line; any version's
+    file: PathBuf,
+    /// Leave out measurements of which a field is something else, such as app=redis,operation=get
+    #[arg(long, value_delimiter = ',', value_name = "FIELD=VALUE", value_parser = field)]
+    only: Vec<(String, String)>,
+    /// Draw the medians
+    #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
-    records: Vec<R>,
-    stop: Arc<AtomicBool>,
 }
-
-/// What a benchmark makes of its records.
-pub(super) struct View<R> {
-    pub(super) table: fn(&[R]) -> String,
-    pub(super) plot: Option<Draw<R>>,
-    pub(super) is_measurement: fn(&R) -> bool,
-}
-
-type Draw<R> = fn(&[R], &Path) -> Result<(), PlotError>;
 
 /// Ctrl-C came before everything was measured.
 #[derive(Debug, thiserror::Error)]
@@ -42,86 +47,65 @@ pub(super) struct Stopped {
     measurements: usize,
 }
 
-impl<R: Clone + Serialize> Report<R> {
-    /// Begins, if the files that were asked for can be written.
-    pub(super) fn begin(
+impl Report {
+    /// Runs a scenario, if the files that were asked for can be written, and shows what was measured,
+    /// however the run ended. Gives all records of a complete run.
+    pub(super) fn of<Failed: Error + 'static>(
+        &self,
         measurements: usize,
-        json: Option<PathBuf>,
-        plot: Option<PathBuf>,
-    ) -> Result<Self, Box<dyn Error>> {
-        if let Some(file) = &plot {
-            plot::check(file)?;
-        }
-        let json = json.map(JsonLines::create).transpose()?;
+        plot: Option<&Path>,
+        run: impl FnOnce(&AtomicBool, &mut Listener<'_>) -> Result<Outcome, Failed>,
+    ) -> Result<Vec<Record>, Box<dyn Error>> {
+        plot.map(plot::check).transpose()?;
+        let mut json = self.json.as_deref().map(JsonLines::create).transpose()?;
         let stop = stop_on_signal()?;
-        Ok(Self { measurements, bar: progress_bar(measurements), json, plot, records: Vec::new(), stop })
-    }
-
-    /// Set when the run is to stop.
-    pub(super) fn stop(&self) -> Arc<AtomicBool> {
-        self.stop.clone()
-    }
-
-    pub(super) fn hear(&mut self, progress: Progress<'_, R>) -> io::Result<()> {
-        match progress {
-            Progress::Measuring(what) => self.bar.set_message(what),
-            Progress::Done => self.bar.inc(1),
-            Progress::Record(record) => {
-                self.records.push(record.clone());
-                if let Some(json) = &mut self.json {
-                    json.write(record)?;
+        let bar = progress_bar(measurements);
+        let mut records = Vec::new();
+        let ended = run(&stop, &mut |progress| {
+            match progress {
+                Progress::Measuring(what) => bar.set_message(what),
+                Progress::Done => bar.inc(1),
+                Progress::Record(record) => {
+                    records.push(record.clone());
+                    json.as_mut().map(|json| json.write(record)).transpose()?;
                 }
             }
-        }
-        Ok(())
-    }
-
-    /// Shows what was measured, however the run ended, and gives it back if the run is complete.
-    pub(super) fn end<E: Error + 'static>(
-        self,
-        ended: Result<Outcome, E>,
-        view: &View<R>,
-    ) -> Result<Vec<R>, Box<dyn Error>> {
-        self.bar.finish_and_clear();
-        let printed = print(&(view.table)(&self.records));
+            Ok(())
+        });
+        bar.finish_and_clear();
+        let printed = print(&table::render(&records));
         let outcome = ended?;
         printed?;
-        let measured = self.records.iter().filter(|record| (view.is_measurement)(record)).count();
-        if let (Some(file), Some(draw)) = (&self.plot, view.plot)
-            && measured > 0
-        {
-            draw(&self.records, file)?;
+        let measured = records.iter().filter(|record| record.is_measurement()).count();
+        if let Some(file) = plot.filter(|_| measured > 0) {
+            plot::draw(&records, file)?;
         }
         match outcome {
-            Outcome::Complete => Ok(self.records),
-            Outcome::Stopped => Err(Stopped { measured, measurements: self.measurements }.into()),
+            Outcome::Complete => Ok(records),
+            Outcome::Stopped => Err(Stopped { measured, measurements }.into()),
         }
     }
 }
 
-/// Shows the records of an earlier run as if they came now.
-pub(super) fn show<R: DeserializeOwned>(
-    file: &Path,
-    plot: Option<&Path>,
-    view: &View<R>,
-    wanted: impl Fn(&R) -> bool,
-) -> Result<(), Box<dyn Error>> {
-    let unreadable = |source| RecordsError { path: file.to_owned(), source };
-    let text = std::fs::read_to_string(file).map_err(unreadable)?;
-    let records = text.lines().map(serde_json::from_str).collect::<Result<Vec<R>, _>>();
-    let mut records = records.map_err(|error| unreadable(error.into()))?;
-    records.retain(wanted);
-    if let (Some(file), Some(draw)) = (plot, view.plot) {
-        draw(&records, file)?;
+impl Show {
+    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
+        let mut records =
+            record::read(&self.file).map_err(|source| Unreadable { path: self.file.clone(), source })?;
+        let is_wanted = |record: &Record| self.only.iter().all(|(name, value)| record.text(name) == *value);
+        records.retain(|record| !record.is_measurement() || is_wanted(record));
+        if let Some(file) = &self.plot {
+            plot::draw(&records, file)?;
+        }
+        print(&table::render(&records))?;
+        Ok(true)
     }
-    Ok(print(&(view.table)(&records))?)
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("--from: cannot read {}; name a file that --json wrote", path.display())]
-struct RecordsError {
+#[error("cannot show {}; name a file that --json wrote", path.display())]
+struct Unreadable {
     path: PathBuf,
-    source: io::Error,
+    source: ReadError,
 }
 
 /// Prints to standard output, whose reader may have gone (`| head`): that is no error.
@@ -144,14 +128,15 @@ struct JsonLines {
 }
 
 impl JsonLines {
-    fn create(path: PathBuf) -> Result<Self, JsonError> {
+    fn create(path: &Path) -> Result<Self, JsonError> {
+        let path = path.to_owned();
         match File::create(&path) {
             Ok(file) => Ok(Self { path, file: BufWriter::new(file) }),
             Err(source) => Err(JsonError { path, source }),
         }
     }
 
-    fn write(&mut self, record: &impl Serialize) -> io::Result<()> {
+    fn write(&mut self, record: &Record) -> io::Result<()> {
         let written = serde_json::to_writer(&mut self.file, record)
             .map_err(io::Error::from)
             .and_then(|()| self.file.write_all(b"\n"))
@@ -183,4 +168,16 @@ fn progress_bar(count: usize) -> ProgressBar {
     let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
     bar
+}
+
+fn json_file(name: &str) -> Result<PathBuf, &'static str> {
+    match name {
+        "-" => Err("standard output has the table; name a file (./- is a file too)"),
+        _ => Ok(PathBuf::from(name)),
+    }
+}
+
+fn field(text: &str) -> Result<(String, String), &'static str> {
+    let (name, value) = text.split_once('=').ok_or("give a field and its value, such as app=redis")?;
+    Ok((name.to_owned(), value.to_owned()))
 }

@@ -1,29 +1,24 @@
 //! `megapipe-bench rpc`: small requests and responses over TCP.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::time::Duration;
 
 use bench::cpu::CpuSet;
 use bench::engine::Engine;
+use bench::load;
 use bench::record::Record;
 use bench::rpc::{self, Plan, Rate};
-use bench::{floor, load, peer, plot, table};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::flags::{
-    Extent, FEWEST_REQUESTS, PROGRAM, Unusable, check_cpus, command_line, distinct, json_file, one_of,
-    or_all, svg_file, whole,
-};
-use super::part_ended;
-use super::report::{Report, View};
+use super::flags::{PROGRAM, Unusable, check_cpus, command_line, distinct, or_all, seconds, svg_file, whole};
+use super::report::Report;
 
 #[derive(Args)]
 pub(super) struct Rpc {
     /// Servers to compare [default: all that this program is built with]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(Engine::ALL, Engine::name))]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     engines: Vec<Engine>,
     /// Transactions per connection
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,10,128")]
@@ -47,52 +42,28 @@ pub(super) struct Rpc {
     /// What the client runs on [default: io-uring where it is permitted]
     #[arg(long, value_name = "NAME", value_parser = client_parser())]
     client: Option<load::Engine>,
-    #[command(flatten)]
-    extent: Extent,
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    seconds: Duration,
     /// Send so many requests per second over all connections, whatever the server does, and count
     /// latency from when each was due; `half` is half of what the better epoll server does without
     /// it [default: each connection sends when it has its answer]
     #[arg(long, value_name = "NUMBER|half", value_parser = rate)]
     rate: Option<Rate>,
-    /// Write one JSON object per line: a header, then a record per engine, point and round
-    #[arg(long, value_name = "FILE", value_parser = json_file)]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    report: Report,
     /// Draw the medians
     #[arg(long, value_name = "FILE.svg", value_parser = svg_file)]
     plot: Option<PathBuf>,
 }
 
-/// One server, as the controller starts it.
-#[derive(Args)]
-pub(super) struct Peer {
-    #[arg(long, value_parser = one_of(Engine::ALL, Engine::name))]
-    engine: Engine,
-    #[arg(long)]
-    listen: SocketAddr,
-    #[arg(long)]
-    size: usize,
-    #[arg(long)]
-    connections: usize,
-    #[arg(long)]
-    cpus: CpuSet,
-}
-
-/// The server of the floor measurement, as the controller starts it.
-#[derive(Args)]
-pub(super) struct Floor {
-    #[arg(long)]
-    cpu: usize,
-    #[arg(long)]
-    size: usize,
-}
-
 impl Rpc {
     pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
         let plan = self.plan(&CpuSet::allowed()?)?;
-        let mut report = Report::begin(plan.measurements(), self.json, self.plot)?;
-        let ended = rpc::run(&plan, &report.stop(), &mut |progress| report.hear(progress));
-        let records = report.end(ended, &VIEW)?;
-        Ok(records.iter().any(VIEW.is_measurement))
+        let records = self.report.of(plan.measurements(), self.plot.as_deref(), |stop, listener| {
+            rpc::run(&plan, stop, listener)
+        })?;
+        Ok(records.iter().any(Record::is_measurement))
     }
 
     fn plan(&self, allowed: &CpuSet) -> Result<Plan, Unusable> {
@@ -127,37 +98,24 @@ impl Rpc {
             server_cpus,
             client,
             client_cpus,
-            window: self.extent.seconds,
-            rounds: self.extent.rounds,
+            window: self.seconds,
+            rounds: self.report.rounds,
             rate: self.rate,
         };
         match plan.rate {
-            Some(Rate::Half) if plan.baselines().next().is_none() => Err(Unusable::NoBaseline),
+            Some(Rate::Half) if plan.baselines().next().is_none() => Err(Unusable(
+                "--rate half is half of what an epoll server does: add epoll-reuseport to --engines, or give a number"
+                    .to_owned(),
+            )),
             Some(Rate::PerSecond(rate)) if rate as f64 * plan.window.as_secs_f64() < FEWEST_REQUESTS => {
-                Err(Unusable::FewRequests { rate, seconds: plan.window })
+                let seconds = plan.window.as_secs_f64();
+                Err(Unusable(format!(
+                    "--rate: {rate} requests per second are fewer than {FEWEST_REQUESTS} in {seconds} s; give a higher \
+                     --rate, or more --seconds"
+                )))
             }
             _ => Ok(plan),
         }
-    }
-}
-
-const VIEW: View<Record> = View {
-    table: table::render,
-    plot: Some(plot::draw),
-    is_measurement: |record| matches!(record, Record::Measurement(_)),
-};
-
-impl Peer {
-    pub(super) fn run(self) -> ExitCode {
-        let Peer { engine, listen, size, connections, cpus } = self;
-        let served = peer::serve(&peer::Options { engine, listen, size, connections, cpus });
-        part_ended(served.map(|never| match never {}))
-    }
-}
-
-impl Floor {
-    pub(super) fn run(self) -> ExitCode {
-        part_ended(floor::serve(self.cpu, self.size))
     }
 }
 
@@ -175,3 +133,6 @@ fn rate(text: &str) -> Result<Rate, String> {
         _ => Err("give a whole number of requests per second from 1 to 10000000, or half".to_owned()),
     }
 }
+
+/// Fewer requests in a measurement have no 99th percentile worth the name.
+const FEWEST_REQUESTS: f64 = 100.0;

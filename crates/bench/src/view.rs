@@ -1,0 +1,128 @@
+//! What the records of a scenario are about: their points, their figures, and what is compared.
+
+use crate::record::Record;
+use crate::summary::Summary;
+
+/// The records of one kind, as tables and plots show them.
+#[derive(Debug)]
+pub struct View {
+    /// Above the table.
+    pub title: &'static str,
+    /// The tag of its records.
+    pub kind: &'static str,
+    /// The field that names what is compared, which no other view's records of this kind have;
+    /// empty where nothing is compared.
+    pub subject: &'static str,
+    /// What makes a point: subjects are compared where all of these are equal.
+    pub point: &'static [Key],
+    /// What is shown of each subject at each point; if empty, every number.
+    pub figures: &'static [Figure],
+    /// What a plot shows.
+    pub plot: Plot,
+    /// Subjects that are made from other records of the run.
+    pub derived: fn(&[Record]) -> Vec<Record>,
+    /// What a user should know or do.
+    pub notes: fn(&Summary, &[Record]) -> Vec<String>,
+}
+
+/// A dimension of points.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name in tables and plots.
+    pub heading: &'static str,
+    /// Its value in a record.
+    pub of: fn(&Record) -> String,
+}
+
+/// A number that each record has, or some have.
+#[derive(Debug)]
+pub struct Figure {
+    /// Its name in tables and plots, with the unit.
+    pub heading: &'static str,
+    /// Digits behind the point.
+    pub digits: usize,
+    /// Its value in a record.
+    pub of: fn(&Record) -> Option<f64>,
+    /// What is shown of the rounds' values.
+    pub over: Over,
+    /// Whether more of it is better.
+    pub more: bool,
+    /// What it is compared with.
+    pub ratios: &'static [Ratio],
+}
+
+/// What is shown of the values of all rounds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Over {
+    /// The median.
+    Median,
+    /// The median, and the smallest and largest value.
+    Range,
+    /// The largest value.
+    Most,
+}
+
+/// A figure beside the same one of a baseline in the same round.
+#[derive(Debug)]
+pub struct Ratio {
+    /// Its name in tables.
+    pub heading: &'static str,
+    /// Subjects to compare with: of the first group of which one was measured at the point, the best.
+    pub to: &'static [&'static [&'static str]],
+    /// Whether the ratio says how many times as good it is, rather than how many times as much.
+    pub times: bool,
+    /// Whether the smallest and largest ratio are shown, too.
+    pub range: bool,
+}
+
+/// What a plot shows: a panel for each figure and each value of the other dimensions.
+#[derive(Debug)]
+pub struct Plot {
+    /// Headings of dimensions, of which the one with most values is the x axis; none: no plot.
+    pub along: &'static [&'static str],
+    /// Headings of figures, a line of panels each.
+    pub figures: &'static [&'static str],
+}
+
+impl View {
+    /// Without anything that scenarios may leave out.
+    pub const fn new(title: &'static str, kind: &'static str, subject: &'static str) -> Self {
+        Self {
+            title,
+            kind,
+            subject,
+            point: &[],
+            figures: &[],
+            plot: Plot { along: &[], figures: &[] },
+            derived: |_| Vec::new(),
+            notes: |_, _| Vec::new(),
+        }
+    }
+
+    /// Whether it shows a record.
+    pub fn shows(&self, record: &Record) -> bool {
+        record.kind() == self.kind && (self.subject.is_empty() || record.field(self.subject).is_some())
+    }
+}
+
+impl Figure {
+    /// The median of a figure of which less is better.
+    pub const fn new(heading: &'static str, digits: usize, of: fn(&Record) -> Option<f64>) -> Self {
+        Self { heading, digits, of, over: Over::Median, more: false, ratios: &[] }
+    }
+
+    /// The same of which more is better.
+    pub const fn more(self) -> Self {
+        Self { more: true, ..self }
+    }
+
+    /// The same with another choice of the rounds' values.
+    pub const fn over(self, over: Over) -> Self {
+        Self { over, ..self }
+    }
+
+    /// The same beside baselines.
+    pub const fn beside(self, ratios: &'static [Ratio]) -> Self {
+        Self { ratios, ..self }
+    }
+}

@@ -1,0 +1,460 @@
+//! What each scenario's records have, and what is compared. The tags and names of fields stay: files
+//! in `bench-results/` are read by this version, too.
+
+use serde_json::{Value, json};
+
+use crate::record::Record;
+use crate::summary::{Row, Spread, Summary};
+use crate::view::{Figure, Key, Over, Plot, Ratio, View};
+
+/// All, in the order of tables.
+pub const VIEWS: &[&View] = &[
+    &RPC, &PINGPONG, &STREAM, &APPS, &OVERHEAD, &MMSG, &TCP, &SHARE, &LISTEN, &SEGMENT, &FLOWS, &THREADS,
+    &IDLE, &COST, &LOAD, &MEMORY,
+];
+
+macro_rules! key {
+    ($heading:literal) => {
+        key!($heading, $heading)
+    };
+    ($heading:literal, $field:literal) => {
+        Key { heading: $heading, of: |one| one.text($field) }
+    };
+}
+
+/// The median of a field, in thousands, millionths or so where a factor is given.
+macro_rules! figure {
+    ($heading:literal, $digits:literal, $field:literal) => {
+        Figure::new($heading, $digits, |one| one.number($field))
+    };
+    ($heading:literal, $digits:literal, $field:literal, $factor:expr) => {
+        Figure::new($heading, $digits, |one| Some(one.number($field)? * $factor))
+    };
+}
+
+/// An engine at one point. `server_waited`: share of the time in which the server was ready to run and
+/// something else had its CPU. The client's CPU time is without that of idle spinning. With a `rate`,
+/// latency counts from when a request was due, requests without an answer count with their age, and
+/// `client_lag_us` is the 99th percentile of how late the client sent on a free connection.
+static RPC: View = View {
+    point: &[
+        key!("requests/connection", "transactions"),
+        key!("bytes", "size"),
+        key!("connections"),
+        key!("server CPUs", "server_cpus"),
+        LOOP,
+    ],
+    figures: &[
+        figure!("CPU ns/tx", 0, "server_cpu_ns_per_transaction").over(Over::Range).beside(&[
+            Ratio { range: true, ..EPOLL },
+            Ratio { heading: "x floor", to: &[&["floor"]], times: false, range: false },
+        ]),
+        figure!("tx/s", 0, "transactions_per_s").more(),
+        figure!("syscalls/tx", 2, "syscalls_per_transaction"),
+        figure!("p50 us", 0, "p50_us").beside(&[EPOLL]),
+        figure!("p99 us", 0, "p99_us").beside(&[EPOLL]),
+        figure!("p99.9 us", 0, "p999_us").beside(&[EPOLL]),
+        figure!("due/s", 0, "rate"),
+        figure!("lag us", 0, "client_lag_us"),
+        figure!("server %", 0, "server_utilization", 100.0),
+        figure!("client %", 0, "client_utilization", 100.0),
+        figure!("failed", 0, "failures").over(Over::Most),
+    ],
+    plot: Plot {
+        along: &["requests/connection", "bytes", "server CPUs", "connections"],
+        figures: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
+    },
+    derived: floors,
+    notes: |summary, _| {
+        let mut notes = limits(summary);
+        notes.extend(disturbed(summary, "server_waited", |_| true));
+        notes
+    },
+    ..View::new(
+        "Requests and answers over TCP: medians; ratio: to the better epoll server of a round; floor: the kernel's own \
+         calls without entering it",
+        "measurement",
+        "engine",
+    )
+};
+
+const EPOLL: Ratio =
+    Ratio { heading: "ratio", to: &[&["epoll-shared", "epoll-reuseport"]], times: false, range: false };
+
+/// Round trips over one transport; `cpu_ns_per_message`: CPU time of both processes over the messages
+/// in both directions. `waited`: share of the time in which a process waited for a CPU.
+static PINGPONG: View = View {
+    point: PAIR,
+    figures: &[
+        figure!("p50 ns", 0, "rtt_ns_p50").over(Over::Range).beside(&[
+            TCP_TIMES,
+            Ratio { heading: "x limit", to: &[&["cacheline"]], times: false, range: false },
+        ]),
+        figure!("p99 ns", 0, "rtt_ns_p99"),
+        figure!("p99.9 ns", 0, "rtt_ns_p999"),
+        figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
+    ],
+    plot: Plot { along: &["bytes"], figures: &["p50 ns"] },
+    notes: pair_notes,
+    ..View::new(
+        "Round trips between two processes: medians; x tcp: how many times as fast as blocking TCP; limit: two bare cache \
+         lines",
+        "pingpong",
+        "transport",
+    )
+};
+
+/// Messages in one direction over one transport.
+static STREAM: View = View {
+    point: PAIR,
+    figures: &[
+        figure!("MB/s", 1, "bytes_per_s", 1e-6).more().over(Over::Range).beside(&[
+            TCP_TIMES,
+            Ratio { heading: "of limit", to: &[&["memcpy"]], times: false, range: false },
+        ]),
+        figure!("msg/s", 0, "messages_per_s").more(),
+        figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
+    ],
+    plot: Plot { along: &["bytes"], figures: &["MB/s"] },
+    notes: pair_notes,
+    ..View::new(
+        "Streams between two processes: medians; limit: one core copies into a shared buffer, another one out of it",
+        "stream",
+        "transport",
+    )
+};
+
+const PAIR: &[Key] = &[key!("placement"), key!("bytes")];
+
+const TCP_TIMES: Ratio = Ratio { heading: "x tcp", to: &[&["tcp"]], times: true, range: true };
+
+const TCP_RATIO: Ratio = Ratio { heading: "ratio", to: &[&["tcp"]], times: false, range: false };
+
+/// A server over one transport. Latencies are the client's own, of a pipeline those of all its
+/// requests. CPU time is that of all processes of the server, or of the client, over the requests.
+/// `promoted`: connections, as the client's library counts them.
+pub static APPS: View = View {
+    point: &[key!("placement"), key!("app"), key!("operation"), key!("connections"), LOOP],
+    figures: &[
+        figure!("requests/s", 0, "requests_per_s")
+            .more()
+            .over(Over::Range)
+            .beside(&[TCP_TIMES, Ratio { heading: "x unix", to: &[&["unix"]], times: true, range: false }]),
+        figure!("p50 us", 1, "p50_us").beside(&[TCP_RATIO]),
+        figure!("p99 us", 1, "p99_us").beside(&[TCP_RATIO]),
+        figure!("p99.9 us", 1, "p999_us").beside(&[TCP_RATIO]),
+        figure!("server ns", 0, "server_cpu_ns_per_request").beside(&[TCP_RATIO]),
+        figure!("client ns", 0, "client_cpu_ns_per_request").beside(&[TCP_RATIO]),
+        figure!("promoted", 0, "promoted"),
+    ],
+    plot: Plot { along: &["connections"], figures: &["requests/s"] },
+    ..View::new(
+        "Programs, plain and with the library: medians; ratios to plain TCP; open loop: at half of what plain TCP bore",
+        "app",
+        "transport",
+    )
+};
+
+/// What the library costs a program that it does nothing for; `ns`: the median time of one call, or of
+/// one run of true(1).
+static OVERHEAD: View = View {
+    point: &[key!("cost")],
+    figures: &[Figure::new("ns", 1, |one| one.number("ns")).over(Over::Range).beside(&[Ratio {
+        heading: "ratio",
+        to: &[&["false"]],
+        times: false,
+        range: true,
+    }])],
+    ..View::new(
+        "Calls on files that are no sockets, and start-up, without and with the library",
+        "overhead",
+        "preloaded",
+    )
+};
+
+/// A call at one number of ready sockets. `receive_calls`: calls to receive, or to send;
+/// `cpu_ns_per_packet`: the server's time from the look for messages to the last one; latencies from
+/// the end of a burst's sending. With `udp-send`, recvmsg stands for sendmsg, and so on.
+static MMSG: View = View {
+    point: &[key!("traffic"), key!("ready")],
+    figures: &[
+        Figure::new("calls/msg", 3, |one| over(one, "receive_calls", "packets")).beside(&[Ratio {
+            heading: "x fewer",
+            to: &[&["recvmsg"]],
+            times: true,
+            range: false,
+        }]),
+        Figure::new("waits/msg", 3, |one| over(one, "wait_calls", "packets")),
+        figure!("ns/msg", 0, "cpu_ns_per_packet").over(Over::Range).beside(&[Ratio {
+            heading: "ratio",
+            to: &[&["recvmsg", "recvmmsg"]],
+            times: false,
+            range: true,
+        }]),
+        figure!("lost", 0, "lost").over(Over::Most),
+        figure!("p50 us", 1, "p50_us"),
+        figure!("p99 us", 1, "p99_us"),
+    ],
+    plot: Plot { along: &["ready"], figures: &["ns/msg"] },
+    ..View::new(
+        "Small messages on many sockets: medians; ratio: to the better of recvmsg and recvmmsg of a round",
+        "measurement",
+        "call",
+    )
+};
+
+/// A server under a load; a unit is a connection, a transaction, or in bulk a MiB. `both_busy_ns`: time
+/// in which the CPUs of both were not idle, right if nothing else runs. Packets and calls: of a stack.
+static TCP: View = View {
+    point: &[key!("row")],
+    figures: &[
+        figure!("rate", 0, "rate").more().beside(&[Ratio { range: false, ..REFERENCE }]),
+        figure!("server us", 2, "server_cpu_ns", 1e-3).beside(&[Ratio { range: false, ..REFERENCE }]),
+        Figure::new("both us", 2, |one| {
+            Some((one.number("server_cpu_ns")? + one.number("client_cpu_ns")?) / 1e3)
+        })
+        .beside(&[REFERENCE]),
+        figure!("busy us", 2, "both_busy_ns", 1e-3).beside(&[Ratio { range: false, ..REFERENCE }]),
+        figure!("pkt/wait", 1, "packets_per_wait"),
+        figure!("calls", 1, "calls"),
+        figure!("failed", 0, "failures").over(Over::Most),
+    ],
+    ..View::new(
+        "TCP in user space: medians for each connection, transaction or MiB; ratios to kernel, else to smoltcp, else to one \
+         stack; floor: a responder without state",
+        "measurement",
+        "side",
+    )
+};
+
+const REFERENCE: Ratio =
+    Ratio { heading: "ratio", to: &[&["kernel"], &["smoltcp"], &["stack"]], times: false, range: true };
+
+/// How two stacks share the connections of one device: `unowned` segments came to the one that does not
+/// have their connection.
+static SHARE: View = View {
+    figures: &[
+        Figure::new("first stack %", 1, |one| {
+            let accepted = counts(one, "accepted", "");
+            share(*accepted.first()?, &accepted)
+        })
+        .over(Over::Range),
+        Figure::new("connections", 0, |one| Some(counts(one, "accepted", "").iter().sum())),
+        figure!("foreign segments", 0, "unowned").over(Over::Most),
+        figure!("silence s", 0, "silence"),
+    ],
+    ..View::new("Connections of one device, shared by two stacks", "share", "")
+};
+
+/// A listener of a server. Latencies are of answered requests, from when their connection was due.
+/// `slow`: more than 10 ms, `stuck`: more than 400 ms. `workers`: what each accepted, and what of that
+/// on the CPU of the SYN.
+static LISTEN: View = View {
+    point: &[key!("case"), key!("program")],
+    figures: &[
+        figure!("conn/s", 0, "connections_per_s").more().beside(&[Ratio {
+            heading: "ratio",
+            to: &[&["plain"]],
+            times: false,
+            range: true,
+        }]),
+        figure!("p50 ms", 2, "p50_us", 1e-3),
+        figure!("p99 ms", 2, "p99_us", 1e-3).over(Over::Range),
+        figure!("slow", 0, "slow").over(Over::Most),
+        figure!("stuck", 0, "stuck").over(Over::Most),
+        Figure::new("errors", 0, |one| Some(one.number("errors")? + one.number("unfinished")?))
+            .over(Over::Most),
+        Figure::new("on SYN's CPU %", 1, |one| {
+            share(counts(one, "workers", "local").iter().sum(), &counts(one, "workers", "accepted"))
+        })
+        .over(Over::Range),
+        Figure::new("first worker %", 1, |one| {
+            let accepted = counts(one, "workers", "accepted");
+            share(*accepted.first()?, &accepted)
+        })
+        .over(Over::Range),
+    ],
+    ..View::new(
+        "Listeners: medians, of counts the most; ratio: to the queue that all workers share, which plain-again is, too",
+        "measurement",
+        "variant",
+    )
+};
+
+static SEGMENT: View = View {
+    point: &[key!("payload"), key!("checksums")],
+    ..View::new("A segment in the user-level TCP and in smoltcp", "segment", "")
+};
+static FLOWS: View =
+    View { point: &[key!("payload")], ..View::new("A segment among many connections", "flows", "") };
+static THREADS: View = View::new("Segments of one thread and of two", "threads", "");
+static IDLE: View = View::new("Idle connections", "idle", "");
+static COST: View = View::new("A promotion", "cost", "");
+static LOAD: View = View::new("A busy connection beside promotions", "load", "");
+static MEMORY: View = View::new("Memory of promoted connections", "memory", "");
+
+const LOOP: Key = Key {
+    heading: "loop",
+    of: |one| if one.number("rate").is_some() { "open" } else { "closed" }.to_owned(),
+};
+
+/// What the kernel's own calls cost at each measurement's point: `floor` if entering the kernel cost
+/// nothing, which is the bound for batching, and `floor+entries` if each call enters it.
+fn floors(records: &[Record]) -> Vec<Record> {
+    let floor = |record: &Record| {
+        let is_its = |floor: &&Record| {
+            floor.kind() == "floor"
+                && ["size", "round"].iter().all(|name| floor.field(name) == record.field(name))
+        };
+        let floor = records.iter().find(is_its)?;
+        let [without, with] = floor_ns(floor, record.number("transactions")?)?;
+        let of = |engine: &str, ns: f64| {
+            let point = ["transactions", "size", "connections", "server_cpus", "rate", "round"];
+            let point = point.iter().map(|name| ((*name).to_owned(), record.field(name).cloned()));
+            let point = point.collect::<std::collections::BTreeMap<_, _>>();
+            Record::new("measurement", point)
+                .with(json!({ "engine": engine, "server_cpu_ns_per_transaction": ns }))
+        };
+        Some([of("floor", without), of("floor+entries", with)])
+    };
+    records.iter().filter(|record| RPC.shows(record)).filter_map(floor).flatten().collect()
+}
+
+/// Nanoseconds per transaction: accept, the first receive and send, and close happen once for a
+/// connection, and spread over its transactions.
+fn floor_ns(floor: &Record, transactions: f64) -> Option<[f64; 2]> {
+    let sum = |names: &[&str]| names.iter().map(|name| floor.number(name)).sum::<Option<f64>>();
+    let once = sum(&["accept_ns", "first_recv_ns", "first_send_ns", "close_ns"])?;
+    let again = sum(&["recv_ns", "send_ns"])?;
+    let with = (once + (transactions - 1.0) * again) / transactions;
+    Some([with - (2.0 / transactions + 2.0) * floor.number("entry_ns")?, with])
+}
+
+/// Engines that fell behind their schedule, a line each.
+fn limits(summary: &Summary) -> Vec<String> {
+    let causes = [
+        (
+            "client",
+            "so these latencies are the client's own: choose a quieter machine, more --client-cpus, or a lower --rate",
+        ),
+        ("server", "which is at its limit, or others used its CPU"),
+    ];
+    let line = |(row, (limit, words)): (&Row, (&str, &str))| {
+        let rounds = row.rounds.iter().filter(|one| one.text("limit") == limit).count();
+        let line =
+            format!("{}: the {limit} fell behind the schedule in {rounds} round(s), {words}", row.subject);
+        (rounds > 0).then_some(line)
+    };
+    let each = summary.rows.iter().flat_map(|row| causes.map(|cause| (row, cause)));
+    each.filter_map(line).collect()
+}
+
+/// Says so if what was measured had to wait for its CPU more than 5 % of the time. Work of the network
+/// stack is then charged to whatever runs there.
+fn disturbed(summary: &Summary, field: &'static str, alone: fn(&Record) -> bool) -> Option<String> {
+    let waited = |row: &Row| {
+        Spread::of(row.rounds.iter().filter(|one| alone(one)).filter_map(|one| one.number(field)))
+    };
+    let most = summary.rows.iter().filter_map(waited).map(|waited| waited.median).fold(0.0, f64::max);
+    (most > 0.05).then(|| {
+        format!(
+            "Disturbed: something else had their CPUs {:.0}% of the time. Measure on a quiet machine.",
+            most * 100.0
+        )
+    })
+}
+
+fn pair_notes(summary: &Summary, records: &[Record]) -> Vec<String> {
+    let verify = |record: &Record| record.field("verify") == Some(&json!(true));
+    let verified = records.iter().any(verify).then(|| {
+        "Every byte was made and checked: the figures say that bytes arrive, and not how fast.".to_owned()
+    });
+    // Where each process has a CPU to itself, none should have to wait for one.
+    let alone = |one: &Record| matches!(one.text("placement").as_str(), "two-cores" | "asleep");
+    verified.into_iter().chain(disturbed(summary, "waited", alone)).collect()
+}
+
+fn over(record: &Record, part: &str, whole: &str) -> Option<f64> {
+    Some(record.number(part)? / record.number(whole)?)
+}
+
+/// The numbers of a list: its own, or of each of its objects the one of this name.
+fn counts(record: &Record, field: &str, name: &str) -> Vec<f64> {
+    let list = record.field(field).and_then(Value::as_array);
+    let count = |one: &Value| if one.is_object() { one[name].as_f64() } else { one.as_f64() };
+    list.into_iter().flatten().filter_map(count).collect()
+}
+
+/// A part in percent of all; `None` if that is nothing.
+fn share(part: f64, all: &[f64]) -> Option<f64> {
+    let all = all.iter().sum::<f64>();
+    (all > 0.0).then(|| part * 100.0 / all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::render;
+
+    fn engine(name: &str, cpu_ns: f64, more: Value) -> Record {
+        let point =
+            json!({ "engine": name, "transactions": 10, "size": 64, "connections": 256, "server_cpus": [0] });
+        let figures = json!({ "round": 1, "server_cpu_ns_per_transaction": cpu_ns, "p99_us": cpu_ns / 10.0 });
+        Record::new("measurement", point).with(figures).with(more)
+    }
+
+    fn cells(text: &str, name: &str) -> Vec<String> {
+        let mut lines =
+            text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        lines.find(|cells| cells.first().is_some_and(|cell| cell == name)).unwrap()
+    }
+
+    #[test]
+    fn the_floor_spreads_what_happens_once_over_the_transactions() {
+        let floor = json!({ "size": 64, "round": 1, "accept_ns": 1500.0, "first_recv_ns": 600.0, "first_send_ns": 3000.0,
+            "recv_ns": 400.0, "send_ns": 2000.0, "close_ns": 500.0, "entry_ns": 100.0 });
+        let floor = Record::new("floor", floor);
+        assert_eq!(floor_ns(&floor, 1.0), Some([5200.0, 5600.0]));
+        let text =
+            render(&[floor, engine("epoll-shared", 5000.0, json!({})), engine("tokio", 7500.0, json!({}))]);
+        assert_eq!(cells(&text, "floor")[1], "2500", "{text}");
+        assert_eq!(
+            cells(&text, "tokio")[1..6],
+            ["7500", "7500..7500", "1.500", "1.500..1.500", "3.000"],
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn open_loops_are_compared_apart_and_engines_that_fell_behind_are_named() {
+        let open = |name: &str, p99: f64, limit: Value| {
+            engine(name, p99 * 10.0, json!({ "rate": 40_000, "limit": limit }))
+        };
+        let text = render(&[
+            engine("epoll-shared", 4000.0, json!({})),
+            open("epoll-shared", 100.0, Value::Null),
+            open("epoll-reuseport", 80.0, Value::Null),
+            open("uring-plain", 60.0, json!("server")),
+            open("tokio", 120.0, json!("client")),
+        ]);
+        assert!(text.contains("requests/connection 10, bytes 64, connections 256, server CPUs 0"), "{text}");
+        assert!(text.contains("uring-plain: the server fell behind the schedule in 1 round(s)"), "{text}");
+        assert!(text.contains("tokio: the client fell behind the schedule in 1 round(s)"), "{text}");
+        let open = text.lines().filter(|line| line.contains("open")).collect::<Vec<_>>();
+        assert!(open.iter().any(|line| line.contains("uring-plain") && line.contains(" 0.750 ")), "{text}");
+        assert!(open.iter().any(|line| line.contains("epoll-shared") && line.contains(" 1.250 ")), "{text}");
+    }
+
+    #[test]
+    fn a_disturbed_run_says_so() {
+        let disturbed = |waited: f64| render(&[engine("tokio", 1.0, json!({ "server_waited": waited }))]);
+        assert!(disturbed(0.2).contains("Disturbed: something else had their CPUs 20% of the time"));
+        assert!(!disturbed(0.02).contains("Disturbed"));
+    }
+
+    #[test]
+    fn what_is_absent_is_named_and_without_measurements_there_is_no_table() {
+        let absent = Record::absent(json!({ "engine": "tokio", "case": null }), "no such thing");
+        assert_eq!(render(&[absent]), "tokio is absent: no such thing\n");
+    }
+}
