@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 
+mod bulk;
 mod client;
 mod epoll;
 mod meter;
@@ -33,6 +34,7 @@ mod schedule;
 mod socket;
 mod uring;
 
+use bulk::Direction;
 use client::Client;
 use meter::{Control, Counts, Meter};
 use schedule::Schedule;
@@ -288,6 +290,11 @@ impl Drop for Load {
 
 /// Makes one thread's part of the load, until it is stopped or over.
 fn drive(options: &Options, numbers: Range<usize>, meter: Meter) -> Result<Outcome, LoadError> {
+    match options.request {
+        Request::Upload(size) => return bulk::run(options, Direction::ToServer, size, meter),
+        Request::Download(size) => return bulk::run(options, Direction::FromServer, size, meter),
+        _ => {}
+    }
     let client = Client::new(options, &numbers, meter)?;
     match options.engine {
         Engine::IoUring => uring::run(client),

@@ -5,7 +5,7 @@
 //! what counts is the CPU time of both processes.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,13 @@ use serde_json::json;
 use crate::child::{self, Child, Failure};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
+use crate::load::{self, Connections, Load, LoadError, Options, Request};
 use crate::names::names;
 use crate::part::Part;
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
 
-mod bulk;
 mod channel;
-mod client;
 mod floor;
 #[cfg(feature = "peers")]
 mod foreign;
@@ -35,13 +34,14 @@ mod server;
 pub use network::{NetworkError, enter_own};
 pub use server::{ServerError, Task, serve};
 
-use bulk::Direction;
 use channel::Counts;
-use client::{Client, Work};
 use network::Network;
 
 /// Bytes of a request and of its answer.
 const SIZE: usize = 64;
+
+/// Bytes of one call in bulk.
+const BULK: usize = 256 << 10;
 
 /// Where servers listen.
 const PORT: u16 = 7;
@@ -139,28 +139,48 @@ impl Row {
         }
     }
 
-    /// Of each client.
-    fn work(self) -> Work {
+    /// Connections of the load, and those of them with a request under way.
+    fn connections(self) -> (usize, usize) {
         match self {
-            Row::Short => Work::Short { at_once: ACTIVE },
-            Row::TwoShort => Work::Short { at_once: ACTIVE / 2 },
-            Row::Echo => Work::Echo { connections: 300, active: ACTIVE },
-            Row::TwoEcho => Work::Echo { connections: 150, active: ACTIVE / 2 },
-            Row::Asleep | Row::One => Work::Echo { connections: 1, active: 1 },
-            Row::Hundred => Work::Echo { connections: 100, active: ACTIVE },
-            Row::Thousand => Work::Echo { connections: 1000, active: ACTIVE },
-            Row::BulkIn => Work::Bulk(Direction::ToServer),
-            Row::BulkOut => Work::Bulk(Direction::FromServer),
-            Row::Share => Work::Echo { connections: SHARED, active: 0 },
+            Row::Short | Row::TwoShort => (ACTIVE, ACTIVE),
+            Row::Echo | Row::TwoEcho => (300, ACTIVE),
+            Row::Asleep | Row::One | Row::BulkIn | Row::BulkOut => (1, 1),
+            Row::Hundred => (100, ACTIVE),
+            Row::Thousand => (1000, ACTIVE),
+            Row::Share => (SHARED, 0),
         }
     }
 
-    /// That the server has to expect.
-    fn connections(self) -> usize {
-        match self.work() {
-            Work::Echo { connections, .. } if self.has_two_clients() => connections * 2,
-            Work::Echo { connections, .. } => connections,
-            _ => 1024,
+    /// Connections that the server has to expect.
+    fn expected(self) -> usize {
+        match self {
+            Row::Short | Row::TwoShort | Row::BulkIn | Row::BulkOut => 1024,
+            _ => self.connections().0,
+        }
+    }
+
+    fn load(self, target: SocketAddr) -> Options {
+        let (connections, active) = self.connections();
+        Options {
+            engine: load::Engine::Epoll,
+            target: load::Target::Tcp(target),
+            request: match self {
+                Row::BulkIn => Request::Upload(BULK),
+                Row::BulkOut => Request::Download(BULK),
+                _ => Request::Echo(SIZE),
+            },
+            instead: None,
+            lifetime: match self {
+                Row::Short | Row::TwoShort => Connections::Short,
+                _ => Connections::Kept,
+            },
+            connections,
+            active,
+            rate: None,
+            spin: false,
+            // Latencies are not reported.
+            warm_up: Duration::ZERO,
+            window: Duration::ZERO,
         }
     }
 }
@@ -269,6 +289,12 @@ fn header(plan: &Plan) -> Record {
     Record::header(&plan.command, fields)
 }
 
+impl From<LoadError> for Failure {
+    fn from(error: LoadError) -> Self {
+        Failure::Because(crate::with_causes(&error))
+    }
+}
+
 /// One server under one load, in one round.
 struct Turn<'run> {
     plan: &'run Plan,
@@ -287,10 +313,9 @@ impl Turn<'_> {
             return self.share(&mut server);
         }
         let target = server::address(Network::of(self.network));
-        let load = Client::start(target, self.row.work(), &client_cpus)?;
+        let load = Load::start(&self.row.load(target), &client_cpus)?;
         let ended = self.observe(&mut server, &load);
-        let failures = load.failures()?;
-        load.stop()?;
+        let failures = load.stop()?.failures;
         let (begin, end) = ended?;
         let units = (end.done - begin.done) as f64 / if self.row.is_bulk() { MIB } else { 1.0 };
         if units == 0.0 {
@@ -326,9 +351,9 @@ impl Turn<'_> {
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
     /// link may lose the first SYN, which is repeated after a second.
-    fn observe(&self, server: &mut Server, load: &Client) -> Result<(Sample, Sample), Failure> {
+    fn observe(&self, server: &mut Server, load: &Load) -> Result<(Sample, Sample), Failure> {
         let end = Instant::now() + PATIENCE;
-        while load.done()? == 0 && load.is_running() && Instant::now() < end {
+        while load.sample()?.transactions == 0 && !load.is_broken() && Instant::now() < end {
             self.pause(STEP / 10)?;
         }
         self.pause(self.plan.window / 4)?;
@@ -396,13 +421,14 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(side: Side, server: &mut Server, load: &Client) -> Result<Self, Failure> {
+    fn take(side: Side, server: &mut Server, load: &Load) -> Result<Self, Failure> {
         let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| server.counts()).transpose()?;
+        let load = load.sample()?;
         Ok(Self {
-            at: Instant::now(),
-            done: load.done()?,
+            at: load.at,
+            done: load.transactions,
             server_cpu: clock::of_process(server.child.id())?,
-            client_cpu: load.cpu()?,
+            client_cpu: load.cpu,
             idle: cpu::idle_times()?,
             counts,
         })
@@ -420,7 +446,7 @@ impl Server {
         let task = Task {
             side: turn.side,
             service: turn.row.service(),
-            connections: turn.row.connections(),
+            connections: turn.row.expected(),
             network: turn.network,
             cpus: cpus.clone(),
         };

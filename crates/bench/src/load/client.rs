@@ -106,13 +106,15 @@ impl<'load> Client<'load> {
 
     /// How the thread is to wait for its next event.
     pub(super) fn wait(&self) -> Wait {
-        if self.is_paced() && self.options.spin {
-            return Wait::Spin;
+        match self.is_paced() {
+            true if self.options.spin => Wait::Spin,
+            // What is due waits for a connection, if none is free.
+            true if !self.resting.is_empty() => {
+                let left = self.schedule.due().saturating_sub(self.meter.now());
+                Wait::Within(Duration::from_nanos(left).min(CHECK_INTERVAL))
+            }
+            _ => Wait::Within(CHECK_INTERVAL),
         }
-        // What is due waits for a connection, if none is free.
-        let due = if self.resting.is_empty() { u64::MAX } else { self.schedule.due() };
-        let left = Duration::from_nanos(due.saturating_sub(self.meter.now()));
-        Wait::Within(left.min(CHECK_INTERVAL))
     }
 
     /// Ends a turn of the thread's loop, in which something was received or not: begins what has become due.

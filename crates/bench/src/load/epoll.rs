@@ -10,7 +10,7 @@ use rustix::time::{
 };
 
 use super::client::{Client, Wait, Wire};
-use super::socket::ClientSocket;
+use super::socket::{ClientSocket, PATIENCE};
 use super::{Connections, LoadError, Options, Outcome};
 use crate::epoll::Epoll;
 
@@ -93,8 +93,10 @@ impl<'load> Sockets<'load> {
         for index in 0..client.len() {
             match options.lifetime {
                 Connections::Kept => {
-                    let first =
-                        client.first.take().map_or_else(|| ClientSocket::blocking(&options.target), Ok);
+                    let first = client
+                        .first
+                        .take()
+                        .map_or_else(|| ClientSocket::blocking(&options.target, PATIENCE), Ok);
                     wire.watch(index, first?.nonblocking()?, libc::EPOLLIN)?;
                 }
                 Connections::Reset(_) => {

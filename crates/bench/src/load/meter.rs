@@ -138,6 +138,10 @@ impl Meter {
         }
     }
 
+    pub(super) fn bytes(&self, count: usize) {
+        add(&self.counts.transactions, count as u64);
+    }
+
     pub(super) fn connection(&self) {
         add(&self.counts.connections, 1);
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
-use super::socket::ClientSocket;
+use super::socket::{ClientSocket, PATIENCE};
 use super::{LoadError, Target};
 
 /// What is asked of the server.
@@ -12,6 +12,10 @@ use super::{LoadError, Target};
 pub enum Request {
     /// So many bytes, which are answered with as many.
     Echo(usize),
+    /// As many bytes as the server takes, so many with a call; no answers. Counted are bytes.
+    Upload(usize),
+    /// As many bytes as the server sends, unasked. Counted are bytes.
+    Download(usize),
     /// memcached: read 64 bytes.
     MemcachedGet,
     /// memcached: write 64 bytes.
@@ -63,6 +67,7 @@ impl Request {
     pub(super) fn bytes(self) -> Vec<u8> {
         match self {
             Request::Echo(size) => return vec![b'q'; size],
+            Request::Upload(_) | Request::Download(_) => return Vec::new(),
             Request::MemcachedGet => "get key\r\n".to_owned(),
             Request::MemcachedSet => format!("set key 0 0 64\r\n{VALUE}\r\n"),
             Request::RedisGet => "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(),
@@ -78,7 +83,7 @@ impl Request {
     pub(super) fn answer(self, target: &Target) -> Result<(Answer, Option<ClientSocket>), LoadError> {
         let first = match self {
             Request::Echo(_) | Request::MemcachedSet | Request::RedisSet => None,
-            _ => Some(ClientSocket::blocking(target).map_err(|error| LoadError::Server(1, error))?),
+            _ => Some(ClientSocket::blocking(target, PATIENCE).map_err(|error| LoadError::Server(1, error))?),
         };
         let whole = |start: &str| {
             let start = start.as_bytes().to_vec();
@@ -145,7 +150,7 @@ impl Request {
                 let is_there = answer.len() == length && (ended || self == Request::Http);
                 if answer.len() > length { None } else { Some(is_there) }
             }
-            Request::Echo(_) | Request::MemcachedGet | Request::RedisGet => None,
+            _ => None,
         }
     }
 }

@@ -26,11 +26,12 @@ impl ClientSocket {
         Ok(Self { socket, target })
     }
 
-    /// A connection that is there, whose calls wait.
-    pub(super) fn blocking(target: &Target) -> io::Result<Self> {
+    /// A connection that is there, whose calls wait so long at most.
+    pub(super) fn blocking(target: &Target, patience: Duration) -> io::Result<Self> {
         let socket = Self::new(target, Type::STREAM)?;
         socket.connect()?;
-        socket.socket.set_read_timeout(Some(PATIENCE))?;
+        socket.socket.set_read_timeout(Some(patience))?;
+        socket.socket.set_write_timeout(Some(patience))?;
         Ok(socket)
     }
 
@@ -104,5 +105,5 @@ impl AsRawFd for ClientSocket {
     }
 }
 
-/// How long an answer to the first request may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the first answer may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);

@@ -15,9 +15,8 @@ use megapipe::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::bulk::BULK;
 use super::server::ready;
-use super::{SIZE, Service};
+use super::{BULK, SIZE, Service};
 use crate::cpu;
 use crate::peer::megapipe::{Server, config};
 

@@ -13,11 +13,10 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use serde::{Deserialize, Serialize};
 
-use super::bulk::BULK;
 #[cfg(feature = "peers")]
 use super::foreign;
 use super::network::{Network, NetworkError};
-use super::{PORT, SIZE, Service, Side, channel, floor};
+use super::{BULK, PORT, SIZE, Service, Side, channel, floor};
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::peer::{self, ServeError};
