@@ -143,26 +143,12 @@ fn a_run_leaves_a_header_and_a_record_per_engine_point_and_round() {
 }
 
 #[test]
-fn both_clients_measure() {
-    for client in ["epoll", "io-uring"] {
-        let files = Files::new(client);
-        let mut run = files.bench("rpc");
-        run.args(["--engines", "epoll-shared", "--transactions", "3", "--sizes", "1,16384"]);
-        run.args(["--connections", "20", "--seconds", "0.05", "--rounds", "1"]);
-        if with_client(client, &mut run).is_none() {
-            continue;
-        }
-        assert_eq!(of_kind(&records(&files.json), "measurement").len(), 2);
-    }
-}
-
-#[test]
 fn ctrl_c_keeps_what_was_measured() {
     let files = Files::new("interrupt");
     let mut run = files.bench("rpc");
     run.args(["--engines", "epoll-shared,epoll-reuseport", "--connections", "4"]);
     run.args(["--transactions", "10", "--seconds", "0.05", "--rounds", "100000"]);
-    let (table, _) = files.interrupted(&mut run, "measurement", 200_000);
+    let table = files.interrupted(&mut run, "measurement", 200_000);
     assert!(table.contains("epoll-shared"), "{table}");
 }
 

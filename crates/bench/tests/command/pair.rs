@@ -125,9 +125,8 @@ fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
         ("tcp", 512, 2),
     ];
     assert_eq!(seen, expected.map(|(transport, bytes, round)| (transport.to_owned(), bytes, round)));
-    assert!(table.contains("one-core") && table.contains("1.00"), "{table}");
-    assert!(!table.contains("quoted"), "of two cores only: {table}");
-    assert!(files.svg().contains("median round trip"));
+    assert!(table.contains("one-core") && table.contains("x tcp"), "{table}");
+    assert!(files.svg().contains("p50 ns"));
 }
 
 #[test]
@@ -147,22 +146,7 @@ fn a_stream_is_told_in_messages_and_in_bytes() {
         assert!(figure("cpu_ns_per_message") > 0.0, "{record}");
     }
     assert!(table.contains("msg/s"), "{table}");
-    assert!(files.svg().contains("bytes per second"));
-}
-
-#[test]
-fn the_help_says_what_each_transport_is() {
-    for scenario in ["pingpong", "stream"] {
-        let output = bench(scenario).arg("--help").output().unwrap();
-        let text = String::from_utf8(output.stdout).unwrap();
-        assert!(text.lines().next().unwrap().contains("promoted"), "{text}");
-        for transport in Transport::ALL {
-            let line = format!("- {}:", transport.name());
-            let line = text.lines().map(str::trim).find(|other| other.starts_with(&line));
-            assert!(line.is_some_and(|line| line.len() > 30), "{transport}: {text}");
-        }
-        assert!(text.contains("docs/promotion.md"), "{text}");
-    }
+    assert!(files.svg().contains("MB/s"));
 }
 
 #[test]
@@ -284,17 +268,6 @@ fn ctrl_c_stops_promoted_connections_and_nothing_is_left_of_their_monitor() {
         assert_eq!(wait(&mut run).code(), Some(130));
     }
     fs::remove_dir(&folder).unwrap();
-}
-
-#[test]
-fn ctrl_c_keeps_what_was_measured_and_ends_both_processes() {
-    let files = Files::new("pair-interrupt");
-    let mut run = files.bench("pingpong");
-    run.args(["--transports", "tcp,unix", "--sizes", "8", "--placements", "one-core"]);
-    run.args(["--seconds", "0.05", "--rounds", "100000"]);
-    let (table, seen) = files.interrupted(&mut run, "pingpong", 200_000);
-    assert!(table.contains("unix"), "{table}");
-    assert!(seen.iter().all(|&process| !command(process).contains("\"side\"")), "{seen:?}");
 }
 
 #[test]
