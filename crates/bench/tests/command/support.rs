@@ -63,7 +63,7 @@ impl Files {
         text.matches(&format!(r#""record":"{kind}""#)).count() >= count
     }
 
-    /// Ctrl-C, once there are two records of a kind: as many are kept, and told, as there are. Gives the table.
+    /// Interrupts a run once it has two records of a kind; all of them are kept, and reported. Gives the table.
     pub(crate) fn interrupted(&self, command: &mut Command, kind: &str, measurements: usize) -> String {
         let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         until(|| self.has(kind, 2));
@@ -124,7 +124,7 @@ pub(crate) fn with_file_size(command: &mut Command, bytes: u64) -> &mut Command 
     confine::with_limit(command, libc::RLIMIT_FSIZE, bytes)
 }
 
-/// All lines, each of which is also a record; the first tells of the run.
+/// All lines, each of which is also a record; the first is the header.
 pub(crate) fn records(file: &Path) -> Vec<Value> {
     let records = bench::record::read(file).unwrap();
     let records: Vec<Value> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
