@@ -1,11 +1,11 @@
-# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench product install uninstall deb tarball clean. See HACKING.md.
+# Targets: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean. See HACKING.md.
 CARGO ?= cargo
 PREFIX ?= /usr/local
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench product install uninstall deb tarball clean help
+.PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
 
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
@@ -59,12 +59,15 @@ nightly: ## Run the checks that take long (PARTS names some), and sum up
 lint: ## Check format, lints, documentation, licences, shell scripts and circles of files
 	scripts/lint.sh
 
-demo: ## Build, then show Redis and nginx plain and under megapipe run, and a channel beside epoll, on this machine
+demo: ## Build, then show Redis, redis-py and nginx plain and under megapipe run, on this machine
 	scripts/demo.sh
 
 bench: build ## Run the long suite of measurements into target/bench
 	$(CARGO) build --release --locked -p megapipe-bench --features peers
 	scripts/bench.sh
+
+program: ## Build `megapipe` and the library of `megapipe run`, optimised
+	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked -p megapipe-cli -p megapipe-preload
 
 product: ## Build what is installed, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi mtcp)

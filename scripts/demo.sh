@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Megapipe on this machine: Redis and nginx as they are and under `megapipe run`, as a user would start them, then a
-# channel beside epoll. Gets what it needs (scripts/provision.sh) and builds; then it takes less than two minutes.
-# Records are in target/demo.
+# Megapipe on this machine: Redis, a client library of Python and nginx as they are and under `megapipe run`, as a user
+# would start them. Gets what it needs (scripts/provision.sh), builds the product and measures: two minutes on two quiet
+# cores, without the downloads. Records are in target/demo.
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
 . scripts/provision.sh
 
 PAIRS=${PAIRS:-5} # runs of each row: plain and under megapipe run, in turn
+RUN=0.5           # seconds that a run takes, about
 # A row says what disturbed it from these on.
 UNEVEN=1.3 # the fastest plain run to the slowest
 OTHERS=20  # per cent of a CPU that other programs used
@@ -36,13 +37,10 @@ prepare() {
     say "what is needed"
     provide build
     provide demo || note 'the demonstration leaves out what needs them'
+    python=$(python_with redis) || python=
     "$CARGO" --version
     say "building"
-    local packages=(-p megapipe-cli -p megapipe-preload)
-    if rust_is "$RUST_NEEDED_BENCH"; then
-        packages+=(-p megapipe-bench)
-    fi
-    "$CARGO" build --release --locked "${packages[@]}"
+    make --no-print-directory program
     rm -rf "$OUT"
     mkdir -p "$OUT"
     # The first and the last CPU that may be used: one for servers, one for clients.
@@ -116,12 +114,28 @@ start_servers() {
     done
 }
 
+# A thread that asks and waits, as programs in Python do; it prints what redis-benchmark --csv does.
+REDIS_PY='
+import redis, sys, time
+client, requests = redis.Redis(port=int(sys.argv[1])), int(sys.argv[2])
+latencies = []
+start = time.perf_counter()
+for _ in range(requests):
+    sent = time.perf_counter()
+    client.get("key")
+    latencies.append(time.perf_counter() - sent)
+rate = requests / (time.perf_counter() - start)
+p99 = sorted(latencies)[requests * 99 // 100] * 1000
+print(f"\"GET\",\"{rate:.2f}\",\"\",\"\",\"\",\"\",\"{p99:.3f}\",\"\"")
+'
+
 # One run of a client; prints requests a second and the 99th percentile of their latency in ms.
 load() {
     local program=$1 mode=$2
     shift 2
     case $program in
     redis) set -- redis-benchmark -p "${port[$mode]}" -n "${requests[$mode]}" --csv "$@" ;;
+    redis-py) set -- "$python" -c "$REDIS_PY" "${port[$mode]}" "${requests[$mode]}" ;;
     nginx) set -- wrk -t 1 -d 1s --latency "$@" "http://127.0.0.1:${port[$mode]}/" ;;
     esac
     # shellcheck disable=SC2086 # words
@@ -156,7 +170,7 @@ declare -A requests rate
 row() {
     local name=$1 program=$2 pair mode modes p99 before after start
     shift 2
-    requests=([plain]=5000 [run]=5000)
+    requests=([plain]=3000 [run]=3000)
     for pair in $(seq 0 "$PAIRS"); do
         modes=(plain run)
         [ $((pair % 2)) -eq 0 ] || modes=(run plain)
@@ -171,8 +185,7 @@ row() {
                 tail -n 5 "$OUT/clients-$mode.log" "$OUT/$program-$mode.log" >&2
                 return 1
             fi
-            # About a second's.
-            requests[$mode]=$(awk -v rate="${rate[$mode]}" 'BEGIN { printf "%d", rate < 1000 ? 1000 : rate }')
+            requests[$mode]=$(awk -v count="${rate[$mode]}" -v run="$RUN" 'BEGIN { printf "%d", count * run < 500 ? 500 : count * run }')
             [ "$pair" -eq 0 ] || printf '%s,%s,%s,%s,%s\n' "$name" "$mode" "$pair" "${rate[$mode]}" "$p99" >>"$RUNS"
         done
     done
@@ -270,17 +283,21 @@ can() {
 }
 
 programs() {
-    say "programs as they are: $PAIRS pairs of runs of a second, server and client on a CPU each"
+    say "programs as they are: $PAIRS pairs of runs, server and client on a CPU each"
     heading
     if can Redis redis-server redis-benchmark; then
         start_servers redis
         row 'Redis: 1 connection' redis -t get -c 1
         row 'Redis: 50 connections' redis -t get -c 50
+        if [ -n "$python" ]; then
+            row 'redis-py: 1 thread' redis-py
+        else
+            printf 'redis-py: left out, there is no python3 with the module redis\n'
+        fi
         stop_servers
     fi
     if can nginx nginx wrk; then
         start_servers nginx
-        row 'nginx: 1 connection' nginx -c 1
         row 'nginx: 50 connections' nginx -c 50
         row 'nginx: a connection each request' nginx -c 50 -H 'Connection: close'
         stop_servers
@@ -288,23 +305,8 @@ programs() {
     [ ! -e "$RUNS" ] || summary
     # What the library said itself: why it stayed out.
     cat "$OUT"/*-run.log 2>/dev/null | grep -a '^megapipe' | sort -u || true
-}
-
-channel() {
-    say "a channel beside epoll: requests of 64 B, 256 connections, one server thread"
-    if ! rust_is "$RUST_NEEDED_BENCH"; then
-        printf 'left out: megapipe-bench needs Rust %s, this is %s\n' "$RUST_NEEDED_BENCH" "$(rust_version)"
-        return
-    fi
-    "$BUILT/megapipe-bench" rpc --engines megapipe-uring,megapipe-epoll,epoll-reuseport --transactions 1,128 --rounds 3 \
-        --json "$OUT/rpc.jsonl" >"$OUT/rpc.txt" 2>"$OUT/rpc.log"
-    awk '
-        / per connection,/ { printf "\n%-32s %12s %14s %10s\n", "requests a connection: " $1, "CPU ns each", "requests/s", "p99, ms" }
-        /^ (megapipe|epoll)-/ { printf "  %-30s %12s %14s %10.1f\n", $1, $2, $6, $9 / 1000 }
-        /^Disturbed/ { print "\n" $0 }' "$OUT/rpc.txt"
-    printf '\nall figures: %s/rpc.txt, runs.csv\n' "$OUT"
+    printf '\nall figures: %s\n' "$RUNS"
 }
 
 prepare
 programs
-channel

@@ -42,7 +42,10 @@ part() {
         command -v dh >/dev/null || skip deb 'no debhelper (apt-get install debhelper)'
         make --no-print-directory deb && scripts/deb-test.sh
         ;;
-    peers) "$CARGO" test --locked -p megapipe-bench --features peers ;;
+    peers)
+        provide_packages libevent-dev libuv1-dev || skip peers 'no headers of libevent and libuv'
+        "$CARGO" test --locked -p megapipe-bench --features peers
+        ;;
     requirements) scripts/requirements.sh ;;
     tarball) make --no-print-directory tarball && scripts/tarball-test.sh ;;
     miri)

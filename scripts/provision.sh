@@ -12,8 +12,6 @@
 promised() { sed -n 's/^rust-version = "\([0-9.]*\)".*$/\1/p' "$1"; }
 
 RUST_NEEDED=$(promised Cargo.toml)
-# shellcheck disable=SC2034 # the scripts use it
-RUST_NEEDED_BENCH=$RUST_NEEDED
 CARGO=${CARGO:-cargo}
 TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 
@@ -21,7 +19,7 @@ TOOLS=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 DEMO=(redis-server:redis-server redis-benchmark:redis-tools nginx:nginx wrk:wrk)
 TEST=(memcached:memcached memcaslap:libmemcached-tools ab:apache2-utils)
 CHECKS=(c++:g++ python3:python3 valgrind:valgrind groff:groff-base shellcheck:shellcheck)
-CHECKS_PACKAGES=(python3-venv libevent-dev libuv1-dev)
+CHECKS_PACKAGES=(python3-venv)
 
 note() { printf '%s\n' "$*" >&2; }
 
@@ -43,6 +41,11 @@ use_libraries() {
             export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
         fi
     done
+    folder=$TOOLS/root/usr/lib/python3/dist-packages
+    case :${PYTHONPATH:-}: in *":$folder:"*) return ;; esac
+    if [ -d "$folder" ]; then
+        export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$folder
+    fi
 }
 use_libraries
 
@@ -51,7 +54,7 @@ provide() {
     for need in "$@"; do
         case $need in
         build) provide_build || status=1 ;;
-        demo) unpack "${DEMO[@]}" || status=1 ;;
+        demo) unpack "${DEMO[@]}" && provide_module redis python3-redis || status=1 ;;
         test) unpack "${DEMO[@]}" "${TEST[@]}" || status=1 ;;
         checks) provide_checks || status=1 ;;
         esac
@@ -82,6 +85,22 @@ provide_build() {
         return 1
     }
     rust_is "$RUST_NEEDED" || finish_rust
+}
+
+# The interpreter that has a module of Python; fails if none has. A version manager's shell script in
+# its place would be what `megapipe run` is given.
+python_with() {
+    local name
+    for name in python3 /usr/bin/python3; do
+        "$name" -c "import sys, $1; print(sys.executable)" 2>/dev/null && return
+    done
+    return 1
+}
+
+# A module of Python, from a package that is unpacked.
+provide_module() {
+    python_with "$1" >/dev/null && return
+    may_install "$2" && read_lists && unpack_package "$2" && use_libraries
 }
 
 provide_checks() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every test of the workspace, once as it is and once with the epoll engine forced. The C programs and the examples are
-# built and run by tests of the workspace.
+# Every test of the workspace, and once more what stands in for features that older kernels lack. The C programs and the
+# examples are built and run by tests of the workspace. One build, without optimisation, serves all.
 # Full logs are kept in target/test-logs; the last lines say what ran, what failed and what was skipped.
 # Usage: [PACKAGES='megapipe-ring megapipe-sys'] scripts/test.sh     only these, and once
 set -uo pipefail
@@ -44,27 +44,22 @@ failures() {
     sed -n '/^failures:$/,/^test result:/p; /^error/,/^$/p' "$1"
 }
 
-# Tests of other packages load it into programs.
-"$CARGO" build --locked --quiet -p megapipe-preload || failed+=(preload)
-
 all() {
-    local selected=(--workspace)
-    if ! rust_is "$RUST_NEEDED_BENCH"; then
-        printf 'SKIPPED megapipe-bench: Rust is %s, needed is %s\n' "$(rust_version)" "$RUST_NEEDED_BENCH"
-        selected+=(--exclude megapipe-bench)
-    fi
-    run rust "${selected[@]}"
+    # One build for all that follows, with what tests load into programs; they need not ask cargo for it again.
+    "$CARGO" build --locked --quiet --workspace --lib --bins --tests --examples || failed+=(build)
+    export MEGAPIPE_TEST_BUILT=1
+    # Most tests wait for other processes rather than compute.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
 
-    # The suites that choose their engine by themselves have run on both by now. These take the default engine.
-    MEGAPIPE_ENGINE=epoll run rust-epoll -p megapipe-capi -p megapipe-cli
+    run rust --workspace
 
     # The io_uring engine with no more than Linux 6.1 gives it: what takes the place of a feature is tested here too.
     local LINUX_6_1_LACKS=no_sqarray,multishot_recvmsg,recv_len_cap,direct_descriptors_safe
     LINUX_6_1_LACKS+=,fixed_fd_install,min_wait,accept_reports_more
-    MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 -p megapipe
+    MEGAPIPE_DISABLE=$LINUX_6_1_LACKS run rust-linux-6.1 --workspace --test conformance_uring
 
     # A receiver that has to read each socket until it is empty, on io_uring.
-    MEGAPIPE_DISABLE=poll_tells_one run rust-poll-tells-less -p megapipe-mmsg --test receiver
+    MEGAPIPE_DISABLE=poll_tells_one run rust-poll-tells-less --workspace --test receiver
 
     # Other people's test suites, plain and with the preload library: the ones that take seconds. `make test-apps` has more.
     printf '\n== apps\n'

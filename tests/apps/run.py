@@ -24,7 +24,8 @@ import time
 import suites
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / "release"
+PROFILE = "debug" if "MEGAPIPE_TEST_BUILT" in os.environ else "release"
+BUILT = ROOT / os.environ.get("CARGO_TARGET_DIR", "target") / PROFILE
 MODES = ("plain", "observe", "eager")
 PR_SET_CHILD_SUBREAPER = 36
 
