@@ -40,8 +40,9 @@ pub(crate) struct Place(PathBuf);
 
 impl Place {
     pub(crate) fn new(name: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("megapipe-run-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
+        // Tests run in pid namespaces of their own, too: a process id makes no name unique.
+        let prefix = format!("megapipe-run-{name}-");
+        let path = tempfile::Builder::new().prefix(&prefix).tempdir().unwrap().keep();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         Place(path)
     }

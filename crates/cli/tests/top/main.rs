@@ -317,7 +317,9 @@ fn without_a_monitor_it_names_where_it_looked() {
     testkit::net::until_deserted(&place.socket());
     let text = refused(Command::new(PROGRAM).arg("top").arg("--socket").arg(place.socket()));
     assert_eq!(text, chosen);
-    if !std::path::Path::new("/run/megapipe/monitor.sock").exists() {
+    // A monitor of this machine would answer.
+    let places = ["/run/megapipe/monitor.sock", "/run/megapipe/root.sock"];
+    if !places.iter().any(|place| std::path::Path::new(place).exists()) {
         let mut command = Command::new(PROGRAM);
         let text =
             refused(command.arg("top").env_remove("MEGAPIPE_MONITOR").env("XDG_RUNTIME_DIR", &place.0));
