@@ -7,10 +7,19 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
 
+# The archives bring Rust's standard library with its debug information and LLVM's bitcode: most of their bytes, and
+# nothing that a C linker takes.
+SLIM = $(or $(OBJCOPY),objcopy) --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd
+define finish
+$(SLIM) $(BUILT)/libmegapipe_c.a
+$(SLIM) $(BUILT)/libmegapipe_mtcp.a
+crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
+crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
+endef
+
 build: ## Build everything, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
-	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
-	crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
+	$(finish)
 
 test: ## Run every test, on both engines
 	scripts/test.sh
@@ -71,8 +80,7 @@ program: ## Build `megapipe` and the library of `megapipe run`, optimised
 
 product: ## Build what is installed, optimised
 	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi mtcp)
-	crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
-	crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
+	$(finish)
 
 # Root often has no cargo: then what `make product` or `make build` has built is installed.
 install: $(if $(shell command -v $(CARGO)),product) ## Install the program, the libraries, man pages and completions below PREFIX
