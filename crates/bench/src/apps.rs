@@ -20,7 +20,7 @@ use serde_json::json;
 
 use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
-use crate::pair::{BUSY_PER_CPU, Crowd, Placement};
+use crate::pair::{Crowd, Placement};
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
 use crate::summary::Summary;
@@ -362,7 +362,7 @@ fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
         return Ok(None);
     }
     let time = plan.window * 20 + Duration::from_secs(120);
-    Ok(Some(Crowd::start(&plan.program, &plan.cpus, BUSY_PER_CPU, time)?))
+    Ok(Some(Crowd::start(&plan.program, &plan.cpus, time)?))
 }
 
 fn header(plan: &Plan, stop: &AtomicBool) -> Record {

@@ -7,29 +7,29 @@
 //! a slow minute of the machine falls on all of them alike.
 
 use std::io;
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::io::FdFlags;
 use serde_json::json;
 
+use crate::child::{self, Child, Failure};
 use crate::cpu::CpuSet;
 use crate::names::names;
+use crate::part::Part;
 use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
 
-mod process;
 mod side;
 mod transport;
 
 pub use side::{SideError, Task, keep_busy, run as run_side};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
-pub(crate) use process::Crowd;
-use process::Worker;
 use side::Figures;
-use transport::Settings;
 
 names! {
     /// What is measured.
@@ -92,8 +92,6 @@ pub struct Plan {
     pub window: Duration,
     /// Measurements of each transport at each point.
     pub rounds: u32,
-    /// Bytes of the shared buffer of [`Transport::Memcpy`]: a power of two.
-    pub ring_bytes: usize,
     /// Whether each byte is checked; the figures are then of the checking, too.
     pub verify: bool,
 }
@@ -110,9 +108,9 @@ pub struct Point {
 /// Why a run cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// A process cannot be started or waited for.
-    #[error("cannot run the processes to measure")]
-    Process(#[source] io::Error),
+    /// A busy process cannot be started.
+    #[error("cannot start processes beside those to measure")]
+    Crowd(#[source] io::Error),
     /// The caller cannot take a record.
     #[error(transparent)]
     Report(io::Error),
@@ -154,7 +152,7 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<
     for round in 1..=plan.rounds {
         for point in plan.points() {
             let transports = plan.at(point);
-            let _crowd = crowd(plan, point, transports.len()).map_err(RunError::Process)?;
+            let _crowd = crowd(plan, point, transports.len()).map_err(RunError::Crowd)?;
             for turn in 0..transports.len() {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(Outcome::Stopped);
@@ -163,12 +161,12 @@ pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<
                 if !absent.contains(&(transport, point)) {
                     let what = format!("{transport}, {}, {} B", point.placement.name(), point.bytes);
                     tell(Progress::Measuring(what))?;
-                    match measure(plan, transport, point, stop)? {
-                        Measured::Stopped => return Ok(Outcome::Stopped),
-                        Measured::Complete(figures) => {
+                    match measure(plan, transport, point, stop) {
+                        Ok(figures) => {
                             tell(Progress::Record(&record(transport, point, round, &figures)))?;
                         }
-                        Measured::Failed(reason) => {
+                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
+                        Err(Failure::Because(reason)) => {
                             absent.push((transport, point));
                             let Point { placement, bytes } = point;
                             let place =
@@ -190,92 +188,90 @@ fn crowd(plan: &Plan, point: Point, measurements: usize) -> io::Result<Option<Cr
         return Ok(None);
     }
     let time = (plan.warm_up() + plan.window + PATIENCE) * (measurements as u32 + 1);
-    Crowd::start(&plan.program, &plan.cpus, BUSY_PER_CPU, time).map(Some)
+    Crowd::start(&plan.program, &plan.cpus, time).map(Some)
 }
 
-enum Measured {
-    Complete(Figures),
-    Failed(String),
-    Stopped,
-}
-
-fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Measured, RunError> {
-    let [first_descriptors, second_descriptors] =
-        match transport.pair(&Settings { ring_bytes: plan.ring_bytes }) {
-            Ok(pair) => pair,
-            Err(error) => return Ok(Measured::Failed(format!("cannot be connected: {error}"))),
-        };
-    let [first_cpus, second_cpus] = point.placement.of(&plan.cpus);
+fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Failure> {
+    let ends = transport.pair().map_err(|error| format!("cannot be connected: {error}"))?;
     let mut task = Task {
         scenario: plan.scenario,
         transport,
         side: Side::First,
         bytes: point.bytes,
-        cpus: first_cpus,
+        cpus: plan.cpus.clone(),
         warm_up: plan.warm_up(),
         window: plan.window,
         paced: point.placement == Placement::Asleep,
         verify: plan.verify,
         peer: None,
     };
-    let first = Worker::side(&plan.program, &task, first_descriptors);
-    let mut first = first.map_err(RunError::Process)?;
-    (task.side, task.cpus, task.peer) = (Side::Second, second_cpus, Some(first.pid()));
-    let second = Worker::side(&plan.program, &task, second_descriptors);
-    let mut second = second.map_err(RunError::Process)?;
-    match wait(plan, &mut first, &mut second, stop).map_err(RunError::Process)? {
-        Waited::Stopped => Ok(Measured::Stopped),
-        Waited::InVain => Ok(Measured::Failed(format!(
-            "not done {} s after its time; others may use the CPUs, or choose more --seconds",
-            PATIENCE.as_secs()
-        ))),
-        Waited::Ended => Ok(match serde_json::from_str(&second.output()) {
-            Ok(figures) => Measured::Complete(figures),
-            Err(_) => Measured::Failed(complaints(&mut first, &mut second)),
-        }),
-    }
-}
-
-enum Waited {
-    Ended,
-    InVain,
-    Stopped,
+    let mut start = |side, cpus, descriptors: Vec<OwnedFd>, peer| {
+        (task.side, task.cpus, task.peer) = (side, cpus, peer);
+        for descriptor in &descriptors {
+            rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).map_err(io::Error::from)?; // to inherit
+        }
+        let descriptors = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        Child::start(&mut Part::Side { task: task.clone(), descriptors }.command(&plan.program))
+    };
+    let ([first_cpus, second_cpus], [first, second]) = (point.placement.of(&plan.cpus), ends);
+    let mut first = start(Side::First, first_cpus, first, None)?;
+    let mut second = start(Side::Second, second_cpus, second, Some(first.id()))?;
+    wait(plan, &mut first, &mut second, stop)?;
+    let printed = second.stdout.take().map(child::text).unwrap_or_default();
+    // What still runs has nothing to say, and is ended.
+    serde_json::from_str(&printed).map_err(|_| {
+        let ended = [first, second]
+            .into_iter()
+            .filter_map(|mut side| side.try_wait().ok()?.and_then(|_| side.complaint()));
+        match ended.collect::<Vec<_>>() {
+            words if words.is_empty() => "a process ended without a word".to_owned().into(),
+            words => words.join("; ").into(),
+        }
+    })
 }
 
 /// Waits until the side that measures has ended, and the other one, too, if it did not see to that.
-fn wait(plan: &Plan, first: &mut Worker, second: &mut Worker, stop: &AtomicBool) -> io::Result<Waited> {
+fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -> Result<(), Failure> {
     let expected = Instant::now() + plan.warm_up() + plan.window;
     let mut patience = expected + PATIENCE;
     let mut alone = false;
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Ok(Waited::Stopped);
+            return Err(Failure::Stopped);
         }
-        if second.status()?.is_some() {
-            return Ok(Waited::Ended);
+        if second.try_wait()?.is_some() {
+            return Ok(());
         }
         let now = Instant::now();
-        if !alone && first.status()?.is_some() {
+        if !alone && first.try_wait()?.is_some() {
             alone = true;
             patience = patience.min(now + GRACE); // it notices by itself, or never
         }
         if now >= patience {
-            return Ok(if alone { Waited::Ended } else { Waited::InVain });
+            return match alone {
+                true => Ok(()),
+                false => Err(Failure::Because(format!(
+                    "not done {} s after its time; others may use the CPUs, or choose more --seconds",
+                    PATIENCE.as_secs()
+                ))),
+            };
         }
         let left = expected.saturating_duration_since(now);
         thread::sleep(left.clamp(Duration::from_millis(2), Duration::from_millis(50)));
     }
 }
 
-/// Why there are no figures, in the words of the processes. The one that still runs is ended.
-fn complaints(first: &mut Worker, second: &mut Worker) -> String {
-    let said = [first, second].map(|worker| match worker.status() {
-        Ok(Some(_)) => worker.complaint(),
-        _ => None,
-    });
-    match said {
-        [None, None] => "a process ended without a word".to_owned(),
-        said => said.into_iter().flatten().collect::<Vec<_>>().join("; "),
+/// Processes that want each of some CPUs all the time; dropping it ends them.
+pub(crate) struct Crowd {
+    _busy: Vec<Child>,
+}
+
+impl Crowd {
+    /// Starts four for each CPU.
+    pub(crate) fn start(program: &Path, cpus: &CpuSet, time: Duration) -> io::Result<Self> {
+        let cpus = cpus.as_slice().iter().flat_map(|&cpu| std::iter::repeat_n(cpu, BUSY_PER_CPU));
+        let start = |cpu| Child::start(&mut Part::Busy { cpu, time }.command(program));
+        Ok(Self { _busy: cpus.map(start).collect::<io::Result<_>>()? })
     }
 }
 
@@ -309,7 +305,6 @@ fn header(plan: &Plan) -> Record {
         "cpus": plan.cpus.as_slice(),
         "seconds": plan.window.as_secs_f64(),
         "rounds": plan.rounds,
-        "ring_bytes": (plan.scenario == Scenario::Stream).then_some(plan.ring_bytes),
         // Of each round trip one reading is taken off.
         "clock_ns": side::clock_reading().as_nanos() as f64,
         "verify": plan.verify,
@@ -318,7 +313,7 @@ fn header(plan: &Plan) -> Record {
 }
 
 /// With the two measured ones on two CPUs: five processes on each.
-pub(crate) const BUSY_PER_CPU: usize = 4;
+const BUSY_PER_CPU: usize = 4;
 
 /// How much longer than its time a measurement may take.
 const PATIENCE: Duration = Duration::from_secs(20);

@@ -90,9 +90,11 @@ pub enum SideError {
 pub fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
     peer::end_with_standard_input().map_err(SideError::Lifeline)?;
     cpu::pin(task.cpus.as_slice()).map_err(|source| SideError::Pin { cpus: task.cpus.clone(), source })?;
-    let descriptors = inherited(descriptors);
-    let figures = descriptors
-        .and_then(|descriptors| task.transport.work(task, descriptors))
+    // SAFETY: the controller has passed them on for this process to own.
+    let descriptors = descriptors.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect();
+    let figures = task
+        .transport
+        .work(task, descriptors)
         .map_err(|source| SideError::Transport { transport: task.transport, source })?;
     if let Some(figures) = figures {
         let text = serde_json::to_string(&figures).map_err(io::Error::from).map_err(SideError::Report)?;
@@ -111,18 +113,6 @@ pub fn keep_busy(cpu: usize, time: Duration) -> Result<(), SideError> {
         std::hint::spin_loop();
     }
     Ok(())
-}
-
-fn inherited(numbers: &[RawFd]) -> io::Result<Vec<OwnedFd>> {
-    let own = |&number: &RawFd| {
-        // SAFETY: a plain query; a number that is no descriptor is reported.
-        if number < 3 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
-            return Err(io::Error::from_raw_os_error(libc::EBADF));
-        }
-        // SAFETY: it is open, and the controller has passed it on for this process to own.
-        Ok(unsafe { OwnedFd::from_raw_fd(number) })
-    };
-    numbers.iter().map(own).collect()
 }
 
 /// Works at one end of a connection; the measuring side returns its figures.
@@ -175,7 +165,9 @@ fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
     let mut reply = vec![0; task.bytes];
     let mut number = 0;
     let mut pace = Pace::of(task);
-    let mut round_trip = || {
+    let mut histogram = Histogram::<u64>::new_with_max(LONGEST_ROUND_TRIP, 3).map_err(io::Error::other)?;
+    let reading = clock_reading().as_nanos() as u64;
+    let mut figures = measure(task, 2, |is_measured| {
         if task.verify {
             fill(&mut question, number);
         }
@@ -188,24 +180,15 @@ fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
             check(&reply, !number)?;
             number += 1;
         }
-        Ok::<_, io::Error>((asked, answered))
-    };
-    let warm = Instant::now() + task.warm_up;
-    while round_trip()?.1 < warm {}
-    let mut histogram = Histogram::<u64>::new_with_max(LONGEST_ROUND_TRIP, 3).map_err(io::Error::other)?;
-    let reading = clock_reading().as_nanos() as u64;
-    let begin = Marks::take(task)?;
-    let stop = begin.at + task.window;
-    loop {
-        let (asked, answered) = round_trip()?;
-        let nanoseconds = (answered - asked).as_nanos() as u64;
-        histogram.saturating_record(nanoseconds.saturating_sub(reading).max(1));
-        if answered >= stop {
-            break;
+        if is_measured {
+            let nanoseconds = (answered - asked).as_nanos() as u64;
+            histogram.saturating_record(nanoseconds.saturating_sub(reading).max(1));
         }
-    }
+        Ok(answered)
+    })?;
     let quantiles = [0.5, 0.99, 0.999].map(|quantile| histogram.value_at_quantile(quantile) as f64);
-    begin.figures(task, 2 * histogram.len(), Some(quantiles))
+    figures.rtt_ns = Some(quantiles);
+    Ok(figures)
 }
 
 fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
@@ -213,7 +196,7 @@ fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
     let mut number = 0;
     // The clock is looked at once in so many messages.
     let stride = if task.paced { 1 } else { (STRIDE_BYTES / task.bytes).clamp(1, STRIDE_MOST) };
-    let mut receive = || {
+    measure(task, stride as u64, |_| {
         for _ in 0..stride {
             if task.verify {
                 end.receive(&mut message)?;
@@ -223,21 +206,35 @@ fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
                 end.take(&mut message)?;
             }
         }
-        Ok::<_, io::Error>(Instant::now())
-    };
-    let warm = receive()? + task.warm_up;
-    while receive()? < warm {}
+        Ok(Instant::now())
+    })
+}
+
+/// Repeats a step of so many messages for the time to warm up and for the window. A step is told whether it
+/// is in the window, and gives the time of its end.
+fn measure(
+    task: &Task,
+    messages: u64,
+    mut step: impl FnMut(bool) -> io::Result<Instant>,
+) -> io::Result<Figures> {
+    let warm = step(false)? + task.warm_up;
+    while step(false)? < warm {}
     let begin = Marks::take(task)?;
     let stop = begin.at + task.window;
-    let mut messages = 0;
-    loop {
-        let now = receive()?;
-        messages += stride as u64;
-        if now >= stop {
-            break;
-        }
+    let mut steps = 1;
+    while step(true)? < stop {
+        steps += 1;
     }
-    begin.figures(task, messages, None)
+    let seconds = begin.at.elapsed().as_secs_f64();
+    let end = Marks::take(task)?;
+    Ok(Figures {
+        messages: steps * messages,
+        seconds,
+        cpu_ns: (end.cpu - begin.cpu).as_nanos() as f64,
+        waited_s: Option::zip(begin.waited, end.waited)
+            .map(|(before, after)| after.saturating_sub(before).as_secs_f64()),
+        rtt_ns: None,
+    })
 }
 
 /// The clocks at one moment.
@@ -249,31 +246,11 @@ struct Marks {
 
 impl Marks {
     fn take(task: &Task) -> io::Result<Self> {
-        let pids = pids(task)?;
+        let pids = [std::process::id(), task.peer.ok_or(io::ErrorKind::InvalidInput)?];
         let waited = pids.iter().map(|&pid| clock::waited_for_cpu(pid)).sum();
         let cpu = pids.iter().map(|&pid| clock::of_process(pid)).sum::<io::Result<Duration>>()?;
         Ok(Self { waited, cpu, at: Instant::now() })
     }
-
-    /// What has happened since.
-    fn figures(&self, task: &Task, messages: u64, rtt_ns: Option<[f64; 3]>) -> io::Result<Figures> {
-        let seconds = self.at.elapsed().as_secs_f64();
-        let now = Self::take(task)?;
-        Ok(Figures {
-            messages,
-            seconds,
-            cpu_ns: (now.cpu - self.cpu).as_nanos() as f64,
-            waited_s: Option::zip(self.waited, now.waited)
-                .map(|(before, after)| after.saturating_sub(before).as_secs_f64()),
-            rtt_ns,
-        })
-    }
-}
-
-/// Both processes.
-fn pids(task: &Task) -> io::Result<[u32; 2]> {
-    let peer = task.peer.ok_or(io::ErrorKind::InvalidInput)?;
-    Ok([std::process::id(), peer])
 }
 
 /// Sends one message a millisecond, if asked to.
@@ -360,12 +337,5 @@ mod tests {
         message[70_000] ^= 1;
         message.rotate_left(256);
         assert!(check(&message, 3).is_err(), "bytes that moved by a page or a line are seen");
-    }
-
-    #[test]
-    fn descriptors_that_are_not_open_are_refused() {
-        for number in [-1, 0, 1_000_000] {
-            assert!(inherited(&[number]).is_err(), "{number}");
-        }
     }
 }

@@ -6,7 +6,10 @@
 
 use std::fmt;
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +20,19 @@ use super::{Placement, Scenario};
 
 mod cacheline;
 mod copies;
-mod pipe;
 mod promoted;
 mod segment;
 mod socket;
-mod spin;
 
 pub use cacheline::PAYLOAD as CACHELINE_PAYLOAD;
+
+use cacheline::Cacheline;
+use copies::Copies;
+use promoted::Promoted;
+
+type Tcp = socket::Calls<TcpStream>;
+type TcpSpin = socket::Calls<socket::Spinning>;
+type Unix = socket::Calls<UnixStream>;
 
 names! {
     /// A way for bytes between two processes of one host.
@@ -36,8 +45,6 @@ names! {
         TcpSpin = "tcp-spin",
         /// A UNIX stream socket, blocking calls.
         Unix = "unix",
-        /// A pipe for each direction, blocking calls.
-        Pipe = "pipe",
         /// Two cache lines of shared memory, one for each direction: the physical limit of a round trip.
         Cacheline = "cacheline",
         /// A copy into shared memory by one core and a copy out of it by another: the physical limit of
@@ -49,7 +56,7 @@ names! {
 /// One end of a connection, in the process that uses it.
 pub(super) trait End: Sized {
     /// Makes a connection, in the controller: the descriptors of its two ends.
-    fn pair(settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]>;
+    fn pair() -> io::Result<[Vec<OwnedFd>; 2]>;
 
     /// Takes over what [`End::pair`] made for this end, in its process.
     fn attach(side: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self>;
@@ -73,13 +80,6 @@ pub(super) trait End: Sized {
     fn take(&mut self, message: &mut [u8]) -> io::Result<()> {
         self.receive(message)
     }
-}
-
-/// What a transport may be told.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Settings {
-    /// Bytes of the shared buffer of [`Transport::Memcpy`].
-    pub(super) ring_bytes: usize,
 }
 
 /// Which of the two ends.
@@ -116,28 +116,26 @@ impl Transport {
         self != Transport::Cacheline || bytes <= CACHELINE_PAYLOAD
     }
 
-    pub(super) fn pair(self, settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
+    pub(super) fn pair(self) -> io::Result<[Vec<OwnedFd>; 2]> {
         match self {
-            Transport::Promoted => promoted::Promoted::pair(settings),
-            Transport::Tcp => socket::Tcp::pair(settings),
-            Transport::TcpSpin => socket::TcpSpin::pair(settings),
-            Transport::Unix => socket::Unix::pair(settings),
-            Transport::Pipe => pipe::Pipe::pair(settings),
-            Transport::Cacheline => cacheline::Cacheline::pair(settings),
-            Transport::Memcpy => copies::Copies::pair(settings),
+            Transport::Promoted => Promoted::pair(),
+            Transport::Tcp => Tcp::pair(),
+            Transport::TcpSpin => TcpSpin::pair(),
+            Transport::Unix => Unix::pair(),
+            Transport::Cacheline => Cacheline::pair(),
+            Transport::Memcpy => Copies::pair(),
         }
     }
 
     /// Attaches to this transport and works, compiled for it alone: no call goes through a table.
     pub(super) fn work(self, task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
         match self {
-            Transport::Promoted => side::work::<promoted::Promoted>(task, descriptors),
-            Transport::Tcp => side::work::<socket::Tcp>(task, descriptors),
-            Transport::TcpSpin => side::work::<socket::TcpSpin>(task, descriptors),
-            Transport::Unix => side::work::<socket::Unix>(task, descriptors),
-            Transport::Pipe => side::work::<pipe::Pipe>(task, descriptors),
-            Transport::Cacheline => side::work::<cacheline::Cacheline>(task, descriptors),
-            Transport::Memcpy => side::work::<copies::Copies>(task, descriptors),
+            Transport::Promoted => side::work::<Promoted>(task, descriptors),
+            Transport::Tcp => side::work::<Tcp>(task, descriptors),
+            Transport::TcpSpin => side::work::<TcpSpin>(task, descriptors),
+            Transport::Unix => side::work::<Unix>(task, descriptors),
+            Transport::Cacheline => side::work::<Cacheline>(task, descriptors),
+            Transport::Memcpy => side::work::<Copies>(task, descriptors),
         }
     }
 }
@@ -152,3 +150,24 @@ impl fmt::Display for Transport {
 fn exactly<const N: usize>(descriptors: Vec<OwnedFd>) -> io::Result<[OwnedFd; N]> {
     descriptors.try_into().map_err(|_| io::ErrorKind::InvalidInput.into())
 }
+
+/// Looks without sleeping until there is something, but no longer than [`PATIENCE`].
+#[inline]
+fn spin_until<T>(mut look: impl FnMut() -> Option<T>) -> io::Result<T> {
+    let mut began = None;
+    loop {
+        for _ in 0..LOOKS_PER_CLOCK {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+        }
+        if began.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+const LOOKS_PER_CLOCK: u32 = 1 << 16;
+
+/// The other side may be without a CPU for long, yet not for so long.
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -40,13 +40,13 @@ enum Scenario {
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
     /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
-    Pingpong(pair::Pingpong),
-    /// Streams between two processes of this host: promoted, TCP, UNIX socket, pipe, bare copies
+    Pingpong(pair::Pair),
+    /// Streams between two processes of this host: promoted, TCP, UNIX socket, bare copies
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
     /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
     /// and keeps what was measured.
-    Stream(pair::Stream),
+    Stream(pair::Pair),
     /// Programs that people run, plain and under `megapipe run`: Redis, nginx, PostgreSQL, clients in Python, others
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
@@ -88,8 +88,8 @@ enum Scenario {
 fn main() -> ExitCode {
     let ended = match Arguments::parse().scenario {
         Scenario::Rpc(arguments) => arguments.run(),
-        Scenario::Pingpong(arguments) => arguments.run(),
-        Scenario::Stream(arguments) => arguments.run(),
+        Scenario::Pingpong(arguments) => arguments.run(bench::pair::Scenario::Pingpong),
+        Scenario::Stream(arguments) => arguments.run(bench::pair::Scenario::Stream),
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
         Scenario::Tcp(arguments) => arguments.run(),

@@ -13,23 +13,8 @@ use super::flags::{PROGRAM, Unusable, command_line, placements, seconds, svg_fil
 use super::report::Report;
 
 #[derive(Args)]
-pub(super) struct Pingpong {
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Args)]
-pub(super) struct Stream {
-    #[command(flatten)]
-    common: Common,
-    /// Bytes of the shared buffer that memcpy copies through: a power of two from 4096 to 16777216
-    #[arg(long, value_name = "BYTES", default_value = "262144", value_parser = ring_bytes)]
-    ring_bytes: usize,
-}
-
-#[derive(Args)]
-struct Common {
-    /// What to compare: promoted (shared memory), tcp, tcp-spin (calls that do not block), unix, pipe, and the limits
+pub(super) struct Pair {
+    /// What to compare: promoted (shared memory), tcp, tcp-spin (calls that do not block), unix, and the limits
     /// cacheline (pingpong) and memcpy (stream) [default: all that the scenario has]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     transports: Vec<Transport>,
@@ -59,25 +44,15 @@ struct Common {
     plot: Option<PathBuf>,
 }
 
-impl Pingpong {
-    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
-        run(self.common, Scenario::Pingpong, LEAST_RING_BYTES)
+impl Pair {
+    pub(super) fn run(self, scenario: Scenario) -> Result<bool, Box<dyn Error>> {
+        let plan = plan(&self, scenario)?;
+        let records = self.report.of(plan.measurements(), self.plot.as_deref(), |stop, listener| {
+            pair::run(&plan, stop, listener)
+        })?;
+        let absent = records.iter().any(|record| record.kind() == "absent");
+        Ok(records.iter().any(Record::is_measurement) && !(plan.verify && absent) && !failed_midway(&records))
     }
-}
-
-impl Stream {
-    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
-        run(self.common, Scenario::Stream, self.ring_bytes)
-    }
-}
-
-fn run(arguments: Common, scenario: Scenario, ring_bytes: usize) -> Result<bool, Box<dyn Error>> {
-    let plan = plan(&arguments, scenario, ring_bytes)?;
-    let records = arguments.report.of(plan.measurements(), arguments.plot.as_deref(), |stop, listener| {
-        pair::run(&plan, stop, listener)
-    })?;
-    let absent = records.iter().any(|record| record.kind() == "absent");
-    Ok(records.iter().any(Record::is_measurement) && !(plan.verify && absent) && !failed_midway(&records))
 }
 
 /// Whether a transport could be measured, but not always: it did not just lack what it needs.
@@ -89,7 +64,7 @@ fn failed_midway(records: &[Record]) -> bool {
     records.iter().any(|record| record.kind() == "absent" && works(record))
 }
 
-fn plan(arguments: &Common, scenario: Scenario, ring_bytes: usize) -> Result<Plan, Box<dyn Error>> {
+fn plan(arguments: &Pair, scenario: Scenario) -> Result<Plan, Box<dyn Error>> {
     let cpus = up_to_two_cpus(arguments.cpus.as_ref(), "--placements one-core")?;
     let placements = placements(&arguments.placements, Placement::ALL, &cpus)?;
     let transports = match arguments.transports.as_slice() {
@@ -113,7 +88,6 @@ fn plan(arguments: &Common, scenario: Scenario, ring_bytes: usize) -> Result<Pla
         cpus,
         window: arguments.seconds,
         rounds: arguments.report.rounds,
-        ring_bytes,
         verify: arguments.verify,
     };
     match plan.measurements() {
@@ -125,16 +99,3 @@ fn plan(arguments: &Common, scenario: Scenario, ring_bytes: usize) -> Result<Pla
         _ => Ok(plan),
     }
 }
-
-fn ring_bytes(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
-        Ok(bytes) if bytes.is_power_of_two() && (LEAST_RING_BYTES..=MOST_RING_BYTES).contains(&bytes) => {
-            Ok(bytes)
-        }
-        _ => Err(format!("give a power of two from {LEAST_RING_BYTES} to {MOST_RING_BYTES}")),
-    }
-}
-
-const LEAST_RING_BYTES: usize = 4096;
-
-const MOST_RING_BYTES: usize = 16 << 20;

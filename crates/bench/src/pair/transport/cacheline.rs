@@ -10,8 +10,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use super::segment::{self, Segment};
-use super::spin::Spin;
-use super::{End, Settings, Side, exactly};
+use super::{End, Side, exactly, spin_until};
 
 /// Bytes of a message that fit into a line beside its number.
 pub const PAYLOAD: usize = LINE - 8;
@@ -26,7 +25,7 @@ pub(super) struct Cacheline {
 }
 
 impl End for Cacheline {
-    fn pair(_: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
+    fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
         segment::create(SEGMENT)
     }
 
@@ -36,7 +35,7 @@ impl End for Cacheline {
             Side::First => [0, APART],
             Side::Second => [APART, 0],
         };
-        Ok(Self { segment: Segment::map(memory)?, incoming, outgoing, received: 0, sent: 0 })
+        Ok(Self { segment: Segment::map(memory, SEGMENT)?, incoming, outgoing, received: 0, sent: 0 })
     }
 
     #[inline]
@@ -57,11 +56,11 @@ impl End for Cacheline {
         if message.len() > PAYLOAD {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut spin = Spin::default();
-        while self.segment.word(self.incoming).load(Ordering::Acquire) == self.received {
+        let number = self.segment.word(self.incoming);
+        spin_until(|| {
             std::hint::spin_loop(); // leaves the line to its writer: a little faster
-            spin.turn()?;
-        }
+            (number.load(Ordering::Acquire) != self.received).then_some(())
+        })?;
         self.received += 1;
         // SAFETY: the number just loaded was stored after the message, and the other end writes the
         // line again only when it has this end's answer, sent after this.

@@ -11,110 +11,95 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use super::segment::{self, Segment};
-use super::spin::Spin;
-use super::{End, Settings, Side, exactly};
+use super::{End, Side, exactly, spin_until};
 
 /// One end of the buffer; bytes go from the first end to the second alone.
 pub(super) struct Copies {
     segment: Segment,
-    ring: u64,
-    piece: usize,
-    /// Bytes copied in, and out: this end's own count is exact, the other's is as last told.
-    filled: u64,
-    emptied: u64,
-    /// This end's own count as last told.
+    /// Offsets of this end's count and of the other's.
+    words: [usize; 2],
+    /// How far this end's count may be ahead of the other's.
+    lead: u64,
+    /// Bytes that this end has copied, and of these the other one knows.
+    copied: u64,
     told: u64,
+    /// Bytes that the other end has copied, as last told.
+    others: u64,
 }
 
 impl End for Copies {
-    fn pair(settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
-        segment::create(DATA + settings.ring_bytes)
+    fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
+        segment::create(DATA + RING)
     }
 
-    fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+    fn attach(side: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let [memory] = exactly(descriptors)?;
-        let segment = Segment::map(memory)?;
-        let ring = segment.size() - DATA;
-        if !ring.is_power_of_two() {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let piece = (ring / PIECES).clamp(1, LARGEST_PIECE);
-        Ok(Self { segment, ring: ring as u64, piece, filled: 0, emptied: 0, told: 0 })
+        let segment = Segment::map(memory, DATA + RING)?;
+        let (words, lead) = match side {
+            Side::First => ([FILLED, EMPTIED], RING as u64),
+            Side::Second => ([EMPTIED, FILLED], 0),
+        };
+        Ok(Self { segment, words, lead, copied: 0, told: 0, others: 0 })
     }
 
     #[inline]
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        for piece in message.chunks(self.piece) {
-            let bytes = piece.len() as u64;
-            if self.filled + bytes - self.emptied > self.ring {
-                self.tell(FILLED, self.filled);
-                let mut spin = Spin::default();
-                while self.filled + bytes - self.emptied > self.ring {
-                    std::hint::spin_loop();
-                    self.emptied = self.segment.word(EMPTIED).load(Ordering::Acquire);
-                    spin.turn()?;
+        for piece in message.chunks(PIECE) {
+            self.copy(piece.len(), |segment, offset, whole| {
+                // SAFETY: the receiver has emptied these bytes, by its count, and takes them again
+                // only when it is told of them, which is later.
+                unsafe {
+                    segment.put(DATA + offset, &piece[..whole]);
+                    segment.put(DATA, &piece[whole..]);
                 }
-            }
-            let (offset, whole) = self.place(self.filled, piece.len());
-            // SAFETY: the receiver has emptied these bytes, by its count, and takes them again only
-            // when it is told of them, which is below or later.
-            unsafe {
-                self.segment.put(DATA + offset, &piece[..whole]);
-                if whole < piece.len() {
-                    self.segment.put(DATA, &piece[whole..]);
-                }
-            }
-            self.filled += bytes;
-            if self.filled - self.told >= self.piece as u64 {
-                self.tell(FILLED, self.filled);
-            }
+            })?;
         }
         Ok(())
     }
 
     #[inline]
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
-        for piece in message.chunks_mut(self.piece) {
-            let bytes = piece.len() as u64;
-            if self.filled - self.emptied < bytes {
-                self.tell(EMPTIED, self.emptied);
-                let mut spin = Spin::default();
-                while self.filled - self.emptied < bytes {
-                    std::hint::spin_loop();
-                    self.filled = self.segment.word(FILLED).load(Ordering::Acquire);
-                    spin.turn()?;
+        for piece in message.chunks_mut(PIECE) {
+            self.copy(piece.len(), |segment, offset, whole| {
+                // SAFETY: the sender has filled these bytes, by its count, and fills them again only
+                // when it is told that they are empty, which is later.
+                unsafe {
+                    segment.take(DATA + offset, &mut piece[..whole]);
+                    segment.take(DATA, &mut piece[whole..]);
                 }
-            }
-            let (offset, whole) = self.place(self.emptied, piece.len());
-            // SAFETY: the sender has filled these bytes, by its count, and fills them again only when
-            // it is told that they are empty, which is below or later.
-            unsafe {
-                self.segment.take(DATA + offset, &mut piece[..whole]);
-                if whole < piece.len() {
-                    self.segment.take(DATA, &mut piece[whole..]);
-                }
-            }
-            self.emptied += bytes;
-            if self.emptied - self.told >= self.piece as u64 {
-                self.tell(EMPTIED, self.emptied);
-            }
+            })?;
         }
         Ok(())
     }
 }
 
 impl Copies {
-    /// Lets the other end know this end's count.
-    fn tell(&mut self, word: usize, count: u64) {
-        self.segment.word(word).store(count, Ordering::Release);
-        self.told = count;
+    /// Has so many bytes copied once they may be: from an offset in the ring on, and how many of them lie
+    /// there before its end.
+    #[inline]
+    fn copy(&mut self, bytes: usize, copy: impl FnOnce(&Segment, usize, usize)) -> io::Result<()> {
+        let copied = self.copied + bytes as u64;
+        if copied > self.others + self.lead {
+            self.tell();
+            let others = self.segment.word(self.words[1]);
+            self.others = spin_until(|| {
+                std::hint::spin_loop();
+                Some(others.load(Ordering::Acquire)).filter(|others| copied <= others + self.lead)
+            })?;
+        }
+        let offset = self.copied as usize % RING;
+        copy(&self.segment, offset, bytes.min(RING - offset));
+        self.copied = copied;
+        if self.copied - self.told >= PIECE as u64 {
+            self.tell();
+        }
+        Ok(())
     }
 
-    /// Where a count lies in the ring, and how many of so many bytes lie there before its end.
-    #[inline]
-    fn place(&self, count: u64, bytes: usize) -> (usize, usize) {
-        let offset = count & (self.ring - 1);
-        (offset as usize, bytes.min((self.ring - offset) as usize))
+    /// Lets the other end know this end's count.
+    fn tell(&mut self) {
+        self.segment.word(self.words[0]).store(self.copied, Ordering::Release);
+        self.told = self.copied;
     }
 }
 
@@ -124,11 +109,10 @@ const FILLED: usize = 0;
 /// Offset of the count of bytes copied out; further than processors fetch lines in pairs.
 const EMPTIED: usize = 256;
 
-/// Offset of the ring.
+/// Offset of the ring, and its bytes.
 const DATA: usize = 4096;
+const RING: usize = 256 << 10;
 
-/// A piece is at most this share of the ring, so that one may be filled while others are emptied.
-const PIECES: usize = 4;
-
-/// A piece that stays in a core's first cache with the caller's own bytes.
-const LARGEST_PIECE: usize = 16 << 10;
+/// Stays in a core's first cache with the caller's own bytes, and is a small share of the ring, so that one
+/// may be filled while others are emptied.
+const PIECE: usize = 16 << 10;

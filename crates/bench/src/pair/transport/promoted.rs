@@ -9,11 +9,10 @@ use std::path::PathBuf;
 use std::sync::{OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use megapipe::{Buffer, Channel, Completion, Config, Event, Handle, Promotion, ReadData};
+use megapipe::{Buffer, Channel, Config, Event, Handle, Promotion, ReadData};
 use monitor::{Access, Listener, Monitor, Options};
 
-use super::socket::Tcp;
-use super::{End, Settings, Side, exactly};
+use super::{End, Side, Tcp, exactly};
 
 /// One end: a channel of its own.
 pub(super) struct Promoted {
@@ -27,8 +26,8 @@ pub(super) struct Promoted {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl End for Promoted {
-    fn pair(settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
-        let [mut first, mut second] = Tcp::pair(settings)?;
+    fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
+        let [mut first, mut second] = Tcp::pair()?;
         let monitor = monitor()?;
         for end in [&mut first, &mut second] {
             end.push(monitor.try_clone()?.into());
@@ -80,7 +79,7 @@ impl End for Promoted {
     #[inline]
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
         if self.rest.is_empty()
-            && let Some(data) = self.next()?
+            && let Some(data) = self.next(None)?
         {
             // The usual case: this message, the whole of it, and nothing else.
             if data.len() == message.len() {
@@ -89,65 +88,52 @@ impl End for Promoted {
             }
             self.rest.push_back(data);
         }
-        let mut received = 0;
-        loop {
-            while received < message.len()
-                && let Some(rest) = self.rest.front_mut()
-            {
-                let here = rest.len().min(message.len() - received);
-                message[received..received + here].copy_from_slice(&rest[..here]);
-                received += here;
-                rest.advance(here);
-                if rest.is_empty() {
-                    self.rest.pop_front();
-                }
-            }
-            if received == message.len() {
-                return Ok(());
-            }
-            self.fetch(None)?;
-        }
+        self.pass(message.len(), |received, bytes| {
+            message[received..received + bytes.len()].copy_from_slice(bytes);
+        })
     }
 
     #[inline]
     fn take(&mut self, message: &mut [u8]) -> io::Result<()> {
-        let mut left = message.len();
+        self.pass(message.len(), |_, _| {})
+    }
+}
+
+impl Promoted {
+    /// Shows so many bytes as they come, each time with how many went before.
+    #[inline]
+    fn pass(&mut self, count: usize, mut show: impl FnMut(usize, &[u8])) -> io::Result<()> {
+        let mut passed = 0;
         loop {
-            while left > 0
+            while passed < count
                 && let Some(rest) = self.rest.front_mut()
             {
-                let here = rest.len().min(left);
+                let here = rest.len().min(count - passed);
+                show(passed, &rest[..here]);
+                passed += here;
                 rest.advance(here);
-                left -= here;
                 if rest.is_empty() {
                     self.rest.pop_front();
                 }
             }
-            if left == 0 {
+            if passed == count {
                 return Ok(());
             }
             self.fetch(None)?;
         }
     }
-}
-
-impl Promoted {
-    /// What the next completion brought.
-    #[inline]
-    fn next(&mut self) -> io::Result<Option<Buffer>> {
-        let completion = self.channel.dispatch(None).map_err(io::Error::other)?;
-        Self::bytes_of(completion)
-    }
 
     #[inline]
     fn fetch(&mut self, timeout: Option<Duration>) -> io::Result<()> {
-        let completion = self.channel.dispatch(timeout).map_err(io::Error::other)?;
-        self.rest.extend(Self::bytes_of(completion)?);
+        let data = self.next(timeout)?;
+        self.rest.extend(data);
         Ok(())
     }
 
+    /// What the next completion brought.
     #[inline]
-    fn bytes_of(completion: Option<Completion>) -> io::Result<Option<Buffer>> {
+    fn next(&mut self, timeout: Option<Duration>) -> io::Result<Option<Buffer>> {
+        let completion = self.channel.dispatch(timeout).map_err(io::Error::other)?;
         match completion.map(|completion| completion.event) {
             Some(Event::Read { result: Ok(1..), data: ReadData::Buffer(data), .. }) => Ok(Some(data)),
             Some(Event::Read { result: Ok(_), .. }) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -5,14 +5,40 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-use super::spin::Spin;
-use super::{End, Settings, Side, exactly};
+use super::{End, Side, exactly, spin_until};
 
-/// TCP over loopback, blocking.
-pub(super) struct Tcp(TcpStream);
+/// What is sent and received by calls on a stream.
+pub(super) struct Calls<S>(S);
 
-impl End for Tcp {
-    fn pair(_: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
+/// A kind of stream.
+pub(super) trait Stream: Read + Write + Sized {
+    fn pair() -> io::Result<[OwnedFd; 2]>;
+    fn of(socket: OwnedFd) -> io::Result<Self>;
+}
+
+impl<S: Stream> End for Calls<S> {
+    fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
+        Ok(S::pair()?.map(|end| vec![end]))
+    }
+
+    fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
+        let [socket] = exactly(descriptors)?;
+        S::of(socket).map(Self)
+    }
+
+    #[inline]
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.0.write_all(message)
+    }
+
+    #[inline]
+    fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact(message)
+    }
+}
+
+impl Stream for TcpStream {
+    fn pair() -> io::Result<[OwnedFd; 2]> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let first = TcpStream::connect(listener.local_addr()?)?;
         let own = first.local_addr()?;
@@ -25,88 +51,58 @@ impl End for Tcp {
         for stream in [&first, &second] {
             stream.set_nodelay(true)?;
         }
-        Ok([vec![first.into()], vec![second.into()]])
+        Ok([first.into(), second.into()])
     }
 
-    fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let [socket] = exactly(descriptors)?;
-        Ok(Self(socket.into()))
-    }
-
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.0.write_all(message)
-    }
-
-    fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact(message)
+    fn of(socket: OwnedFd) -> io::Result<Self> {
+        Ok(socket.into())
     }
 }
 
-/// TCP over loopback with calls that return at once, made again until they succeed.
-pub(super) struct TcpSpin(TcpStream);
-
-impl End for TcpSpin {
-    fn pair(settings: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
-        Tcp::pair(settings)
+impl Stream for UnixStream {
+    fn pair() -> io::Result<[OwnedFd; 2]> {
+        let (first, second) = UnixStream::pair()?;
+        Ok([first.into(), second.into()])
     }
 
-    fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let [socket] = exactly(descriptors)?;
+    fn of(socket: OwnedFd) -> io::Result<Self> {
+        Ok(socket.into())
+    }
+}
+
+/// TCP with calls that return at once, made again until they succeed.
+pub(super) struct Spinning(TcpStream);
+
+impl Stream for Spinning {
+    fn pair() -> io::Result<[OwnedFd; 2]> {
+        <TcpStream as Stream>::pair()
+    }
+
+    fn of(socket: OwnedFd) -> io::Result<Self> {
         let stream = TcpStream::from(socket);
         stream.set_nonblocking(true)?;
         Ok(Self(stream))
     }
+}
 
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        let mut sent = 0;
-        let mut spin = Spin::default();
-        while sent < message.len() {
-            match self.0.write(&message[sent..]) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(bytes) => sent += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => spin.turn()?,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+impl Read for Spinning {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        spin_until(|| done(self.0.read(room)))?
+    }
+}
+
+impl Write for Spinning {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        spin_until(|| done(self.0.write(bytes)))?
     }
 
-    fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
-        let mut received = 0;
-        let mut spin = Spin::default();
-        while received < message.len() {
-            match self.0.read(&mut message[received..]) {
-                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-                Ok(bytes) => received += bytes,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => spin.turn()?,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+    fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// A UNIX stream socket, blocking.
-pub(super) struct Unix(UnixStream);
-
-impl End for Unix {
-    fn pair(_: &Settings) -> io::Result<[Vec<OwnedFd>; 2]> {
-        let (first, second) = UnixStream::pair()?;
-        Ok([vec![first.into()], vec![second.into()]])
-    }
-
-    fn attach(_: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
-        let [socket] = exactly(descriptors)?;
-        Ok(Self(socket.into()))
-    }
-
-    fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.0.write_all(message)
-    }
-
-    fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact(message)
-    }
+/// None if the call is to be made again.
+fn done(call: io::Result<usize>) -> Option<io::Result<usize>> {
+    let again = call.as_ref().is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+    (!again).then_some(call)
 }
