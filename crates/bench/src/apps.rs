@@ -17,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use tempfile::TempDir;
 
 use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
@@ -37,10 +38,10 @@ mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::{CallTimes, time_calls};
-pub use load::{Report, Target, Task, run as run_load};
+pub use load::{Report, run as run_load};
 pub use programs::missing;
 
-use process::{Ending, Folder, Process};
+use process::{Ending, Process};
 use server::{Database, Part, Product, Server, Site};
 
 /// What to measure.
@@ -219,12 +220,15 @@ struct Run<'plan> {
     number: u32,
     // The monitor before its folder.
     _monitor: Process,
-    folder: Folder,
+    folder: TempDir,
 }
 
 impl<'plan> Run<'plan> {
     fn start(plan: &'plan Plan, stop: &'plan AtomicBool) -> Result<Self, Failure> {
-        let folder = Folder::new()?;
+        let mut folder = tempfile::Builder::new();
+        // Others may read what is there, since not all programs run as ourselves.
+        let folder =
+            folder.prefix("megapipe-apps-").permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
         // Copies beside each other, since some programs run as another user, who may not read the originals.
         let copy = |file: &Path, name| -> Result<PathBuf, Failure> {
             let copy = folder.path().join(name);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::Submitter;
 use io_uring::types::BufRingEntry;
+use sys::mapping::Mapping;
 
 /// A registered ring of buffers whose content nobody reads: the benchmark only counts bytes.
 ///
@@ -22,13 +23,13 @@ impl BufferRing {
     pub(crate) fn register(submitter: &Submitter<'_>, group: u16, size: BufferSize) -> io::Result<Self> {
         let BufferSize { length, count } = size;
         let mut buffers = Self {
-            ring: Mapping::new(usize::from(count) * size_of::<BufRingEntry>())?,
-            memory: Mapping::new(usize::from(count) * length)?,
+            ring: Mapping::anonymous(usize::from(count) * size_of::<BufRingEntry>())?,
+            memory: Mapping::anonymous(usize::from(count) * length)?,
             length,
             mask: count - 1,
             tail: 0,
         };
-        let address = buffers.ring.address as u64;
+        let address = buffers.ring.address() as u64;
         // SAFETY: the mappings live as long as the kernel uses them; see the type.
         unsafe { submitter.register_buf_ring_with_flags(address, count, group, 0)? };
         for buffer in 0..count {
@@ -41,12 +42,12 @@ impl BufferRing {
     /// Queues a buffer for reuse; the kernel sees it after [`publish`](Self::publish).
     pub(crate) fn give_back(&mut self, buffer: u16) {
         let index = usize::from(self.tail & self.mask);
-        let ring = self.ring.address.cast::<BufRingEntry>();
+        let ring = self.ring.address().cast::<BufRingEntry>();
         // SAFETY: `index` is within the ring and `buffer` within the memory; the kernel reads an
         // entry only once the tail is past it.
         unsafe {
             let entry = &mut *ring.add(index);
-            let address = self.memory.address.add(usize::from(buffer) * self.length);
+            let address = self.memory.address().add(usize::from(buffer) * self.length);
             entry.set_addr(address as u64);
             entry.set_len(self.length as u32);
             entry.set_bid(buffer);
@@ -56,7 +57,7 @@ impl BufferRing {
 
     /// Shows the kernel what was given back.
     pub(crate) fn publish(&self) {
-        let ring = self.ring.address.cast::<BufRingEntry>();
+        let ring = self.ring.address().cast::<BufRingEntry>();
         // SAFETY: the tail lies within the ring's first entry, aligned for u16, and is shared with
         // the kernel, which reads it with acquire ordering.
         let tail = unsafe { AtomicU16::from_ptr(BufRingEntry::tail(ring).cast_mut()) };
@@ -87,36 +88,3 @@ impl BufferSize {
 
 /// What all buffers together may take of the cache.
 const CACHED_BYTES: usize = 1 << 20;
-
-/// Private, page-aligned memory.
-struct Mapping {
-    address: *mut u8,
-    bytes: usize,
-}
-
-impl Mapping {
-    fn new(bytes: usize) -> io::Result<Self> {
-        // SAFETY: an anonymous mapping at an address the kernel chooses touches nothing that exists.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                bytes,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                -1,
-                0,
-            )
-        };
-        match address {
-            libc::MAP_FAILED => Err(io::Error::last_os_error()),
-            address => Ok(Self { address: address.cast(), bytes }),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and its owner says that the kernel is done with it.
-        unsafe { libc::munmap(self.address.cast(), self.bytes) };
-    }
-}

@@ -62,7 +62,7 @@ impl Engine {
 }
 
 /// Where the server listens.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Target {
     /// A TCP port.
     Tcp(SocketAddr),
@@ -71,7 +71,7 @@ pub enum Target {
 }
 
 /// How long connections last, and what a failed one means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Connections {
     /// As long as the load; they are made before it starts. A failure ends it.
     Kept,
@@ -83,7 +83,7 @@ pub enum Connections {
 }
 
 /// What the load is to be.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Options {
     /// What the client runs on.
     pub engine: Engine,
@@ -92,6 +92,7 @@ pub struct Options {
     /// What is asked.
     pub request: Request,
     /// Asked instead each time that so many requests have begun; its latency is not recorded.
+    #[serde(skip)] // no other process is asked for it
     pub instead: Option<(u64, Request)>,
     /// How long connections last.
     pub lifetime: Connections,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{apps, floor, listen, mmsg, pair, peer, tcp};
+use crate::{apps, floor, listen, load, mmsg, pair, peer, tcp};
 
 /// The hidden verb under which the program is one of them.
 pub const VERB: &str = "part";
@@ -43,7 +43,7 @@ pub enum Part {
         time: Duration,
     },
     /// Asks a server of another program.
-    AppLoad(apps::Task),
+    AppLoad(load::Options),
     /// Times calls on descriptors that are no sockets.
     AppCalls,
     /// The server of `mmsg`; takes turns with its controller.
@@ -80,7 +80,7 @@ impl Part {
             Part::Floor { cpu, size } => Ok(floor::serve(cpu, size)?),
             Part::Side { task, descriptors } => Ok(pair::run_side(&task, &descriptors)?),
             Part::Busy { cpu, time } => Ok(pair::keep_busy(cpu, time)?),
-            Part::AppLoad(task) => print(&apps::run_load(&task)?),
+            Part::AppLoad(options) => print(&apps::run_load(&options)?),
             Part::AppCalls => print(&apps::time_calls()?),
             Part::MmsgServer(task) => Ok(mmsg::serve(&task)?),
             Part::TcpServer(task) => match tcp::serve(&task)? {},

@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
-use super::load::{Report, Target, Task};
+use super::load::Report;
 use super::output::{self, Load};
 use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
-use crate::load::Request;
+use crate::load::{Connections, Engine, Options, Request, Target};
 use crate::part;
 
 /// The client in Python; its options are in the script.
@@ -72,8 +72,8 @@ impl Run<'_> {
     fn redis_command(&self, operation: &str, requests: u64) -> Result<Command, Failure> {
         let mut command = self.site.program("redis-benchmark", Part::Client)?;
         match &self.server.target {
-            Target::Port(port) => command.args(["-h", "127.0.0.1", "-p", &port.to_string()]),
-            Target::Path(path) => command.arg("-s").arg(path),
+            Target::Tcp(address) => command.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]),
+            Target::Unix(path) => command.arg("-s").arg(path),
         };
         command.args(["--csv", "-t", operation]);
         command.args(["-n", &requests.to_string(), "-c", &self.case.connections.to_string()]);
@@ -101,8 +101,8 @@ impl Run<'_> {
         let log = home.join("transactions");
         let mut command = self.site.program("pgbench", Part::Client)?;
         match &self.server.target {
-            Target::Port(_) => command.args(["-h", "127.0.0.1"]),
-            Target::Path(folder) => command.arg("-h").arg(folder),
+            Target::Tcp(_) => command.args(["-h", "127.0.0.1"]),
+            Target::Unix(folder) => command.arg("-h").arg(folder),
         };
         command.args(["-p", &self.database_port(), "-U", "postgres", "-n", "-S"]);
         // Its time begins before its connections do, each of which is a new process of the server.
@@ -164,8 +164,8 @@ impl Run<'_> {
 
     fn database_port(&self) -> String {
         match &self.server.target {
-            Target::Port(port) => port.to_string(),
-            Target::Path(_) => UNIX_PORT.to_owned(),
+            Target::Tcp(address) => address.port().to_string(),
+            Target::Unix(_) => UNIX_PORT.to_owned(),
         }
     }
 
@@ -177,21 +177,22 @@ impl Run<'_> {
             (App::Redis, _) => Request::RedisGet,
             _ => Request::Http,
         };
-        let active = match self.case.operation {
-            Operation::Idle => IDLE_ACTIVE,
-            _ => self.case.connections,
-        };
-        let task = Task {
+        let connections = self.case.connections as usize;
+        let options = Options {
+            engine: Engine::Epoll, // by calls that a preload library sees
             target: self.server.target.clone(),
             request,
-            connections: self.case.connections,
-            active,
+            instead: None,
+            lifetime: Connections::Kept,
+            connections,
+            active: if self.case.operation == Operation::Idle { IDLE_ACTIVE } else { connections },
+            rate: self.rate,
+            spin: false,
             warm_up: self.window / 4,
             window: self.window,
-            rate: self.rate,
         };
         let mut command = self.site.command(program, Part::Client);
-        command.args(part::Part::AppLoad(task).arguments());
+        command.args(part::Part::AppLoad(options).arguments());
         self.run(command, report)
     }
 
@@ -247,7 +248,7 @@ fn requests(rate: f64, time: Duration) -> u64 {
 const FIRST_REQUESTS: u64 = 4000;
 
 /// Requests under way on 500 connections that are mostly idle.
-const IDLE_ACTIVE: u32 = 10;
+const IDLE_ACTIVE: usize = 10;
 
 /// In which servers see that their client has gone: what PostgreSQL's processes for connections have
 /// used is counted again only when they have ended.

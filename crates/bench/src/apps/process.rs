@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -222,30 +221,6 @@ pub(super) fn cpu_of_ended_children() -> Duration {
     time(usage.ru_utime) + time(usage.ru_stime)
 }
 
-/// A folder of a run; dropping it removes it and all that is in it.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    /// Others may read what is there, since not all programs run as ourselves.
-    pub(super) fn new() -> io::Result<Self> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("megapipe-apps-{}-{number}", std::process::id()));
-        DirBuilder::new().mode(0o755).create(&folder)?;
-        Ok(Self(folder))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0); // nobody could act on it
-    }
-}
-
 /// How long a server may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -256,38 +231,35 @@ const GRACE: Duration = Duration::from_secs(5);
 mod tests {
     use super::*;
 
-    fn shell(script: &str, folder: &Folder) -> Process {
+    fn shell(script: &str, folder: &Path) -> Process {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Process::start(command, folder.path(), &CpuSet::allowed().unwrap(), Ending::Terminate).unwrap()
+        Process::start(command, folder, &CpuSet::allowed().unwrap(), Ending::Terminate).unwrap()
     }
 
     #[test]
     fn a_program_is_heard_and_its_children_are_counted() {
-        let folder = Folder::new().unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let stop = AtomicBool::new(false);
-        let mut said = shell("echo words", &folder);
+        let mut said = shell("echo words", folder.path());
         assert_eq!(said.finish(PATIENCE, &stop).unwrap(), "words\n");
-        let mut failed = shell("echo reason >&2; exit 3", &folder);
+        let mut failed = shell("echo reason >&2; exit 3", folder.path());
         let Err(Failure::Because(reason)) = failed.finish(PATIENCE, &stop) else { panic!("it failed") };
         assert!(reason.contains("exit status: 3: reason"), "{reason}");
         let done = folder.path().join("done");
         let loops = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done)";
-        let mut busy = shell(&format!("{loops}; touch {}; sleep 60", done.display()), &folder);
+        let mut busy = shell(&format!("{loops}; touch {}; sleep 60", done.display()), folder.path());
         busy.wait_until(|| done.exists(), &stop).unwrap();
         assert!(busy.cpu_time().unwrap() >= Duration::from_millis(10));
         let pid = busy.child.id();
         drop(busy);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
-        let path = folder.path().to_owned();
-        drop(folder);
-        assert!(!path.exists());
     }
 
     #[test]
     fn a_run_that_is_stopped_waits_for_nobody() {
-        let folder = Folder::new().unwrap();
-        let mut long = shell("sleep 60", &folder);
+        let folder = tempfile::tempdir().unwrap();
+        let mut long = shell("sleep 60", folder.path());
         assert!(matches!(long.finish(PATIENCE, &AtomicBool::new(true)), Err(Failure::Stopped)));
     }
 

@@ -14,10 +14,10 @@ use std::time::Duration;
 use testkit::programs::{Program, find};
 
 use super::app::{App, Operation, Transport};
-use super::load::Target;
 use super::process::{Ending, Process, User};
 use crate::child::Failure;
 use crate::cpu::CpuSet;
+use crate::load::Target;
 
 /// What is measured, and the monitor of this run.
 #[derive(Debug, Clone)]
@@ -149,8 +149,8 @@ impl Server {
 
     pub(super) fn port(&self) -> Result<u16, Failure> {
         match &self.target {
-            Target::Port(port) => Ok(*port),
-            Target::Path(_) => Err("it has a UNIX socket alone".to_owned().into()),
+            Target::Tcp(address) => Ok(address.port()),
+            Target::Unix(_) => Err("it has a UNIX socket alone".to_owned().into()),
         }
     }
 
@@ -169,8 +169,8 @@ fn start(
     let port = free_port()?;
     let program = Program::new(name, site.home(), port, values)?;
     let (target, way) = match program.socket {
-        Some(socket) if site.transport == Transport::Unix => (Target::Path(socket), program.unix),
-        _ => (Target::Port(port), program.tcp),
+        Some(socket) if site.transport == Transport::Unix => (Target::Unix(socket), program.unix),
+        _ => (Target::Tcp((Ipv4Addr::LOCALHOST, port).into()), program.tcp),
     };
     let mut command = site.program(&program.command[0], Part::Server)?;
     command.args(&program.command[1..]).args(way).args(arguments);
@@ -254,8 +254,8 @@ fn postgres(site: &Site<'_>) -> Result<Server, Failure> {
 
 fn listens(target: &Target) -> bool {
     match target {
-        Target::Port(port) => TcpStream::connect((Ipv4Addr::LOCALHOST, *port)).is_ok(),
-        Target::Path(path) => UnixStream::connect(path).is_ok(),
+        Target::Tcp(address) => TcpStream::connect(address).is_ok(),
+        Target::Unix(path) => UnixStream::connect(path).is_ok(),
     }
 }
 
