@@ -6,7 +6,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use super::request::{Answer, Arrived};
-use super::socket::ClientSocket;
 use super::{CHECK_INTERVAL, Connections, LoadError, Meter, Options, Outcome, Schedule};
 
 /// What carries requests.
@@ -21,23 +20,12 @@ pub(super) trait Wire {
     fn close(&mut self, index: usize) -> io::Result<()>;
 }
 
-/// How a thread waits for what comes next.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Wait {
-    /// In the kernel, for so long at most.
-    Within(Duration),
-    /// Not at all.
-    Spin,
-}
-
 /// A thread's connections, what they wait for, and what is due on them.
 pub(super) struct Client<'load> {
     pub(super) options: &'load Options,
     pub(super) request: Vec<u8>,
     instead: Option<(u64, Vec<u8>)>,
     answer: Answer,
-    /// A connection that is there already, and kept.
-    pub(super) first: Option<ClientSocket>,
     schedule: Schedule,
     meter: Meter,
     connections: Vec<Connection>,
@@ -64,7 +52,7 @@ impl<'load> Client<'load> {
         numbers: &Range<usize>,
         meter: Meter,
     ) -> Result<Self, LoadError> {
-        let (answer, first) = options.request.answer(&options.target)?;
+        let answer = options.request.answer(&options.target)?;
         let left = if options.lifetime == Connections::Kept { u32::MAX } else { 0 };
         let connection = Connection { left, busy: false, instead: false, received: 0, since: 0 };
         Ok(Self {
@@ -72,8 +60,12 @@ impl<'load> Client<'load> {
             request: options.request.bytes(),
             instead: options.instead.map(|(every, request)| (every, request.bytes())),
             answer,
-            first,
-            schedule: Schedule::new(options, numbers, meter.end().map_or(u64::MAX, |(end, _)| end)),
+            schedule: Schedule::new(
+                (options.connections, options.active),
+                options.rate,
+                numbers,
+                meter.end().map_or(u64::MAX, |(end, _)| end),
+            ),
             meter,
             connections: vec![connection; numbers.len()],
             resting: (0..numbers.len()).collect(),
@@ -104,16 +96,16 @@ impl<'load> Client<'load> {
         self.schedule.is_open()
     }
 
-    /// How the thread is to wait for its next event.
-    pub(super) fn wait(&self) -> Wait {
+    /// How long the thread may wait in the kernel for its next event: not at all where it is to spin, and
+    /// where something is due that has a connection.
+    pub(super) fn wait(&self) -> Duration {
         match self.is_paced() {
-            true if self.options.spin => Wait::Spin,
-            // What is due waits for a connection, if none is free.
+            true if self.options.spin => Duration::ZERO,
             true if !self.resting.is_empty() => {
                 let left = self.schedule.due().saturating_sub(self.meter.now());
-                Wait::Within(Duration::from_nanos(left).min(CHECK_INTERVAL))
+                Duration::from_nanos(left).min(CHECK_INTERVAL)
             }
-            _ => Wait::Within(CHECK_INTERVAL),
+            _ => CHECK_INTERVAL,
         }
     }
 

@@ -9,13 +9,13 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
 
-use super::client::{Client, Wait, Wire};
+use super::client::{Client, Wire};
 use super::socket::{ClientSocket, PATIENCE};
 use super::{Connections, LoadError, Options, Outcome};
 use crate::epoll::Epoll;
 
 pub(super) fn run(mut client: Client<'_>) -> Result<Outcome, LoadError> {
-    let mut wire = Sockets::new(&mut client).map_err(LoadError::Client)?;
+    let mut wire = Sockets::new(&client).map_err(LoadError::Client)?;
     client.start(&mut wire)?;
     let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; 512];
     let mut room = vec![0; 16 << 10];
@@ -86,18 +86,15 @@ impl Slot {
 }
 
 impl<'load> Sockets<'load> {
-    fn new(client: &mut Client<'load>) -> io::Result<Self> {
+    fn new(client: &Client<'load>) -> io::Result<Self> {
         let options = client.options;
         let slots = (0..client.len()).map(|_| Slot::default()).collect();
         let mut wire = Self { options, epoll: Epoll::new()?, slots, timer: None };
         for index in 0..client.len() {
             match options.lifetime {
                 Connections::Kept => {
-                    let first = client
-                        .first
-                        .take()
-                        .map_or_else(|| ClientSocket::blocking(&options.target, PATIENCE), Ok);
-                    wire.watch(index, first?.nonblocking()?, libc::EPOLLIN)?;
+                    let socket = ClientSocket::blocking(&options.target, PATIENCE)?;
+                    wire.watch(index, socket.nonblocking()?, libc::EPOLLIN)?;
                 }
                 Connections::Reset(_) => {
                     let socket = ClientSocket::for_resets(&options.target)?;
@@ -123,16 +120,11 @@ impl<'load> Sockets<'load> {
     }
 
     fn wait(&mut self, events: &mut [libc::epoll_event], client: &Client<'_>) -> io::Result<usize> {
-        let milliseconds = match client.wait() {
-            Wait::Spin => 0,
-            Wait::Within(Duration::ZERO) => 0,
-            Wait::Within(time) => {
-                if let Some(timer) = &self.timer {
-                    arm(timer, time)?;
-                }
-                super::CHECK_INTERVAL.as_millis() as i32
-            }
-        };
+        let time = client.wait();
+        let milliseconds = if time.is_zero() { 0 } else { super::CHECK_INTERVAL.as_millis() as i32 };
+        if let Some(timer) = self.timer.as_ref().filter(|_| !time.is_zero()) {
+            arm(timer, time)?;
+        }
         Ok(self.epoll.wait(events, milliseconds)?.len())
     }
 

@@ -5,8 +5,6 @@
 
 use std::ops::Range;
 
-use super::Options;
-
 /// One thread's part of the schedule; all times are nanoseconds since the start of the load.
 pub(super) struct Schedule {
     /// From one request of this thread to the next in an open loop.
@@ -22,15 +20,19 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Of the thread with these connections; nothing begins after `end`.
-    pub(super) fn new(options: &Options, numbers: &Range<usize>, end: u64) -> Self {
-        let all = options.connections as f64;
-        let interval = |rate: f64| 1e9 / rate * all / numbers.len().max(1) as f64;
+    /// Of the thread with these of all connections, of which so many are active; nothing begins after `end`.
+    pub(super) fn new(
+        (all, active): (usize, usize),
+        rate: Option<f64>,
+        numbers: &Range<usize>,
+        end: u64,
+    ) -> Self {
+        let interval = |rate: f64| 1e9 / rate * all as f64 / numbers.len().max(1) as f64;
         Self {
-            interval: options.rate.map(interval),
-            first: options.rate.map_or(0.0, |rate| numbers.start as f64 * 1e9 / rate),
+            interval: rate.map(interval),
+            first: rate.map_or(0.0, |rate| numbers.start as f64 * 1e9 / rate),
             begun: 0,
-            free: (options.active * numbers.len()).div_ceil(options.connections),
+            free: (active * numbers.len()).div_ceil(all),
             end: if numbers.is_empty() { 0 } else { end },
         }
     }
@@ -72,64 +74,30 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::load::{Connections, Engine, Request, Target};
 
     const MS: u64 = 1_000_000;
 
-    fn options(connections: usize, rate: Option<f64>) -> Options {
-        Options {
-            engine: Engine::Epoll,
-            target: Target::Unix("/nowhere".into()),
-            request: Request::Echo(1),
-            instead: None,
-            lifetime: Connections::Kept,
-            connections,
-            active: 4,
-            rate,
-            spin: false,
-            warm_up: Duration::ZERO,
-            window: Duration::ZERO,
-        }
-    }
-
     #[test]
-    fn requests_are_evenly_spaced_over_threads() {
+    fn requests_are_evenly_spaced_over_threads_and_none_is_due_after_the_end() {
         // 1000 per second, 3 connections: the first thread has one, the second two.
-        let options = options(3, Some(1000.0));
-        let mut first = Schedule::new(&options, &(0..1), 100 * MS);
-        let mut second = Schedule::new(&options, &(1..3), 100 * MS);
+        let schedule = |numbers, end| Schedule::new((3, 3), Some(1000.0), &numbers, end);
+        let mut first = schedule(0..1, 100 * MS);
         assert_eq!((first.next(0), first.next(2 * MS), first.due()), (Some(0), None, 3 * MS));
+        let mut second = schedule(1..3, 4 * MS);
         assert_eq!(second.next(MS - 1), None);
         assert_eq!((second.next(3 * MS), second.next(3 * MS)), (Some(MS), Some(5 * MS / 2)));
-        assert_eq!((second.next(3 * MS), second.due()), (None, 4 * MS));
-    }
-
-    #[test]
-    fn what_was_missed_counts_from_when_it_was_due_and_nothing_is_due_after_the_end() {
-        let mut schedule = Schedule::new(&options(1, Some(1000.0)), &(0..1), 5 * MS);
-        let due = std::iter::from_fn(|| schedule.next(60 * MS)).collect::<Vec<_>>();
-        assert_eq!(due, [0, MS, 2 * MS, 3 * MS, 4 * MS]);
-        assert_eq!(schedule.due(), u64::MAX);
+        assert_eq!((second.next(60 * MS), second.due()), (None, u64::MAX));
+        assert_eq!(schedule(3..3, u64::MAX).next(60 * MS), None);
     }
 
     #[test]
     fn a_closed_loop_has_so_many_requests_under_way() {
-        let mut schedule = Schedule::new(&options(8, None), &(0..4), 5 * MS);
+        let mut schedule = Schedule::new((8, 4), None, &(0..4), 5 * MS);
         assert_eq!([(); 3].map(|()| schedule.next(MS)), [Some(MS), Some(MS), None]);
         schedule.ended();
         assert_eq!([schedule.next(2 * MS), schedule.next(2 * MS)], [Some(2 * MS), None]);
         schedule.ended();
         assert_eq!(schedule.next(5 * MS), None);
-    }
-
-    #[test]
-    fn a_thread_without_connections_has_nothing_to_do() {
-        for rate in [None, Some(1000.0)] {
-            let mut schedule = Schedule::new(&options(1, rate), &(0..0), u64::MAX);
-            assert_eq!((schedule.next(u64::MAX - 1), schedule.due()), (None, u64::MAX));
-        }
     }
 }

@@ -6,12 +6,13 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::time::Duration;
 
 use io_uring::squeue::Flags;
 use io_uring::types::{CancelBuilder, Fixed, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, opcode};
 
-use super::client::{Client, Wait, Wire};
+use super::client::{Client, Wire};
 use super::socket::ClientSocket;
 use super::{Connections, LoadError, Outcome};
 use crate::buffer_ring::{BufferRing, BufferSize};
@@ -126,19 +127,16 @@ impl Ring {
         Ok(Self { ring, buffers, slots, request, queued: 0 })
     }
 
-    fn wait(&mut self, wait: Wait) -> io::Result<()> {
-        let submitted = match wait {
-            Wait::Spin => {
-                if self.queued == 0 && !self.ring.submission().taskrun() {
-                    std::hint::spin_loop();
-                    return Ok(());
-                }
-                self.ring.submit()
+    fn wait(&mut self, time: Duration) -> io::Result<()> {
+        let submitted = match time {
+            Duration::ZERO if self.queued == 0 && !self.ring.submission().taskrun() => {
+                std::hint::spin_loop();
+                return Ok(());
             }
-            Wait::Within(time) => {
+            Duration::ZERO => self.ring.submit(),
+            time => {
                 let time = Timespec::from(time);
-                let arguments = SubmitArgs::new().timespec(&time);
-                self.ring.submitter().submit_with_args(1, &arguments)
+                self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time))
             }
         };
         self.queued = 0;
