@@ -101,9 +101,7 @@ pub fn serve(options: &Options) -> Result<Infallible, ServeError> {
                 listener,
                 cpu,
                 port,
-                engine: options.engine,
-                size: options.size,
-                connections: options.connections,
+                options: options.clone(),
                 waiting: waiting.clone(),
             }
         })
@@ -128,21 +126,18 @@ struct Worker {
     listener: TcpListener,
     cpu: usize,
     port: u16,
-    engine: Engine,
-    size: usize,
-    connections: usize,
+    options: Options,
     waiting: Arc<AtomicUsize>,
 }
 
 impl Worker {
     fn run(self) -> Result<Infallible, ServeError> {
-        let (cpu, engine) = (self.cpu, self.engine);
+        let (cpu, engine) = (self.cpu, self.options.engine);
         cpu::pin(&[cpu]).map_err(|source| ServeError::Thread { cpu, source })?;
         let ended = match engine {
             Engine::MegapipeUring | Engine::MegapipePartitioned => megapipe::run(&self, EngineKind::Uring),
             Engine::MegapipeEpoll => megapipe::run(&self, EngineKind::Epoll),
-            Engine::EpollShared => epoll::run(&self, epoll::Listener::Shared),
-            Engine::EpollReuseport => epoll::run(&self, epoll::Listener::Own),
+            Engine::EpollShared | Engine::EpollReuseport => epoll::run(&self),
             Engine::UringPlain => uring_plain::run(&self),
             #[cfg(feature = "peers")]
             Engine::Tokio => tokio::run(&self),
@@ -160,7 +155,7 @@ impl Worker {
 
     /// The one answer to every request, for the life of the process as static data of a server is.
     fn response(&self) -> &'static [u8] {
-        vec![0; self.size].leak()
+        vec![0; self.options.size].leak()
     }
 
     /// Called by the engine once it would serve; the last of all threads announces the port.

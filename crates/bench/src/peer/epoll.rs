@@ -9,31 +9,21 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Arrived, Worker};
+use crate::engine::Engine;
 use crate::epoll::Epoll;
 
-/// Whom the listening socket belongs to.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Listener {
-    /// All threads; EPOLLEXCLUSIVE wakes one of them.
-    Shared,
-    /// This thread, as a member of a SO_REUSEPORT group.
-    Own,
-}
-
-pub(super) fn run(worker: &Worker, listener: Listener) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let listening = worker.listener.as_raw_fd();
     let mut server = Server {
         epoll: Epoll::new()?,
         listening,
-        size: worker.size,
-        response: vec![0; worker.size],
+        size: worker.options.size,
+        response: vec![0; worker.options.size],
         scratch: vec![0; SCRATCH_BYTES],
-        connections: Vec::with_capacity(worker.connections + 64),
+        connections: Vec::with_capacity(worker.options.connections + 64),
     };
-    let exclusive = match listener {
-        Listener::Shared => libc::EPOLLEXCLUSIVE,
-        Listener::Own => 0,
-    };
+    // Of all threads that wait at one socket, a connection wakes one.
+    let exclusive = if worker.options.engine == Engine::EpollShared { libc::EPOLLEXCLUSIVE } else { 0 };
     server.control(libc::EPOLL_CTL_ADD, listening, libc::EPOLLIN | exclusive)?;
     worker.ready();
     server.run()
@@ -55,13 +45,6 @@ struct Connection {
     /// Response bytes that the socket did not take yet.
     unsent: usize,
     watches_output: bool,
-}
-
-/// What became of a connection after a read or a write.
-#[derive(PartialEq)]
-enum Fate {
-    Open,
-    Closed,
 }
 
 impl Server {
@@ -109,12 +92,10 @@ impl Server {
     }
 
     fn advance(&mut self, descriptor: RawFd, events: i32) -> io::Result<()> {
-        let failed = events & (libc::EPOLLERR | libc::EPOLLHUP) != 0;
-        let writable = events & libc::EPOLLOUT != 0;
-        let readable = events & libc::EPOLLIN != 0;
-        if failed
-            || (writable && self.send(descriptor)? == Fate::Closed)
-            || (readable && self.receive(descriptor)? == Fate::Closed)
+        let is = |event: i32| events & event != 0;
+        if is(libc::EPOLLERR | libc::EPOLLHUP)
+            || (is(libc::EPOLLOUT) && !self.send(descriptor)?)
+            || (is(libc::EPOLLIN) && !self.receive(descriptor)?)
         {
             // SAFETY: the server owns every descriptor it accepted, and forgets this one here.
             unsafe { libc::close(descriptor) };
@@ -122,35 +103,37 @@ impl Server {
         Ok(())
     }
 
-    fn receive(&mut self, descriptor: RawFd) -> io::Result<Fate> {
+    /// Whether the connection goes on.
+    fn receive(&mut self, descriptor: RawFd) -> io::Result<bool> {
         loop {
             // SAFETY: the scratch buffer is valid for its whole length.
             let count =
                 unsafe { libc::recv(descriptor, self.scratch.as_mut_ptr().cast(), self.scratch.len(), 0) };
             match count {
-                0 => return Ok(Fate::Closed),
+                0 => return Ok(false),
                 1.. => {}
                 _ => match io::Error::last_os_error().raw_os_error() {
-                    Some(libc::EAGAIN) => return Ok(Fate::Open),
+                    Some(libc::EAGAIN) => return Ok(true),
                     Some(libc::EINTR) => continue,
-                    _ => return Ok(Fate::Closed),
+                    _ => return Ok(false),
                 },
             }
             let connection = &mut self.connections[descriptor as usize];
             let messages = connection.arrived.whole_messages(count as usize, self.size);
             if messages > 0 {
                 connection.unsent += messages * self.size;
-                if self.send(descriptor)? == Fate::Closed {
-                    return Ok(Fate::Closed);
+                if !self.send(descriptor)? {
+                    return Ok(false);
                 }
             }
             if (count as usize) < self.scratch.len() {
-                return Ok(Fate::Open); // short: the socket is empty, its next byte is a new edge
+                return Ok(true); // short: the socket is empty, its next byte is a new edge
             }
         }
     }
 
-    fn send(&mut self, descriptor: RawFd) -> io::Result<Fate> {
+    /// Whether the connection goes on.
+    fn send(&mut self, descriptor: RawFd) -> io::Result<bool> {
         while self.connections[descriptor as usize].unsent > 0 {
             let connection = &mut self.connections[descriptor as usize];
             // Messages follow each other without a gap, so the rest of a partly sent one is the
@@ -166,7 +149,7 @@ impl Server {
             }
             match io::Error::last_os_error().raw_os_error() {
                 Some(libc::EINTR) => {}
-                Some(libc::EAGAIN) if connection.watches_output => return Ok(Fate::Open),
+                Some(libc::EAGAIN) if connection.watches_output => return Ok(true),
                 Some(libc::EAGAIN) => {
                     connection.watches_output = true;
                     self.control(
@@ -174,12 +157,12 @@ impl Server {
                         descriptor,
                         libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET,
                     )?;
-                    return Ok(Fate::Open);
+                    return Ok(true);
                 }
-                _ => return Ok(Fate::Closed),
+                _ => return Ok(false),
             }
         }
-        Ok(Fate::Open)
+        Ok(true)
     }
 
     fn control(&self, operation: i32, descriptor: RawFd, events: i32) -> io::Result<()> {

@@ -28,7 +28,7 @@ fn run(worker: &Worker, serve: Serve) -> io::Result<Infallible> {
     let listener = worker.listener.as_raw_fd();
     let context: *const Worker = worker;
     // SAFETY: the listener stays open and the worker alive while the function runs.
-    let error = unsafe { serve(listener, worker.size, ready, context.cast()) };
+    let error = unsafe { serve(listener, worker.options.size, ready, context.cast()) };
     Err(io::Error::from_raw_os_error(-error))
 }
 

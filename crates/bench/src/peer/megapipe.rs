@@ -13,9 +13,9 @@ use crate::buffer_ring::BufferSize;
 use crate::engine::Engine;
 
 pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible> {
-    let config = Config { engine: Some(engine), ..config(worker.size, worker.connections) };
+    let config = Config { engine: Some(engine), ..config(worker.options.size, worker.options.connections) };
     let mut channel = Channel::new(config).map_err(io::Error::other)?;
-    let listener = match worker.engine {
+    let listener = match worker.options.engine {
         Engine::MegapipePartitioned => {
             channel.register_partitioned(worker.listener.as_fd(), 0, &CpuSet::of(worker.cpu as u32))
         }
@@ -23,7 +23,7 @@ pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible>
     };
     let listener = listener.map_err(io::Error::other)?;
     channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
-    let mut server = Server::new(channel, worker.response(), worker.connections);
+    let mut server = Server::new(channel, worker.response(), worker.options.connections);
     worker.ready();
     loop {
         match server.channel.dispatch(None) {

@@ -17,13 +17,13 @@ use crate::buffer_ring::{BufferRing, BufferSize};
 use crate::ring;
 
 pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
-    let slots = (worker.connections * 2 + 64) as u32;
+    let slots = (worker.options.connections * 2 + 64) as u32;
     let mut ring = ring::builder((slots * 4).max(SUBMISSIONS * 2)).build(SUBMISSIONS)?;
     ring.submitter().register_files_sparse(slots)?;
     let buffers = BufferRing::register(
         &ring.submitter(),
         BUFFER_GROUP,
-        BufferSize::of(worker.size, worker.connections),
+        BufferSize::of(worker.options.size, worker.options.connections),
     )?;
     let (submitter, submissions, mut completions) = ring.split();
     let mut server = Server {
@@ -31,8 +31,8 @@ pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
         submissions,
         buffers,
         listening: Fd(worker.listener.as_raw_fd()),
-        size: worker.size,
-        response: vec![0; worker.size],
+        size: worker.options.size,
+        response: vec![0; worker.options.size],
         connections: vec![Connection::default(); slots as usize],
         accept_paused: false,
     };
@@ -80,31 +80,34 @@ struct Connection {
 
 impl Server<'_> {
     fn complete(&mut self, completion: &cqueue::Entry) -> io::Result<()> {
-        let tag = Tag::from_user_data(completion.user_data());
+        let user_data = completion.user_data();
+        let slot = user_data as u32;
+        let is_current =
+            (user_data >> 32) as u32 & GENERATION_MASK == self.connections[slot as usize].generation;
         let ended = !cqueue::more(completion.flags());
-        match tag.operation {
-            Operation::Accept => self.accepted(completion.result(), ended),
-            Operation::Receive => {
+        match user_data >> 62 {
+            ACCEPT => self.accepted(completion.result(), ended),
+            RECEIVE => {
                 if let Some(buffer) = cqueue::buffer_select(completion.flags()) {
                     self.buffers.give_back(buffer); // its bytes are only counted
                 }
-                if self.is_current(tag) {
-                    self.received(tag.slot, completion.result(), ended)?;
+                if is_current {
+                    self.received(slot, completion.result(), ended)?;
                 }
                 Ok(())
             }
             // Only failures of these complete. A failed send is followed by the end of the receive.
-            Operation::Send if self.is_current(tag) => {
-                let shutdown = opcode::Shutdown::new(Fixed(tag.slot), libc::SHUT_RDWR).build();
-                self.push(shutdown, Operation::Other, tag.slot, Flags::SKIP_SUCCESS)
+            SEND if is_current => {
+                let shutdown = opcode::Shutdown::new(Fixed(slot), libc::SHUT_RDWR).build();
+                self.push(shutdown, OTHER, slot, Flags::SKIP_SUCCESS)
             }
-            Operation::Send | Operation::Other => Ok(()),
+            _ => Ok(()),
         }
     }
 
     fn accept(&mut self) -> io::Result<()> {
         let accept = opcode::AcceptMulti::new(self.listening).allocate_file_index(true).build();
-        self.push(accept, Operation::Accept, 0, Flags::empty())
+        self.push(accept, ACCEPT, 0, Flags::empty())
     }
 
     fn accepted(&mut self, result: i32, ended: bool) -> io::Result<()> {
@@ -127,7 +130,7 @@ impl Server<'_> {
 
     fn receive(&mut self, slot: u32) -> io::Result<()> {
         let receive = opcode::RecvMulti::new(Fixed(slot), BUFFER_GROUP).build();
-        self.push(receive, Operation::Receive, slot, Flags::empty())
+        self.push(receive, RECEIVE, slot, Flags::empty())
     }
 
     fn received(&mut self, slot: u32, result: i32, ended: bool) -> io::Result<()> {
@@ -148,27 +151,24 @@ impl Server<'_> {
         let send = opcode::Send::new(Fixed(slot), self.response.as_ptr(), self.size as u32)
             .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
             .build();
-        self.push(send, Operation::Send, slot, Flags::SKIP_SUCCESS)
+        self.push(send, SEND, slot, Flags::SKIP_SUCCESS)
     }
 
     fn close(&mut self, slot: u32) -> io::Result<()> {
         let connection = &mut self.connections[slot as usize];
-        connection.generation = connection.generation.wrapping_add(1) & Tag::GENERATION_MASK;
+        connection.generation = connection.generation.wrapping_add(1) & GENERATION_MASK;
         let close = opcode::Close::new(Fixed(slot)).build();
-        self.push(close, Operation::Other, slot, Flags::SKIP_SUCCESS)?;
+        self.push(close, OTHER, slot, Flags::SKIP_SUCCESS)?;
         if std::mem::take(&mut self.accept_paused) {
             self.accept()?;
         }
         Ok(())
     }
 
-    fn is_current(&self, tag: Tag) -> bool {
-        self.connections[tag.slot as usize].generation == tag.generation
-    }
-
-    fn push(&mut self, entry: Entry, operation: Operation, slot: u32, flags: Flags) -> io::Result<()> {
-        let tag = Tag { operation, generation: self.connections[slot as usize].generation, slot };
-        let entry = entry.user_data(tag.user_data()).flags(flags);
+    fn push(&mut self, entry: Entry, operation: u64, slot: u32, flags: Flags) -> io::Result<()> {
+        let generation = u64::from(self.connections[slot as usize].generation);
+        let user_data = operation << 62 | generation << 32 | u64::from(slot);
+        let entry = entry.user_data(user_data).flags(flags);
         // SAFETY: what the entry points to, `response`, lives as long as the server, which never
         // ends while the process runs, and is never written.
         while unsafe { self.submissions.push(&entry) }.is_err() {
@@ -180,41 +180,13 @@ impl Server<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
-struct Tag {
-    operation: Operation,
-    generation: u32,
-    slot: u32,
-}
+/// What an entry asked for: the upper two bits of its user data. Below are the generation and the slot.
+const ACCEPT: u64 = 0;
+const RECEIVE: u64 = 1;
+const SEND: u64 = 2;
+const OTHER: u64 = 3;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Operation {
-    Accept = 0,
-    Receive = 1,
-    Send = 2,
-    Other = 3,
-}
-
-impl Tag {
-    const GENERATION_MASK: u32 = (1 << 30) - 1;
-
-    fn user_data(self) -> u64 {
-        (self.operation as u64) << 62 | u64::from(self.generation) << 32 | u64::from(self.slot)
-    }
-
-    fn from_user_data(user_data: u64) -> Self {
-        Self {
-            operation: match user_data >> 62 {
-                0 => Operation::Accept,
-                1 => Operation::Receive,
-                2 => Operation::Send,
-                _ => Operation::Other,
-            },
-            generation: (user_data >> 32) as u32 & Self::GENERATION_MASK,
-            slot: user_data as u32,
-        }
-    }
-}
+const GENERATION_MASK: u32 = (1 << 30) - 1;
 
 /// Entries of the submission queue; a fuller turn submits early.
 const SUBMISSIONS: u32 = 1024;
