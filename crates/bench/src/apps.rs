@@ -38,7 +38,8 @@ mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
 pub use calls::{CallTimes, time_calls};
-pub use load::{Report, run as run_load};
+pub use load::run as run_load;
+pub use output::Report;
 pub use programs::missing;
 
 use process::{Ending, Process};

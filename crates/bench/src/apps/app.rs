@@ -131,76 +131,31 @@ struct Facts {
 
 impl App {
     const fn facts(self) -> Facts {
-        match self {
-            App::Redis => Facts {
-                operations: &[Operation::Get, Operation::Set, Operation::Short, Operation::Idle],
-                programs: &["redis-server", "redis-benchmark"],
-                client: Client::RedisBenchmark,
-                connections: MANY,
-                has_unix_socket: true,
-                has_database: false,
-            },
-            App::Memcached => Facts {
-                operations: &[Operation::Get, Operation::Set, Operation::Idle],
-                programs: &["memcached"],
-                client: Client::Own, // distributions have no load generator for it
-                connections: MANY,
-                has_unix_socket: true,
-                has_database: false,
-            },
-            App::Nginx => Facts {
-                operations: &[Operation::KeepAlive, Operation::File, Operation::Short, Operation::Idle],
-                programs: &["nginx", "wrk"],
-                client: Client::Wrk,
-                connections: MANY,
-                has_unix_socket: false, // wrk has TCP only
-                has_database: false,
-            },
-            App::Haproxy => Facts {
-                operations: &[Operation::KeepAlive, Operation::Short, Operation::Idle],
-                programs: &["haproxy", "nginx", "wrk"],
-                ..App::Nginx.facts()
-            },
-            App::Postgres => Facts {
-                operations: &[Operation::Select, Operation::Short],
-                programs: &["initdb", "postgres", "pgbench"],
-                client: Client::Pgbench,
-                connections: MANY,
-                has_unix_socket: true,
-                has_database: true,
-            },
-            App::RedisPy => Facts {
-                operations: &[Operation::Get, Operation::Large, Operation::Pipeline, Operation::Publish],
-                programs: &["redis-server", "python3", "python3-redis"],
-                client: Client::Python,
-                connections: FEW,
-                has_unix_socket: false,
-                has_database: false,
-            },
-            App::Psycopg2 => Facts {
-                operations: &[Operation::Select],
-                programs: &["initdb", "postgres", "pgbench", "python3", "python3-psycopg2"],
-                has_database: true,
-                ..App::RedisPy.facts()
-            },
-            App::Grpc => Facts {
-                operations: &[Operation::Unary],
-                programs: &["python3", "python3-grpcio"],
-                ..App::RedisPy.facts()
-            },
-            App::Gunicorn => Facts {
-                operations: &[Operation::KeepAlive],
-                programs: &["gunicorn", "nginx", "wrk"],
-                connections: FEW,
-                ..App::Nginx.facts()
-            },
-            App::HaproxyNode => Facts {
-                operations: &[Operation::KeepAlive],
-                programs: &["haproxy", "node", "wrk"],
-                connections: FEW,
-                ..App::Nginx.facts()
-            },
-        }
+        use Operation::*;
+        let (operations, programs): (&[Operation], &[&str]) = match self {
+            App::Redis => (&[Get, Set, Short, Idle], &["redis-server", "redis-benchmark"]),
+            App::Memcached => (&[Get, Set, Idle], &["memcached"]),
+            App::Nginx => (&[KeepAlive, File, Short, Idle], &["nginx", "wrk"]),
+            App::Haproxy => (&[KeepAlive, Short, Idle], &["haproxy", "nginx", "wrk"]),
+            App::Postgres => (&[Select, Short], &["initdb", "postgres", "pgbench"]),
+            App::RedisPy => (&[Get, Large, Pipeline, Publish], &["redis-server", "python3", "python3-redis"]),
+            App::Psycopg2 => (&[Select], &["initdb", "postgres", "pgbench", "python3", "python3-psycopg2"]),
+            App::Grpc => (&[Unary], &["python3", "python3-grpcio"]),
+            App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
+            App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
+        };
+        let (client, connections) = match self {
+            App::Redis => (Client::RedisBenchmark, MANY),
+            App::Memcached => (Client::Own, MANY), // distributions have no load generator for it
+            App::Nginx | App::Haproxy => (Client::Wrk, MANY),
+            App::Postgres => (Client::Pgbench, MANY),
+            App::RedisPy | App::Psycopg2 | App::Grpc => (Client::Python, FEW),
+            App::Gunicorn | App::HaproxyNode => (Client::Wrk, FEW),
+        };
+        // wrk has TCP only, and so have the clients in Python.
+        let has_unix_socket = matches!(self, App::Redis | App::Memcached | App::Postgres);
+        let has_database = matches!(self, App::Postgres | App::Psycopg2);
+        Facts { operations, programs, client, connections, has_unix_socket, has_database }
     }
 
     /// What its clients can do.

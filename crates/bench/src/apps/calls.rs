@@ -97,14 +97,3 @@ const RUNS: usize = 51;
 
 /// How long so many calls may take.
 const PATIENCE: Duration = Duration::from_secs(120);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn calls_take_time() {
-        let times = time_calls().unwrap();
-        assert!(times.read_ns > 0.0 && times.write_ns > 0.0, "{times:?}");
-    }
-}

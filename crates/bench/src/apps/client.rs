@@ -8,8 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
-use super::load::Report;
-use super::output::{self, Load};
+use super::output::{self, Report, report};
 use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::child::Failure;
@@ -21,7 +20,7 @@ pub(super) const SCRIPT: &str = "client.py";
 
 /// What a client and its server did.
 pub(super) struct Measured {
-    pub(super) load: Load,
+    pub(super) load: Report,
     pub(super) server_cpu: Duration,
     pub(super) client_cpu: Duration,
 }
@@ -200,14 +199,15 @@ impl Run<'_> {
     fn run(
         &self,
         command: Command,
-        figures: impl FnOnce(&str) -> Result<Load, String>,
+        figures: impl FnOnce(&str) -> Result<Report, String>,
     ) -> Result<Measured, Failure> {
         let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
         let site = self.site;
         let mut process = Process::start(command, site.folder, &site.client_cpus, Ending::Terminate)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
-        let client_cpu = load.cpu.unwrap_or(cpu_of_ended_children().saturating_sub(client));
+        let client_cpu = load.cpu_s.map(Duration::try_from_secs_f64).and_then(Result::ok);
+        let client_cpu = client_cpu.unwrap_or(cpu_of_ended_children().saturating_sub(client));
         thread::sleep(SETTLING);
         let server_cpu = self.server.cpu_time()?.saturating_sub(server);
         Ok(Measured { load, server_cpu, client_cpu })
@@ -217,19 +217,6 @@ impl Run<'_> {
     fn whole_seconds(&self) -> u64 {
         (self.window.as_secs_f64().round() as u64).max(1)
     }
-}
-
-/// What our own clients print.
-fn report(text: &str) -> Result<Load, String> {
-    let report = serde_json::from_str::<Report>(text).map_err(|error| error.to_string())?;
-    Ok(Load {
-        requests_per_s: report.requests_per_s,
-        requests: report.requests as f64,
-        p50_us: Some(report.p50_us),
-        p99_us: report.p99_us,
-        p999_us: report.p999_us,
-        cpu: report.cpu_s.and_then(|cpu| Duration::try_from_secs_f64(cpu).ok()),
-    })
 }
 
 /// What pgbench has logged.

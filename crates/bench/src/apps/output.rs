@@ -1,23 +1,31 @@
 //! What the clients print, made into figures.
 
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
 
-/// What a client measured.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Load {
+/// What a client measured. Our own print it as JSON.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
     /// Requests per second in the time that the client counts.
-    pub(super) requests_per_s: f64,
+    pub requests_per_s: f64,
     /// All that it made, to share its CPU time among.
-    pub(super) requests: f64,
-    pub(super) p50_us: Option<f64>,
-    pub(super) p99_us: Option<f64>,
-    pub(super) p999_us: Option<f64>,
-    /// Its own CPU time for these requests, where its start is no small part.
-    pub(super) cpu: Option<Duration>,
+    pub requests: f64,
+    /// The median time of a request, microseconds.
+    pub p50_us: Option<f64>,
+    /// The 99th percentile.
+    pub p99_us: Option<f64>,
+    /// The 99.9th percentile.
+    pub p999_us: Option<f64>,
+    /// Its own CPU time for these requests, seconds, where its start is no small part.
+    pub cpu_s: Option<f64>,
+}
+
+/// What our own clients print.
+pub(super) fn report(text: &str) -> Result<Report, String> {
+    serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
 /// `redis-benchmark --csv` after one test of so many requests. Versions before 7 tell the rate only.
-pub(super) fn redis_benchmark(text: &str, requests: u64) -> Result<Load, String> {
+pub(super) fn redis_benchmark(text: &str, requests: u64) -> Result<Report, String> {
     let rows = text.lines().map(|line| line.split(',').map(|cell| cell.trim().trim_matches('"')));
     let rows = rows.map(Iterator::collect::<Vec<_>>).filter(|row| row.len() > 1).collect::<Vec<_>>();
     let heads = rows.iter().find(|row| row[0] == "test");
@@ -27,17 +35,17 @@ pub(super) fn redis_benchmark(text: &str, requests: u64) -> Result<Load, String>
         let place = heads?.iter().position(|head| *head == name)?;
         number(row.get(place)?).map(|milliseconds| milliseconds * 1e3)
     };
-    Ok(Load {
+    Ok(Report {
         requests_per_s: number(row[1]).ok_or_else(|| unknown("redis-benchmark", text))?,
         requests: requests as f64,
         p50_us: column("p50_latency_ms"),
         p99_us: column("p99_latency_ms"),
-        ..Load::default()
+        ..Report::default()
     })
 }
 
 /// `wrk --latency`. Responses that are no success, and errors of sockets other than timeouts, fail it.
-pub(super) fn wrk(text: &str) -> Result<Load, String> {
+pub(super) fn wrk(text: &str) -> Result<Report, String> {
     let line = |start: &str| text.lines().map(str::trim).find_map(|line| line.strip_prefix(start));
     if let Some(count) = line("Non-2xx or 3xx responses:") {
         return Err(format!("wrk: {} responses were errors", count.trim()));
@@ -51,19 +59,19 @@ pub(super) fn wrk(text: &str) -> Result<Load, String> {
     let made = text.lines().find_map(|line| line.trim().split_once(" requests in "));
     let requests = made.and_then(|(count, _)| number(count));
     match (requests_per_s, requests) {
-        (Some(requests_per_s), Some(requests)) => Ok(Load {
+        (Some(requests_per_s), Some(requests)) => Ok(Report {
             requests_per_s,
             requests,
             p50_us: line("50%").and_then(microseconds),
             p99_us: line("99%").and_then(microseconds),
-            ..Load::default()
+            ..Report::default()
         }),
         _ => Err(unknown("wrk", text)),
     }
 }
 
 /// pgbench, and the lines of its log of transactions, whose third field is a time in microseconds.
-pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) -> Result<Load, String> {
+pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) -> Result<Report, String> {
     let value = |start: &str| {
         let rest = text.lines().find_map(|line| line.strip_prefix(start))?;
         number(rest.split_whitespace().next()?.split('/').next()?)
@@ -78,7 +86,7 @@ pub(super) fn pgbench<'log>(text: &str, log: impl Iterator<Item = &'log str>) ->
     match (value("tps ="), value("number of transactions actually processed:")) {
         (Some(requests_per_s), Some(requests)) => {
             let p999_us = at(0.999).filter(|_| times.len() >= 1000); // else it would be their maximum
-            Ok(Load { requests_per_s, requests, p50_us: at(0.5), p99_us: at(0.99), p999_us, cpu: None })
+            Ok(Report { requests_per_s, requests, p50_us: at(0.5), p99_us: at(0.99), p999_us, cpu_s: None })
         }
         _ => Err(unknown("pgbench", text)),
     }

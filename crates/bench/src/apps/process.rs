@@ -257,13 +257,6 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_is_stopped_waits_for_nobody() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut long = shell("sleep 60", folder.path());
-        assert!(matches!(long.finish(PATIENCE, &AtomicBool::new(true)), Err(Failure::Stopped)));
-    }
-
-    #[test]
     fn users_are_found_by_name() {
         assert_eq!(User::named("root").map(|user| (user.uid, user.gid)), Some((0, 0)));
         assert!(User::named("no-such-user-here").is_none());

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use bench::apps::{self, App};
 use bench::cpu::CpuSet;
+use bench::pair::Placement;
 use serde_json::Value;
 
 use crate::support::{
@@ -20,24 +21,14 @@ fn is_missing(app: App) -> Option<String> {
     (!missing.is_empty()).then(|| format!("not installed: {}", missing.join(", ")))
 }
 
-/// The shortest run of one server on one CPU. Whether anything is promoted on a busy machine in so short a time
-/// is not for this test: a run says so itself, by its exit status.
-fn measures(app: App, operation: &str) {
-    let unix = matches!(app, App::Redis | App::Memcached | App::Postgres) && operation != "short";
-    let expected = if unix { &["tcp", "megapipe", "unix"][..] } else { &["tcp", "megapipe"] };
-    measures_at(app, operation, "one-core", expected);
-}
-
-fn measures_at(app: App, operation: &str, placement: &str, transports: &[&str]) {
-    measures_with(app, operation, placement, transports, &[]);
-}
-
-/// A program with an ordinary client, and the same at half of its rate: two measurements each.
-fn measures_open_loop(app: App, operation: &str) {
-    measures_with(app, operation, "one-core", &["tcp", "megapipe", "tcp", "megapipe"], &["--open-loop"]);
-}
-
-fn measures_with(app: App, operation: &str, placement: &str, transports: &[&str], flags: &[&str]) {
+/// The shortest run of one server, closed and open loop. Whether anything is promoted on a busy machine in so short
+/// a time is not for this test: a run says so itself, by its exit status.
+fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]) {
+    if placement.cpus() > CpuSet::allowed().unwrap().len() {
+        println!("SKIPPED bench apps --apps {} --placements {}: one CPU", app.name(), placement.name());
+        return;
+    }
+    let placement = placement.name();
     if let Some(reason) = is_missing(app) {
         println!("SKIPPED bench apps --apps {} --operations {operation}: {reason}", app.name());
         return;
@@ -46,8 +37,7 @@ fn measures_with(app: App, operation: &str, placement: &str, transports: &[&str]
     let output = files
         .bench_and_plot("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
-        .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1"])
-        .args(flags)
+        .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1", "--open-loop"])
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -82,74 +72,44 @@ fn measures_with(app: App, operation: &str, placement: &str, transports: &[&str]
         of_kind(&records, "app").into_iter().partition(|record| record["pacing"] == "closed");
     assert!(closed.iter().all(|record| record["rate"].is_null()), "{closed:?}");
     let half = closed[0]["requests_per_s"].as_f64().unwrap() / 2.0;
-    assert!(open.iter().filter_map(rate).all(|rate| rate == half), "{closed:?} {open:?}");
+    assert!(open.iter().all(|record| rate(record) == Some(half)), "{closed:?} {open:?}");
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains(app.name()) && table.contains(placement), "{table}");
     assert!(files.svg().contains("requests/s"));
 }
 
-#[test]
-fn redis_is_measured() {
-    let transports = ["tcp", "megapipe", "unix", "tcp", "megapipe"];
-    measures_with(App::Redis, "set", "one-core", &transports, &["--open-loop"]);
+/// One test each: a server, what is asked of it, where both run, and what is compared in the two loops.
+macro_rules! measured {
+    ($($name:ident: $app:ident, [$($operation:literal),*], $placement:ident, $transports:expr;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                for operation in [$($operation),*] {
+                    measures(App::$app, operation, Placement::$placement, $transports);
+                }
+            }
+        )*
+    };
 }
 
-#[test]
-fn redis_py_is_measured() {
-    for operation in ["get", "large", "pipeline", "publish"] {
-        measures_open_loop(App::RedisPy, operation);
-    }
+measured! {
+    redis_is_measured: Redis, ["set"], OneCore, WITH_UNIX;
+    memcached_is_measured: Memcached, ["get"], OneCore, WITH_UNIX;
+    nginx_is_measured: Nginx, ["short"], OneCore, &["tcp", "megapipe"];
+    haproxy_is_measured: Haproxy, ["keep-alive"], OneCore, PLAIN;
+    postgres_is_measured: Postgres, ["select"], OneCore, WITH_UNIX;
+    redis_py_is_measured: RedisPy, ["get", "large", "pipeline", "publish"], OneCore, PLAIN;
+    psycopg2_is_measured: Psycopg2, ["select"], OneCore, PLAIN;
+    grpc_is_measured: Grpc, ["unary"], OneCore, PLAIN;
+    gunicorn_behind_nginx_is_measured: Gunicorn, ["keep-alive"], OneCore, PLAIN;
+    node_behind_haproxy_is_measured: HaproxyNode, ["keep-alive"], OneCore, PLAIN;
+    either_end_alone_is_measured: Redis, ["get"], TwoCores,
+        &["tcp", "megapipe", "client-only", "server-only", "unix", "tcp", "megapipe"];
 }
 
-#[test]
-fn psycopg2_is_measured() {
-    measures_open_loop(App::Psycopg2, "select");
-}
+const PLAIN: &[&str] = &["tcp", "megapipe", "tcp", "megapipe"];
 
-#[test]
-fn grpc_is_measured() {
-    measures_open_loop(App::Grpc, "unary");
-}
-
-#[test]
-fn gunicorn_behind_nginx_is_measured() {
-    measures_open_loop(App::Gunicorn, "keep-alive");
-}
-
-#[test]
-fn node_behind_haproxy_is_measured() {
-    measures_open_loop(App::HaproxyNode, "keep-alive");
-}
-
-#[test]
-fn either_end_alone_is_measured() {
-    if CpuSet::allowed().unwrap().as_slice().len() < 2 {
-        println!("SKIPPED either_end_alone_is_measured: one CPU");
-        return;
-    }
-    let transports = ["tcp", "megapipe", "client-only", "server-only", "unix"];
-    measures_at(App::Redis, "get", "two-cores", &transports);
-}
-
-#[test]
-fn memcached_is_measured() {
-    measures(App::Memcached, "get");
-}
-
-#[test]
-fn nginx_is_measured() {
-    measures(App::Nginx, "short");
-}
-
-#[test]
-fn haproxy_is_measured() {
-    measures_open_loop(App::Haproxy, "keep-alive");
-}
-
-#[test]
-fn postgres_is_measured() {
-    measures(App::Postgres, "select");
-}
+const WITH_UNIX: &[&str] = &["tcp", "megapipe", "unix", "tcp", "megapipe"];
 
 #[test]
 fn what_is_not_installed_is_named_and_left_out() {
@@ -192,6 +152,7 @@ fn what_the_library_costs_is_measured_beside() {
     let table = table(files.bench("apps").args(["--apps", "overhead", "--rounds", "1"]));
     let records = records(&files.json);
     let seen = of_kind(&records, "overhead");
+    assert!(seen.iter().all(|record| record["ns"].as_f64().unwrap() > 0.0), "{seen:?}");
     let seen = seen.iter().map(|record| (record["cost"].as_str().unwrap(), record["preloaded"] == true));
     let costs = ["read", "write", "start-up"];
     let mut expected = costs.map(|cost| (cost, false)).to_vec();
