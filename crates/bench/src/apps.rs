@@ -271,25 +271,22 @@ impl<'plan> Run<'plan> {
                 Some(plain.ok_or_else(|| Failure::Because("plain TCP gave no rate".to_owned()))? / 2.0)
             }
         };
-        let [server_cpus, client_cpus] = case.placement.of(&plan.cpus);
-        let stop = self.stop;
+        let [server_cpus, client_cpus] = &case.placement.of(&plan.cpus);
         self.number += 1;
-        let number = self.number;
-        let site = |folder, product, database| Site {
-            folder,
-            product,
-            number,
-            database,
+        let mut site = Site {
+            folder: self.folder.path(),
+            product: &self.product,
+            number: self.number,
+            database: None,
             transport,
-            server_cpus: server_cpus.clone(),
-            client_cpus: client_cpus.clone(),
-            stop,
+            server_cpus,
+            client_cpus,
+            stop: self.stop,
         };
         if case.app.has_database() && self.database.is_none() {
-            self.database = Some(Database::new(&site(self.folder.path(), &self.product, None))?);
+            self.database = Some(Database::new(&site)?);
         }
-        let database = self.database.as_ref().filter(|_| case.app.has_database());
-        let site = site(self.folder.path(), &self.product, database);
+        site.database = self.database.as_ref().filter(|_| case.app.has_database());
         let _crowd = crowd(plan, case.placement)?;
         let server = Server::start(case.app, case.operation, &site)?;
         let measured = client::measure(case, rate, &server, &site, &plan.program, plan.window)?;

@@ -132,12 +132,7 @@ impl Run<'_> {
 
     /// Has PostgreSQL read the table into memory of its own.
     fn fill_memory(&self) -> Result<(), Failure> {
-        let plain = Site {
-            transport: Transport::Unix,
-            server_cpus: self.site.server_cpus.clone(),
-            client_cpus: self.site.client_cpus.clone(),
-            ..*self.site
-        };
+        let plain = Site { transport: Transport::Unix, ..*self.site };
         let mut command = plain.program("pgbench", Part::Client)?;
         command.arg("-h").arg(self.site.home()).args(["-p", &self.database_port(), "-U", "postgres"]);
         command.args(["-n", "-S", "-c", "4", "-t", "4000", "postgres"]);
@@ -203,7 +198,7 @@ impl Run<'_> {
     ) -> Result<Measured, Failure> {
         let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
         let site = self.site;
-        let mut process = Process::start(command, site.folder, &site.client_cpus, Ending::Terminate)?;
+        let mut process = Process::start(command, site.folder, site.client_cpus, Ending::Terminate)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
         let client_cpu = load.cpu_s.map(Duration::try_from_secs_f64).and_then(Result::ok);

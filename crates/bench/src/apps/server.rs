@@ -30,6 +30,7 @@ pub(super) struct Product {
 }
 
 /// Where, and with what, programs of one measurement run.
+#[derive(Clone, Copy)]
 pub(super) struct Site<'run> {
     /// For their files.
     pub(super) folder: &'run Path,
@@ -38,8 +39,8 @@ pub(super) struct Site<'run> {
     pub(super) number: u32,
     pub(super) database: Option<&'run Database>,
     pub(super) transport: Transport,
-    pub(super) server_cpus: CpuSet,
-    pub(super) client_cpus: CpuSet,
+    pub(super) server_cpus: &'run CpuSet,
+    pub(super) client_cpus: &'run CpuSet,
     pub(super) stop: &'run AtomicBool,
 }
 
@@ -178,7 +179,7 @@ fn start(
     if let Some(file) = &program.ready {
         let _ = fs::remove_file(file); // of one that did not end in time
     }
-    let mut process = Process::start(command, site.folder, &site.server_cpus, ending)?;
+    let mut process = Process::start(command, site.folder, site.server_cpus, ending)?;
     let is_ready = || match &program.ready {
         None => listens(&target),
         Some(file) => {
@@ -226,23 +227,17 @@ impl Database {
             chown(&folder, Some(user.uid), Some(user.gid))?;
         }
         let database = Self { folder, user };
-        let site = Site {
-            database: Some(&database),
-            transport: Transport::Unix,
-            server_cpus: site.server_cpus.clone(),
-            client_cpus: site.client_cpus.clone(),
-            ..*site
-        };
+        let site = Site { database: Some(&database), transport: Transport::Unix, ..*site };
         let prepare = Program::new("postgres", &database.folder, 0, &[])?.prepare;
         let mut initdb = site.program(&prepare[0], Part::Server)?;
         initdb.args(&prepare[1..]);
-        Process::start(initdb, site.folder, &site.server_cpus, Ending::Terminate)?
+        Process::start(initdb, site.folder, site.server_cpus, Ending::Terminate)?
             .finish(PATIENCE, site.stop)?;
         let _server = postgres(&site)?;
         let mut fill = site.program("pgbench", Part::Client)?;
         fill.arg("-h").arg(&database.folder);
         fill.args(["-p", UNIX_PORT, "-U", "postgres", "-i", "-q", "postgres"]);
-        Process::start(fill, site.folder, &site.client_cpus, Ending::Terminate)?
+        Process::start(fill, site.folder, site.client_cpus, Ending::Terminate)?
             .finish(PATIENCE, site.stop)?;
         Ok(database)
     }
