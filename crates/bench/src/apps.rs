@@ -7,8 +7,8 @@
 //! are not installed are named and left out.
 
 use std::collections::{BTreeMap, HashMap};
+use std::error::Error;
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,14 +16,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde_json::json;
 use tempfile::TempDir;
 
 use crate::child::{Failure, MONITOR_POLICY};
 use crate::cpu::CpuSet;
+use crate::options::{check_pair, cpu_ends, one_of, seconds, this_program, whole};
 use crate::pair::{Crowd, Placement};
-use crate::progress::{Listener, Outcome, Progress};
+use crate::product;
 use crate::record::Record;
+use crate::run::{self, Progress, RunError, Scenario, Unusable, in_turn};
 use crate::summary::Summary;
 use crate::views::APPS;
 
@@ -46,58 +49,74 @@ use process::{Ending, Process};
 use server::{Database, Part, Product, Server, Site};
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again as a client.
-    pub program: PathBuf,
-    /// `megapipe`, which runs the programs and is the monitor.
-    pub megapipe: PathBuf,
-    /// The preload library.
-    pub library: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
-    /// The servers.
-    pub apps: Vec<App>,
-    /// Whether to measure what the library costs programs that it does nothing for.
-    pub overhead: bool,
-    /// What clients do; each server takes part in those that it has.
-    pub operations: Vec<Operation>,
-    /// Concurrent connections, where an operation has no number of its own; each server's usual ones if empty.
-    pub connections: Vec<u32>,
-    /// What is measured beside plain TCP, of what a case has.
-    pub transports: Vec<Transport>,
-    /// Whether requests are also sent at half of the rate that plain TCP bore.
-    pub open_loop: bool,
-    /// Where the programs run.
-    pub placements: Vec<Placement>,
-    /// The CPUs of both: two, or one if both are to share it.
-    pub cpus: CpuSet,
-    /// Length of one measurement, which clients that know no fractions round to seconds.
-    pub window: Duration,
-    /// Measurements of each transport in each case.
-    pub rounds: u32,
+    /// What to measure: redis, memcached, nginx, haproxy and postgres with their usual load generators;
+    /// redis-py, psycopg2 and grpc with clients in Python; gunicorn behind nginx; haproxy-node, HAProxy
+    /// before Node.js; and overhead, which is what the library costs programs that it does nothing for
+    /// [default: all]
+    #[arg(long = "apps", value_delimiter = ',', value_name = "NAMES")]
+    #[arg(value_parser = one_of(&subjects(), Subject::name))]
+    subjects: Vec<Subject>,
+    /// What the clients do: get and set (redis, memcached; redis-py has the first), keep-alive and file
+    /// (nginx; haproxy, gunicorn and haproxy-node have the first), select (postgres, psycopg2), large
+    /// (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), short (one request on each of 50
+    /// connections at a time), idle (500 connections, on ten of which a request is under way)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
+    operations: Vec<Operation>,
+    /// Concurrent connections, or threads of a client in Python, up to 500, where an operation has no number of its own
+    /// [default: 1,50,500; 1,8 for clients in Python, gunicorn and haproxy-node]
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS")]
+    #[arg(value_parser = whole(1..=500_u32))]
+    connections: Vec<u32>,
+    /// Where server and client run: two-cores (a CPU each; the first operation of each server also with
+    /// the library in one of both alone), one-core, oversubscribed (four busy processes per CPU beside
+    /// them) [default: all, or one-core with one CPU]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(PLACEMENTS, Placement::name))]
+    placements: Vec<Placement>,
+    /// What is measured beside plain TCP: megapipe; client-only and server-only, with the library in one of
+    /// both; unix, the server's UNIX socket
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Transport::ALL.to_vec())]
+    transports: Vec<Transport>,
+    /// Measure what has long connections also at half of the requests per second that plain TCP bore in the
+    /// first round; latency counts from when a request was due
+    #[arg(long)]
+    open_loop: bool,
+    /// The two CPUs, such as 0,1: the server takes the first, the client the last
+    #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
+    cpus: CpuSet,
+    /// Length of each measurement; wrk and pgbench take whole seconds
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    window: Duration,
 }
 
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// A folder or process of our own cannot be made.
-    #[error("cannot prepare the measurements")]
-    Prepare(#[source] io::Error),
-    /// The monitor does not run.
-    #[error("cannot start a monitor: {0}")]
-    Monitor(String),
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Subject {
+    App(App),
+    Overhead,
 }
+
+impl Subject {
+    fn name(self) -> &'static str {
+        match self {
+            Subject::App(app) => app.name(),
+            Subject::Overhead => "overhead",
+        }
+    }
+}
+
+fn subjects() -> Vec<Subject> {
+    App::ALL.iter().copied().map(Subject::App).chain([Subject::Overhead]).collect()
+}
+
+const PLACEMENTS: &[Placement] = &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed];
 
 impl Plan {
     /// All cases, in the order in which they are measured.
-    pub fn cases(&self) -> Vec<Case> {
+    fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &placement in &self.placements {
-            for &app in &self.apps {
+            for app in self.apps() {
                 let has = |operation: &&Operation| self.operations.contains(operation);
                 for &operation in app.operations().iter().filter(has) {
                     let connections = match operation.connections() {
@@ -124,89 +143,111 @@ impl Plan {
         case.transports().into_iter().filter(is_asked).collect()
     }
 
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
-        let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
-        (each + if self.overhead { 2 } else { 0 }) * self.rounds as usize
+    fn apps(&self) -> impl Iterator<Item = App> + '_ {
+        self.subjects.iter().filter_map(|subject| match subject {
+            Subject::App(app) => Some(*app),
+            Subject::Overhead => None,
+        })
+    }
+
+    fn has_overhead(&self) -> bool {
+        self.subjects.contains(&Subject::Overhead)
     }
 }
 
-/// Runs the plan until it is complete or `stop` is set. What it started has ended then, and what it
-/// wrote is removed.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    let mut absent = Vec::new();
-    for &app in &plan.apps {
-        let missing = missing(app.programs());
-        if !missing.is_empty() {
-            absent.push((app, format!("not installed: {}", missing.join(", "))));
+impl Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        check_pair(&self.cpus, true)?;
+        self.placements = Placement::possible(&self.placements, PLACEMENTS, &self.cpus)?;
+        if self.subjects.is_empty() {
+            self.subjects = subjects();
+        }
+        product::megapipe()?;
+        product::library()?;
+        let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
+        match each + if self.has_overhead() { 2 } else { 0 } {
+            0 => Err(Unusable(
+                "nothing to measure: none of the --apps does any of the --operations".to_owned(),
+            )
+            .into()),
+            each => Ok(each * rounds as usize),
         }
     }
-    let mut run = match Run::start(plan, stop) {
-        Ok(run) => run,
-        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
-        Err(Failure::Because(reason)) => return Err(RunError::Monitor(reason)),
-    };
-    tell(Progress::Record(&header(plan, stop)))?;
-    for (app, reason) in &absent {
-        tell(Progress::Record(&Record::absent(json!({ "app": app }), reason)))?;
-    }
-    let mut lost = Vec::new();
-    for round in 1..=plan.rounds {
-        for case in plan.cases() {
-            let transports = plan.transports(case);
-            let installed = absent.iter().all(|(app, _)| *app != case.app);
-            for transport in order(transports.len(), round as usize).map(|place| transports[place]) {
-                if installed && !lost.contains(&(case, transport)) {
-                    tell(Progress::Measuring(format!("{case}, {}", transport.name())))?;
-                    match run.measure(&case, transport, round) {
-                        Ok(measurement) => tell(Progress::Record(&measurement))?,
-                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
-                        Err(Failure::Because(reason)) => {
-                            lost.push((case, transport));
-                            let absent =
-                                Record::absent(case, &reason).with(json!({ "transport": transport }));
-                            tell(Progress::Record(&absent))?;
+
+    /// What the run started has ended afterwards, and what it wrote is removed.
+    fn run(&self, run: &mut run::Run<'_>) -> Result<(), RunError> {
+        let mut absent = Vec::new();
+        for app in self.apps() {
+            let missing = missing(app.programs());
+            if !missing.is_empty() {
+                absent.push((app, format!("not installed: {}", missing.join(", "))));
+            }
+        }
+        let mut at_work = match Run::start(self, run.stop) {
+            Ok(at_work) => at_work,
+            Err(Failure::Stopped) => return Err(RunError::Stopped),
+            Err(Failure::Run(error)) => return Err(error),
+            Err(Failure::Because(reason)) => return Err(RunError::lacks("cannot start a monitor")(reason)),
+        };
+        run.header(json!({
+            "cpus": self.cpus.as_slice(),
+            "seconds": self.window.as_secs_f64(),
+            "versions": versions(self, run.stop),
+        }))?;
+        for (app, reason) in &absent {
+            run.record(&Record::absent(json!({ "app": app }), reason))?;
+        }
+        for round in 1..=run.rounds {
+            for case in self.cases() {
+                let transports = self.transports(case);
+                if absent.iter().any(|(app, _)| *app == case.app) {
+                    (0..transports.len()).try_for_each(|_| run.tell(Progress::Done))?;
+                    continue;
+                }
+                for transport in in_turn(&transports, round) {
+                    let place = Record::new("", case).with(json!({ "transport": transport }));
+                    run.measure(format!("{case}, {transport}"), place.into(), || {
+                        at_work.measure(&case, transport, round)
+                    })?;
+                }
+            }
+            for turn in 0..if self.has_overhead() { 2 } else { 0 } {
+                run.tell(Progress::Measuring("overhead".to_owned()))?;
+                let preloaded = (turn + round) % 2 == 0;
+                let (folder, cpus) = (at_work.folder.path(), self.cpus.first());
+                let product = preloaded.then_some(&at_work.product);
+                match calls::measure(&this_program(), folder, &cpus, product, run.stop) {
+                    Ok(costs) => {
+                        for (cost, ns) in costs {
+                            let fields =
+                                json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
+                            run.record(&Record::new("overhead", fields))?;
                         }
                     }
-                }
-                tell(Progress::Done)?;
-            }
-        }
-        for turn in 0..if plan.overhead { 2 } else { 0 } {
-            tell(Progress::Measuring("overhead".to_owned()))?;
-            let preloaded = (turn + round) % 2 == 0;
-            let product = preloaded.then_some(&run.product);
-            match calls::measure(&plan.program, run.folder.path(), &plan.cpus.first(), product, stop) {
-                Ok(costs) => {
-                    for (cost, ns) in costs {
-                        let fields =
-                            json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
-                        tell(Progress::Record(&Record::new("overhead", fields)))?;
+                    Err(Failure::Stopped) => return Err(RunError::Stopped),
+                    Err(Failure::Run(error)) => return Err(error),
+                    Err(Failure::Because(reason)) => {
+                        return Err(RunError::lacks("cannot measure the overhead")(reason));
                     }
                 }
-                Err(Failure::Stopped) => return Ok(Outcome::Stopped),
-                Err(Failure::Because(reason)) => {
-                    return Err(RunError::Prepare(io::Error::other(reason)));
-                }
+                run.tell(Progress::Done)?;
             }
-            tell(Progress::Done)?;
         }
+        Ok(())
     }
-    Ok(Outcome::Complete)
-}
 
-/// The places of so many transports in the order of a round, which is counted from 1. Each round begins with another one,
-/// and has another one come after each: a machine that lends its CPUs out is slower for seconds after a transport that
-/// kept both busy.
-fn order(count: usize, round: usize) -> impl Iterator<Item = usize> {
-    let steps: Vec<usize> = (1..=count).filter(|step| is_coprime(*step, count)).collect();
-    let step = steps[(round - 1) % steps.len()];
-    (0..count).map(move |turn| (round - 1 + turn * step) % count)
-}
-
-fn is_coprime(a: usize, b: usize) -> bool {
-    if b == 0 { a == 1 } else { is_coprime(b, a % b) }
+    fn is_success(&self, records: &[Record]) -> bool {
+        let plain = without_promotion(records);
+        for case in &plain {
+            eprintln!(
+                "megapipe-bench: {case}: nothing was promoted, so this did not measure Megapipe; MEGAPIPE_PROMOTE, \
+                 MEGAPIPE_ONLY and MEGAPIPE_NOT may forbid it, and `megapipe doctor` says what the system lacks"
+            );
+        }
+        // What is not installed is no failure, all else that is absent is.
+        let failed = records.iter().any(|one| one.kind() == "absent" && one.field("transport").is_some());
+        records.iter().any(Record::is_measurement) && !failed && plain.is_empty()
+    }
 }
 
 /// What all measurements share; dropping it ends and removes it.
@@ -238,8 +279,9 @@ impl<'plan> Run<'plan> {
                 .map_err(|error| format!("cannot copy {}: {error}", file.display()))?;
             Ok(copy)
         };
-        let megapipe = copy(&plan.megapipe, "megapipe")?;
-        let library = copy(&plan.library, "libmegapipe_preload.so")?;
+        let megapipe = copy(&product::megapipe().map_err(|error| error.to_string())?, "megapipe")?;
+        let library =
+            copy(&product::library().map_err(|error| error.to_string())?, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
         fs::write(folder.path().join(client::SCRIPT), include_str!("apps/scripts/client.py"))?;
@@ -289,7 +331,7 @@ impl<'plan> Run<'plan> {
         site.database = self.database.as_ref().filter(|_| case.app.has_database());
         let _crowd = crowd(plan, case.placement)?;
         let server = Server::start(case.app, case.operation, &site)?;
-        let measured = client::measure(case, rate, &server, &site, &plan.program, plan.window)?;
+        let measured = client::measure(case, rate, &server, &site, &this_program(), plan.window)?;
         let programs = server.programs();
         drop(server);
         let promoted = |part, programs| match transport.has_library(part) {
@@ -301,9 +343,8 @@ impl<'plan> Run<'plan> {
             [(Part::Client, case.client().name(), promoted), (Part::Server, case.app.name(), server_promoted)]
         {
             if transport.has_library(part) && summary.is_none() {
-                let library = plan.library.display();
                 return Err(Failure::Because(format!(
-                    "{name} ended without the library's summary: {library} was not loaded"
+                    "{name} ended without the library's summary: it was not loaded"
                 )));
             }
         }
@@ -335,7 +376,7 @@ impl<'plan> Run<'plan> {
 
 /// The cases in which Megapipe promoted no connection in any round, though they are worth it: what
 /// was measured there is not Megapipe.
-pub fn without_promotion(records: &[Record]) -> Vec<Case> {
+fn without_promotion(records: &[Record]) -> Vec<Case> {
     let rows = Summary::of(&APPS, records).rows.into_iter();
     let ours = rows.filter(|row| row.subject == Transport::Megapipe.name());
     let none = ours.filter(|row| row.rounds.iter().all(|one| one.number("promoted").unwrap_or(0.0) == 0.0));
@@ -364,25 +405,12 @@ fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
         return Ok(None);
     }
     let time = plan.window * 20 + Duration::from_secs(120);
-    Ok(Some(Crowd::start(&plan.program, &plan.cpus, time)?))
+    Ok(Some(Crowd::start(&this_program(), &plan.cpus, time)?))
 }
 
-fn header(plan: &Plan, stop: &AtomicBool) -> Record {
-    let mut versions = BTreeMap::new();
-    for name in plan.apps.iter().flat_map(|app| app.programs()) {
-        if !stop.load(Ordering::Relaxed)
-            && let Some(words) = programs::version(name)
-        {
-            versions.insert((*name).to_owned(), words);
-        }
-    }
-    let fields = json!({
-        "cpus": plan.cpus.as_slice(),
-        "seconds": plan.window.as_secs_f64(),
-        "rounds": plan.rounds,
-        "versions": versions,
-    });
-    Record::header(&plan.command, fields)
+fn versions(plan: &Plan, stop: &AtomicBool) -> BTreeMap<&'static str, String> {
+    let names = plan.apps().flat_map(|app| app.programs()).take_while(|_| !stop.load(Ordering::Relaxed));
+    names.filter_map(|name| Some((*name, programs::version(name)?))).collect()
 }
 
 #[cfg(test)]
@@ -406,20 +434,5 @@ mod tests {
         ];
         let cases = without_promotion(&records);
         assert_eq!(cases.iter().map(|case| case.operation).collect::<Vec<_>>(), [Operation::Get]);
-    }
-
-    #[test]
-    fn each_transport_comes_after_each_other_one() {
-        let rounds: Vec<Vec<usize>> = (1..=4).map(|round| order(5, round).collect()).collect();
-        let mut followers: Vec<_> = rounds.iter().flat_map(|round| round.windows(2)).collect();
-        followers.sort();
-        followers.dedup();
-        assert_eq!(followers.len(), 16, "{rounds:?}");
-        assert!((0..4).all(|round| rounds[round][0] == round), "{rounds:?}");
-        for count in 1..=6 {
-            let mut all: Vec<_> = order(count, 7).collect();
-            all.sort_unstable();
-            assert_eq!(all, (0..count).collect::<Vec<_>>());
-        }
     }
 }

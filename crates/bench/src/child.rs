@@ -5,12 +5,22 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command, Stdio};
 
+use crate::run::RunError;
+
 /// Why there are no figures.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Stopped,
     /// In the words of the program that failed, or in ours.
     Because(String),
+    /// Nor will there be any of another subject.
+    Run(RunError),
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        Failure::Run(error)
+    }
 }
 
 impl From<io::Error> for Failure {

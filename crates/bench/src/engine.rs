@@ -1,7 +1,5 @@
 //! The servers that can be compared, by name.
 
-use std::fmt;
-
 use crate::names::names;
 
 names! {
@@ -32,8 +30,8 @@ names! {
 
 impl Engine {
     /// All that this program was built with, but for libraries that it lacks.
-    pub fn built() -> impl Iterator<Item = Engine> {
-        Self::ALL.iter().copied().filter(|engine| cfg!(feature = "peers") || !engine.is_peer())
+    pub fn built() -> Vec<Engine> {
+        Self::ALL.iter().copied().filter(|engine| cfg!(feature = "peers") || !engine.is_peer()).collect()
     }
 
     /// Whether it takes the feature `peers`.
@@ -47,11 +45,5 @@ impl Engine {
     /// Whether all threads get one listening socket, rather than each its own.
     pub fn shares_listener(self) -> bool {
         matches!(self, Engine::EpollShared | Engine::MegapipePartitioned)
-    }
-}
-
-impl fmt::Display for Engine {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
     }
 }

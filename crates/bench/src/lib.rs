@@ -23,14 +23,16 @@ pub mod listen;
 pub mod load;
 pub mod mmsg;
 mod names;
+pub mod options;
 pub mod pair;
 pub mod part;
 pub mod peer;
 pub mod plot;
-mod progress;
+pub mod product;
 pub mod record;
 mod ring;
 pub mod rpc;
+pub mod run;
 pub mod server;
 pub mod summary;
 pub mod syscalls;
@@ -38,8 +40,6 @@ pub mod table;
 pub mod tcp;
 pub mod view;
 pub mod views;
-
-pub use progress::{Listener, Outcome, Progress};
 
 /// An error with its causes, in one line; one that quotes its cause says it once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {

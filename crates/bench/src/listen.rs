@@ -5,20 +5,23 @@
 //! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
 //! stands beside the others' ratios.
 
+use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use clap::Args;
 use serde_json::json;
 
 use crate::child::{Child, Failure};
 use crate::names::names;
+use crate::options::{seconds, this_program};
 use crate::part::Part;
-use crate::progress::{self, Listener, Progress};
+use crate::product;
 use crate::record::Record;
+use crate::run::{Run, RunError, Scenario, in_turn};
 
 pub mod channels;
 mod disturbance;
@@ -82,90 +85,50 @@ impl Case {
 }
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again as load and server.
-    pub program: PathBuf,
-    /// The program `megapipe`.
-    pub megapipe: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
-    /// Which cases.
-    pub cases: Vec<Case>,
-    /// Which variants.
-    pub variants: Vec<Variant>,
-    /// Length of each load.
-    pub length: Duration,
-    /// Measurements of everything.
-    pub rounds: u32,
+    /// Cases to measure
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Case::ALL.to_vec())]
+    cases: Vec<Case>,
+    /// Listeners to compare
+    #[arg(long = "listeners", value_delimiter = ',', value_name = "NAMES", default_values_t = Variant::ALL.to_vec())]
+    variants: Vec<Variant>,
+    /// Length of each load
+    #[arg(long, value_name = "SECONDS", default_value = "3", value_parser = seconds)]
+    length: Duration,
 }
 
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// No namespaces.
-    #[error("cannot make two network namespaces; this needs root and ip(8)")]
-    Network(#[source] io::Error),
-    /// No folder for the servers.
-    #[error("cannot make a temporary folder")]
-    Folder(#[source] io::Error),
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
-}
-
-impl Plan {
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
+impl Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        product::megapipe()?;
+        product::library()?;
         let servers: usize = self.cases.iter().map(|case| case.programs().len()).sum();
-        servers * self.variants.len() * self.rounds as usize
+        Ok(servers * self.variants.len() * rounds as usize)
     }
-}
 
-/// Runs the plan until it is complete or `stop` is set.
-///
-/// # Errors
-///
-/// No namespaces, or a record that the caller cannot take.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<progress::Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    tell(Progress::Record(&header(plan)))?;
-    let network = Network::new().map_err(RunError::Network)?;
-    let folder = tempfile::tempdir().map_err(RunError::Folder)?;
-    let mut absent = Vec::new();
-    let mut port = FIRST_PORT;
-    for round in 1..=plan.rounds {
-        for (case, program) in
-            plan.cases.iter().flat_map(|case| case.programs().iter().map(|one| (*case, *one)))
-        {
-            // Each round begins with another variant, so that none has the best place always.
-            let first = round as usize % plan.variants.len();
-            for &variant in plan.variants.iter().cycle().skip(first).take(plan.variants.len()) {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(progress::Outcome::Stopped);
-                }
-                let names = [case.name(), program.name(), variant.name()];
-                tell(Progress::Measuring(names.join(", ")))?;
-                let side = (case, program, variant);
-                if !absent.contains(&side) {
+    fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
+        run.header(json!({ "scenario": "listen", "seconds": self.length.as_secs_f64() }))?;
+        let network = Network::new()
+            .map_err(RunError::lacks("cannot make two network namespaces; this needs root and ip(8)"))?;
+        let folder = tempfile::tempdir().map_err(RunError::lacks("cannot make a temporary folder"))?;
+        let mut port = FIRST_PORT;
+        for round in 1..=run.rounds {
+            let all = self.cases.iter().flat_map(|case| case.programs().iter().map(|one| (*case, *one)));
+            for (case, program) in all {
+                for variant in in_turn(&self.variants, round) {
                     port += 1;
-                    match measure(plan, &network, side, port, folder.path()) {
-                        Ok(measured) => {
-                            tell(Progress::Record(&measured.with(json!({ "round": round }))))?;
-                        }
-                        Err(Failure::Stopped) => return Ok(progress::Outcome::Stopped),
-                        Err(Failure::Because(reason)) => {
-                            absent.push(side);
-                            let place = json!({ "case": case, "program": program, "variant": variant });
-                            tell(Progress::Record(&Record::absent(place, &reason)))?;
-                        }
-                    }
+                    let what = format!("{case}, {program}, {variant}");
+                    let place = json!({ "case": case, "program": program, "variant": variant });
+                    run.measure(what, place, || {
+                        let side = (case, program, variant);
+                        let measured = measure(self, &network, side, port, folder.path())?;
+                        Ok(measured.with(json!({ "round": round })))
+                    })?;
                 }
-                tell(Progress::Done)?;
             }
         }
+        Ok(())
     }
-    Ok(progress::Outcome::Complete)
 }
 
 fn measure(
@@ -178,7 +141,7 @@ fn measure(
     // What is measured has to do without it.
     network.set("net.ipv4.tcp_migrate_req", "0")?;
     let address = SocketAddr::new(Network::address(), port);
-    let mut server = Server::start(plan, network, (program, variant), address, folder)?;
+    let mut server = Server::start(network, (program, variant), address, folder)?;
     let mut client = start_load(plan, network, case, address)?;
     match case {
         Case::Stopped | Case::Killed => {
@@ -199,7 +162,7 @@ fn measure(
     let outcome: Outcome = serde_json::from_str(&printed).map_err(io::Error::from)?;
     let workers: Vec<Counts> = match program {
         Program::Prefork => {
-            let counts = programs::ask(network, &plan.program, address)?;
+            let counts = programs::ask(network, address)?;
             serde_json::from_str(&counts).map_err(io::Error::from)?
         }
         _ => Vec::new(),
@@ -215,17 +178,8 @@ fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -
         length: plan.length,
         blocking_every: if case == Case::Blocked { BLOCKING_EVERY } else { 0 },
     };
-    let mut command = network.in_client(&plan.program.to_string_lossy());
+    let mut command = network.in_client(this_program());
     Child::start(command.args(Part::ListenLoad(task).arguments()))
-}
-
-fn header(plan: &Plan) -> Record {
-    let fields = json!({
-        "scenario": "listen",
-        "seconds": plan.length.as_secs_f64(),
-        "rounds": plan.rounds,
-    });
-    Record::header(&plan.command, fields)
 }
 
 /// 0.5 %.

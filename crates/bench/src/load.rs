@@ -42,7 +42,7 @@ use schedule::Schedule;
 pub use request::Request;
 
 /// What the client runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Engine {
     /// The cheaper one, for connections that are [reset](Connections::Reset).

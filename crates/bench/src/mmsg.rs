@@ -7,23 +7,25 @@
 //! message is what is measured. Nothing of the load runs meanwhile, nothing sleeps, and how many
 //! sockets are ready is exact.
 
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::path::PathBuf;
 use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::child::{self, Child};
+use crate::child::{self, Child, Failure};
 use crate::cpu::{self, CpuSet};
 use crate::names::names;
+use crate::options::{check_pair, cpu_ends, this_program, whole};
 use crate::part::Part;
-use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
+use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 
 mod gate;
 mod server;
@@ -60,142 +62,103 @@ names! {
 }
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again as the server.
-    pub program: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
-    /// Which calls.
-    pub calls: Vec<Call>,
-    /// Which traffic.
-    pub traffic: Vec<Traffic>,
-    /// Sockets of the server.
-    pub sockets: usize,
-    /// Messages on each of them.
-    pub messages: u64,
-    /// How many sockets are ready at a time; no more than there are.
-    pub ready: Vec<usize>,
-    /// Bytes of a message.
-    pub size: usize,
-    /// Between two messages of a socket, at least.
-    pub gap: Duration,
-    /// The CPUs of the server and of the load: two different ones.
-    pub cpus: CpuSet,
-    /// Measurements of everything.
-    pub rounds: u32,
+    /// Calls to compare
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Call::ALL.to_vec())]
+    calls: Vec<Call>,
+    /// What goes over the sockets: udp, tcp, udp-send (the server sends)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = [Traffic::Udp])]
+    traffic: Vec<Traffic>,
+    /// Sockets of the server, up to 10000
+    #[arg(long, value_name = "COUNT", default_value = "512", value_parser = whole(1..=10_000_usize))]
+    sockets: usize,
+    /// Messages on each socket; the proposal has 10000
+    #[arg(long, value_name = "COUNT", default_value = "1000", value_parser = whole(1..=1_000_000_u64))]
+    messages: u64,
+    /// Sockets that have a message whenever the server looks, up to --sockets
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,8,30,64,256")]
+    #[arg(value_parser = whole(1..=10_000_usize))]
+    ready: Vec<usize>,
+    /// The CPUs of the server and of the load, such as 0,1
+    #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
+    cpus: CpuSet,
 }
 
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The load cannot have its CPU or its descriptors.
-    #[error("cannot prepare this process for the load")]
-    Prepare(#[source] io::Error),
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
-}
-
-impl Plan {
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
-        self.calls.len() * self.traffic.len() * self.ready.len() * self.rounds as usize
+impl Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        // They take turns by spinning, which two on one CPU cannot.
+        check_pair(&self.cpus, false)?;
+        let sockets = self.sockets;
+        if let Some(&ready) = self.ready.iter().find(|&&ready| ready > sockets) {
+            let words =
+                format!("--ready: {ready} sockets cannot be ready, there are {sockets}; give more --sockets");
+            return Err(Unusable(words).into());
+        }
+        Ok(self.calls.len() * self.traffic.len() * self.ready.len() * rounds as usize)
     }
-}
 
-/// Runs the plan until it is complete or `stop` is set.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    child::raise_descriptor_limit().map_err(RunError::Prepare)?;
-    // Before the load has one CPU alone, which would pass for the machine's number.
-    tell(Progress::Record(&header(plan)))?;
-    cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
-    let mut absent = Vec::new();
-    for round in 1..=plan.rounds {
-        for &traffic in &plan.traffic {
-            for &ready in &plan.ready {
-                // Each round begins with another call, so that none has the best place always.
-                let first = round as usize % plan.calls.len();
-                for &call in plan.calls.iter().cycle().skip(first).take(plan.calls.len()) {
-                    if stop.load(Ordering::Relaxed) {
-                        return Ok(Outcome::Stopped);
+    fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
+        // Before the load has one CPU alone, which would pass for the machine's number.
+        run.header(json!({
+            "scenario": "mmsg",
+            "cpus": self.cpus.as_slice(),
+            "size": SIZE,
+            "gap_us": GAP.as_secs_f64() * 1e6,
+        }))?;
+        child::raise_descriptor_limit()
+            .and_then(|_| cpu::pin(self.cpus.last().as_slice()))
+            .map_err(RunError::lacks("cannot prepare this process for the load"))?;
+        for round in 1..=run.rounds {
+            for &traffic in &self.traffic {
+                for &ready in &self.ready {
+                    for call in in_turn(&self.calls, round) {
+                        let what = format!("{call}, {traffic}, {ready} ready");
+                        let stop = run.stop;
+                        run.measure(what, json!({ "call": call, "traffic": traffic }), || {
+                            let measured = measure(self, call, traffic, ready, stop)?;
+                            Ok(measured.with(json!({ "round": round })))
+                        })?;
                     }
-                    let what = format!("{}, {}, {ready} ready", call.name(), traffic.name());
-                    tell(Progress::Measuring(what))?;
-                    let is_absent = absent.contains(&(call, traffic));
-                    if !is_absent {
-                        match measure(plan, call, traffic, ready, round, stop) {
-                            Ok(Some(measured)) => tell(Progress::Record(&measured))?,
-                            Ok(None) => return Ok(Outcome::Stopped),
-                            Err(reason) => {
-                                absent.push((call, traffic));
-                                let place = json!({ "call": call, "traffic": traffic });
-                                tell(Progress::Record(&Record::absent(place, &reason)))?;
-                            }
-                        }
-                    }
-                    tell(Progress::Done)?;
                 }
             }
         }
+        Ok(())
     }
-    Ok(Outcome::Complete)
 }
 
-/// One measurement; none when `stop` was set, and why there is none where it cannot be made.
 fn measure(
     plan: &Plan,
     call: Call,
     traffic: Traffic,
     ready: usize,
-    round: u32,
     stop: &AtomicBool,
-) -> Result<Option<Record>, String> {
+) -> Result<Record, Failure> {
     if call == Call::Stateful && traffic == Traffic::UdpSend {
-        return Err("a receiver does not send".to_owned());
+        return Err("a receiver does not send".to_owned().into());
     }
     let turns = (plan.sockets as u64 * plan.messages).div_ceil(ready as u64);
-    let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| error.to_string())?;
-    sink.set_nonblocking(true).map_err(|error| error.to_string())?;
-    let gate = Gate::new().map_err(|error| error.to_string())?;
+    let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    sink.set_nonblocking(true)?;
+    let gate = Gate::new()?;
     let task = Task {
         call,
         traffic,
         sockets: plan.sockets,
         ready,
         turns,
-        size: plan.size,
         cpus: plan.cpus.first(),
         gate: gate.descriptor(),
-        sink: (traffic == Traffic::UdpSend)
-            .then(|| sink.local_addr())
-            .transpose()
-            .map_err(|error| error.to_string())?,
+        sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
-    let mut server = Server::start(plan, &task).map_err(|error| error.to_string())?;
-    let driven = drive(plan, &task, &gate, &mut server, &sink, stop);
-    match driven {
-        Ok(Some(report)) => {
-            let fields = json!({
-                "call": call,
-                "traffic": traffic,
-                "sockets": plan.sockets,
-                "ready": ready,
-                "round": round,
-                "packets": report.packets,
-                "lost": report.lost,
-                "receive_calls": report.calls,
-                "wait_calls": report.waits,
-                "cpu_ns_per_packet": report.ns_per_packet,
-                "p50_us": report.p50_us,
-                "p99_us": report.p99_us,
-            });
-            Ok(Some(Record::new("measurement", fields)))
-        }
-        Ok(None) => Ok(None),
-        Err(error) => Err(server.complaint().unwrap_or_else(|| error.to_string())),
-    }
+    let mut server = Server::start(&task)?;
+    let report = match drive(plan, &task, &gate, &mut server, &sink, stop) {
+        Ok(Some(report)) => report,
+        Ok(None) => return Err(Failure::Stopped),
+        Err(error) => return Err(server.complaint().unwrap_or_else(|| error.to_string()).into()),
+    };
+    let place = json!({ "call": call, "traffic": traffic, "sockets": plan.sockets, "ready": ready });
+    Ok(Record::new("measurement", place).with(report))
 }
 
 /// Sends burst after burst, as the server takes them.
@@ -209,11 +172,11 @@ fn drive(
 ) -> io::Result<Option<Report>> {
     let gone = || io::Error::other("the server has gone");
     let ports: Vec<u16> = server.line()?;
-    let mut load = Load::new(task, &ports, plan.size)?;
+    let mut load = Load::new(task, &ports)?;
     if !gate.wait_done(1) {
         return Err(gone());
     }
-    let pause = plan.gap.mul_f64(task.ready as f64 / plan.sockets as f64);
+    let pause = GAP.mul_f64(task.ready as f64 / plan.sockets as f64);
     let mut due = Instant::now();
     for turn in 0..task.turns {
         if turn.is_multiple_of(STOP_TURNS) && stop.load(Ordering::Relaxed) {
@@ -256,7 +219,7 @@ enum Load {
 }
 
 impl Load {
-    fn new(task: &Task, ports: &[u16], size: usize) -> io::Result<Self> {
+    fn new(task: &Task, ports: &[u16]) -> io::Result<Self> {
         let short = || io::Error::other("the server did not tell its ports");
         Ok(match task.traffic {
             Traffic::UdpSend => Load::None,
@@ -268,11 +231,11 @@ impl Load {
                     Ok(connection)
                 };
                 let connections: io::Result<Vec<TcpStream>> = (0..task.sockets).map(connect).collect();
-                Load::Tcp { connections: connections?, message: vec![7; size], at: 0 }
+                Load::Tcp { connections: connections?, message: vec![7; SIZE], at: 0 }
             }
             Traffic::Udp => {
                 let mut message =
-                    Box::new((vec![7; size], libc::iovec { iov_base: std::ptr::null_mut(), iov_len: size }));
+                    Box::new((vec![7; SIZE], libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SIZE }));
                 message.1.iov_base = message.0.as_mut_ptr().cast();
                 let to: Vec<_> = ports
                     .iter()
@@ -340,8 +303,8 @@ struct Server {
 }
 
 impl Server {
-    fn start(plan: &Plan, task: &Task) -> io::Result<Self> {
-        let mut child = Child::start(&mut Part::MmsgServer(task.clone()).command(&plan.program))?;
+    fn start(task: &Task) -> io::Result<Self> {
+        let mut child = Child::start(&mut Part::MmsgServer(task.clone()).command(&this_program()))?;
         let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Self { child, output: BufReader::new(output) })
     }
@@ -361,16 +324,11 @@ impl Server {
     }
 }
 
-fn header(plan: &Plan) -> Record {
-    let fields = json!({
-        "scenario": "mmsg",
-        "cpus": plan.cpus.as_slice(),
-        "size": plan.size,
-        "gap_us": plan.gap.as_secs_f64() * 1e6,
-        "rounds": plan.rounds,
-    });
-    Record::header(&plan.command, fields)
-}
+/// Bytes of a message.
+const SIZE: usize = 64;
+
+/// Between two messages of a socket, at least.
+const GAP: Duration = Duration::from_millis(1);
 
 /// Turns between looks at whether the run is to stop.
 const STOP_TURNS: u64 = 1024;

@@ -21,6 +21,12 @@ macro_rules! names {
             }
         }
 
+        impl std::fmt::Display for $enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
         impl clap::ValueEnum for $enum {
             fn value_variants<'all>() -> &'all [Self] {
                 Self::ALL

@@ -6,22 +6,25 @@
 //! round; within a round the transports take turns, and each round starts with another one, so that
 //! a slow minute of the machine falls on all of them alike.
 
+use std::error::Error;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rustix::io::FdFlags;
 use serde_json::json;
 
 use crate::child::{self, Child, Failure};
 use crate::cpu::CpuSet;
 use crate::names::names;
+use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
 use crate::part::Part;
-use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
+use crate::run::{self, Run, RunError, Unusable, in_turn};
 
 mod side;
 mod transport;
@@ -61,6 +64,18 @@ impl Placement {
         if self == Placement::OneCore { 1 } else { 2 }
     }
 
+    /// Those that were named, or else all for which there are CPUs.
+    pub(crate) fn possible(named: &[Self], all: &[Self], cpus: &CpuSet) -> Result<Vec<Self>, Unusable> {
+        let too_large = |placement: &&Placement| placement.cpus() > cpus.len();
+        match named.iter().find(too_large) {
+            Some(placement) => Err(Unusable(format!(
+                "--placements: {placement} takes two CPUs, and there is CPU {cpus} alone; give two --cpus, or one-core"
+            ))),
+            None if named.is_empty() => Ok(all.iter().filter(|one| !too_large(one)).copied().collect()),
+            None => Ok(named.to_vec()),
+        }
+    }
+
     /// Where the first, and where the second process may run, of the CPUs given.
     pub(crate) fn of(self, cpus: &CpuSet) -> [CpuSet; 2] {
         match self {
@@ -72,71 +87,55 @@ impl Placement {
 }
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again for each side.
-    pub program: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
     /// Round trips or a stream.
+    #[arg(skip = Scenario::Pingpong)]
     pub scenario: Scenario,
-    /// What to compare; those that do not take part at a point are left out there.
-    pub transports: Vec<Transport>,
-    /// Bytes of a message.
-    pub sizes: Vec<usize>,
-    /// Where the processes run.
-    pub placements: Vec<Placement>,
-    /// The CPUs of both: two, or one if both processes are to share it.
-    pub cpus: CpuSet,
-    /// Length of one measurement; a warm-up of a quarter goes before it.
-    pub window: Duration,
-    /// Measurements of each transport at each point.
-    pub rounds: u32,
-    /// Whether each byte is checked; the figures are then of the checking, too.
-    pub verify: bool,
+    /// What to compare: promoted (shared memory), tcp, tcp-spin (calls that do not block), unix, and the limits
+    /// cacheline (pingpong) and memcpy (stream) [default: all that the scenario has]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    transports: Vec<Transport>,
+    /// Bytes of a message, up to 1 MiB
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "8,64,512,4096,65536,1048576")]
+    #[arg(value_parser = whole(1..=1_usize << 20))]
+    sizes: Vec<usize>,
+    /// Where the processes run: two-cores, one-core, oversubscribed (four busy processes per CPU
+    /// beside them), asleep (one message a millisecond) [default: all, or one-core with one CPU]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    placements: Vec<Placement>,
+    /// The two CPUs, such as 0,1; one-core takes the first of them
+    #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
+    cpus: CpuSet,
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    window: Duration,
+    /// Give each message bytes of its own and check every one; the figures are then of the checking,
+    /// too. Fails if any transport is absent; without it, if one is absent at some points only
+    #[arg(long)]
+    verify: bool,
 }
 
 /// One place on the axes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
-    /// Where the processes run.
-    pub placement: Placement,
-    /// Bytes of a message.
-    pub bytes: usize,
-}
-
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// A busy process cannot be started.
-    #[error("cannot start processes beside those to measure")]
-    Crowd(#[source] io::Error),
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
+struct Point {
+    placement: Placement,
+    bytes: usize,
 }
 
 impl Plan {
     /// All points, in the order in which they are measured.
-    pub fn points(&self) -> Vec<Point> {
+    fn points(&self) -> Vec<Point> {
         let of = |&placement: &Placement| self.sizes.iter().map(move |&bytes| Point { placement, bytes });
         self.placements.iter().flat_map(of).collect()
     }
 
     /// The transports that are measured at a point.
-    pub fn at(&self, point: Point) -> Vec<Transport> {
+    fn at(&self, point: Point) -> Vec<Transport> {
         let takes_part = |transport: &Transport| {
-            transport.takes_part_in(self.scenario)
-                && transport.can_be_placed(point.placement)
-                && transport.carries(point.bytes)
+            transport.can_be_placed(point.placement) && transport.carries(point.bytes)
         };
         self.transports.iter().copied().filter(takes_part).collect()
-    }
-
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
-        let each = self.points().into_iter().map(|point| self.at(point).len()).sum::<usize>();
-        each * self.rounds as usize
     }
 
     fn warm_up(&self) -> Duration {
@@ -144,42 +143,68 @@ impl Plan {
     }
 }
 
-/// Runs the plan until it is complete or `stop` is set.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    tell(Progress::Record(&header(plan)))?;
-    let mut absent = Vec::new();
-    for round in 1..=plan.rounds {
-        for point in plan.points() {
-            let transports = plan.at(point);
-            let _crowd = crowd(plan, point, transports.len()).map_err(RunError::Crowd)?;
-            for turn in 0..transports.len() {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(Outcome::Stopped);
-                }
-                let transport = transports[(turn + round as usize - 1) % transports.len()];
-                if !absent.contains(&(transport, point)) {
-                    let what = format!("{transport}, {}, {} B", point.placement.name(), point.bytes);
-                    tell(Progress::Measuring(what))?;
-                    match measure(plan, transport, point, stop) {
-                        Ok(figures) => {
-                            tell(Progress::Record(&record(transport, point, round, &figures)))?;
-                        }
-                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
-                        Err(Failure::Because(reason)) => {
-                            absent.push((transport, point));
-                            let Point { placement, bytes } = point;
-                            let place =
-                                json!({ "transport": transport, "bytes": bytes, "placement": placement });
-                            tell(Progress::Record(&Record::absent(place, &reason)))?;
-                        }
-                    }
-                }
-                tell(Progress::Done)?;
-            }
+impl run::Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        check_pair(&self.cpus, true)?;
+        self.placements = Placement::possible(&self.placements, Placement::ALL, &self.cpus)?;
+        let scenario = self.scenario;
+        if self.transports.is_empty() {
+            self.transports.extend(Transport::ALL.iter().filter(|one| one.takes_part_in(scenario)));
+        }
+        if let Some(transport) = self.transports.iter().find(|one| !one.takes_part_in(scenario)) {
+            let words = format!(
+                "--transports: {transport} is no part of {scenario}: cacheline is for pingpong, memcpy for stream"
+            );
+            return Err(Unusable(words).into());
+        }
+        match self.points().into_iter().map(|point| self.at(point).len()).sum::<usize>() {
+            0 => Err(Unusable(format!(
+                "nothing to measure: cacheline takes messages up to {CACHELINE_PAYLOAD} B, cacheline and memcpy are \
+                 limits of two-cores, and tcp-spin is never asleep; add to --transports, --sizes or --placements"
+            ))
+            .into()),
+            each => Ok(each * rounds as usize),
         }
     }
-    Ok(Outcome::Complete)
+
+    fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
+        run.header(json!({
+            "scenario": self.scenario,
+            "cpus": self.cpus.as_slice(),
+            "seconds": self.window.as_secs_f64(),
+            // Of each round trip one reading is taken off.
+            "clock_ns": side::clock_reading().as_nanos() as f64,
+            "verify": self.verify,
+        }))?;
+        for round in 1..=run.rounds {
+            for point in self.points() {
+                let transports = self.at(point);
+                let _crowd = crowd(self, point, transports.len())
+                    .map_err(RunError::lacks("cannot start processes beside those to measure"))?;
+                for transport in in_turn(&transports, round) {
+                    let Point { placement, bytes } = point;
+                    let what = format!("{transport}, {placement}, {bytes} B");
+                    let place = json!({ "transport": transport, "bytes": bytes, "placement": placement });
+                    let stop = run.stop;
+                    run.measure(what, place, || {
+                        let figures = measure(self, transport, point, stop)?;
+                        Ok(record(transport, point, round, &figures))
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A transport that could be measured, but not always, did not just lack what it needs.
+    fn is_success(&self, records: &[Record]) -> bool {
+        let is_measured = |absent: &Record| {
+            let same = |record: &&Record| record.text("transport") == absent.text("transport");
+            records.iter().filter(same).any(Record::is_measurement)
+        };
+        let mut absent = records.iter().filter(|record| record.kind() == "absent");
+        records.iter().any(Record::is_measurement) && !absent.any(|absent| self.verify || is_measured(absent))
+    }
 }
 
 /// Those who want the CPUs, too, for as long as this point is measured.
@@ -188,7 +213,7 @@ fn crowd(plan: &Plan, point: Point, measurements: usize) -> io::Result<Option<Cr
         return Ok(None);
     }
     let time = (plan.warm_up() + plan.window + PATIENCE) * (measurements as u32 + 1);
-    Crowd::start(&plan.program, &plan.cpus, time).map(Some)
+    Crowd::start(&this_program(), &plan.cpus, time).map(Some)
 }
 
 fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Failure> {
@@ -211,7 +236,7 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).map_err(io::Error::from)?; // to inherit
         }
         let descriptors = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        Child::start(&mut Part::Side { task: task.clone(), descriptors }.command(&plan.program))
+        Child::start(&mut Part::Side { task: task.clone(), descriptors }.command(&this_program()))
     };
     let ([first_cpus, second_cpus], [first, second]) = (point.placement.of(&plan.cpus), ends);
     let mut first = start(Side::First, first_cpus, first, None)?;
@@ -297,19 +322,6 @@ fn record(transport: Transport, point: Point, round: u32, figures: &Figures) -> 
             "bytes_per_s": messages * point.bytes as f64 / figures.seconds,
         })),
     }
-}
-
-fn header(plan: &Plan) -> Record {
-    let fields = json!({
-        "scenario": plan.scenario,
-        "cpus": plan.cpus.as_slice(),
-        "seconds": plan.window.as_secs_f64(),
-        "rounds": plan.rounds,
-        // Of each round trip one reading is taken off.
-        "clock_ns": side::clock_reading().as_nanos() as f64,
-        "verify": plan.verify,
-    });
-    Record::header(&plan.command, fields)
 }
 
 /// With the two measured ones on two CPUs: five processes on each.

@@ -27,20 +27,6 @@ pub enum PlotError {
         /// Why, in the words of the plotter.
         reason: String,
     },
-    /// The file cannot be made or opened.
-    #[error("cannot write the plot to {file}; name a file in a folder that exists and may be written")]
-    Open {
-        /// The file asked for.
-        file: String,
-        /// The kernel's reason.
-        source: std::io::Error,
-    },
-}
-
-/// Makes sure, before anything is measured, that the file can be written at the end.
-pub fn check(file: &Path) -> Result<(), PlotError> {
-    let opened = std::fs::File::options().create(true).append(true).open(file);
-    opened.map(drop).map_err(|source| PlotError::Open { file: file.display().to_string(), source })
 }
 
 /// Draws the first view that has a plot and records into an SVG file.

@@ -52,8 +52,8 @@ impl Record {
     }
 
     /// The first line of a run: this machine, and the fields of an object.
-    pub fn header(command: &str, fields: impl Serialize) -> Self {
-        Self::new("header", Origin::of_this_machine(command.to_owned())).with(fields)
+    pub fn header(fields: impl Serialize) -> Self {
+        Self::new("header", Origin::of_this_machine()).with(fields)
     }
 
     /// Why a place has no measurements: the fields of an object say which.
@@ -110,6 +110,13 @@ impl Record {
     }
 }
 
+impl From<Record> for Value {
+    /// Its fields.
+    fn from(record: Record) -> Value {
+        Value::Object(record.fields)
+    }
+}
+
 /// A value as a table shows it.
 pub(crate) fn text(value: &Value) -> String {
     match value {
@@ -140,10 +147,10 @@ struct Origin {
 
 impl Origin {
     /// Describes this machine; what the kernel does not tell is "unknown".
-    fn of_this_machine(command: String) -> Self {
+    fn of_this_machine() -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            command,
+            command: std::env::args().collect::<Vec<_>>().join(" "),
             date: date(SystemTime::now()),
             machine: machine(),
             cpu: cpu_field("model name").unwrap_or_else(|| "unknown".to_owned()),
@@ -226,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_known() {
-        let origin = Origin::of_this_machine("megapipe-bench rpc".to_owned());
+        let origin = Origin::of_this_machine();
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
         assert!(origin.kernel.starts_with(release.trim()));
     }

@@ -7,133 +7,112 @@
 //! With a [`Rate`] the load is an open loop, which tells latency at a load that all engines bear;
 //! without one it is a closed loop, which tells what each can bear.
 
-use std::io;
-use std::path::PathBuf;
+use std::error::Error;
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde_json::json;
 
-use crate::child;
+use crate::child::{self, Failure};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
 use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
-use crate::progress::{Listener, Outcome, Progress};
+use crate::options::{check_cpus, cpu_ends, seconds, this_program, whole};
 use crate::record::Record;
+use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 use crate::server::{Server, StartError};
 use crate::syscalls::Counter;
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again for each server.
-    pub program: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
-    /// Servers to compare.
-    pub engines: Vec<Engine>,
-    /// Transactions per connection (Figure 1 a).
-    pub transactions: Vec<u32>,
-    /// Message sizes in bytes (Figure 1 b).
-    pub sizes: Vec<usize>,
-    /// Concurrent connections.
-    pub connections: Vec<usize>,
-    /// CPUs of the server, one set per value of that axis (Figure 1 c).
-    pub server_cpus: Vec<CpuSet>,
-    /// What the client runs on.
-    pub client: load::Engine,
-    /// CPUs of the client.
-    pub client_cpus: CpuSet,
-    /// Length of one measurement; a warm-up of a quarter goes before it, and a fifth for counting
-    /// system calls after it.
-    pub window: Duration,
-    /// Measurements of each engine at each point.
-    pub rounds: u32,
-    /// The rate of an open loop; `None` for a closed one.
-    pub rate: Option<Rate>,
+    /// Servers to compare, of those that this program is built with
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Engine::built())]
+    engines: Vec<Engine>,
+    /// Transactions per connection
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,10,128")]
+    #[arg(value_parser = whole(1..=1_000_000_000))]
+    transactions: Vec<u32>,
+    /// Bytes of a request, and of its response, up to 1 MiB
+    #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
+    #[arg(value_parser = whole(1..=1_usize << 20))]
+    sizes: Vec<usize>,
+    /// Concurrent connections, up to 10000
+    #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "256")]
+    #[arg(value_parser = whole(1..=10_000_usize))]
+    connections: Vec<usize>,
+    /// CPUs of the server, one thread each, such as 0,2-3; give it several times to compare
+    /// numbers of cores
+    #[arg(long, value_name = "CPUS", default_values_t = [cpu_ends().first()])]
+    server_cpus: Vec<CpuSet>,
+    /// CPUs of the client, one thread each
+    #[arg(long, value_name = "CPUS", default_value_t = cpu_ends().last())]
+    client_cpus: CpuSet,
+    /// What the client runs on [default: io-uring where it is permitted]
+    #[arg(long, value_name = "NAME")]
+    client: Option<load::Engine>,
+    /// Length of each measurement; a warm-up of a quarter goes before it, and a fifth for counting
+    /// system calls after it
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    window: Duration,
+    /// Send so many requests per second over all connections, whatever the server does, and count
+    /// latency from when each was due; `half` is half of what the better epoll server does without
+    /// it, measured in the first round, and the same for all [default: each connection sends when it
+    /// has its answer]
+    #[arg(long, value_name = "NUMBER|half")]
+    rate: Option<Rate>,
 }
 
 /// How fast requests come, whatever the server does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rate {
-    /// So many per second over all connections.
+enum Rate {
     PerSecond(u64),
-    /// Half of what the better epoll baseline of the plan does in a closed loop at the same point,
-    /// measured in the first round, and then the same for every engine and round.
     Half,
 }
 
-/// One place on the axes of the figure.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Point {
-    /// Transactions per connection.
-    pub transactions: u32,
-    /// Message size in bytes.
-    pub size: usize,
-    /// Concurrent connections.
-    pub connections: usize,
-    /// CPUs of the server.
-    pub server_cpus: CpuSet,
+impl FromStr for Rate {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match (text, text.parse()) {
+            ("half", _) => Ok(Rate::Half),
+            (_, Ok(number @ 1..=10_000_000)) => Ok(Rate::PerSecond(number)),
+            _ => Err("give a whole number of requests per second from 1 to 10000000, or half"),
+        }
+    }
 }
 
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The client cannot be pinned, or a clock not be read.
-    #[error("cannot control the measurement")]
-    Control(#[source] io::Error),
-    /// The kernel's floor cannot be measured.
-    #[error("cannot measure what the kernel's own calls cost")]
-    Floor(#[source] io::Error),
-    /// A server process cannot be started at all.
-    #[error(transparent)]
-    Start(StartError),
-    /// The client fails, whatever the server.
-    #[error(transparent)]
-    Load(LoadError),
-    /// There is no throughput to take half of.
-    #[error("no epoll server answered, so half of its throughput is unknown; give --rate a number")]
-    NoBaseline,
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
+/// One place on the axes of the figure.
+#[derive(Debug, Clone, Copy)]
+struct Point<'plan> {
+    transactions: u32,
+    size: usize,
+    connections: usize,
+    server_cpus: &'plan CpuSet,
 }
 
 impl Plan {
     /// All points, in the order in which they are measured.
-    pub fn points(&self) -> Vec<Point> {
+    fn points(&self) -> Vec<Point<'_>> {
         let mut points = Vec::new();
         for server_cpus in &self.server_cpus {
             for &connections in &self.connections {
                 for &size in &self.sizes {
-                    for &transactions in &self.transactions {
-                        points.push(Point {
-                            transactions,
-                            size,
-                            connections,
-                            server_cpus: server_cpus.clone(),
-                        });
-                    }
+                    let of = |&transactions| Point { transactions, size, connections, server_cpus };
+                    points.extend(self.transactions.iter().map(of));
                 }
             }
         }
         points
     }
 
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
-        let of_baselines = match self.rate {
-            Some(Rate::Half) => self.baselines().count(),
-            _ => 0,
-        };
-        self.points().len() * (self.engines.len() * self.rounds as usize + of_baselines)
-    }
-
     /// Those of the engines that are baselines.
-    pub fn baselines(&self) -> impl Iterator<Item = Engine> + '_ {
+    fn baselines(&self) -> impl Iterator<Item = Engine> + '_ {
         self.engines.iter().copied().filter(|engine| Engine::BASELINES.contains(engine))
     }
 
@@ -144,142 +123,134 @@ impl Plan {
     fn counting_time(&self) -> Duration {
         (self.window / 5).max(Duration::from_millis(50))
     }
-}
 
-/// Runs the plan until it is complete or `stop` is set.
-///
-/// The calling thread moves to the client's CPUs, out of the servers' way.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
-    let mut run = Run { plan, stop, report, absent: Vec::new() };
-    run.report(Progress::Record(&header(plan)))?;
-    cpu::pin(plan.client_cpus.as_slice()).map_err(RunError::Control)?;
-    child::raise_descriptor_limit().map_err(RunError::Control)?;
-    let points = plan.points();
-    let mut halves = Vec::with_capacity(points.len());
-    for round in 1..=plan.rounds {
-        for &size in &plan.sizes {
-            let cpu = plan.server_cpus[0].as_slice()[0];
-            let floor = floor::measure(&plan.program, cpu, size).map_err(RunError::Floor)?;
-            let floor = Record::new("floor", floor).with(json!({ "round": round }));
-            run.report(Progress::Record(&floor))?;
-        }
-        for (index, point) in points.iter().enumerate() {
-            let rate = match plan.rate {
-                None => None,
-                Some(Rate::PerSecond(rate)) => Some(rate),
-                Some(Rate::Half) => {
-                    if round == 1 {
-                        let Some(half) = run.half(point)? else { return Ok(Outcome::Stopped) };
-                        halves.push(half);
-                    }
-                    Some(halves[index])
-                }
-            };
-            for turn in 0..plan.engines.len() {
-                let engine = plan.engines[(turn + round as usize - 1) % plan.engines.len()];
-                match run.measure(&Turn { engine, point, round, rate })? {
-                    Measured::Stopped => return Ok(Outcome::Stopped),
-                    Measured::Complete(_) | Measured::Absent(_) => {}
+    fn client(&self) -> load::Engine {
+        self.client.unwrap_or_else(|| load::Engine::best(self.connections.iter().copied().max().unwrap_or(1)))
+    }
+
+    /// Measures and reports an engine at a point; none if it is absent.
+    fn measure(
+        &self,
+        run: &mut Run<'_>,
+        engine: Engine,
+        point: &Point<'_>,
+        round: u32,
+        rate: Option<u64>,
+    ) -> Result<Option<Record>, RunError> {
+        let what = format!("{engine}, {} per connection, {} B", point.transactions, point.size);
+        let stop = run.stop;
+        run.measure(what, json!({ "engine": engine }), || {
+            // Once more if nothing happened: on a machine that others use, too, a client or a server may be left
+            // without a CPU for longer than a short window.
+            for _ in 0..ATTEMPTS {
+                if let Some(measured) = measure(self, engine, point, rate, stop)? {
+                    return Ok(measured.with(json!({ "round": round })));
                 }
             }
-        }
-    }
-    Ok(Outcome::Complete)
-}
-
-/// A run at work.
-struct Run<'run> {
-    plan: &'run Plan,
-    stop: &'run AtomicBool,
-    report: &'run mut Listener<'run>,
-    absent: Vec<Engine>,
-}
-
-/// One engine at one point in one round.
-struct Turn<'run> {
-    engine: Engine,
-    point: &'run Point,
-    round: u32,
-    rate: Option<u64>,
-}
-
-impl Run<'_> {
-    fn report(&mut self, progress: Progress<'_>) -> Result<(), RunError> {
-        (self.report)(progress).map_err(RunError::Report)
+            Err(format!("it answered nothing in {ATTEMPTS} attempts").into())
+        })
     }
 
-    /// Half of the better baseline's throughput; `None` if the run was stopped.
-    fn half(&mut self, point: &Point) -> Result<Option<u64>, RunError> {
+    /// Half of the better baseline's throughput.
+    fn half(&self, run: &mut Run<'_>, point: &Point<'_>) -> Result<u64, RunError> {
         let mut best: f64 = 0.0;
-        for engine in self.plan.baselines() {
-            match self.measure(&Turn { engine, point, round: 1, rate: None })? {
-                Measured::Stopped => return Ok(None),
-                Measured::Complete(record) => {
-                    best = best.max(record.number("transactions_per_s").unwrap_or_default());
-                }
-                Measured::Absent(_) => {}
+        for engine in self.baselines() {
+            if let Some(record) = self.measure(run, engine, point, 1, None)? {
+                best = best.max(record.number("transactions_per_s").unwrap_or_default());
             }
         }
         match (best / 2.0) as u64 {
-            0 => Err(RunError::NoBaseline),
-            half => Ok(Some(half)),
+            0 => Err(RunError::lacks("half of no throughput is unknown")(
+                "no epoll server answered; give --rate a number",
+            )),
+            half => Ok(half),
         }
     }
+}
 
-    /// Measures and reports, unless the engine was found absent before.
-    fn measure(&mut self, turn: &Turn<'_>) -> Result<Measured, RunError> {
-        if self.stop.load(Ordering::Relaxed) {
-            return Ok(Measured::Stopped);
+impl Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        check_cpus("--client-cpus", &self.client_cpus)?;
+        for set in &self.server_cpus {
+            check_cpus("--server-cpus", set)?;
+            let client = &self.client_cpus;
+            if set.missing_from(client).len() < set.len() {
+                eprintln!(
+                    "note: server and client share CPUs ({set} and {client}); they will take turns, and latency will \
+                     show it"
+                );
+            }
         }
-        let mut measured = Measured::Absent(String::new());
-        if !self.absent.contains(&turn.engine) {
-            let Turn { engine, point, .. } = turn;
-            let what = format!("{}, {} per connection, {} B", engine.name(), point.transactions, point.size);
-            self.report(Progress::Measuring(what))?;
-            measured = attempt(self.plan, turn, self.stop)?;
-            match &measured {
-                Measured::Stopped => return Ok(measured),
-                Measured::Complete(record) => self.report(Progress::Record(record))?,
-                Measured::Absent(reason) => {
-                    self.absent.push(turn.engine);
-                    let absent = Record::absent(json!({ "engine": turn.engine }), reason);
-                    self.report(Progress::Record(&absent))?;
+        let seconds = self.window.as_secs_f64();
+        let closed = match self.rate {
+            Some(Rate::Half) => self.baselines().count(),
+            _ => 0,
+        };
+        match self.rate {
+            Some(Rate::Half) if closed == 0 => Err(Unusable(
+                "--rate half is half of what an epoll server does: add epoll-reuseport to --engines, or give a number"
+                    .to_owned(),
+            ))?,
+            Some(Rate::PerSecond(rate)) if rate as f64 * seconds < FEWEST_REQUESTS => Err(Unusable(format!(
+                "--rate: {rate} requests per second are fewer than {FEWEST_REQUESTS} in {seconds} s; give a higher \
+                 --rate, or more --seconds"
+            )))?,
+            _ => {}
+        }
+        Ok(self.points().len() * (self.engines.len() * rounds as usize + closed))
+    }
+
+    /// The calling thread moves to the client's CPUs, out of the servers' way.
+    fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
+        let counter = Counter::attach(std::process::id()).ok();
+        run.header(json!({
+            "client": self.client(),
+            "client_cpus": self.client_cpus.as_slice(),
+            "syscall_counter": counter.map(|_| "BPF program on raw_syscalls:sys_enter"),
+            "seconds": self.window.as_secs_f64(),
+        }))?;
+        cpu::pin(self.client_cpus.as_slice()).map_err(RunError::lacks("the client cannot have its CPUs"))?;
+        child::raise_descriptor_limit().map_err(RunError::lacks("the client cannot have its descriptors"))?;
+        let points = self.points();
+        let mut halves = Vec::with_capacity(points.len());
+        for round in 1..=run.rounds {
+            for &size in &self.sizes {
+                let floor = floor::measure(&this_program(), self.server_cpus[0].as_slice()[0], size)
+                    .map_err(RunError::lacks("cannot measure what the kernel's own calls cost"))?;
+                run.record(&Record::new("floor", floor).with(json!({ "round": round })))?;
+            }
+            for (index, point) in points.iter().enumerate() {
+                if self.rate == Some(Rate::Half) && round == 1 {
+                    halves.push(self.half(run, point)?);
+                }
+                let rate = self.rate.map(|rate| match rate {
+                    Rate::PerSecond(rate) => rate,
+                    Rate::Half => halves[index],
+                });
+                for engine in in_turn(&self.engines, round) {
+                    self.measure(run, engine, point, round, rate)?;
                 }
             }
         }
-        self.report(Progress::Done)?;
-        Ok(measured)
+        Ok(())
     }
-}
-
-enum Measured {
-    Complete(Record),
-    Absent(String),
-    Stopped,
-}
-
-/// Measures, and once more if nothing happened: on a machine that others use, too, a client or a
-/// server may be left without a CPU for longer than a short window.
-fn attempt(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Measured, RunError> {
-    for _ in 0..ATTEMPTS {
-        if let Some(measured) = measure(plan, turn, stop)? {
-            return Ok(measured);
-        }
-    }
-    Ok(Measured::Absent(format!("it answered nothing in {ATTEMPTS} attempts")))
 }
 
 /// `None` if there was not one transaction.
-fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Measured>, RunError> {
-    let Turn { engine, point, round, rate } = *turn;
-    let started = Server::start(&plan.program, engine, point.size, point.connections, &point.server_cpus);
-    let server = match started {
-        Ok(server) => server,
-        Err(StartError::Refused(reason)) => return Ok(Some(Measured::Absent(reason))),
-        Err(error) => return Err(RunError::Start(error)),
-    };
+fn measure(
+    plan: &Plan,
+    engine: Engine,
+    point: &Point<'_>,
+    rate: Option<u64>,
+    stop: &AtomicBool,
+) -> Result<Option<Record>, Failure> {
+    let server = Server::start(&this_program(), engine, point.size, point.connections, point.server_cpus);
+    let server = server.map_err(|error| match error {
+        StartError::Refused(reason) => Failure::Because(reason),
+        error => RunError::lacks("no server can be measured")(error).into(),
+    })?;
     let options = load::Options {
-        engine: plan.client,
+        engine: plan.client(),
         target: Target::Tcp(server.address()),
         request: Request::Echo(point.size),
         instead: None,
@@ -289,22 +260,21 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
         rate: rate.map(|rate| rate as f64),
         warm_up: plan.warm_up() + CLEARANCE,
         window: plan.window,
-        spin: plan.client_cpus.missing_from(&point.server_cpus).len() == plan.client_cpus.len(),
+        spin: plan.client_cpus.missing_from(point.server_cpus).len() == plan.client_cpus.len(),
     };
-    let load = Load::start(&options, &plan.client_cpus).map_err(RunError::Load)?;
+    let load = Load::start(&options, &plan.client_cpus).map_err(client_failed)?;
     let window = match observe(plan, rate, &server, &load, stop)? {
         Observed::Window(window) => window,
-        Observed::Stopped => return Ok(Some(Measured::Stopped)),
         Observed::Silent => return Ok(None),
         Observed::Broken => {
             return match load.stop() {
-                Err(error @ LoadError::Server(..)) => Ok(Some(Measured::Absent(crate::with_causes(&error)))),
-                Err(error) => Err(RunError::Load(error)),
+                Err(error @ LoadError::Server(..)) => Err(error.into()),
+                Err(error) => Err(client_failed(error)),
                 Ok(_) => Ok(None),
             };
         }
     };
-    let outcome = load.stop().map_err(RunError::Load)?;
+    let outcome = load.stop().map_err(client_failed)?;
     let quantile = |quantile| outcome.latencies.value_at_quantile(quantile) as f64 / 1000.0;
     let seconds = (window.end.at - window.begin.at).as_secs_f64();
     let transactions = (window.end.transactions - window.begin.transactions) as f64;
@@ -333,7 +303,6 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
         "size": point.size,
         "connections": point.connections,
         "server_cpus": point.server_cpus.as_slice(),
-        "round": round,
         "transactions_per_s": transactions / seconds,
         "connections_per_s": connections / seconds,
         "server_cpu_ns_per_transaction": server_cpu * 1e9 / transactions,
@@ -352,7 +321,7 @@ fn measure(plan: &Plan, turn: &Turn<'_>, stop: &AtomicBool) -> Result<Option<Mea
         "client_lag_us": rate.map(|_| lag),
         "limit": limit,
     });
-    Ok(Some(Measured::Complete(Record::new("measurement", fields))))
+    Ok(Some(Record::new("measurement", fields)))
 }
 
 /// The measuring window, seen from both sides.
@@ -368,7 +337,11 @@ enum Observed {
     Window(Window),
     Silent,
     Broken,
-    Stopped,
+}
+
+/// The client fails, whatever the server.
+fn client_failed(error: LoadError) -> Failure {
+    RunError::lacks("the client cannot go on")(error).into()
 }
 
 fn observe(
@@ -377,24 +350,20 @@ fn observe(
     server: &Server,
     load: &Load,
     stop: &AtomicBool,
-) -> Result<Observed, RunError> {
-    let sample = || load.sample().map_err(RunError::Load);
-    let server_cpu = || clock::of_process(server.pid()).map_err(RunError::Control);
-    // Ends early, with `Some`, if there is nothing to wait for any more.
-    let wait_until = |moment| match pause(moment, load, stop) {
-        Waited::InFull => None,
-        Waited::Broken => Some(Observed::Broken),
-        Waited::Stopped => Some(Observed::Stopped),
-    };
+) -> Result<Observed, Failure> {
+    let sample = || load.sample().map_err(client_failed);
+    let server_cpu = || clock::of_process(server.pid()).map_err(Failure::from);
+    // Whether there is something to wait for still.
+    let wait_until = |moment| pause(moment, load, stop);
     // Samples take a client's CPU for a moment, so they stay clear of the window.
     let window = load.window();
-    if let Some(early) = wait_until(window.start - CLEARANCE) {
-        return Ok(early);
+    if !wait_until(window.start - CLEARANCE)? {
+        return Ok(Observed::Broken);
     }
     let (begin, cpu_before) = (sample()?, server_cpu()?);
     let waited_before = clock::waited_for_cpu(server.pid());
-    if let Some(early) = wait_until(window.end + CLEARANCE) {
-        return Ok(early);
+    if !wait_until(window.end + CLEARANCE)? {
+        return Ok(Observed::Broken);
     }
     let (end, cpu_after) = (sample()?, server_cpu()?);
     let waited_after = clock::waited_for_cpu(server.pid());
@@ -404,8 +373,8 @@ fn observe(
     let mut syscalls_per_transaction = None;
     if let Ok(counter) = Counter::attach(server.pid()) {
         let (before, calls_before) = (sample()?, counter.count());
-        if let Some(early) = wait_until(Instant::now() + plan.counting_time()) {
-            return Ok(early);
+        if !wait_until(Instant::now() + plan.counting_time())? {
+            return Ok(Observed::Broken);
         }
         let (after, calls_after) = (sample()?, counter.count());
         let transactions = after.transactions - before.transactions;
@@ -413,10 +382,8 @@ fn observe(
             let calls = (calls_after - calls_before) as f64;
             syscalls_per_transaction = Some(calls / transactions as f64);
         }
-    } else if rate.is_some()
-        && let Some(early) = wait_until(Instant::now() + plan.counting_time())
-    {
-        return Ok(early); // else what is still under way has time to be answered
+    } else if rate.is_some() && !wait_until(Instant::now() + plan.counting_time())? {
+        return Ok(Observed::Broken); // else what is still under way has time to be answered
     }
     let server_waited = Option::zip(waited_before, waited_after);
     Ok(Observed::Window(Window {
@@ -428,38 +395,18 @@ fn observe(
     }))
 }
 
-enum Waited {
-    InFull,
-    Broken,
-    Stopped,
-}
-
-fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Waited {
+/// Sleeps, as long as the run is not to stop; whether the load goes on.
+fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Result<bool, Failure> {
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Waited::Stopped;
-        }
-        if load.is_broken() {
-            return Waited::Broken;
+            return Err(Failure::Stopped);
         }
         let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Waited::InFull;
+        if load.is_broken() || left.is_zero() {
+            return Ok(!load.is_broken());
         }
         thread::sleep(left.min(Duration::from_millis(50)));
     }
-}
-
-fn header(plan: &Plan) -> Record {
-    let counter = Counter::attach(std::process::id()).ok();
-    let fields = json!({
-        "client": plan.client,
-        "client_cpus": plan.client_cpus.as_slice(),
-        "syscall_counter": counter.map(|_| "BPF program on raw_syscalls:sys_enter"),
-        "seconds": plan.window.as_secs_f64(),
-        "rounds": plan.rounds,
-    });
-    Record::header(&plan.command, fields)
 }
 
 /// How often a measurement in which nothing happens is made.
@@ -476,3 +423,6 @@ const BUSY: f64 = 0.95;
 
 /// Share of the 99th percentile from which on the client's own lag makes it.
 const LARGE_LAG: f64 = 0.5;
+
+/// Fewer requests in a measurement have no 99th percentile worth the name.
+const FEWEST_REQUESTS: f64 = 100.0;

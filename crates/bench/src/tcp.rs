@@ -4,14 +4,15 @@
 //! state shows what the device costs before any TCP. Of the kernel's receive path the sender pays, on both links: so
 //! what counts is the CPU time of both processes.
 
+use std::error::Error;
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
 use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -20,9 +21,10 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::load::{self, Connections, Load, LoadError, Options, Request};
 use crate::names::names;
+use crate::options::{check_pair, cpu_ends, seconds, this_program};
 use crate::part::Part;
-use crate::progress::{Listener, Outcome, Progress};
 use crate::record::Record;
+use crate::run::{Run, RunError, Scenario, in_turn};
 
 mod channel;
 mod floor;
@@ -31,7 +33,7 @@ mod foreign;
 mod network;
 mod server;
 
-pub use network::{NetworkError, enter_own};
+pub use network::NetworkError;
 pub use server::{ServerError, Task, serve};
 
 use channel::Counts;
@@ -64,7 +66,7 @@ names! {
 
 impl Side {
     /// All that this program was built with.
-    pub fn built() -> Vec<Side> {
+    fn built() -> Vec<Side> {
         Self::ALL.iter().copied().filter(|&side| cfg!(feature = "peers") || side != Side::Smoltcp).collect()
     }
 }
@@ -109,21 +111,19 @@ names! {
 }
 
 impl Row {
-    /// The servers that it compares, and with which of them.
-    pub fn sides(self) -> (&'static [Side], Side) {
+    /// The servers that it compares.
+    fn sides(self) -> &'static [Side] {
         match self {
-            Row::Short | Row::Echo | Row::Asleep => (&[Side::Floor, Side::Stack, Side::Kernel], Side::Kernel),
-            Row::BulkIn | Row::BulkOut => (&[Side::Stack, Side::Kernel], Side::Kernel),
-            Row::One | Row::Hundred | Row::Thousand => {
-                (&[Side::Floor, Side::Stack, Side::Smoltcp], Side::Smoltcp)
-            }
-            Row::TwoShort | Row::TwoEcho => (&[Side::Stack, Side::TwoStacks], Side::Stack),
-            Row::Share => (&[Side::TwoStacks], Side::TwoStacks),
+            Row::Short | Row::Echo | Row::Asleep => &[Side::Floor, Side::Stack, Side::Kernel],
+            Row::BulkIn | Row::BulkOut => &[Side::Stack, Side::Kernel],
+            Row::One | Row::Hundred | Row::Thousand => &[Side::Floor, Side::Stack, Side::Smoltcp],
+            Row::TwoShort | Row::TwoEcho => &[Side::Stack, Side::TwoStacks],
+            Row::Share => &[Side::TwoStacks],
         }
     }
 
     /// Whether its units are MiB.
-    pub fn is_bulk(self) -> bool {
+    fn is_bulk(self) -> bool {
         matches!(self, Row::BulkIn | Row::BulkOut)
     }
 
@@ -193,43 +193,25 @@ const SHARED: usize = 10_000;
 const SILENCE: Duration = Duration::from_secs(6);
 
 /// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// This program, which is run again as each server.
-    pub program: PathBuf,
-    /// The command line, for the record.
-    pub command: String,
-    /// Which loads.
-    pub rows: Vec<Row>,
-    /// Which servers, of those that a load compares.
-    pub sides: Vec<Side>,
-    /// Of the server and of the client: two different ones.
-    pub cpus: CpuSet,
-    /// Length of a measurement; a quarter of it goes before it.
-    pub window: Duration,
-    /// Measurements of everything.
-    pub rounds: u32,
-}
-
-/// Why a run cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The client cannot have its CPU or its descriptors.
-    #[error("cannot prepare this process for the load")]
-    Prepare(#[source] io::Error),
-    /// The caller cannot take a record.
-    #[error(transparent)]
-    Report(io::Error),
+    /// Loads to measure
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Row::ALL.to_vec())]
+    rows: Vec<Row>,
+    /// Servers, of those that a load compares and that this program is built with
+    #[arg(long = "servers", value_delimiter = ',', value_name = "NAMES", default_values_t = Side::built())]
+    sides: Vec<Side>,
+    /// The CPUs of the server and of the client, such as 0,1
+    #[arg(long, value_name = "CPUS", default_value_t = cpu_ends())]
+    cpus: CpuSet,
+    /// Length of each measurement; a warm-up of a quarter goes before it
+    #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    window: Duration,
 }
 
 impl Plan {
-    /// How many measurements a complete run makes.
-    pub fn measurements(&self) -> usize {
-        self.rows.iter().map(|&row| self.sides_of(row).len()).sum::<usize>() * self.rounds as usize
-    }
-
     fn sides_of(&self, row: Row) -> Vec<Side> {
-        row.sides().0.iter().copied().filter(|side| self.sides.contains(side)).collect()
+        row.sides().iter().copied().filter(|side| self.sides.contains(side)).collect()
     }
 
     /// CPUs of the server and of the client.
@@ -240,53 +222,39 @@ impl Plan {
     }
 }
 
-/// Runs the plan until it is complete or `stop` is set, in a network namespace of this process's own.
-pub fn run(plan: &Plan, stop: &AtomicBool, report: &mut Listener<'_>) -> Result<Outcome, RunError> {
-    let mut tell = |progress: Progress<'_>| report(progress).map_err(RunError::Report);
-    child::raise_descriptor_limit().map_err(RunError::Prepare)?;
-    // Before this thread has one CPU alone, which would pass for the machine's number.
-    tell(Progress::Record(&header(plan)))?;
-    cpu::pin(plan.cpus.last().as_slice()).map_err(RunError::Prepare)?;
-    let mut absent = Vec::new();
-    let mut number = 0;
-    for round in 1..=plan.rounds {
-        for &row in &plan.rows {
-            let sides = plan.sides_of(row);
-            // Each round begins with another server, so that none has the best place always.
-            for &side in sides.iter().cycle().skip(round as usize % sides.len().max(1)).take(sides.len()) {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(Outcome::Stopped);
+impl Scenario for Plan {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+        check_pair(&self.cpus, false)?;
+        // Before there is a second thread, which could not follow.
+        network::enter_own()?;
+        Ok(self.rows.iter().map(|&row| self.sides_of(row).len()).sum::<usize>() * rounds as usize)
+    }
+
+    fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
+        // Before this thread has one CPU alone, which would pass for the machine's number.
+        run.header(json!({
+            "scenario": "tcp",
+            "cpus": self.cpus.as_slice(),
+            "congestion_control": network::congestion_control(),
+            "seconds": self.window.as_secs_f64(),
+        }))?;
+        child::raise_descriptor_limit()
+            .and_then(|_| cpu::pin(self.cpus.last().as_slice()))
+            .map_err(RunError::lacks("cannot prepare this process for the load"))?;
+        let mut network = 0;
+        for round in 1..=run.rounds {
+            for &row in &self.rows {
+                for side in in_turn(&self.sides_of(row), round) {
+                    network += 1;
+                    let turn = Turn { plan: self, stop: run.stop, row, side, round, network };
+                    run.measure(format!("{row}, {side}"), json!({ "row": row, "side": side }), || {
+                        turn.measure()
+                    })?;
                 }
-                tell(Progress::Measuring(format!("{}, {}", row.name(), side.name())))?;
-                number += 1;
-                if !absent.contains(&(row, side)) {
-                    let turn = Turn { plan, stop, row, side, round, network: number };
-                    match turn.measure() {
-                        Ok(record) => tell(Progress::Record(&record))?,
-                        Err(Failure::Stopped) => return Ok(Outcome::Stopped),
-                        Err(Failure::Because(reason)) => {
-                            absent.push((row, side));
-                            let place = json!({ "row": row, "side": side });
-                            tell(Progress::Record(&Record::absent(place, &reason)))?;
-                        }
-                    }
-                }
-                tell(Progress::Done)?;
             }
         }
+        Ok(())
     }
-    Ok(Outcome::Complete)
-}
-
-fn header(plan: &Plan) -> Record {
-    let fields = json!({
-        "scenario": "tcp",
-        "cpus": plan.cpus.as_slice(),
-        "congestion_control": network::congestion_control(),
-        "seconds": plan.window.as_secs_f64(),
-        "rounds": plan.rounds,
-    });
-    Record::header(&plan.command, fields)
 }
 
 impl From<LoadError> for Failure {
@@ -450,7 +418,7 @@ impl Server {
             network: turn.network,
             cpus: cpus.clone(),
         };
-        let mut child = Child::start(&mut Part::TcpServer(task).command(&turn.plan.program))?;
+        let mut child = Child::start(&mut Part::TcpServer(task).command(&this_program()))?;
         let output = child.stdout.take().ok_or("the server has no output".to_owned())?;
         let mut server = Self { child, output: BufReader::new(output) };
         let mut word = server.line()?;

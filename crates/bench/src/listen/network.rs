@@ -1,5 +1,6 @@
 //! Two network namespaces that a veth pair joins, with packets spread over all CPUs at both ends (RPS).
 
+use std::ffi::OsStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::{Command, Stdio};
@@ -39,11 +40,11 @@ impl Network {
         SERVER.into()
     }
 
-    pub(super) fn in_server(&self, program: &str) -> Command {
+    pub(super) fn in_server(&self, program: impl AsRef<OsStr>) -> Command {
         inside(&self.server, program)
     }
 
-    pub(super) fn in_client(&self, program: &str) -> Command {
+    pub(super) fn in_client(&self, program: impl AsRef<OsStr>) -> Command {
         inside(&self.client, program)
     }
 
@@ -69,9 +70,9 @@ sysctl -qw net.core.somaxconn=4096 net.ipv4.tcp_max_syn_backlog=8192 net.ipv4.tc
 sysctl -qw net.ipv4.tcp_max_tw_buckets=2000 net.ipv4.ip_local_port_range='10000 65000'";
 
 /// The program becomes ip(8)'s process.
-fn inside(namespace: &str, program: &str) -> Command {
+fn inside(namespace: &str, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("ip");
-    command.args(["netns", "exec", namespace, program]);
+    command.args(["netns", "exec", namespace]).arg(program);
     command
 }
 

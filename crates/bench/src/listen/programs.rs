@@ -6,29 +6,31 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use testkit::programs;
 
 use super::disturbance::Stopped;
 use super::network::Network;
-use super::{Plan, Variant, channels, server};
+use super::{Variant, channels, server};
 use crate::child::{Child, Failure};
+use crate::names::names;
+use crate::options::this_program;
 use crate::part::Part;
+use crate::product;
 
-/// A server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Program {
-    /// nginx with two workers, each on a CPU of its own.
-    Nginx,
-    /// HAProxy with two threads, each on a CPU of its own, which answers by itself.
-    Haproxy,
-    /// [`super::server`] with two workers.
-    Prefork,
-    /// [`super::channels`] with two threads, on io_uring.
-    ChannelUring,
-    /// The same on epoll.
-    ChannelEpoll,
+names! {
+    /// A server.
+    Program {
+        /// nginx with two workers, each on a CPU of its own.
+        Nginx = "nginx",
+        /// HAProxy with two threads, each on a CPU of its own, which answers by itself.
+        Haproxy = "haproxy",
+        /// [`super::server`] with two workers.
+        Prefork = "prefork",
+        /// [`super::channels`] with two threads, on io_uring.
+        ChannelUring = "channel-uring",
+        /// The same on epoll.
+        ChannelEpoll = "channel-epoll",
+    }
 }
 
 /// Workers or threads of each server.
@@ -38,26 +40,15 @@ pub(super) const BLOCKS: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Program {
-    /// The name users write and records carry.
-    pub fn name(self) -> &'static str {
-        match self {
-            Program::Nginx => "nginx",
-            Program::Haproxy => "haproxy",
-            Program::Prefork => "prefork",
-            Program::ChannelUring => "channel-uring",
-            Program::ChannelEpoll => "channel-epoll",
-        }
-    }
-
     /// Whether it is [`channels`].
     fn has_channels(self) -> bool {
         matches!(self, Program::ChannelUring | Program::ChannelEpoll)
     }
 
     /// The file to execute; `None`: not installed.
-    pub(super) fn file(self, plan: &Plan) -> Option<PathBuf> {
+    fn file(self) -> Option<PathBuf> {
         match self {
-            Program::Prefork | Program::ChannelUring | Program::ChannelEpoll => Some(plan.program.clone()),
+            Program::Prefork | Program::ChannelUring | Program::ChannelEpoll => Some(this_program()),
             Program::Nginx | Program::Haproxy => programs::find(self.name()),
         }
     }
@@ -71,19 +62,17 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(
-        plan: &Plan,
         network: &Network,
         (program, variant): (Program, Variant),
         address: SocketAddr,
         folder: &Path,
     ) -> Result<Server, Failure> {
-        let file = program.file(plan).ok_or_else(|| format!("{} is not installed", program.name()))?;
-        let megapipe = plan.megapipe.to_string_lossy();
+        let file = program.file().ok_or_else(|| format!("{program} is not installed"))?;
         // Channels need no library.
         let preloaded = variant == Variant::Local && !program.has_channels();
         let mut command = match preloaded {
-            true => network.in_server(&megapipe),
-            false => network.in_server(&file.to_string_lossy()),
+            true => network.in_server(product::megapipe().map_err(|error| error.to_string())?),
+            false => network.in_server(&file),
         };
         if preloaded {
             command.args(["run", "--promote", "off", "--local-listen", "--"]).arg(&file);
@@ -213,11 +202,8 @@ fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
 }
 
 /// Asks [`Program::Prefork`] for what its workers have accepted.
-pub(super) fn ask(network: &Network, program: &Path, address: SocketAddr) -> Result<String, Failure> {
-    let asked = network
-        .in_client(&program.to_string_lossy())
-        .args(Part::ListenCounts(address).arguments())
-        .output()?;
+pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Failure> {
+    let asked = network.in_client(this_program()).args(Part::ListenCounts(address).arguments()).output()?;
     match asked.status.success() {
         true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),
         false => Err(String::from_utf8_lossy(&asked.stderr).trim().to_owned().into()),

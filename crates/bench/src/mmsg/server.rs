@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sys::clock::monotonic;
 
 use super::gate::Gate;
-use super::{Call, Traffic};
+use super::{Call, SIZE, Traffic};
 use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
 
@@ -28,8 +28,6 @@ pub struct Task {
     pub ready: usize,
     /// Turns in all.
     pub turns: u64,
-    /// Bytes of a message.
-    pub size: usize,
     /// Where it runs.
     pub cpus: CpuSet,
     /// The descriptor of the memory by which server and load take turns.
@@ -49,14 +47,14 @@ pub enum ServerError {
     Library(String),
 }
 
-/// What a server tells when it is done.
+/// What a server tells when it is done, as the record has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) packets: u64,
     pub(super) lost: u64,
-    pub(super) calls: u64,
-    pub(super) waits: u64,
-    pub(super) ns_per_packet: f64,
+    pub(super) receive_calls: u64,
+    pub(super) wait_calls: u64,
+    pub(super) cpu_ns_per_packet: f64,
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
 }
@@ -193,9 +191,9 @@ impl Course {
         Report {
             packets: self.packets,
             lost: self.lost,
-            calls: self.calls,
-            waits: self.waits,
-            ns_per_packet: parts.get(parts.len() / 2).copied().unwrap_or(0.0),
+            receive_calls: self.calls,
+            wait_calls: self.waits,
+            cpu_ns_per_packet: parts.get(parts.len() / 2).copied().unwrap_or(0.0),
             p50_us: delay(0.5),
             p99_us: delay(0.99),
         }
@@ -226,7 +224,7 @@ impl Way {
             Call::Recvmmmsg => task.ready,
             _ => 1,
         };
-        let sockets = Sockets::new(sockets, task.ready, messages, task.size, task.traffic)?;
+        let sockets = Sockets::new(sockets, task.ready, messages, task.traffic)?;
         if task.traffic == Traffic::UdpSend {
             return Ok(Way::Send {
                 sockets,
@@ -331,20 +329,14 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn new(
-        fds: Vec<OwnedFd>,
-        ready: usize,
-        messages: usize,
-        size: usize,
-        traffic: Traffic,
-    ) -> Result<Self, ServerError> {
+    fn new(fds: Vec<OwnedFd>, ready: usize, messages: usize, traffic: Traffic) -> Result<Self, ServerError> {
         let epoll = Epoll::new()?;
         for fd in fds.iter().filter(|_| traffic != Traffic::UdpSend) {
             let fd = fd.as_raw_fd();
             epoll.control(libc::EPOLL_CTL_ADD, fd, fd as u64, libc::EPOLLIN)?;
         }
         let mut memory = vec![7; messages * STRIDE];
-        let len = if traffic == Traffic::UdpSend { size } else { ROOM };
+        let len = if traffic == Traffic::UdpSend { SIZE } else { ROOM };
         let mut pieces: Vec<libc::iovec> = memory
             .chunks_mut(STRIDE)
             .map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: len })

@@ -4,7 +4,6 @@
 //! process takes its own over, and from then on sends and receives whole messages. A new one is a
 //! file below this module, a variant of [`Transport`] and a line in each `match` of this file.
 
-use std::fmt;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -137,12 +136,6 @@ impl Transport {
             Transport::Cacheline => side::work::<Cacheline>(task, descriptors),
             Transport::Memcpy => side::work::<Copies>(task, descriptors),
         }
-    }
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -29,7 +29,7 @@ pub enum NetworkError {
 
 /// Moves this process, which must have one thread, into a network namespace of its own; a user without
 /// privileges into a user namespace, too, where it may make devices.
-pub fn enter_own() -> Result<(), NetworkError> {
+pub(super) fn enter_own() -> Result<(), NetworkError> {
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
     let mut flags = UnshareFlags::NEWNET;
     if !user.is_root() {

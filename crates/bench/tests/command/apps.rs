@@ -35,7 +35,7 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
     }
     let files = Files::new(&format!("apps-{}-{operation}", app.name()));
     let output = files
-        .bench_and_plot("apps")
+        .bench("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
         .args(["--placements", placement, "--seconds", "0.2", "--rounds", "1", "--open-loop"])
         .output()

@@ -95,7 +95,7 @@ fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
 #[test]
 fn a_run_of_round_trips_leaves_a_record_per_transport_point_and_round() {
     let files = Files::new("pingpong");
-    let mut run = files.bench_and_plot("pingpong");
+    let mut run = files.bench("pingpong");
     run.args(["--transports", "tcp,unix", "--sizes", "8,512", "--placements", "one-core"]);
     run.args(["--seconds", "0.1", "--rounds", "2"]);
     let table = table(&mut run);

@@ -46,15 +46,9 @@ impl Files {
         command
     }
 
-    /// The same, and its plot.
-    pub(crate) fn bench_and_plot(&self, scenario: &str) -> Command {
-        let mut command = self.bench(scenario);
-        command.arg("--plot").arg(&self.plot);
-        command
-    }
-
-    /// The plot that was left.
+    /// The plot of these records.
     pub(crate) fn svg(&self) -> String {
+        table(bench("show").arg(&self.json).arg("--plot").arg(&self.plot));
         fs::read_to_string(&self.plot).unwrap()
     }
 

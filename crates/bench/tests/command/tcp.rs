@@ -2,7 +2,7 @@
 
 use testkit::skip::{self, Skipped};
 
-use crate::support::{Files, of_kind, records, refused};
+use crate::support::{Files, of_kind, records};
 
 /// The program, with these arguments; none where this user may have no network of its own.
 fn measured(test: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
@@ -40,11 +40,4 @@ fn every_server_serves_every_load() {
         assert_eq!(record["packets_per_wait"].is_number(), counts, "{record}");
     }
     assert!(table.contains("pkt/wait"), "{table}");
-}
-
-#[test]
-fn what_cannot_be_measured_is_refused() {
-    for arguments in [&["--cpus", "0"][..], &["--rows", "long"], &["--servers", "lwip"], &["--rounds", "0"]] {
-        refused("tcp", arguments);
-    }
 }

@@ -8,19 +8,21 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use bench::record::{self, ReadError, Record};
-use bench::{Listener, Outcome, Progress, plot, table};
+use bench::run::{Progress, Run, RunError, Scenario};
+use bench::{options, plot, table};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::INTERRUPTED;
-use super::flags::{svg_file, whole};
 
-/// How often to measure, and what to leave of it.
+/// What to measure, how often, and what to leave of it.
 #[derive(Args)]
-pub(super) struct Report {
+pub(super) struct Measure<S: Args> {
+    #[command(flatten)]
+    pub(super) scenario: S,
     /// Measurements of everything that is compared, in turn
-    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = whole(1..=1_000_000))]
-    pub(super) rounds: u32,
+    #[arg(long, value_name = "COUNT", default_value = "5", value_parser = options::whole(1..=1_000_000_u32))]
+    rounds: u32,
     /// Write one JSON object per line: a header, then a record per measurement
     #[arg(long, value_name = "FILE", value_parser = json_file)]
     json: Option<PathBuf>,
@@ -47,21 +49,15 @@ pub(super) struct Stopped {
     measurements: usize,
 }
 
-impl Report {
-    /// Runs a scenario, if the files that were asked for can be written, and shows what was measured,
-    /// however the run ended. Gives all records of a complete run.
-    pub(super) fn of<Failed: Error + 'static>(
-        &self,
-        measurements: usize,
-        plot: Option<&Path>,
-        run: impl FnOnce(&AtomicBool, &mut Listener<'_>) -> Result<Outcome, Failed>,
-    ) -> Result<Vec<Record>, Box<dyn Error>> {
-        plot.map(plot::check).transpose()?;
+impl<S: Args + Scenario> Measure<S> {
+    /// Runs the scenario, if its records can be written, and shows what was measured, however the run ended.
+    pub(super) fn run(mut self) -> Result<bool, Box<dyn Error>> {
+        let measurements = self.scenario.prepare(self.rounds)?;
         let mut json = self.json.as_deref().map(JsonLines::create).transpose()?;
         let stop = stop_on_signal()?;
         let bar = progress_bar(measurements);
         let mut records = Vec::new();
-        let ended = run(&stop, &mut |progress| {
+        let mut listener = |progress: Progress<'_>| {
             match progress {
                 Progress::Measuring(what) => bar.set_message(what),
                 Progress::Done => bar.inc(1),
@@ -71,18 +67,20 @@ impl Report {
                 }
             }
             Ok(())
-        });
+        };
+        let ended = self.scenario.run(&mut Run::new(self.rounds, &stop, &mut listener));
         bar.finish_and_clear();
         let printed = print(&table::render(&records));
-        let outcome = ended?;
-        printed?;
-        let measured = records.iter().filter(|record| record.is_measurement()).count();
-        if let Some(file) = plot.filter(|_| measured > 0) {
-            plot::draw(&records, file)?;
-        }
-        match outcome {
-            Outcome::Complete => Ok(records),
-            Outcome::Stopped => Err(Stopped { measured, measurements }.into()),
+        match ended {
+            Err(RunError::Stopped) => {
+                let measured = records.iter().filter(|record| record.is_measurement()).count();
+                Err(Stopped { measured, measurements }.into())
+            }
+            ended => {
+                ended?;
+                printed?;
+                Ok(self.scenario.is_success(&records))
+            }
         }
     }
 }
@@ -168,6 +166,13 @@ fn progress_bar(count: usize) -> ProgressBar {
     let style = "{bar:30} {pos}/{len} {elapsed}/{duration} {msg}";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is well-formed"));
     bar
+}
+
+fn svg_file(name: &str) -> Result<PathBuf, &'static str> {
+    match PathBuf::from(name) {
+        file if file.extension().is_some_and(|suffix| suffix.eq_ignore_ascii_case("svg")) => Ok(file),
+        _ => Err("the plot is written as SVG; name a file that ends in .svg"),
+    }
 }
 
 fn json_file(name: &str) -> Result<PathBuf, &'static str> {

@@ -3,15 +3,23 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::flags::Unusable;
+use crate::run::Unusable;
 
 /// The program, for its monitor.
-pub(crate) fn megapipe() -> Result<PathBuf, Unusable> {
+///
+/// # Errors
+///
+/// It is not there.
+pub fn megapipe() -> Result<PathBuf, Unusable> {
     beside("megapipe")
 }
 
 /// The library; MEGAPIPE_PRELOAD names another.
-pub(crate) fn library() -> Result<PathBuf, Unusable> {
+///
+/// # Errors
+///
+/// It is not there.
+pub fn library() -> Result<PathBuf, Unusable> {
     match std::env::var_os("MEGAPIPE_PRELOAD").filter(|value| !value.is_empty()) {
         Some(chosen) => existing(chosen.into()),
         None => beside("libmegapipe_preload.so"),
