@@ -1,9 +1,9 @@
 //! Processes that are part of a measurement, as their controller sees them, and why there are no figures.
 
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
-use std::process::{self, Command, Stdio};
+use std::process::{self, ChildStdout, Command, Stdio};
 
 use crate::run::RunError;
 
@@ -78,6 +78,47 @@ impl Drop for Child {
         // Neither can fail for a child that is not yet waited for, and nobody could act on it.
         let _ = self.kill();
         let _ = self.wait();
+    }
+}
+
+/// A running process that answers in lines; dropping it ends it.
+#[derive(Debug)]
+pub(crate) struct Served {
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Served {
+    /// Starts it.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = Child::start(command)?;
+        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { child, output: BufReader::new(output) })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes a line to its standard input.
+    pub(crate) fn ask(&mut self, line: &str) -> io::Result<()> {
+        writeln!(self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?, "{line}")
+    }
+
+    /// The next line that it prints; its complaint if it has ended.
+    pub(crate) fn line(&mut self) -> io::Result<String> {
+        let mut line = String::new();
+        match self.output.read_line(&mut line)? {
+            0 => Err(io::Error::other(self.complaint("the server has gone"))),
+            _ => Ok(line.trim().to_owned()),
+        }
+    }
+
+    /// Its own words, once it is told to end, or else these.
+    pub(crate) fn complaint(&mut self, otherwise: &str) -> String {
+        drop(self.child.stdin.take());
+        self.child.complaint().unwrap_or_else(|| otherwise.to_owned())
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
+use rustix::thread;
 use serde::{Deserialize, Serialize};
 
 /// A non-empty set of CPU numbers, written as in `taskset -c`: `0,2-3`.
@@ -34,15 +35,8 @@ impl CpuSet {
 
     /// The CPUs this process may run on (`sched_getaffinity(2)`).
     pub fn allowed() -> io::Result<Self> {
-        // SAFETY: all zeroes is a valid, empty cpu_set_t.
-        let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-        // SAFETY: `mask` is a live cpu_set_t of the size given.
-        if unsafe { libc::sched_getaffinity(0, size_of_val(&mask), &mut mask) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: MAXIMUM is the number of bits in cpu_set_t.
-        let cpus = (0..MAXIMUM).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &mask) });
-        Ok(Self(cpus.collect()))
+        let mask = thread::sched_getaffinity(None)?;
+        Ok(Self((0..MAXIMUM).filter(|&cpu| mask.is_set(cpu)).collect()))
     }
 
     /// The members of `self` that `other` lacks, in ascending order.
@@ -109,20 +103,14 @@ impl fmt::Display for CpuSet {
 
 /// Lets the calling thread run on these CPUs alone (`sched_setaffinity(2)`).
 pub fn pin(cpus: &[usize]) -> io::Result<()> {
-    // SAFETY: all zeroes is a valid, empty cpu_set_t.
-    let mut mask: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut mask = thread::CpuSet::new();
     for &cpu in cpus {
         if cpu >= MAXIMUM {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // SAFETY: `cpu` is below the number of bits in cpu_set_t.
-        unsafe { libc::CPU_SET(cpu, &mut mask) };
+        mask.set(cpu);
     }
-    // SAFETY: `mask` is a live cpu_set_t of the size given.
-    match unsafe { libc::sched_setaffinity(0, size_of_val(&mask), &mask) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(thread::sched_setaffinity(None, &mask)?)
 }
 
 /// How long each CPU has been idle since the machine started, by number (proc_stat(5)), in steps of 10 ms; an idle
@@ -143,8 +131,8 @@ pub(crate) fn idle_times() -> io::Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Bits in the kernel's fixed-size `cpu_set_t`.
-const MAXIMUM: usize = libc::CPU_SETSIZE as usize;
+/// Bits of a mask.
+const MAXIMUM: usize = thread::CpuSet::MAX_CPU;
 
 #[cfg(test)]
 mod tests {

@@ -5,24 +5,24 @@
 //! the client has reset the connections, all closes, and reads its CPU clock between. Nothing ever
 //! waits, so there is no wake-up, no readiness call and no cold start in these figures.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout};
 use std::time::Duration;
 
+use rustix::net;
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::child::Child;
+use crate::child::Served;
 use crate::clock;
 use crate::cpu;
 use crate::part::Part;
 
 /// Nanoseconds of CPU time of each call on the server's CPU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Floor {
     /// Bytes of a message.
     pub size: usize,
@@ -46,16 +46,7 @@ pub struct Floor {
 pub fn measure(program: &Path, cpu: usize, size: usize) -> io::Result<Floor> {
     let mut server = Server::start(program, cpu, size)?;
     let [entry_ns] = server.ask("enter", ENTRIES)?;
-    let mut floor = Floor {
-        size,
-        accept_ns: 0.0,
-        first_recv_ns: 0.0,
-        first_send_ns: 0.0,
-        recv_ns: 0.0,
-        send_ns: 0.0,
-        close_ns: 0.0,
-        entry_ns,
-    };
+    let mut floor = Floor { size, entry_ns, ..Floor::default() };
     let each = 1.0 / f64::from(BATCHES);
     let mut response = vec![0; size];
     for batch in 0..=BATCHES {
@@ -132,42 +123,21 @@ pub fn serve(cpu: usize, size: usize) -> io::Result<()> {
 }
 
 struct Server {
-    child: Child,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
+    child: Served,
     address: SocketAddr,
 }
 
 impl Server {
     fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
-        let mut child = Child::start(&mut Part::Floor { cpu, size }.command(program))?;
-        let (Some(orders), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        let mut server = Self {
-            child,
-            orders,
-            answers: BufReader::new(answers),
-            address: (Ipv4Addr::LOCALHOST, 0).into(),
-        };
-        let [port] = server.answer()?;
-        server.address.set_port(port as u16);
-        Ok(server)
+        let mut child = Served::start(&mut Part::Floor { cpu, size }.command(program))?;
+        let address = (Ipv4Addr::LOCALHOST, parse(&child.line()?)?).into();
+        Ok(Self { child, address })
     }
 
     fn ask<const N: usize>(&mut self, order: &str, count: u32) -> io::Result<[f64; N]> {
-        writeln!(self.orders, "{order} {count}")?;
-        self.answer()
-    }
-
-    fn answer<const N: usize>(&mut self) -> io::Result<[f64; N]> {
-        let mut line = String::new();
-        if self.answers.read_line(&mut line)? == 0 {
-            let words = self.child.complaint();
-            return Err(io::Error::other(words.unwrap_or_else(|| "the server has gone".to_owned())));
-        }
-        let numbers = line.split_whitespace().map(parse::<f64>);
-        let numbers = numbers.collect::<io::Result<Vec<_>>>()?;
+        self.child.ask(&format!("{order} {count}"))?;
+        let line = self.child.line()?;
+        let numbers = line.split_whitespace().map(parse::<f64>).collect::<io::Result<Vec<_>>>()?;
         numbers.try_into().map_err(|_| io::ErrorKind::UnexpectedEof.into())
     }
 }
@@ -192,44 +162,25 @@ fn timed(count: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64
 
 /// The cheapest system call.
 fn enter() -> io::Result<()> {
-    // SAFETY: takes no arguments.
-    unsafe { libc::syscall(libc::SYS_getppid) };
+    std::hint::black_box(rustix::process::getppid());
     Ok(())
 }
 
 fn accept(listener: &TcpListener) -> io::Result<OwnedFd> {
-    // SAFETY: accept4 takes null for an address nobody wants; the descriptor is nobody else's.
-    unsafe {
-        match libc::accept4(
-            listener.as_raw_fd(),
-            std::ptr::null_mut(),
-            std::ptr::null_mut(),
-            libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-        ) {
-            -1 => Err(io::Error::last_os_error()),
-            descriptor => Ok(OwnedFd::from_raw_fd(descriptor)),
-        }
-    }
+    Ok(net::accept_with(listener, net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK)?)
 }
 
 fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
-    let (address, length) = (buffer.as_mut_ptr().cast(), buffer.len());
-    // SAFETY: the buffer is valid for its length.
-    whole(length, unsafe { libc::recv(connection.as_raw_fd(), address, length, 0) })
+    let length = buffer.len();
+    whole(length, net::recv(connection, buffer, net::RecvFlags::empty())?.0)
 }
 
 fn send(connection: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    let (address, length) = (bytes.as_ptr().cast(), bytes.len());
-    // SAFETY: the bytes are valid for their length.
-    whole(length, unsafe { libc::send(connection.as_raw_fd(), address, length, libc::MSG_NOSIGNAL) })
+    whole(bytes.len(), net::send(connection, bytes, net::SendFlags::NOSIGNAL)?)
 }
 
-fn whole(expected: usize, result: isize) -> io::Result<()> {
-    match result {
-        -1 => Err(io::Error::last_os_error()),
-        count if count as usize == expected => Ok(()),
-        _ => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+fn whole(expected: usize, count: usize) -> io::Result<()> {
+    if count == expected { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn next<'all>(each: &mut std::slice::Iter<'all, OwnedFd>) -> io::Result<&'all OwnedFd> {

@@ -8,18 +8,16 @@
 //! sockets are ready is exact.
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
-use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::Deserialize;
 use serde_json::json;
 
-use crate::child::{self, Child, Failure};
+use crate::child::{self, Failure, Served};
 use crate::cpu::{self, CpuSet};
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, this_program, whole};
@@ -30,7 +28,7 @@ use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 mod gate;
 mod server;
 
-pub use server::{ServerError, Task, serve};
+pub use server::{Task, serve};
 
 use gate::Gate;
 use server::Report;
@@ -151,11 +149,11 @@ fn measure(
         gate: gate.descriptor(),
         sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
-    let mut server = Server::start(&task)?;
+    let mut server = Served::start(&mut Part::MmsgServer(task.clone()).command(&this_program()))?;
     let report = match drive(plan, &task, &gate, &mut server, &sink, stop) {
         Ok(Some(report)) => report,
         Ok(None) => return Err(Failure::Stopped),
-        Err(error) => return Err(server.complaint().unwrap_or_else(|| error.to_string()).into()),
+        Err(error) => return Err(server.complaint(&error.to_string()).into()),
     };
     let place = json!({ "call": call, "traffic": traffic, "sockets": plan.sockets, "ready": ready });
     Ok(Record::new("measurement", place).with(report))
@@ -166,12 +164,12 @@ fn drive(
     plan: &Plan,
     task: &Task,
     gate: &Gate,
-    server: &mut Server,
+    server: &mut Served,
     sink: &UdpSocket,
     stop: &AtomicBool,
 ) -> io::Result<Option<Report>> {
     let gone = || io::Error::other("the server has gone");
-    let ports: Vec<u16> = server.line()?;
+    let ports: Vec<u16> = serde_json::from_str(&server.line()?)?;
     let mut load = Load::new(task, &ports)?;
     if !gate.wait_done(1) {
         return Err(gone());
@@ -197,7 +195,7 @@ fn drive(
             while sink.recv(&mut room).is_ok() {}
         }
     }
-    server.line().map(Some)
+    Ok(serde_json::from_str(&server.line()?)?)
 }
 
 /// The sender of messages.
@@ -294,34 +292,6 @@ impl Load {
 /// How far apart the sockets of a burst are: not neighbours, and each comes before one comes again.
 fn stride(sockets: usize) -> usize {
     if sockets.is_multiple_of(37) { 1 } else { 37 }
-}
-
-/// The server process.
-struct Server {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Server {
-    fn start(task: &Task) -> io::Result<Self> {
-        let mut child = Child::start(&mut Part::MmsgServer(task.clone()).command(&this_program()))?;
-        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { child, output: BufReader::new(output) })
-    }
-
-    /// The next line that it prints.
-    fn line<T: for<'line> Deserialize<'line>>(&mut self) -> io::Result<T> {
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        serde_json::from_str(&line).map_err(|_| io::Error::other("the server has gone"))
-    }
-
-    /// What it has complained of, once it is ended.
-    fn complaint(&mut self) -> Option<String> {
-        // A server that complained has ended by itself; the other end is the controller's doing.
-        let _ = self.child.kill();
-        self.child.complaint()
-    }
 }
 
 /// Bytes of a message.

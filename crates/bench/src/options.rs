@@ -33,10 +33,9 @@ pub(crate) fn check_cpus(flag: &str, set: &CpuSet) -> Result<(), Unusable> {
 
 /// Makes sure that --cpus are two, or one where both processes may share it.
 pub fn check_pair(cpus: &CpuSet, may_share: bool) -> Result<(), Unusable> {
-    check_cpus("--cpus", cpus)?;
     match cpus.len() {
-        2 => Ok(()),
-        1 if may_share => Ok(()),
+        2 => check_cpus("--cpus", cpus),
+        1 if may_share => check_cpus("--cpus", cpus),
         _ => Err(Unusable(format!("--cpus: {cpus}: give two, a CPU for each of both processes"))),
     }
 }

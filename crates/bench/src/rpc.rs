@@ -25,7 +25,7 @@ use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
 use crate::options::{check_cpus, cpu_ends, seconds, this_program, whole};
 use crate::record::Record;
 use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
-use crate::server::{Server, StartError};
+use crate::server::Server;
 use crate::syscalls::Counter;
 
 /// What to measure.
@@ -36,7 +36,7 @@ pub struct Plan {
     engines: Vec<Engine>,
     /// Transactions per connection
     #[arg(long, value_delimiter = ',', value_name = "COUNTS", default_value = "1,10,128")]
-    #[arg(value_parser = whole(1..=1_000_000_000))]
+    #[arg(value_parser = whole(1..=1_000_000_000_u32))]
     transactions: Vec<u32>,
     /// Bytes of a request, and of its response, up to 1 MiB
     #[arg(long, value_delimiter = ',', value_name = "BYTES", default_value = "64")]
@@ -244,11 +244,7 @@ fn measure(
     rate: Option<u64>,
     stop: &AtomicBool,
 ) -> Result<Option<Record>, Failure> {
-    let server = Server::start(&this_program(), engine, point.size, point.connections, point.server_cpus);
-    let server = server.map_err(|error| match error {
-        StartError::Refused(reason) => Failure::Because(reason),
-        error => RunError::lacks("no server can be measured")(error).into(),
-    })?;
+    let server = Server::start(&this_program(), engine, point.size, point.connections, point.server_cpus)?;
     let options = load::Options {
         engine: plan.client(),
         target: Target::Tcp(server.address()),

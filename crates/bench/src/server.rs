@@ -1,10 +1,10 @@
 //! A server process as its controller sees it.
 
-use std::io::{self, BufRead, BufReader};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
-use crate::child::Child;
+use crate::child::Served;
 use crate::cpu::CpuSet;
 use crate::engine::Engine;
 use crate::part::Part;
@@ -13,19 +13,8 @@ use crate::peer;
 /// A running server process; dropping it ends the process.
 #[derive(Debug)]
 pub struct Server {
-    child: Child,
+    child: Served,
     address: SocketAddr,
-}
-
-/// Why a server did not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The program cannot be run.
-    #[error("cannot start a server process")]
-    Spawn(#[source] io::Error),
-    /// It ended before it was ready; its own words.
-    #[error("{0}")]
-    Refused(String),
 }
 
 impl Server {
@@ -36,16 +25,16 @@ impl Server {
         size: usize,
         connections: usize,
         cpus: &CpuSet,
-    ) -> Result<Self, StartError> {
+    ) -> io::Result<Self> {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
         let options = peer::Options { engine, listen, size, connections, cpus: cpus.clone() };
         let mut command = Part::Peer(options).command(program);
         command.env_remove("MEGAPIPE_ENGINE"); // the engine's name says which one to measure
-        let mut child = Child::start(&mut command).map_err(StartError::Spawn)?;
-        match announced_port(&mut child) {
-            Some(port) => Ok(Self { child, address: (Ipv4Addr::LOCALHOST, port).into() }),
-            None => Err(StartError::Refused(last_words(child))),
-        }
+        let mut child = Served::start(&mut command)?;
+        let line = child.line()?;
+        let port = line.strip_prefix("listening ").and_then(|port| port.parse().ok());
+        let port: u16 = port.ok_or_else(|| io::Error::other(format!("the server said {line:?}")))?;
+        Ok(Self { child, address: (Ipv4Addr::LOCALHOST, port).into() })
     }
 
     /// Where it listens.
@@ -55,22 +44,6 @@ impl Server {
 
     /// Its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
-    }
-}
-
-fn announced_port(child: &mut Child) -> Option<u16> {
-    let mut line = String::new();
-    BufReader::new(child.stdout.take()?).read_line(&mut line).ok()?;
-    line.trim().strip_prefix("listening ")?.parse().ok()
-}
-
-/// What a server that gives up printed, in one line.
-fn last_words(mut child: Child) -> String {
-    drop(child.stdin.take());
-    let words = child.complaint();
-    match (words, child.wait()) {
-        (None, Ok(status)) => format!("the server ended at once: {status}"),
-        (words, _) => words.unwrap_or_default(),
+        self.child.pid()
     }
 }

@@ -5,9 +5,8 @@
 //! what counts is the CPU time of both processes.
 
 use std::error::Error;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::ChildStdout;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +15,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::child::{self, Child, Failure};
+use crate::child::{self, Failure, Served};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::load::{self, Connections, Load, LoadError, Options, Request};
@@ -276,7 +275,7 @@ struct Turn<'run> {
 impl Turn<'_> {
     fn measure(&self) -> Result<Record, Failure> {
         let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
-        let mut server = Server::start(self, &server_cpus)?;
+        let mut server = start(self, &server_cpus)?;
         if self.row == Row::Share {
             return self.share(&mut server);
         }
@@ -319,7 +318,7 @@ impl Turn<'_> {
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
     /// link may lose the first SYN, which is repeated after a second.
-    fn observe(&self, server: &mut Server, load: &Load) -> Result<(Sample, Sample), Failure> {
+    fn observe(&self, server: &mut Served, load: &Load) -> Result<(Sample, Sample), Failure> {
         let end = Instant::now() + PATIENCE;
         while load.sample()?.transactions == 0 && !load.is_broken() && Instant::now() < end {
             self.pause(STEP / 10)?;
@@ -345,7 +344,7 @@ impl Turn<'_> {
     }
 
     /// Connects, asks once on each connection, is silent, and asks again.
-    fn share(&self, server: &mut Server) -> Result<Record, Failure> {
+    fn share(&self, server: &mut Served) -> Result<Record, Failure> {
         let target = server::address(Network::of(self.network));
         let mut connections = (0..SHARED)
             .map(|_| {
@@ -357,7 +356,7 @@ impl Turn<'_> {
         ask_all(&mut connections)?;
         self.pause(SILENCE)?;
         ask_all(&mut connections)?;
-        let counts = server.counts()?;
+        let counts = counts(server)?;
         let fields = json!({
             "round": self.round,
             "accepted": counts.iter().map(|counts| counts.accepted).collect::<Vec<_>>(),
@@ -389,13 +388,13 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(side: Side, server: &mut Server, load: &Load) -> Result<Self, Failure> {
-        let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| server.counts()).transpose()?;
+    fn take(side: Side, server: &mut Served, load: &Load) -> Result<Self, Failure> {
+        let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| counts(server)).transpose()?;
         let load = load.sample()?;
         Ok(Self {
             at: load.at,
             done: load.transactions,
-            server_cpu: clock::of_process(server.child.id())?,
+            server_cpu: clock::of_process(server.pid())?,
             client_cpu: load.cpu,
             idle: cpu::idle_times()?,
             counts,
@@ -403,62 +402,31 @@ impl Sample {
     }
 }
 
-/// A server process; dropping it ends the process.
-struct Server {
-    child: Child,
-    output: BufReader<ChildStdout>,
+/// Starts the server of a turn, and waits until it serves.
+fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Failure> {
+    let task = Task {
+        side: turn.side,
+        service: turn.row.service(),
+        connections: turn.row.expected(),
+        network: turn.network,
+        cpus: cpus.clone(),
+    };
+    let mut server = Served::start(&mut Part::TcpServer(task).command(&this_program()))?;
+    let mut word = server.line()?;
+    if word == "namespace" {
+        Network::of(turn.network).connect_to(server.pid()).map_err(|error| crate::with_causes(&error))?;
+        server.ask("")?;
+        word = server.line()?;
+    }
+    match word.starts_with("listening") {
+        true => Ok(server),
+        false => Err(format!("the server said {word:?}").into()),
+    }
 }
 
-impl Server {
-    fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Self, Failure> {
-        let task = Task {
-            side: turn.side,
-            service: turn.row.service(),
-            connections: turn.row.expected(),
-            network: turn.network,
-            cpus: cpus.clone(),
-        };
-        let mut child = Child::start(&mut Part::TcpServer(task).command(&this_program()))?;
-        let output = child.stdout.take().ok_or("the server has no output".to_owned())?;
-        let mut server = Self { child, output: BufReader::new(output) };
-        let mut word = server.line()?;
-        if word == "namespace" {
-            Network::of(turn.network)
-                .connect_to(server.child.id())
-                .map_err(|error| crate::with_causes(&error))?;
-            server.ask()?;
-            word = server.line()?;
-        }
-        match word.starts_with("listening") {
-            true => Ok(server),
-            false => Err(format!("the server said {word:?}").into()),
-        }
-    }
-
-    /// Writes a byte to its standard input.
-    fn ask(&mut self) -> io::Result<()> {
-        self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?.write_all(b"\n")
-    }
-
-    fn counts(&mut self) -> Result<Vec<Counts>, Failure> {
-        self.ask()?;
-        let line = self.line()?;
-        serde_json::from_str(&line).map_err(|error| Failure::Because(error.to_string()))
-    }
-
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line)? {
-            0 => Err(self.complaint("the server ended").into()),
-            _ => Ok(line.trim().to_owned()),
-        }
-    }
-
-    /// Its own words, or else these.
-    fn complaint(&mut self, otherwise: &str) -> String {
-        drop(self.child.stdin.take());
-        self.child.complaint().unwrap_or_else(|| otherwise.to_owned())
-    }
+fn counts(server: &mut Served) -> io::Result<Vec<Counts>> {
+    server.ask("")?;
+    Ok(serde_json::from_str(&server.line()?)?)
 }
 
 const MIB: f64 = (1 << 20) as f64;

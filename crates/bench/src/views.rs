@@ -451,10 +451,4 @@ mod tests {
         assert!(disturbed(0.2).contains("Disturbed: something else had their CPUs 20% of the time"));
         assert!(!disturbed(0.02).contains("Disturbed"));
     }
-
-    #[test]
-    fn what_is_absent_is_named_and_without_measurements_there_is_no_table() {
-        let absent = Record::absent(json!({ "engine": "tokio", "case": null }), "no such thing");
-        assert_eq!(render(&[absent]), "tokio is absent: no such thing\n");
-    }
 }

@@ -4,12 +4,14 @@
 use std::io;
 use std::mem::size_of;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Socket, Type};
+use sys::mapping::SharedMapping;
+use sys::memory_file::MemoryFile;
 
 use super::load::BLOCKING;
 use crate::epoll::Epoll;
@@ -78,18 +80,13 @@ pub fn serve(task: &Task) -> io::Result<()> {
     }
 }
 
+/// For good, and for the workers, too.
 fn shared_slots() -> io::Result<&'static [Slot]> {
     let length = MOST_WORKERS * size_of::<Slot>();
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, where nothing was, which is never unmapped.
-    let memory = unsafe {
-        libc::mmap(std::ptr::null_mut(), length, access, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
-    };
-    if memory == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
+    let memory = MemoryFile::create("counts", length as u64, &[])?;
+    let mapping = SharedMapping::writable(memory.writable.as_fd(), length).map_err(io::Error::other)?;
     // SAFETY: so many zeroed slots lie there for good; atomics need no exclusive access.
-    Ok(unsafe { std::slice::from_raw_parts(memory.cast(), MOST_WORKERS) })
+    Ok(unsafe { std::slice::from_raw_parts(Box::leak(Box::new(mapping)).address().cast(), MOST_WORKERS) })
 }
 
 fn listen(task: &Task) -> io::Result<Socket> {

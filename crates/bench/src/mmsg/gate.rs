@@ -1,17 +1,19 @@
 //! The memory by which load and server take turns: who waits, looks at it and makes no system call.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::io::{FdFlags, fcntl_setfd};
 use sys::clock::monotonic;
+use sys::mapping::SharedMapping;
+use sys::memory_file::MemoryFile;
 
 /// A shared mapping with three counters, each in a cache line of its own.
 pub(super) struct Gate {
-    words: *const [Word; 3],
-    file: File,
+    words: SharedMapping,
+    memory: OwnedFd,
 }
 
 #[repr(align(128))]
@@ -27,39 +29,25 @@ const DONE: usize = 2;
 impl Gate {
     /// A new one; the descriptor is inherited by children.
     pub(super) fn new() -> io::Result<Self> {
-        // SAFETY: the name is a live string; the call gives a descriptor of ours or an error.
-        let fd = unsafe { libc::memfd_create(c"mmsg".as_ptr(), 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let gate = Self::of(fd)?;
-        Ok(gate)
+        let memory = MemoryFile::create("mmsg", size_of::<[Word; 3]>() as u64, &[])?.writable;
+        fcntl_setfd(&memory, FdFlags::empty())?;
+        Self::map(memory)
     }
 
     /// That of a descriptor that this process has inherited.
     pub(super) fn of(fd: RawFd) -> io::Result<Self> {
-        // SAFETY: it is a number that the controller passed for this, or has just got.
-        let file = unsafe { File::from_raw_fd(fd) };
-        file.set_len(size_of::<[Word; 3]>() as u64)?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses touches nothing else.
-        let words = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                size_of::<[Word; 3]>(),
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                fd,
-                0,
-            )
-        };
-        match words {
-            libc::MAP_FAILED => Err(io::Error::last_os_error()),
-            words => Ok(Self { words: words.cast(), file }),
-        }
+        // SAFETY: it is a number that the controller passed for this.
+        Self::map(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn map(memory: OwnedFd) -> io::Result<Self> {
+        let words =
+            SharedMapping::writable(memory.as_fd(), size_of::<[Word; 3]>()).map_err(io::Error::other)?;
+        Ok(Self { words, memory })
     }
 
     pub(super) fn descriptor(&self) -> RawFd {
-        self.file.as_raw_fd()
+        self.memory.as_raw_fd()
     }
 
     /// Says that so many bursts have been sent.
@@ -101,14 +89,7 @@ impl Gate {
 
     fn word(&self, word: usize) -> &AtomicU64 {
         // SAFETY: the mapping lives as long as the value, and all use it atomically.
-        unsafe { &(*self.words)[word].0 }
-    }
-}
-
-impl Drop for Gate {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours.
-        unsafe { libc::munmap(self.words.cast_mut().cast(), size_of::<[Word; 3]>()) };
+        unsafe { &(*self.words.address().cast::<[Word; 3]>())[word].0 }
     }
 }
 

@@ -36,17 +36,6 @@ pub struct Task {
     pub sink: Option<SocketAddr>,
 }
 
-/// Why a server ended early; its message is for the controller.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// A system call failed.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// The library cannot do it here.
-    #[error("{0}")]
-    Library(String),
-}
-
 /// What a server tells when it is done, as the record has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Report {
@@ -60,7 +49,7 @@ pub(super) struct Report {
 }
 
 /// Runs a server to its end: tells its ports, takes its turns, tells what they cost.
-pub fn serve(task: &Task) -> Result<(), ServerError> {
+pub fn serve(task: &Task) -> io::Result<()> {
     cpu::pin(task.cpus.as_slice())?;
     crate::child::raise_descriptor_limit()?;
     let gate = Gate::of(task.gate)?;
@@ -79,8 +68,8 @@ pub fn serve(task: &Task) -> Result<(), ServerError> {
     tell(&course.report())
 }
 
-fn tell(value: &impl Serialize) -> Result<(), ServerError> {
-    let line = serde_json::to_string(value).map_err(io::Error::other)?;
+fn tell(value: &impl Serialize) -> io::Result<()> {
+    let line = serde_json::to_string(value)?;
     let mut output = io::stdout().lock();
     writeln!(output, "{line}")?;
     output.flush()?;
@@ -88,7 +77,7 @@ fn tell(value: &impl Serialize) -> Result<(), ServerError> {
 }
 
 /// The server's sockets; their ports, or that of their listener, are told.
-fn open(task: &Task) -> Result<Vec<OwnedFd>, ServerError> {
+fn open(task: &Task) -> io::Result<Vec<OwnedFd>> {
     if task.traffic == Traffic::Tcp {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         tell(&[listener.local_addr()?.port()])?;
@@ -209,8 +198,8 @@ enum Way {
 }
 
 impl Way {
-    fn new(task: &Task, sockets: Vec<OwnedFd>) -> Result<Self, ServerError> {
-        let library = |error: &dyn std::error::Error| ServerError::Library(crate::with_causes(error));
+    fn new(task: &Task, sockets: Vec<OwnedFd>) -> io::Result<Self> {
+        let library = |error: &dyn std::error::Error| io::Error::other(crate::with_causes(error));
         if task.call == Call::Stateful {
             let options = Options { sockets: task.sockets as u32, ..Options::default() };
             let mut receiver = Receiver::new(&options).map_err(|error| library(&error))?;
@@ -241,7 +230,7 @@ impl Way {
         })
     }
 
-    fn turn(&mut self, course: &mut Course) -> Result<(), ServerError> {
+    fn turn(&mut self, course: &mut Course) -> io::Result<()> {
         match self {
             Way::Plain(sockets, call) => {
                 while course.got < course.ready {
@@ -270,10 +259,10 @@ impl Way {
                     }));
                     // SAFETY: the headers point into memory of `sockets`, which nobody else uses.
                     unsafe { caller.recvmmmsg(eps, &mut sockets.headers, sockets.flags) }
-                        .map_err(|error| ServerError::Library(error.to_string()))?;
+                        .map_err(io::Error::other)?;
                     for ep in &*eps {
                         if ep.num < 0 {
-                            return Err(io::Error::from_raw_os_error(-ep.num).into());
+                            return Err(io::Error::from_raw_os_error(-ep.num));
                         }
                         course.take(sockets.data(ep.offset as usize));
                     }
@@ -281,9 +270,8 @@ impl Way {
             }
             Way::Stateful(receiver) => {
                 while course.got < course.ready {
-                    let batch = receiver
-                        .wait(course.ready - course.got, Some(PATIENCE))
-                        .map_err(|error| ServerError::Library(error.to_string()))?;
+                    let batch =
+                        receiver.wait(course.ready - course.got, Some(PATIENCE)).map_err(io::Error::other)?;
                     if batch.is_empty() {
                         break;
                     }
@@ -329,7 +317,7 @@ struct Sockets {
 }
 
 impl Sockets {
-    fn new(fds: Vec<OwnedFd>, ready: usize, messages: usize, traffic: Traffic) -> Result<Self, ServerError> {
+    fn new(fds: Vec<OwnedFd>, ready: usize, messages: usize, traffic: Traffic) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         for fd in fds.iter().filter(|_| traffic != Traffic::UdpSend) {
             let fd = fd.as_raw_fd();
@@ -397,13 +385,12 @@ impl Sockets {
         caller: &mut Caller,
         eps: &mut [Mmep],
         course: &mut Course,
-    ) -> Result<(), ServerError> {
+    ) -> io::Result<()> {
         if call == Call::Recvmmmsg {
             // SAFETY: the headers point into `memory`.
-            unsafe { caller.sendmmmsg(eps, &mut self.headers, 0) }
-                .map_err(|error| ServerError::Library(error.to_string()))?;
+            unsafe { caller.sendmmmsg(eps, &mut self.headers, 0) }.map_err(io::Error::other)?;
             if let Some(ep) = eps.iter().find(|ep| ep.num != 1) {
-                return Err(io::Error::from_raw_os_error(-ep.num).into());
+                return Err(io::Error::from_raw_os_error(-ep.num));
             }
             course.got = eps.len();
             return Ok(());
@@ -419,7 +406,7 @@ impl Sockets {
                 }
             };
             if sent < 0 {
-                return Err(io::Error::last_os_error().into());
+                return Err(io::Error::last_os_error());
             }
             course.got += 1;
         }

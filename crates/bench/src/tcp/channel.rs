@@ -25,8 +25,6 @@ use crate::peer::megapipe::{Server, config};
 pub(super) struct Counts {
     /// Packets that its stack took from the device.
     pub(super) received: u64,
-    /// Packets that it gave to the device.
-    pub(super) sent: u64,
     /// Times that its engine was asked to wait.
     pub(super) turns: u64,
     /// System calls on the data path.
@@ -40,25 +38,17 @@ pub(super) struct Counts {
 /// [`Counts`] as one thread writes them and another reads them: in a cache line pair of their own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Shared([AtomicU64; 6]);
+struct Shared([AtomicU64; 5]);
 
 impl Shared {
     fn publish(&self, stats: &Stats, accepted: u64) {
-        let now = [
-            stats.packets_received,
-            stats.packets_sent,
-            stats.turns,
-            stats.system_calls,
-            stats.segments_unowned,
-            accepted,
-        ];
+        let now = [stats.packets_received, stats.turns, stats.system_calls, stats.segments_unowned, accepted];
         self.0.iter().zip(now).for_each(|(shared, value)| shared.store(value, Relaxed));
     }
 
     fn counts(&self) -> Counts {
-        let [received, sent, turns, calls, unowned, accepted] =
-            [0, 1, 2, 3, 4, 5].map(|at| self.0[at].load(Relaxed));
-        Counts { received, sent, turns, calls, unowned, accepted }
+        let [received, turns, calls, unowned, accepted] = [0, 1, 2, 3, 4].map(|at| self.0[at].load(Relaxed));
+        Counts { received, turns, calls, unowned, accepted }
     }
 }
 

@@ -100,39 +100,3 @@ fn echo_timestamp(tcp: &mut [u8]) {
 
 /// A batch of the largest frames.
 const BATCH_BYTES: usize = 256 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn segment(flags: u8, data: &[u8]) -> Vec<u8> {
-        let mut packet =
-            vec![0x45, 0, 0, 52 + data.len() as u8, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
-        packet.extend([0x30, 0x39, 0, 7, 0, 0, 0, 5, 0, 0, 0, 9, 0x80, flags, 0, 9, 0, 0, 0, 0]);
-        packet.extend([1, 1, 8, 10, 0, 0, 1, 2, 0, 0, 0, 0]);
-        packet.extend(data);
-        packet
-    }
-
-    fn answered(flags: u8, data: &[u8]) -> Option<Vec<u8>> {
-        let mut answers = Batch::new(4096);
-        answer(&segment(flags, data), &mut answers);
-        answers.first().map(|frame| frame.bytes.to_vec())
-    }
-
-    #[test]
-    fn a_segment_is_answered_by_what_it_asks_for() {
-        let syn_ack = answered(SYN, &[]).unwrap();
-        assert_eq!(syn_ack[20..24], [0, 7, 0x30, 0x39]);
-        assert_eq!(syn_ack[24..32], [0x10, 0, 0, 0, 0, 0, 0, 6]);
-        assert_eq!(syn_ack[33], SYN | ACK);
-        assert_eq!(syn_ack[44..52], [0, 0, 1, 2, 0, 0, 1, 2]);
-        let echo = answered(ACK | PSH, b"data").unwrap();
-        assert_eq!(echo[24..32], [0, 0, 0, 9, 0, 0, 0, 9]);
-        assert_eq!(&echo[52..], b"data");
-        let fin = answered(ACK | FIN, &[]).unwrap();
-        assert_eq!((fin[31], fin[33]), (6, ACK | FIN));
-        assert_eq!(answered(ACK, &[]), None);
-        assert_eq!(answered(RST, &[]), None);
-    }
-}

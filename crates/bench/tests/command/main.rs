@@ -162,20 +162,6 @@ fn servers_end_with_their_controller() {
 }
 
 #[test]
-fn a_shared_cpu_is_allowed_and_said() {
-    let cpu = CpuSet::allowed().unwrap().first().to_string();
-    let output = bench("rpc")
-        .args(["--server-cpus", &cpu, "--client-cpus", &cpu])
-        .args(["--engines", "epoll-shared", "--transactions", "10", "--connections", "4"])
-        .args(["--seconds", "0.05", "--rounds", "1"])
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("share"), "{stderr}");
-}
-
-#[test]
 fn a_run_at_a_rate_has_the_requests_of_its_schedule() {
     for client in ["epoll", "io-uring"] {
         let files = Files::new(&format!("rate-{client}"));
@@ -284,23 +270,16 @@ fn a_table_that_cannot_be_printed_is_an_error_but_a_gone_reader_is_none() {
 
 #[test]
 fn forbidden_io_uring_is_said_once() {
-    let mut refused = bench("rpc");
-    confine::without_io_uring(&mut refused);
-    let mut switched_off = bench("rpc");
-    switched_off.env("MEGAPIPE_DISABLE", "ring");
-    for (mut command, cause) in [(refused, "io_uring is forbidden"), (switched_off, "MEGAPIPE_DISABLE=ring")]
-    {
-        let output = command
+    let mut command = bench("rpc");
+    confine::without_io_uring(&mut command);
+    let table = table(
+        command
             .args(["--engines", "megapipe-uring,epoll-shared", "--client", "epoll", "--connections", "4"])
-            .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "1"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{output:?}");
-        let table = String::from_utf8(output.stdout).unwrap();
-        let said = table.lines().find(|line| line.starts_with("megapipe-uring is absent: ")).unwrap();
-        assert_eq!(said.matches(cause).count(), 1, "{said}");
-        assert_eq!(said.matches("megapipe-uring").count(), 1, "{said}");
-    }
+            .args(["--transactions", "10", "--seconds", "0.05", "--rounds", "1"]),
+    );
+    let said = table.lines().find(|line| line.starts_with("megapipe-uring is absent: ")).unwrap();
+    assert_eq!(said.matches("io_uring is forbidden").count(), 1, "{said}");
+    assert_eq!(said.matches("megapipe-uring").count(), 1, "{said}");
 }
 
 #[test]
