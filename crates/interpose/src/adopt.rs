@@ -11,6 +11,7 @@ use sys::mapping::SharedMapping;
 
 use crate::kernel;
 use crate::promoter;
+use crate::real;
 use crate::sets;
 use crate::sockets::{Promoted, Socket, State};
 use crate::stats;
@@ -27,7 +28,7 @@ pub(crate) fn adopt(
     other: Arc<OtherLoop>,
 ) -> Result<(), Reason> {
     let raw = socket.fd.load(Ordering::Relaxed);
-    let Some(fd) = promoter::borrow(raw) else { return Err(Reason::ClosedEarly) };
+    let Some(fd) = real::borrow(raw) else { return Err(Reason::ClosedEarly) };
     // An accepted socket has its listener's mark, under which no bell would be readable.
     if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
         return Err(Reason::Option);

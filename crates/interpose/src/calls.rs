@@ -37,6 +37,8 @@ use crate::sockets::{self, Socket, State};
 use crate::spin;
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::uring;
+use crate::vfork;
 
 mod bytes;
 mod forks;
@@ -64,7 +66,7 @@ unsafe fn connects(fd: c_int, address: *const sockaddr, length: socklen_t) {
 #[inline(always)]
 fn watched(fd: c_int) -> Option<(u32, &'static Socket)> {
     match table::entry(fd) {
-        Entry::Socket(_) if process::is_elsewhere() => None,
+        Entry::Socket(_) if vfork::is_elsewhere() => None,
         Entry::Socket(number) => Some((number, sockets::at(number))),
         Entry::Foreign | Entry::Set(_) => None,
         Entry::Unknown => match descriptors::classify(fd) {

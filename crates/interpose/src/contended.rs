@@ -2,7 +2,7 @@
 //! an epoll set. As on TCP each is woken for what comes, unless another consumed it. The same of
 //! processes that were forked from one another.
 
-use crate::promoter;
+use crate::pages;
 use crate::sockets::Promoted;
 use crate::stats::{COUNTERS, count};
 use crate::threads;
@@ -36,7 +36,7 @@ impl Promoted {
     #[inline]
     pub(crate) fn owes_bells(&mut self) -> bool {
         if let Some((sleeper, _)) = self.owes
-            && promoter::asleep_before(sleeper) != self.owes
+            && pages::asleep_before(sleeper) != self.owes
         {
             self.owes = None;
         }

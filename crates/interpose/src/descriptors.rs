@@ -8,21 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use promote::Reason;
 
-use crate::confined;
-use crate::fork;
 use crate::kernel;
 use crate::leaving;
+use crate::mode;
 use crate::promoter;
+use crate::real;
 use crate::sets;
 use crate::sockets::{self, Interest, Promoted, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::vfork;
 
 /// Whether the number is that of a child of vfork(2), which has its own descriptors, and this process's table.
 fn borrowed(fd: c_int) -> bool {
-    let borrows = fork::borrows_memory();
+    let borrows = vfork::borrows_memory();
     if borrows && matches!(table::entry(fd), Entry::Socket(_) | Entry::Set(_)) {
-        fork::diverges();
+        vfork::diverges();
     }
     borrows
 }
@@ -156,7 +157,7 @@ fn forget(entry: Entry, fd: c_int) {
 /// The last descriptor of this process goes.
 fn end(number: u32, socket: &'static Socket, fd: c_int) {
     if socket.state() == State::Plain {
-        if promoter::observes() {
+        if mode::observes() {
             audit(socket, fd);
         }
         promoter::ended(socket, None);
@@ -164,7 +165,7 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
     }
     // Nobody offers it any more then: most connections end so, and short ones feel it.
     if socket.change_state(State::Plain, State::Kernel) && sets::let_go(socket) {
-        return sockets::remove(number);
+        return remove(number, socket);
     }
     if socket.state() == State::Offered {
         promoter::forget_offer(socket, number);
@@ -195,6 +196,14 @@ fn end(number: u32, socket: &'static Socket, fd: c_int) {
         Some(token) => promoter::withdraw(token),
         // Another thread may have tried to promote it meanwhile, in vain.
         None => promoter::forget_offer(socket, number),
+    }
+    remove(number, socket);
+}
+
+/// Gives the record back.
+fn remove(number: u32, socket: &Socket) {
+    if socket.holders.are_several() {
+        stats::is_left_to_others(socket);
     }
     sockets::remove(number);
 }
@@ -248,7 +257,7 @@ pub(crate) fn exit() {
 /// Whether the kernel agrees with what was counted on a connection that is about to close.
 fn audit(socket: &Socket, fd: c_int) {
     let seen = (socket.sent.load(Ordering::Relaxed), socket.received.load(Ordering::Relaxed));
-    if let Some(Ok(Some(at))) = promoter::borrow(fd).map(sys::tcp::positions)
+    if let Some(Ok(Some(at))) = real::borrow(fd).map(sys::tcp::positions)
         && (at.written, at.consumed) != seen
     {
         stats::stays(socket, Reason::Bypass);
@@ -258,7 +267,7 @@ fn audit(socket: &Socket, fd: c_int) {
 /// Finds out at its first use what a descriptor is that was made by a system call of the program's own.
 #[cold]
 pub(crate) fn classify(fd: c_int) -> Entry {
-    if fork::borrows_memory() || confined::is_confined() {
+    if vfork::borrows_memory() || mode::is_confined() {
         return Entry::Foreign;
     }
     learn(fd, !INHERITED_KNOWN.load(Ordering::Relaxed))
@@ -274,7 +283,7 @@ fn learn(fd: c_int, others: bool) -> Entry {
         };
         let connected = kernel::is_connected(fd);
         // What others sent and received before is no business of ours, and what this program did, nobody saw.
-        let at = promoter::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
+        let at = real::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());
         let unused = at.is_some_and(|at| (at.written, at.consumed) == (0, 0));
         if at.is_none() || (connected && (others || !unused)) {
             socket.set_state(State::Kernel);

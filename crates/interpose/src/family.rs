@@ -4,6 +4,7 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
+use crate::mappings;
 use crate::sockets;
 use crate::worth::WINDOW;
 
@@ -34,7 +35,7 @@ static IS_CHILD: AtomicBool = AtomicBool::new(false);
 
 /// Makes room. Without it nothing is learned together.
 pub(crate) fn make() {
-    if let Ok(memory) = sockets::reserve_shared(size_of::<Family>()) {
+    if let Ok(memory) = mappings::reserve_shared(size_of::<Family>()) {
         FAMILY.store(memory.cast(), Ordering::Release);
     }
 }

@@ -8,7 +8,7 @@
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use crate::sockets;
+use crate::mappings;
 
 /// Sockets that may be held by several processes at a time; others stay on TCP.
 const MOST: u32 = 1 << 16;
@@ -30,7 +30,7 @@ const UNCOUNTED: u32 = u32::MAX;
 
 /// Makes room for the counts.
 pub(crate) fn make() -> std::io::Result<()> {
-    let memory = sockets::reserve_shared(MOST as usize * size_of::<AtomicU32>())?;
+    let memory = mappings::reserve_shared(MOST as usize * size_of::<AtomicU32>())?;
     COUNTS.store(memory.cast(), Ordering::Release);
     Ok(())
 }

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::memory::{Pieces, VECTOR};
-use crate::promoter;
 use crate::real;
 use crate::sockets::Promoted;
 
@@ -109,7 +108,7 @@ fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_in
     while dropped < count {
         let piece = (count - dropped).min(room.len());
         let flags = RecvFlags::TRUNC | RecvFlags::DONTWAIT;
-        match promoter::borrow(fd).map(|fd| rustix::net::recv(fd, &mut room[..piece], flags)) {
+        match real::borrow(fd).map(|fd| rustix::net::recv(fd, &mut room[..piece], flags)) {
             Some(Ok((taken @ 1.., _))) => dropped += taken,
             Some(Err(errno)) if !matches!(errno, Errno::AGAIN | Errno::INTR) => {
                 return (dropped, Some(errno.raw_os_error()));
@@ -260,7 +259,7 @@ pub(crate) fn reset_now(fd: c_int) {
 
 /// Whether the socket has a peer.
 pub(crate) fn is_connected(fd: c_int) -> bool {
-    promoter::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
+    real::borrow(fd).is_some_and(|fd| rustix::net::getpeername(fd).is_ok_and(|peer| peer.is_some()))
 }
 
 pub(crate) fn is_open(fd: c_int) -> bool {

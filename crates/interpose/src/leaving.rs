@@ -11,7 +11,6 @@ use libc::iovec;
 use promote::Reason;
 use ring::{Front, Leaving};
 
-use crate::fork;
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
@@ -21,6 +20,7 @@ use crate::sets;
 use crate::sockets::{self, Guard, Promoted, Socket, State};
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::vfork;
 
 /// A call that the other end is just making takes a moment, unless it was stopped in the middle
 /// of it. Then it is waited for so long.
@@ -74,7 +74,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
 /// Another program is about to take this one's place, with all descriptors that are not closed
 /// on exec(2). Returns those that it does not get, as [`before_spawn`] does; [`inherit_again`] follows if it fails.
 pub(crate) fn before_exec() -> Vec<(c_int, u64)> {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         // Its descriptors are not those of the table: what it duplicated was brought back then.
         return Vec::new();
     }
@@ -102,7 +102,7 @@ pub(crate) fn inherit_again(kept: Vec<(c_int, u64)>) {
 /// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
 /// those that it does not get, and which sockets they are. [`after_spawn`] follows.
 pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return Vec::new();
     }
     SPAWNS.fetch_add(1, Ordering::Relaxed);
@@ -115,7 +115,7 @@ pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
 
 /// It was started, or not.
 pub(crate) fn after_spawn(kept: Vec<(c_int, u64)>) {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     // A program that another thread is just starting would get them.
@@ -146,9 +146,9 @@ pub(crate) fn stays_here(fd: c_int, forked: bool) -> bool {
 }
 
 /// This process can have no promoted connection any more, nor get one.
-pub(crate) fn leave_all() {
+pub(crate) fn leave_all(why: Reason) {
     for (number, socket) in sockets::all() {
-        bring_back(number, socket, socket.fd.load(Ordering::Relaxed), Reason::Confined);
+        bring_back(number, socket, socket.fd.load(Ordering::Relaxed), why);
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +14,9 @@ use sys::mapping::SharedMapping;
 use crate::adopt::adopt;
 use crate::clock::milliseconds;
 use crate::family;
-use crate::real;
+use crate::mode;
+use crate::pages;
+use crate::real::{self, borrow};
 use crate::sets;
 use crate::settings::{Mode, Settings};
 use crate::signals::Quiet;
@@ -25,14 +26,12 @@ use crate::stats;
 use crate::uring;
 
 mod pace;
-mod pages;
 mod replaced;
 mod still;
 mod withdrawals;
 
 use pace::look_later;
 pub(crate) use pace::{after_message, ended, look_much_later};
-pub(crate) use pages::{asleep_before, sleep, wake};
 pub(crate) use replaced::replacing;
 pub(crate) use still::{hold_still, move_on};
 pub(crate) use withdrawals::withdraw;
@@ -86,7 +85,6 @@ struct Promoter {
 }
 
 static PROMOTER: Mutex<Option<Promoter>> = Mutex::new(None);
-static MODE: AtomicU32 = AtomicU32::new(0);
 /// Offers without an answer.
 static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The monitor may have something to say, or has to be told something, beside that: one that is not
@@ -106,23 +104,9 @@ thread_local! {
 
 /// Begins, once.
 pub(crate) fn start(settings: Settings) {
-    MODE.store(settings.mode as u32, Ordering::Relaxed);
+    mode::set(settings.mode);
     family::make();
     with(|promoter| *promoter = Some(Promoter::new(settings)));
-}
-
-/// Whether connections are promoted at all.
-pub(crate) fn promotes() -> bool {
-    MODE.load(Ordering::Relaxed) >= Mode::Auto as u32
-}
-
-/// Whether the ledger is kept for its own sake.
-pub(crate) fn observes() -> bool {
-    MODE.load(Ordering::Relaxed) == Mode::Observe as u32
-}
-
-pub(crate) fn is_eager() -> bool {
-    MODE.load(Ordering::Relaxed) == Mode::Eager as u32
 }
 
 /// The descriptor that is our own, which the program does not know of.
@@ -146,7 +130,7 @@ pub(crate) fn is_hidden(fd: i32) -> bool {
 
 /// Offers nothing from here on, and hears no answers.
 pub(crate) fn stop() {
-    MODE.store(Mode::Off as u32, Ordering::Relaxed);
+    mode::set(Mode::Off);
     stop_meeting();
 }
 
@@ -182,7 +166,7 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
         socket.looked_when.store(milliseconds(), Ordering::Relaxed);
         stats::begins(socket);
     }
-    if is_eager() && socket.state() == State::Plain {
+    if mode::is_eager() && socket.state() == State::Plain {
         offer(socket, number);
     }
 }
@@ -192,7 +176,7 @@ pub(crate) fn connected(socket: &'static Socket, number: u32) {
 pub(crate) fn accepted(socket: &'static Socket, number: u32) {
     connected(socket, number);
     spin::serves();
-    if is_eager() {
+    if mode::is_eager() {
         socket.awaited.store(true, Ordering::Relaxed);
         await_answer(socket, number);
     }
@@ -202,7 +186,7 @@ pub(crate) fn accepted(socket: &'static Socket, number: u32) {
 /// for that.
 #[inline]
 pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
-    is_eager() && {
+    mode::is_eager() && {
         match socket.state() {
             State::Plain | State::Offered if !socket.awaited.swap(true, Ordering::Relaxed) => {
                 await_answer(socket, number)
@@ -246,7 +230,7 @@ fn await_answer(socket: &'static Socket, number: u32) {
 /// Offers it, if that may come to anything. False: another thread has the promoter.
 #[cold]
 fn offer(socket: &'static Socket, number: u32) -> bool {
-    if !promotes() {
+    if !mode::promotes() {
         // The ledger is kept; nothing else will come of it.
         socket.look_at.store(u32::MAX, Ordering::Relaxed);
         return true;
@@ -406,7 +390,7 @@ impl Promoter {
             socket.set_state(State::Kernel);
             return;
         }
-        if self.leave_out > 0 && !is_eager() {
+        if self.leave_out > 0 && !mode::is_eager() {
             self.leave_out -= 1;
             return stats::left_out(socket, self.unmet_word);
         }
@@ -484,7 +468,7 @@ impl Promoter {
                     self.absence = Reason::NoMonitor;
                     if !pages::keep(loop_page) {
                         // Nobody would be told on it that this process sleeps.
-                        MODE.store(Mode::Off as u32, Ordering::Relaxed);
+                        mode::set(Mode::Off);
                     }
                 }
                 Ok(Some(Answer::Granted { token, own, peer, peer_loop })) => {
@@ -638,11 +622,4 @@ pub(crate) fn program_name() -> String {
 
 fn address(address: Option<rustix::net::SocketAddrAny>) -> Option<SocketAddr> {
     SocketAddr::try_from(address?).ok()
-}
-
-#[allow(unsafe_code)] // a descriptor number of the program
-pub(crate) fn borrow(fd: i32) -> Option<BorrowedFd<'static>> {
-    // SAFETY: the number is not -1, and the call that led here names it: the program keeps it
-    // open meanwhile, or deserves EBADF.
-    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }

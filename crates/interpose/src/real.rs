@@ -9,6 +9,7 @@
 #![allow(clippy::missing_safety_doc)] // what the C function of the name asks for
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
@@ -51,6 +52,13 @@ impl Next {
 extern "C" fn missing() -> c_long {
     set_errno(libc::ENOSYS);
     -1
+}
+
+/// The descriptor of this number.
+pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
+    // SAFETY: the number is not -1, and the call that led here names it: the program keeps it
+    // open meanwhile, or deserves EBADF.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Sets errno of the calling thread.

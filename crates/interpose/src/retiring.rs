@@ -10,6 +10,7 @@ use ring::Corrupt;
 
 use crate::family;
 use crate::leaving;
+use crate::mode;
 use crate::promoter;
 use crate::sockets::{Guard, Promoted, Socket, State};
 use crate::spin;
@@ -28,7 +29,7 @@ impl Promoted {
 
     #[cold]
     fn follow(&mut self, verdict: Verdict) -> Result<(), Corrupt> {
-        if promoter::is_eager() {
+        if mode::is_eager() {
             // Tests want rings, whatever they cost.
             return Ok(());
         }

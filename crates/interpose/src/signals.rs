@@ -15,8 +15,8 @@ use std::sync::atomic::{
 
 use libc::{siginfo_t, ucontext_t};
 
-use crate::confined;
 use crate::faults;
+use crate::mode;
 use crate::real;
 
 /// Numbers of signals are below this (NSIG of Linux is 64).
@@ -240,7 +240,7 @@ static LEFT: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
 /// Has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
 pub(crate) fn guard() {
-    if !confined::is_confined() && !GUARDS.swap(true, Relaxed) {
+    if !mode::is_confined() && !GUARDS.swap(true, Relaxed) {
         OF_FAULTS.into_iter().for_each(guard_against);
     }
 }
@@ -298,7 +298,7 @@ fn is_of_an_instruction(signal: c_int) -> bool {
 
 /// Sends it to this thread, where it stays blocked when its frame is left.
 unsafe fn send_again(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) -> bool {
-    let Some(action) = action(signal).filter(|_| !confined::is_confined()) else { return false };
+    let Some(action) = action(signal).filter(|_| !mode::is_confined()) else { return false };
     // SA_NODEFER leaves it open.
     change_mask(libc::SIG_BLOCK, bit(signal));
     // SAFETY: system calls without memory but the information, which is there for those who asked for it.

@@ -15,9 +15,9 @@ use rustix::fs::{Mode, OFlags};
 use crate::free_list::FreeList;
 use crate::holders::Holders;
 use crate::lock::{Held, Lock};
-use crate::promoter;
+use crate::mappings::reserve;
+use crate::pages;
 use crate::signals;
-use crate::stats;
 
 /// How far a socket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +149,7 @@ pub(crate) struct Promoted {
     /// A call of ours has waited for it: by poll(2), or by a read that blocks.
     pub(crate) awaited_here: bool,
     /// When this process began to use what it was forked with, a set of the one before slept so
-    /// (see `promoter::asleep_before`), and may be about to find a wake-up in this connection.
+    /// (see `pages::asleep_before`), and may be about to find a wake-up in this connection.
     pub(crate) owes: Option<(u32, u32)>,
     /// The thread that sleeps on the socket itself, by poll(2) or a read that blocks; 0: none.
     pub(crate) slept_by: usize,
@@ -215,31 +215,6 @@ static FREE: FreeList = FreeList::new();
 static USED: AtomicU32 = AtomicU32::new(0);
 /// Those that have been connected, and are not closed.
 static CONNECTED: AtomicU32 = AtomicU32::new(0);
-
-/// Zeroed memory that is there for good, and takes room only where it is used.
-pub(crate) fn reserve(len: usize) -> io::Result<*mut u8> {
-    map(len, libc::MAP_PRIVATE)
-}
-
-/// The same, shared with all that is forked from this process.
-pub(crate) fn reserve_shared(len: usize) -> io::Result<*mut u8> {
-    map(len, libc::MAP_SHARED)
-}
-
-fn map(len: usize, kind: i32) -> io::Result<*mut u8> {
-    // SAFETY: a new mapping, where nothing was.
-    let memory = unsafe {
-        libc::mmap(
-            null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            kind | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if memory == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(memory.cast()) }
-}
 
 /// Makes room for the first records; before that there are none.
 pub(crate) fn make() -> io::Result<()> {
@@ -333,9 +308,6 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
 /// Gives the record of a socket back, of which this process has no descriptor any more.
 pub(crate) fn remove(number: u32) {
     let socket = at(number);
-    if socket.holders.are_several() {
-        stats::is_left_to_others(socket);
-    }
     socket.holders.give_up();
     if socket.connected.load(Ordering::Relaxed) {
         socket.connected.store(false, Ordering::Relaxed);
@@ -538,7 +510,7 @@ impl Guard<'_> {
             // What is wrong with the other end's words is found again by whoever uses them.
             let _ = promoted.connection.hold(thread(), std::process::id(), &mut Patience::default());
             if is_first {
-                promoted.owes = promoter::asleep_before(promoted.connection.sleeper());
+                promoted.owes = pages::asleep_before(promoted.connection.sleeper());
             }
             let left = promoted.connection.has_left();
             self.kept_out = Some(self.socket);

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
-use crate::confined;
 use crate::descriptors;
-use crate::fork;
 use crate::holders;
 use crate::leaving;
 use crate::local_listen;
+use crate::mode;
 use crate::promoter;
+use crate::real;
 use crate::recorded;
 use crate::settings::{Mode, Settings, Stats};
 use crate::sockets;
@@ -23,12 +23,13 @@ use crate::spin;
 use crate::stats;
 use crate::table;
 use crate::threads;
+use crate::vfork;
 
 /// Begins to watch this process's sockets, once, before the program's own code runs. Without
 /// it every function of [`crate::calls`] is the kernel's.
 pub fn start(settings: Settings) {
     if settings.mode != Mode::Off || settings.local_listen {
-        fork::owns_memory();
+        vfork::owns_memory();
         threads::find();
         prepare_report(&settings);
         local_listen::start(&settings);
@@ -51,7 +52,7 @@ fn prepare_report(settings: &Settings) {
         return;
     }
     let log = settings.log.as_ref().and_then(|path| CString::new(path.as_os_str().as_bytes()).ok());
-    let error = promoter::borrow(libc::STDERR_FILENO).and_then(file_of);
+    let error = real::borrow(libc::STDERR_FILENO).and_then(file_of);
     let (summarizes, verbose) = (settings.stats != Stats::None, settings.verbose);
     let _ = REPORT.set(Report { summarizes, verbose, name: promoter::program_name(), log, error });
 }
@@ -72,9 +73,9 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 /// Parts from promoted connections and writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
 /// by _exit(2), which signal handlers and the children of vfork(2) call too.
 pub fn finish() {
-    if !fork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
+    if !vfork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
         descriptors::exit();
-        if !confined::is_confined() {
+        if !mode::is_confined() {
             recorded::ends();
         }
         tell();
@@ -85,7 +86,7 @@ pub fn finish() {
 /// other was not to get, which are returned, are inherited again.
 pub(crate) fn before_exec() -> Vec<(std::ffi::c_int, u64)> {
     let kept = leaving::before_exec();
-    if !fork::borrows_memory() && !confined::is_confined() {
+    if !vfork::borrows_memory() && !mode::is_confined() {
         tell();
     }
     kept
@@ -100,7 +101,7 @@ pub(crate) fn tell_now() {
 
 /// In the child of a fork.
 pub(crate) fn forked() {
-    TOLD.store(confined::is_confined(), Ordering::Relaxed);
+    TOLD.store(mode::is_confined(), Ordering::Relaxed);
     recorded::forked();
 }
 
@@ -125,7 +126,7 @@ fn tell() {
 
 /// A line for `--verbose`.
 pub(crate) fn say(line: fmt::Arguments<'_>) {
-    let Some(report) = REPORT.get().filter(|report| report.verbose && !confined::is_confined()) else {
+    let Some(report) = REPORT.get().filter(|report| report.verbose && !mode::is_confined()) else {
         return;
     };
     report.write(&Text::line(format_args!("megapipe: {} ({}): {line}", report.name, std::process::id())));
@@ -144,7 +145,7 @@ impl Report {
         });
         // A program that gave up its rights since, or its root directory, may not write there any more. What it
         // has put in the place of standard error may be a client's connection.
-        if let Some(error) = promoter::borrow(libc::STDERR_FILENO).filter(|_| !logged)
+        if let Some(error) = real::borrow(libc::STDERR_FILENO).filter(|_| !logged)
             && (self.log.is_none() || file_of(error) == self.error)
         {
             text.write_to(error);

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use promote::Reason;
 use promote::summary::Counters;
 
-use crate::confined;
-use crate::promoter;
+use crate::mode;
 use crate::sockets::Socket;
 
 pub(crate) static COUNTERS: Counters = Counters::new();
@@ -28,8 +27,8 @@ pub(crate) fn begins(socket: &Socket) {
 
 fn at_first() -> Reason {
     match () {
-        () if confined::is_confined() => Reason::Confined,
-        () if promoter::observes() => Reason::Observe,
+        () if mode::is_confined() => Reason::Confined,
+        () if mode::observes() => Reason::Observe,
         () => Reason::LittleTraffic,
     }
 }

@@ -5,8 +5,9 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
-use crate::fork;
+use crate::mappings;
 use crate::sockets::{self, Socket};
+use crate::vfork;
 
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub(crate) fn make() -> std::io::Result<()> {
     // SAFETY: room for the limit.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     let count = usize::try_from(limit.rlim_max).unwrap_or(MOST).clamp(1024, MOST);
-    let memory = sockets::reserve(count * size_of::<AtomicU32>())?;
+    let memory = mappings::reserve(count * size_of::<AtomicU32>())?;
     WORDS.store(memory.cast(), Ordering::Relaxed);
     LENGTH.store(count, Ordering::Release);
     Ok(())
@@ -79,7 +80,7 @@ pub(crate) fn entry(fd: c_int) -> Entry {
 #[inline(always)]
 pub(crate) fn socket(fd: c_int) -> Option<&'static Socket> {
     match entry(fd) {
-        Entry::Socket(number) if !fork::is_elsewhere() => Some(sockets::at(number)),
+        Entry::Socket(number) if !vfork::is_elsewhere() => Some(sockets::at(number)),
         _ => None,
     }
 }

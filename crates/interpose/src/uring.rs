@@ -8,12 +8,7 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use promote::Reason;
 use rustix::fs::{Dir, Mode, OFlags};
-
-use crate::leaving;
-use crate::sockets::State;
-use crate::table;
 
 static HERE: AtomicBool = AtomicBool::new(false);
 
@@ -22,15 +17,9 @@ pub(crate) fn is_here() -> bool {
     HERE.load(Ordering::Relaxed)
 }
 
-/// The program made a ring.
-pub(crate) fn was_made() {
-    if HERE.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let ours = |fd: &i32| {
-        table::socket(*fd).is_some_and(|socket| matches!(socket.state(), State::Promoted | State::Offered))
-    };
-    (0..table::end()).filter(ours).for_each(|fd| leaving::leave_for(fd, Reason::IoUring));
+/// The program made a ring. True: its first.
+pub(crate) fn was_made() -> bool {
+    !HERE.swap(true, Ordering::Relaxed)
 }
 
 /// Looks for one among the descriptors, before anything is promoted.

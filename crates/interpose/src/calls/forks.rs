@@ -55,7 +55,7 @@ pub unsafe fn clone(
 /// What a clone(2) of these flags makes, may be another process with this one's memory.
 pub(super) fn shares_memory(flags: u64) {
     if flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64 {
-        process::lends_memory();
+        vfork::lends_memory();
     }
 }
 
@@ -63,7 +63,7 @@ pub(super) fn shares_memory(flags: u64) {
 /// it could not return twice.
 pub extern "C" fn next_vfork() -> *const c_void {
     static NEXT: real::Next = real::Next::new(c"vfork");
-    process::lends_memory();
+    vfork::lends_memory();
     NEXT.address()
 }
 

@@ -15,7 +15,7 @@ pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut li
         real::sigaction(signal, new, &raw mut was)
     } else {
         let mut action = new.read();
-        let keeps = action.sa_flags & libc::SA_RESETHAND == 0 && !process::borrows_memory();
+        let keeps = action.sa_flags & libc::SA_RESETHAND == 0 && !vfork::borrows_memory();
         let handler = action.sa_sigaction;
         let mut status = -1;
         // The place of `new` may be that of `old`.
@@ -43,7 +43,7 @@ fn simply(
     keeps: bool,
     call: impl FnOnce(sighandler_t) -> sighandler_t,
 ) -> sighandler_t {
-    signals::install(signal, handler, keeps && !process::borrows_memory(), call)
+    signals::install(signal, handler, keeps && !vfork::borrows_memory(), call)
 }
 
 pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {

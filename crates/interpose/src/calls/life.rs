@@ -162,7 +162,7 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     let before = real::errno();
-    let borrows = process::borrows_memory();
+    let borrows = vfork::borrows_memory();
     if borrows {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
@@ -373,7 +373,7 @@ pub fn made(fd: c_int) -> c_int {
 /// _exit(2): the summary comes first.
 #[allow(non_snake_case)] // the C name
 pub unsafe fn _exit(status: c_int) -> c_int {
-    process::diverges_no_more();
+    vfork::diverges_no_more();
     crate::finish();
     real::_exit(status)
 }
@@ -382,10 +382,10 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// which inherits what its parent has as well, but may have put other files at the numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
     let kept = crate::start::before_exec();
-    if !process::borrows_memory() {
+    if !vfork::borrows_memory() {
         return kept;
     }
-    process::diverges_no_more();
+    vfork::diverges_no_more();
     for fd in 0..table::end() {
         let Some(socket) = table::socket(fd).filter(|_| kernel::is_inherited(fd)) else { continue };
         let cookie = socket.lock().promoted.as_deref().map(|promoted| promoted.cookie);

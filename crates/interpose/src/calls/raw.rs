@@ -150,7 +150,7 @@ pub unsafe fn syscall(
         }
         libc::SYS_clone3 => return clone3(a as *const c_void, b as size_t),
         libc::SYS_exit_group => {
-            process::diverges_no_more();
+            vfork::diverges_no_more();
             crate::finish();
             return real::syscall(number, a, b, c, d, e, f);
         }
@@ -167,8 +167,8 @@ pub unsafe fn syscall(
         | libc::SYS_bpf => made(real::syscall(number, a, b, c, d, e, f) as c_int),
         libc::SYS_io_uring_setup => {
             let ring = made(real::syscall(number, a, b, c, d, e, f) as c_int);
-            if ring >= 0 {
-                kept_errno(crate::uring::was_made);
+            if ring >= 0 && uring::was_made() {
+                kept_errno(|| leaving::leave_all(Reason::IoUring));
             }
             ring
         }
@@ -230,7 +230,7 @@ mod older {
             }
             libc::SYS_fork => fork(),
             libc::SYS_vfork => {
-                process::lends_memory();
+                vfork::lends_memory();
                 return real::syscall(number, a, b, c, d, e, f);
             }
             libc::SYS_open

@@ -20,14 +20,13 @@ use super::{
     DESCRIPTORS, LISTENERS, MEMBERS, Member, OF_SET, ON, OUT_OF_SET, SETS, WAITED_IN, What, places, set_what,
     sibling, what, word,
 };
-use crate::fork;
 use crate::kernel;
 use crate::lock::{Held, Lock};
-use crate::promoter;
 use crate::real::{self, kept_errno};
 use crate::settings::Settings;
 use crate::start as program;
 use crate::threads;
+use crate::vfork;
 
 mod descriptors;
 mod exec;
@@ -159,7 +158,7 @@ pub(crate) fn start(settings: &Settings) {
     if inherited.is_empty() {
         return;
     }
-    let steering = Inherited::among(open.iter().filter_map(|fd| promoter::borrow(*fd)));
+    let steering = Inherited::among(open.iter().filter_map(|fd| real::borrow(*fd)));
     // The option may be an earlier library's. Where it is the program's, there are several at one address.
     let addresses: Vec<_> = inherited.iter().map(|fd| sibling::address(*fd)).collect();
     for (fd, address) in inherited.iter().zip(&addresses) {
@@ -180,7 +179,7 @@ pub(crate) fn listened(fd: c_int, backlog: c_int) {
 /// `executed`: for a listener that the program inherited by exec, whether the program before set SO_REUSEPORT itself,
 /// and all steering that was inherited.
 fn note(fd: c_int, backlog: c_int, executed: Option<(bool, &[Inherited<'_>])>) {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     let mut listeners = listeners();
@@ -262,7 +261,7 @@ fn steering(fd: c_int, inherited: &[Inherited<'_>]) -> Option<Steering> {
 /// A change of a listener in an epoll set, which the kernel has made; `None`: it left the set.
 #[cold]
 pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll_event>) {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     let mut listeners = listeners();
@@ -297,7 +296,7 @@ pub(super) fn control(number: usize, epfd: c_int, fd: c_int, event: Option<epoll
 /// Many waits reported a listener, and no accept of this library followed.
 #[cold]
 pub(super) fn accepts_unseen(number: usize) {
-    if !fork::borrows_memory()
+    if !vfork::borrows_memory()
         && let Some(listener) = &mut listeners()[number]
     {
         listener.give_up(number, Word::Accepts);
@@ -417,7 +416,7 @@ impl Listener {
         self.steering.as_ref().and_then(|steering| steering.probe().ok()).ok_or(Word::Bpf)?;
         sibling::listen(self.fd, sibling, self.backlog)?;
         // The program is the group's, which the listener enters with its first sibling.
-        let (shared, queue) = (promoter::borrow(self.fd), promoter::borrow(sibling));
+        let (shared, queue) = (real::borrow(self.fd), real::borrow(sibling));
         let (shared, queue) = shared.zip(queue).ok_or(Word::Descriptors)?;
         let steering = self.steering.as_mut().ok_or(Word::Bpf)?;
         let (slot, words) = steering.join(shared, queue).map_err(|_| Word::Places)?;

@@ -11,7 +11,6 @@ use libc::socklen_t;
 use super::DESCRIPTORS;
 use super::word::Word;
 use crate::kernel;
-use crate::promoter;
 use crate::real;
 
 mod options;
@@ -112,7 +111,7 @@ fn copy_buffers(from: c_int, to: c_int) -> Result<(), Word> {
 }
 
 fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
-    let (listener, sibling) = (promoter::borrow(listener), promoter::borrow(sibling));
+    let (listener, sibling) = (real::borrow(listener), real::borrow(sibling));
     let (Some(address), Some(sibling)) = (listener.and_then(address_of), sibling) else {
         return Err(Word::Descriptors);
     };
@@ -121,7 +120,7 @@ fn bind_beside(listener: c_int, sibling: c_int) -> Result<(), Word> {
 
 /// The address of a listener; `None`: no IP address.
 pub(super) fn address(fd: c_int) -> Option<SocketAddr> {
-    promoter::borrow(fd).and_then(address_of)
+    real::borrow(fd).and_then(address_of)
 }
 
 fn address_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {

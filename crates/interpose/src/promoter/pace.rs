@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::{answers, is_eager, offer};
+use super::{answers, offer};
 use crate::clock::milliseconds;
 use crate::family;
+use crate::mode;
 use crate::real;
 use crate::sockets::{self, Socket, State};
 
@@ -77,7 +78,7 @@ pub(crate) fn after_message(socket: &'static Socket, number: u32) {
 fn look(socket: &'static Socket, number: u32, sent: u32, received: u32) {
     let messages = sent.wrapping_add(received);
     let bytes = socket.sent.load(Ordering::Relaxed) + socket.received.load(Ordering::Relaxed);
-    let much = is_eager() || bytes >= WORTH_BYTES;
+    let much = mode::is_eager() || bytes >= WORTH_BYTES;
     let patience = PATIENCE.load(Ordering::Relaxed);
     let enough = patience << (family::doubt() / DOUBLES + family::unproven() / SAMPLE);
     let missing = enough.saturating_sub(sent).saturating_add(enough.saturating_sub(received));
@@ -131,7 +132,8 @@ pub(crate) fn look_much_later(socket: &Socket, times: u32) {
 /// Looked at again after as many messages more, if nothing comes of it now.
 pub(super) fn look_later(socket: &Socket) {
     let messages = messages(socket);
-    let again = if is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
+    let again =
+        if mode::is_eager() { messages.saturating_add(1) } else { messages.saturating_mul(2).max(16) };
     socket.look_at.store(again, Ordering::Relaxed);
 }
 

@@ -2,8 +2,9 @@
 
 use std::ffi::c_int;
 
-use super::{INSIDE, hidden, is_hidden, promotes, still, withdrawals};
+use super::{INSIDE, hidden, is_hidden, still, withdrawals};
 use crate::kernel::is_open;
+use crate::mode;
 use crate::real;
 use crate::sets;
 
@@ -11,7 +12,7 @@ use crate::sets;
 /// and no thread opens one meanwhile.
 pub(crate) fn replacing(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // A handler of a fault may be in the middle of the promoter's own work.
-    if INSIDE.get() || !(promotes() || is_hidden(new)) {
+    if INSIDE.get() || !(mode::promotes() || is_hidden(new)) {
         return call();
     }
     let Some(mut promoter) = still::hold() else {

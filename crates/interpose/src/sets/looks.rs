@@ -10,7 +10,7 @@ use ring::layout::NO_SLEEPER;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
 use crate::kernel;
-use crate::promoter;
+use crate::pages;
 use crate::sockets::{self, Interest, Promoted};
 use crate::spin::KERNEL_EVERY;
 
@@ -317,7 +317,7 @@ impl Inner {
         if let Some(sleeper) = self.sleeper.filter(|_| !self.crowd) {
             // Before: a thread that takes out a byte which was sent for this sleep finds that there is one.
             at(self.number).is_numbered.store(true, Ordering::SeqCst);
-            promoter::sleep(sleeper);
+            pages::sleep(sleeper);
             if self.any_ready(epfd, |_| true) {
                 self.woke();
                 return false;
@@ -330,7 +330,7 @@ impl Inner {
     /// After a sleep.
     pub(crate) fn woke(&self) {
         if let Some(sleeper) = self.sleeper {
-            promoter::wake(sleeper);
+            pages::wake(sleeper);
             at(self.number).is_numbered.store(false, Ordering::Relaxed);
         }
     }

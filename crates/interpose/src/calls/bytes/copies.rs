@@ -60,7 +60,7 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
 /// bytes are sent from a copy that tee(2) makes, and read from the pipe once they are sent.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
     let (Some(from), Ok((copy, to))) =
-        (promoter::borrow(pipe), rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
+        (real::borrow(pipe), rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
     else {
         return failed(libc::ENOMEM);
     };

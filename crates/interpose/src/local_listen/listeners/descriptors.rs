@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::super::word::Word;
 use super::super::{DESCRIPTORS, MEMBERS, What, set_what, what};
 use super::{SET_DESCRIPTORS, listeners, say};
-use crate::fork;
 use crate::kernel;
 use crate::real::kept_errno;
+use crate::vfork;
 
 /// Which epoll set each descriptor names, in the order in which they were made; 0: none.
 static NAMED_SETS: [AtomicU32; DESCRIPTORS] = [const { AtomicU32::new(0) }; DESCRIPTORS];
@@ -24,7 +24,7 @@ fn named_set(fd: c_int) -> u32 {
 fn name_set(fd: c_int, number: u32) {
     if let Some(set) = NAMED_SETS.get(fd as usize)
         && set.load(Relaxed) != number
-        && !fork::borrows_memory()
+        && !vfork::borrows_memory()
     {
         set.store(number, Relaxed);
     }
@@ -54,7 +54,7 @@ pub(super) fn names(epfd: c_int) -> impl Iterator<Item = c_int> {
 /// `fd` is about to be closed.
 #[cold]
 fn close_known(fd: c_int) {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     let mut listeners = listeners();
@@ -98,7 +98,7 @@ pub(crate) fn closing(fd: c_int) -> bool {
     name_set(fd, 0);
     match what(fd) {
         What::Nothing => false,
-        What::Own => !fork::borrows_memory(),
+        What::Own => !vfork::borrows_memory(),
         What::Listener(_) | What::Set(_) | What::Unique => {
             kept_errno(|| close_known(fd));
             false
@@ -114,7 +114,7 @@ pub(crate) fn closing_range(first: c_int, last: c_int) -> impl Iterator<Item = c
 /// The program puts a file of its own at a number of the library's.
 #[cold]
 pub(crate) fn leave_number(fd: c_int) {
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     for (number, listener) in listeners().iter_mut().enumerate() {
@@ -126,7 +126,7 @@ pub(crate) fn leave_number(fd: c_int) {
 
 /// `new` is the same open file as `fd`.
 pub(crate) fn duplicated(fd: c_int, new: c_int) {
-    if fd == new || fork::borrows_memory() {
+    if fd == new || vfork::borrows_memory() {
         return;
     }
     if new >= DESCRIPTORS as c_int && named_set(fd) != 0 {
@@ -165,7 +165,7 @@ pub(crate) fn duplicated(fd: c_int, new: c_int) {
 #[cold]
 pub(crate) fn received(fd: c_int) {
     let option = |name| kernel::option(fd, libc::SOL_SOCKET, name);
-    if !fork::borrows_memory()
+    if !vfork::borrows_memory()
         && option(libc::SO_ACCEPTCONN) == Some(1)
         && option(libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
     {

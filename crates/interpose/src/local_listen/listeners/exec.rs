@@ -4,10 +4,10 @@
 use std::ffi::c_char;
 
 use super::listeners;
-use crate::fork;
 use crate::kernel;
 use crate::memory::{are_readable, is_readable};
 use crate::real::kept_errno;
+use crate::vfork;
 
 /// A program with this environment is about to be executed. True: it inherits steering; [`exec_failed`] follows if the
 /// call returns.
@@ -18,7 +18,7 @@ use crate::real::kept_errno;
 #[cold]
 pub(crate) unsafe fn before_exec(environment: *const *const c_char) -> bool {
     // SAFETY: the caller's promise.
-    let inherits = !fork::borrows_memory() && unsafe { loads_library(environment) };
+    let inherits = !vfork::borrows_memory() && unsafe { loads_library(environment) };
     if inherits {
         kept_errno(|| set_close_at_exec(false));
     }

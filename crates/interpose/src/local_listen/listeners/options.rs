@@ -8,14 +8,14 @@ use libc::socklen_t;
 use super::super::word::Word;
 use super::super::{What, set_what, sibling, what};
 use super::{listeners, siblings};
-use crate::fork;
 use crate::kernel;
 use crate::real::{self, kept_errno};
+use crate::vfork;
 
 /// The program has its listener block, or polls it: what waits so for the listener does not for its siblings.
 pub(crate) fn waits_otherwise(fd: c_int) {
     let What::Listener(number) = what(fd) else { return };
-    if fork::borrows_memory() {
+    if vfork::borrows_memory() {
         return;
     }
     if let Some(listener) = &mut listeners()[number]

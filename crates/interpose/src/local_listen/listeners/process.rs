@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::word::Word;
 use super::super::{DESCRIPTORS, ON, SETS, WAITED_IN, What, set_what, what};
 use super::{Listener, RESERVE, SET_DESCRIPTORS, STATE, Waiters, close, descriptors, forget, listeners};
-use crate::fork;
 use crate::lock::Held;
 use crate::real::kept_errno;
+use crate::vfork;
 
 /// The process is about to become another user's, which cannot bind beside sockets of this one.
 #[cold]
 pub(crate) fn changes_user(user: libc::uid_t) {
-    if user == libc::uid_t::MAX || fork::borrows_memory() {
+    if user == libc::uid_t::MAX || vfork::borrows_memory() {
         return;
     }
     // Apache has its listener block then: for good in prefork, which makes no set, or in event until it has one.

@@ -45,7 +45,7 @@ fn pages(of: &[AtomicPtr<OwnLoop>], mut run: impl FnMut(&OwnLoop)) {
 
 /// Keeps a page of our own for good: connections of its monitor's time may outlive that. False:
 /// there are [`OWN_PAGES`] already.
-pub(super) fn keep(page: SharedMapping) -> bool {
+pub(crate) fn keep(page: SharedMapping) -> bool {
     let Ok(page) = OwnLoop::new(page) else { return true };
     put(&OWN, Box::into_raw(Box::new(page)))
 }
@@ -58,7 +58,7 @@ fn put(into: &[AtomicPtr<OwnLoop>], page: *mut OwnLoop) -> bool {
 }
 
 /// In the child of a fork: the pages are the parent's.
-pub(super) fn forget() {
+pub(crate) fn forget() {
     for place in &OWN {
         let page = place.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if page.is_null() {
