@@ -24,7 +24,7 @@ use crate::fork as process;
 use crate::kernel;
 use crate::leaving;
 use crate::local_listen;
-use crate::memory::{Pieces, are_readable, is_readable, is_writable, piece};
+use crate::memory::{Pieces, are_readable, is_range, is_readable, is_writable, piece};
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;
@@ -93,6 +93,9 @@ fn failed(errno: c_int) -> ssize_t {
     -1
 }
 
+/// Flags of calls that never wait for the stream: the kernel has errors of packets, and urgent bytes.
+const KERNELS: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
+
 /// A call that receives on a watched socket: `plain` is the kernel's own.
 #[inline]
 fn receiving(
@@ -102,7 +105,7 @@ fn receiving(
     flags: c_int,
     mut plain: impl FnMut() -> ssize_t,
 ) -> ssize_t {
-    // Nothing to move, or a vector that the kernel refuses.
+    // The kernel says what is wrong with the call's memory.
     receiving_pieces(fd, socket, pieces, flags, &mut plain).unwrap_or_else(plain)
 }
 
@@ -124,12 +127,15 @@ fn receiving_pieces(
             State::Kernel | State::Free => {
                 return Some(in_all(taken, by_kernel(taken, &pieces, &mut plain, receive_rest)));
             }
-            // Errors of packets and urgent bytes are the kernel's.
-            State::Promoted if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 => return Some(plain()),
+            State::Promoted if flags & KERNELS != 0 => return Some(plain()),
             State::Promoted => {
                 let before = real::errno();
-                let into = pieces().ok().filter(|into| into.left > 0)?;
-                if let Some(outcome) = receive::receive(socket, fd, into, flags, &mut taken) {
+                let into = pieces().ok()?;
+                let outcome = match into.left {
+                    0 => receive::receive_nothing(socket, fd, flags),
+                    _ => receive::receive(socket, fd, into, flags, &mut taken),
+                };
+                if let Some(outcome) = outcome {
                     if outcome.is_ok_and(|count| count > 0) && flags & libc::MSG_PEEK == 0 {
                         spin::received();
                     }
@@ -151,6 +157,8 @@ fn receiving_pieces(
                     && taken == 0
                     && promoter::is_impatient()
                     && socket.blocks(flags)
+                    && flags & KERNELS == 0
+                    && pieces().is_ok_and(|into| into.left > 0)
                 {
                     // An answer may come while this waits, which then must hold nothing up.
                     waited = true;
@@ -164,7 +172,7 @@ fn receiving_pieces(
                 }
                 let Some(busy) = socket.enter() else { continue };
                 let count = by_kernel(taken, &pieces, &mut plain, receive_rest);
-                if count > 0 && flags & libc::MSG_PEEK == 0 {
+                if count > 0 && flags & (libc::MSG_PEEK | libc::MSG_ERRQUEUE) == 0 {
                     socket.received.fetch_add(count as u64, Ordering::Relaxed);
                     Socket::one_more(&socket.messages_received);
                     spin::received();
@@ -296,5 +304,6 @@ fn whole(base: *const c_void, length: size_t) -> iovec {
 #[inline(always)]
 unsafe fn one(piece: *const iovec) -> Result<Pieces<'static>, i32> {
     // SAFETY: the caller's iovec lives as long as the call.
-    Ok(Pieces::one(unsafe { &*piece }))
+    let piece = unsafe { &*piece };
+    if is_range(piece.iov_base.cast(), piece.iov_len) { Ok(Pieces::one(piece)) } else { Err(libc::EFAULT) }
 }

@@ -1,6 +1,9 @@
 //! The memory that a program names in its calls.
 #![allow(unsafe_code)] // addresses and lengths of C callers become slices
 
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
 use libc::{iovec, msghdr, size_t};
 
 use crate::faults;
@@ -45,11 +48,38 @@ pub(crate) struct Pieces<'a> {
     pub(crate) left: usize,
 }
 
-/// One piece of memory.
+/// One piece of memory, as send(2) and recv(2) have it: the rest is beyond what one call moves.
 pub(crate) fn piece(base: *const u8, len: size_t) -> iovec {
-    // readv(2): no more than SSIZE_MAX bytes move in one call.
     iovec { iov_base: base.cast_mut().cast(), iov_len: len.min(MOST_BYTES) }
 }
+
+/// Whether the kernel takes these addresses for a program's: it refuses a range that is not all
+/// of them before it moves a byte, readable or not (access_ok).
+#[inline(always)]
+pub(crate) fn is_range(base: *const u8, len: usize) -> bool {
+    base.addr().checked_add(len).is_some_and(|end| end < SURELY || end <= highest())
+}
+
+/// The end of a program's addresses.
+#[cold]
+fn highest() -> usize {
+    static KNOWN: AtomicUsize = AtomicUsize::new(0);
+    if KNOWN.load(Relaxed) == 0 {
+        let is_users = |bits: u32| {
+            // SAFETY: of no pages nothing is written: mincore(2) looks at the address alone.
+            unsafe {
+                libc::syscall(libc::SYS_mincore, (1usize << bits) - 2 * PAGE, 0usize, null_mut::<u8>()) == 0
+            }
+        };
+        let bits = [63, 56, 52, 48].into_iter().find(|bits| is_users(*bits)).unwrap_or(47);
+        KNOWN.store((1 << bits) - PAGE, Relaxed);
+    }
+    KNOWN.load(Relaxed)
+}
+
+const PAGE: usize = 4096;
+/// Below this all addresses are a program's, whatever the processor.
+const SURELY: usize = (1 << 47) - PAGE;
 
 /// What Linux moves in one call at most (MAX_RW_COUNT).
 const MOST_BYTES: usize = 0x7fff_f000;
@@ -81,11 +111,16 @@ impl<'a> Pieces<'a> {
         // SAFETY: the caller's promise.
         let pieces = unsafe { std::slice::from_raw_parts(vector, count) };
         let mut left = 0usize;
-        for piece in pieces {
-            if piece.iov_len > isize::MAX as usize {
+        for iovec { iov_base, iov_len } in pieces {
+            if *iov_len > isize::MAX as usize {
                 return Err(libc::EINVAL);
             }
-            left = left.saturating_add(piece.iov_len);
+            // A single one is cut before it is looked at (import_ubuf).
+            let len = if count == 1 { *iov_len.min(&MOST_BYTES) } else { *iov_len };
+            if !is_range(iov_base.cast(), len) {
+                return Err(libc::EFAULT);
+            }
+            left = left.saturating_add(*iov_len);
         }
         Ok(Pieces { pieces, skip: 0, left: left.min(MOST_BYTES) })
     }
@@ -103,6 +138,7 @@ impl<'a> Pieces<'a> {
         })
     }
 
+    /// A piece of which [`is_range`] is true.
     pub(crate) fn one(piece: &'a iovec) -> Pieces<'a> {
         Pieces { pieces: std::slice::from_ref(piece), skip: 0, left: piece.iov_len }
     }
@@ -115,12 +151,6 @@ impl<'a> Pieces<'a> {
     /// The same, but no more than `limit` bytes.
     pub(crate) fn at_most(self, limit: usize) -> Pieces<'a> {
         Pieces { left: self.left.min(limit), ..self }
-    }
-
-    /// Whether none of it is the kernel's own, which refuses that whether it is used or not.
-    #[inline]
-    pub(crate) fn is_allowed(self) -> bool {
-        self.ranges().all(|(base, len)| base.addr().checked_add(len).is_some_and(|end| end <= HIGHEST))
     }
 
     /// Whether a program may have memory there: null is refused, too.

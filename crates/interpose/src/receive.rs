@@ -12,7 +12,7 @@ use ring::layout::NO_SLEEPER;
 
 use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
-use crate::memory::Pieces;
+use crate::memory::{Pieces, piece};
 use crate::peek;
 use crate::promoter;
 use crate::sets::{self, EDGE};
@@ -40,9 +40,6 @@ pub(crate) fn receive(
         true if flags & libc::MSG_WAITALL != 0 => into.left,
         true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
     };
-    if !into.is_allowed() {
-        return Some(Err(libc::EFAULT));
-    }
     if peek::waits_for_all(socket, flags) {
         return peek::all(socket, fd, into, flags);
     }
@@ -64,6 +61,19 @@ pub(crate) fn receive(
             Some(Err(errno)) => return Some(Err(errno)),
             None => return (*taken >= wanted).then_some(Ok(*taken)),
         }
+    }
+}
+
+/// Receives into no room at all: waits as for a byte, and leaves it there. However a wait of it ends, the kernel
+/// returns 0.
+#[cold]
+pub(crate) fn receive_nothing(socket: &'static Socket, fd: c_int, flags: c_int) -> Option<Outcome> {
+    let mut byte = 0;
+    let room = piece(&raw mut byte, 1);
+    let flags = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC) | libc::MSG_PEEK;
+    match receive(socket, fd, Pieces::one(&room), flags, &mut 0)? {
+        Err(libc::EINTR | libc::EAGAIN) if socket.blocks(flags) => Some(Ok(0)),
+        outcome => Some(outcome.map(|_| 0)),
     }
 }
 

@@ -13,6 +13,13 @@ pub unsafe fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
     if table::is_foreign(fd) { real::read(fd, buffer, count) } else { ours::read(fd, buffer, count) }
 }
 
+/// Whether read(2) and write(2) come to the socket: 0 bytes and what is no memory are answered
+/// before.
+#[inline(always)]
+fn moves(buffer: *const c_void, count: size_t) -> bool {
+    count > 0 && is_range(buffer.cast(), count)
+}
+
 /// The same calls on descriptors that may be ours: apart, so that others cost a look and a
 /// jump, and no frame.
 mod ours {
@@ -20,7 +27,9 @@ mod ours {
 
     #[inline(never)]
     pub(super) unsafe fn read(fd: c_int, buffer: *mut c_void, count: size_t) -> ssize_t {
-        let Some(socket) = watched(fd) else { return real::read(fd, buffer, count) };
+        let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
+            return real::read(fd, buffer, count);
+        };
         let piece = whole(buffer, count);
         receiving(fd, socket, || one(&raw const piece), 0, || real::read(fd, buffer, count))
     }
@@ -34,7 +43,9 @@ mod ours {
 
     #[inline(never)]
     pub(super) unsafe fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-        let Some(socket) = watched(fd) else { return real::write(fd, buffer, count) };
+        let Some(socket) = watched(fd).filter(|_| moves(buffer, count)) else {
+            return real::write(fd, buffer, count);
+        };
         let piece = whole(buffer, count);
         sends(fd, socket, || one(&raw const piece), 0, || real::write(fd, buffer, count))
     }
@@ -48,8 +59,11 @@ mod ours {
 }
 
 pub unsafe fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(socket) = watched(fd) else { return real::readv(fd, iov, count) };
-    receiving(fd, socket, || vector(iov, count), 0, || real::readv(fd, iov, count))
+    let plain = || real::readv(fd, iov, count);
+    match with_pieces(watched(fd), iov, count) {
+        Some((socket, pieces)) => receiving(fd, socket, || Ok(pieces), 0, plain),
+        None => plain(),
+    }
 }
 
 /// RWF_HIPRI, DSYNC, SYNC, NOWAIT, APPEND and NOAPPEND, of which one means something to sockets.
@@ -62,8 +76,9 @@ fn waits(flags: c_int) -> c_int {
 /// preadv2(2) that names no place is readv(2), which sockets know.
 pub unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let plain = || real::preadv2(fd, iov, count, offset, flags);
-    match watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0) {
-        Some(socket) => receiving(fd, socket, || vector(iov, count), waits(flags), plain),
+    let socket = watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0);
+    match with_pieces(socket, iov, count) {
+        Some((socket, pieces)) => receiving(fd, socket, || Ok(pieces), waits(flags), plain),
         None => plain(),
     }
 }
@@ -71,14 +86,23 @@ pub unsafe fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t,
 /// As [`preadv2`], of writev(2).
 pub unsafe fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t {
     let plain = || real::pwritev2(fd, iov, count, offset, flags);
-    match watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0) {
-        Some(socket) => sends(fd, socket, || vector(iov, count), waits(flags), plain),
+    let socket = watched(fd).filter(|_| offset == -1 && flags & !SOCKETS_TAKE == 0);
+    match with_pieces(socket, iov, count) {
+        Some((socket, pieces)) => sends(fd, socket, || Ok(pieces), waits(flags), plain),
         None => plain(),
     }
 }
 
-unsafe fn vector(iov: *const iovec, count: c_int) -> Result<Pieces<'static>, i32> {
-    Pieces::new(iov, usize::try_from(count).map_err(|_| libc::EINVAL)?)
+/// A socket, and what a vector names; `None` where readv(2) and writev(2) do not come to it: no bytes,
+/// and what is no vector, are answered before.
+unsafe fn with_pieces(
+    socket: Option<(u32, &'static Socket)>,
+    iov: *const iovec,
+    count: c_int,
+) -> Option<((u32, &'static Socket), Pieces<'static>)> {
+    let socket = socket?;
+    let pieces = Pieces::new(iov, usize::try_from(count).ok()?).ok()?;
+    (pieces.left > 0).then_some((socket, pieces))
 }
 
 #[inline]
@@ -121,7 +145,7 @@ pub unsafe fn recvfrom(
 }
 
 pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-    let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
+    let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
         return received_descriptors(real::recvmsg(fd, message, flags), message);
     };
     let by_kernel = Cell::new(false);
@@ -146,6 +170,14 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
         (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
     }
     count
+}
+
+/// Whether sendmsg(2) and recvmsg(2) come to the socket: what is no message, and the flag of 32-bit
+/// programs, the kernel refuses before.
+#[inline]
+fn comes_to_socket(message: *const msghdr, flags: c_int) -> bool {
+    const MSG_CMSG_COMPAT: c_int = c_int::MIN;
+    flags & MSG_CMSG_COMPAT == 0 && is_readable(message)
 }
 
 /// Descriptors that came in a message are another process's, too.
@@ -248,8 +280,11 @@ pub unsafe fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t 
 }
 
 pub unsafe fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    let Some(socket) = watched(fd) else { return real::writev(fd, iov, count) };
-    sends(fd, socket, || vector(iov, count), 0, || real::writev(fd, iov, count))
+    let plain = || real::writev(fd, iov, count);
+    match with_pieces(watched(fd), iov, count) {
+        Some((socket, pieces)) => sends(fd, socket, || Ok(pieces), 0, plain),
+        None => plain(),
+    }
 }
 
 #[inline]
@@ -291,7 +326,7 @@ pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_
     if flags & libc::MSG_FASTOPEN != 0 && is_readable(message) {
         connects(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
-    let Some(socket) = watched(fd).filter(|_| is_readable(message)) else {
+    let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {
         hands_over(message);
         return real::sendmsg(fd, message, flags);
     };
