@@ -59,7 +59,8 @@ pub(crate) struct Shared<S> {
 ///
 /// Why the server cannot start, or why a thread of it cannot go on.
 pub fn serve<S: Service>(arguments: &ServerArguments, port: u16, service: S) -> anyhow::Result<()> {
-    let level = std::env::var("MEGAPIPE_LOG").ok().and_then(|level| level.parse().ok());
+    let level = std::env::var("MEGAPIPE_LOG").ok().filter(|level| !level.is_empty());
+    let level = level.and_then(|level| level.parse().ok());
     let log = tracing_subscriber::fmt().with_max_level(level.unwrap_or(LevelFilter::WARN));
     log.with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
 

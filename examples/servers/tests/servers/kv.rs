@@ -7,7 +7,12 @@ use testkit::process::PATIENCE;
 use crate::on_both_engines;
 use crate::support::{Client, Server, Verdict};
 
-on_both_engines!(items_expire, the_least_used_are_evicted, many_clients_count_together);
+on_both_engines!(
+    items_expire,
+    the_least_used_are_evicted,
+    many_clients_count_together,
+    a_number_keeps_the_length_of_its_value
+);
 
 fn items_expire(engine: &'static str) -> Verdict {
     let server = Server::start(engine, "kv", &[])?;
@@ -72,6 +77,17 @@ fn many_clients_count_together(engine: &'static str) -> Verdict {
     });
     let all = format!("VALUE n 0 4\r\n1600\r\nVALUE text 0 1600\r\n{}\r\nEND\r\n", "x".repeat(1600));
     Client::connect(server.address).ask("get n text\r\n", all);
+    Ok(())
+}
+
+/// Behind its digits are blanks, as many as the largest value has room for.
+fn a_number_keeps_the_length_of_its_value(engine: &'static str) -> Verdict {
+    const LENGTH: usize = 200_000;
+    let server = Server::start(engine, "kv", &[])?;
+    let mut client = Client::connect(server.address);
+    client.ask(format!("set n 0 0 {LENGTH}\r\n9{}\r\n", " ".repeat(LENGTH - 1)), "STORED\r\n");
+    client.ask("incr n 1\r\n", "10\r\n");
+    client.ask("get n\r\n", format!("VALUE n 0 {LENGTH}\r\n10{}\r\nEND\r\n", " ".repeat(LENGTH - 2)));
     Ok(())
 }
 

@@ -213,8 +213,9 @@ impl Cache {
                 .ok_or("CLIENT_ERROR cannot increment or decrement non-numeric value")?;
             number = if up { digits.wrapping_add(by) } else { digits.saturating_sub(by) };
             // memcached writes over the old digits: a value never gets shorter.
-            let text = format!("{number:<width$}", width = old.value.len());
-            Ok(self.store.item(text.into_bytes(), old.flags, old.deadline))
+            let mut text = number.to_string().into_bytes();
+            text.resize(text.len().max(old.value.len()), b' ');
+            Ok(self.store.item(text, old.flags, old.deadline))
         })?;
         Ok(number)
     }
