@@ -67,7 +67,7 @@ enum LogFormat {
 
 /// Runs until it is told to end.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    let chosen = std::env::var("MEGAPIPE_LOG").ok();
+    let chosen = std::env::var("MEGAPIPE_LOG").ok().filter(|level| !level.is_empty());
     let level = chosen.as_ref().map_or(Ok(LevelFilter::INFO), |level| level.parse());
     let log = tracing_subscriber::fmt()
         .with_max_level(*level.as_ref().unwrap_or(&LevelFilter::INFO))
