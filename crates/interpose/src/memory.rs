@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::{iovec, msghdr, size_t};
 
 use crate::faults;
+use crate::real::kept_errno;
 
 /// Whether a program may have memory there: the kernel refuses what it may not.
 #[inline(always)]
@@ -71,7 +72,7 @@ fn highest() -> usize {
                 libc::syscall(libc::SYS_mincore, (1usize << bits) - 2 * PAGE, 0usize, null_mut::<u8>()) == 0
             }
         };
-        let bits = [63, 56, 52, 48].into_iter().find(|bits| is_users(*bits)).unwrap_or(47);
+        let bits = kept_errno(|| [63, 56, 52, 48].into_iter().find(|bits| is_users(*bits)).unwrap_or(47));
         KNOWN.store((1 << bits) - PAGE, Relaxed);
     }
     KNOWN.load(Relaxed)
