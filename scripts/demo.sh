@@ -135,7 +135,7 @@ load() {
     shift 2
     case $program in
     redis) set -- redis-benchmark -p "${port[$mode]}" -n "${requests[$mode]}" --csv "$@" ;;
-    redis-py) set -- "$python" -c "$REDIS_PY" "${port[$mode]}" "${requests[$mode]}" ;;
+    redis-py) set -- env PYTHONPATH="$MODULES" "$python" -c "$REDIS_PY" "${port[$mode]}" "${requests[$mode]}" ;;
     nginx) set -- wrk -t 1 -d 1s --latency "$@" "http://127.0.0.1:${port[$mode]}/" ;;
     esac
     # shellcheck disable=SC2086 # words

@@ -43,8 +43,11 @@ part() {
         make --no-print-directory deb && scripts/deb-test.sh
         ;;
     peers)
+        rust_is 1.91 || skip peers "they need Rust 1.91, this is $(rust_version)"
         provide_packages libevent-dev libuv1-dev || skip peers 'no headers of libevent and libuv'
-        "$CARGO" test --locked -p megapipe-bench --features peers
+        RUSTFLAGS='--cfg tcp_smoltcp' CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/smoltcp \
+            "$CARGO" check --locked -p megapipe-tcp --benches &&
+            "$CARGO" test --locked -p megapipe-bench --features peers
         ;;
     requirements) scripts/requirements.sh ;;
     tarball) make --no-print-directory tarball && scripts/tarball-test.sh ;;

@@ -41,11 +41,6 @@ use_libraries() {
             export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
         fi
     done
-    folder=$TOOLS/root/usr/lib/python3/dist-packages
-    case :${PYTHONPATH:-}: in *":$folder:"*) return ;; esac
-    if [ -d "$folder" ]; then
-        export PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$folder
-    fi
 }
 use_libraries
 
@@ -54,7 +49,10 @@ provide() {
     for need in "$@"; do
         case $need in
         build) provide_build || status=1 ;;
-        demo) unpack "${DEMO[@]}" && provide_module redis python3-redis || status=1 ;;
+        demo)
+            unpack "${DEMO[@]}" || status=1
+            provide_module redis python3-redis || status=1
+            ;;
         test) unpack "${DEMO[@]}" "${TEST[@]}" || status=1 ;;
         checks) provide_checks || status=1 ;;
         esac
@@ -87,12 +85,15 @@ provide_build() {
     rust_is "$RUST_NEEDED" || finish_rust
 }
 
-# The interpreter that has a module of Python; fails if none has. A version manager's shell script in
-# its place would be what `megapipe run` is given.
+# Modules of unpacked packages, for the programs that need them alone: a virtual environment has its own.
+MODULES=$TOOLS/root/usr/lib/python3/dist-packages
+
+# The interpreter that has a module of Python, under MODULES too; fails if none has. A version manager's
+# shell script in its place would be what `megapipe run` is given.
 python_with() {
     local name
     for name in python3 /usr/bin/python3; do
-        "$name" -c "import sys, $1; print(sys.executable)" 2>/dev/null && return
+        PYTHONPATH=$MODULES "$name" -c "import sys, $1; print(sys.executable)" 2>/dev/null && return
     done
     return 1
 }
@@ -100,7 +101,7 @@ python_with() {
 # A module of Python, from a package that is unpacked.
 provide_module() {
     python_with "$1" >/dev/null && return
-    may_install "$2" && read_lists && unpack_package "$2" && use_libraries
+    may_install "$2" && read_lists && unpack_package "$2" && use_libraries && python_with "$1" >/dev/null
 }
 
 provide_checks() {

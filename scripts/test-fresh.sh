@@ -112,7 +112,7 @@ inside() {
     fi
     prepare || return
     obey make demo || return
-    for line in 'Redis: 50 connections' 'nginx: 50 connections' 'requests a connection: 128'; do
+    for line in 'Redis: 50 connections' 'nginx: 50 connections' 'redis-py: 1 thread'; do
         grep -q "^$line" "$output" || { printf 'make demo shows no "%s"\n' "$line" && return 1; }
     done
     for package in redis-server nginx; do

@@ -10,7 +10,7 @@ if ! python=$(python3 -c 'import sys; assert sys.version_info >= (3, 11); print(
     printf 'SKIPPED %s: no python3 of version 3.11 or later\n' "$script"
     exit 0
 fi
-# `make test` has built both, without optimisation; else the suites run what is installed.
+# `make test` has built both, without optimisation; else they are built as they are installed.
 if [ -z "${MEGAPIPE_TEST_BUILT:-}" ]; then
     "$CARGO" build --release --locked -p megapipe-cli -p megapipe-preload
 fi

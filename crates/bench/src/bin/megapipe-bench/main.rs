@@ -28,7 +28,7 @@ enum Scenario {
     /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
     /// measured.
     Rpc(Measure<rpc::Plan>),
-    /// Round trips between two processes of this host: promoted, TCP, UNIX socket, pipe, bare memory
+    /// Round trips between two processes of this host: promoted, TCP, UNIX socket, bare memory
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
     /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
