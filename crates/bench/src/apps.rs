@@ -40,8 +40,7 @@ mod programs;
 mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
-pub use calls::{CallTimes, time_calls};
-pub use load::run as run_load;
+pub use calls::{CallTimes, Calls};
 pub use output::Report;
 pub use programs::missing;
 

@@ -5,6 +5,7 @@
 //! the client has reset the connections, all closes, and reads its CPU clock between. Nothing ever
 //! waits, so there is no wake-up, no readiness call and no cold start in these figures.
 
+use std::error::Error;
 use std::io::{self, BufRead, Read, Write};
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::child::Served;
@@ -79,6 +80,23 @@ pub fn measure(program: &Path, cpu: usize, size: usize) -> io::Result<Floor> {
     Ok(floor)
 }
 
+/// The server of the floor measurement; obeys standard input.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Responder {
+    /// Where it runs.
+    pub cpu: usize,
+    /// Bytes of a message.
+    pub size: usize,
+}
+
+impl Part for Responder {
+    const NAME: &'static str = "floor";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(serve(self.cpu, self.size)?)
+    }
+}
+
 /// The server of this measurement: obeys lines on standard input until it closes.
 pub fn serve(cpu: usize, size: usize) -> io::Result<()> {
     cpu::pin(&[cpu])?;
@@ -129,7 +147,7 @@ struct Server {
 
 impl Server {
     fn start(program: &Path, cpu: usize, size: usize) -> io::Result<Self> {
-        let mut child = Served::start(&mut Part::Floor { cpu, size }.command(program))?;
+        let mut child = Served::start(&mut Responder { cpu, size }.command(program))?;
         let address = (Ipv4Addr::LOCALHOST, parse(&child.line()?)?).into();
         Ok(Self { child, address })
     }

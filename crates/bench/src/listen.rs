@@ -30,7 +30,7 @@ mod network;
 mod programs;
 pub mod server;
 
-pub use programs::{Program, get};
+pub use programs::{AskCounts, Program};
 
 use load::{Outcome, Pace};
 use network::Network;
@@ -179,7 +179,7 @@ fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -
         blocking_every: if case == Case::Blocked { BLOCKING_EVERY } else { 0 },
     };
     let mut command = network.in_client(this_program());
-    Child::start(command.args(Part::ListenLoad(task).arguments()))
+    Child::start(command.args(task.arguments()))
 }
 
 /// 0.5 %.

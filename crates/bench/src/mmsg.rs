@@ -28,7 +28,7 @@ use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 mod gate;
 mod server;
 
-pub use server::{Task, serve};
+pub use server::Task;
 
 use gate::Gate;
 use server::Report;
@@ -149,7 +149,7 @@ fn measure(
         gate: gate.descriptor(),
         sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
-    let mut server = Served::start(&mut Part::MmsgServer(task.clone()).command(&this_program()))?;
+    let mut server = Served::start(&mut task.command(&this_program()))?;
     let report = match drive(plan, &task, &gate, &mut server, &sink, stop) {
         Ok(Some(report)) => report,
         Ok(None) => return Err(Failure::Stopped),

@@ -29,7 +29,7 @@ use crate::run::{self, Run, RunError, Unusable, in_turn};
 mod side;
 mod transport;
 
-pub use side::{SideError, Task, keep_busy, run as run_side};
+pub use side::{Busy, Exchange, SideError, Task};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
 use side::Figures;
@@ -236,7 +236,7 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).map_err(io::Error::from)?; // to inherit
         }
         let descriptors = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        Child::start(&mut Part::Side { task: task.clone(), descriptors }.command(&this_program()))
+        Child::start(&mut Exchange { task: task.clone(), descriptors }.command(&this_program()))
     };
     let ([first_cpus, second_cpus], [first, second]) = (point.placement.of(&plan.cpus), ends);
     let mut first = start(Side::First, first_cpus, first, None)?;
@@ -295,7 +295,7 @@ impl Crowd {
     /// Starts four for each CPU.
     pub(crate) fn start(program: &Path, cpus: &CpuSet, time: Duration) -> io::Result<Self> {
         let cpus = cpus.as_slice().iter().flat_map(|&cpu| std::iter::repeat_n(cpu, BUSY_PER_CPU));
-        let start = |cpu| Child::start(&mut Part::Busy { cpu, time }.command(program));
+        let start = |cpu| Child::start(&mut Busy { cpu, time }.command(program));
         Ok(Self { _busy: cpus.map(start).collect::<io::Result<_>>()? })
     }
 }

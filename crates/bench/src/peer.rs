@@ -4,7 +4,9 @@
 //! thread, so the kernel takes its cheap path to descriptors (no reference count on each call),
 //! as it would for a good single-threaded server.
 
+use crate::part::Part;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -82,6 +84,14 @@ pub enum ServeError {
         /// The kernel's reason.
         source: io::Error,
     },
+}
+
+impl Part for Options {
+    const NAME: &'static str = "peer";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        match serve(&self)? {}
+    }
 }
 
 /// Serves until standard input closes, which ends the process.

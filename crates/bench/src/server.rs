@@ -28,7 +28,7 @@ impl Server {
     ) -> io::Result<Self> {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
         let options = peer::Options { engine, listen, size, connections, cpus: cpus.clone() };
-        let mut command = Part::Peer(options).command(program);
+        let mut command = options.command(program);
         command.env_remove("MEGAPIPE_ENGINE"); // the engine's name says which one to measure
         let mut child = Served::start(&mut command)?;
         let line = child.line()?;

@@ -33,7 +33,7 @@ mod network;
 mod server;
 
 pub use network::NetworkError;
-pub use server::{ServerError, Task, serve};
+pub use server::{ServerError, Task};
 
 use channel::Counts;
 use network::Network;
@@ -411,7 +411,7 @@ fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Failure> {
         network: turn.network,
         cpus: cpus.clone(),
     };
-    let mut server = Served::start(&mut Part::TcpServer(task).command(&this_program()))?;
+    let mut server = Served::start(&mut task.command(&this_program()))?;
     let mut word = server.line()?;
     if word == "namespace" {
         Network::of(turn.network).connect_to(server.pid()).map_err(|error| crate::with_causes(&error))?;

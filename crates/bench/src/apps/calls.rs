@@ -1,6 +1,7 @@
 //! What the library costs a program that it does nothing for: calls on descriptors that are not
 //! sockets, and start-up.
 
+use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -14,7 +15,7 @@ use super::process::{Ending, Process};
 use super::server::{Product, plain, undress};
 use crate::child::Failure;
 use crate::cpu::CpuSet;
-use crate::part::Part;
+use crate::part::{Part, print};
 use crate::summary::Spread;
 
 /// Median nanoseconds of a call, as printed in JSON.
@@ -26,8 +27,20 @@ pub struct CallTimes {
     pub write_ns: f64,
 }
 
+/// Times calls on descriptors that are no sockets.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Calls;
+
+impl Part for Calls {
+    const NAME: &'static str = "app-calls";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        print(&time_calls()?)
+    }
+}
+
 /// Times calls of this process on descriptors that are no sockets, through the C library.
-pub fn time_calls() -> io::Result<CallTimes> {
+fn time_calls() -> io::Result<CallTimes> {
     let (mut zero, mut null) = (File::open("/dev/zero")?, File::create("/dev/null")?);
     let mut byte = [0];
     Ok(CallTimes {
@@ -65,7 +78,7 @@ pub(super) fn measure(
         }
         command
     };
-    let command = Part::AppCalls.command(program);
+    let command = Calls.command(program);
     let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
     let text = process.finish(PATIENCE, stop)?;
     let times = serde_json::from_str::<CallTimes>(&text).map_err(|error| error.to_string())?;

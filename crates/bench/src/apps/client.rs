@@ -186,7 +186,7 @@ impl Run<'_> {
             window: self.window,
         };
         let mut command = self.site.command(program, Part::Client);
-        command.args(part::Part::AppLoad(options).arguments());
+        command.args(part::Part::arguments(&options));
         self.run(command, report)
     }
 

@@ -1,12 +1,22 @@
 //! The load on servers that have no generator of their own, and for open loops.
 
+use crate::part::{Part, print};
+use std::error::Error;
 use std::time::Duration;
 
 use super::output::Report;
 use crate::load::{self, LoadError, Options};
 
+impl Part for Options {
+    const NAME: &'static str = "app-load";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        print(&run(&self)?)
+    }
+}
+
 /// Makes the load.
-pub fn run(options: &Options) -> Result<Report, LoadError> {
+fn run(options: &Options) -> Result<Report, LoadError> {
     // What is due in the window of an open loop may be answered after it, but not for ever.
     let patience = if options.rate.is_some() { options.window } else { Duration::ZERO };
     let load::Outcome { latencies: times, answered_in_window, answered, .. } = load::run(options, patience)?;

@@ -1,5 +1,7 @@
 //! A server on channels: threads with a channel each, on one listening socket or on partitioned ones.
 
+use crate::part::Part;
+use std::error::Error;
 use std::io::{self, BufRead};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -39,6 +41,14 @@ static HANGS: AtomicU64 = AtomicU64::new(0);
 /// The name of a worker's thread.
 pub(super) fn thread_name(worker: usize) -> String {
     format!("worker-{worker}")
+}
+
+impl Part for Task {
+    const NAME: &'static str = "listen-channels";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(serve(&self)?)
+    }
 }
 
 /// Serves until standard input ends. A number there makes the first worker hang for so many

@@ -1,5 +1,7 @@
 //! The load: short connections with one request each, at a rate or as fast as answers come.
 
+use crate::part::{Part, print};
+use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -64,6 +66,14 @@ const SLOW: Duration = Duration::from_millis(10);
 const STUCK: Duration = Duration::from_millis(400);
 /// Connections at a time.
 const MOST: usize = 20_000;
+
+impl Part for Task {
+    const NAME: &'static str = "listen-load";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        print(&run(&self)?)
+    }
+}
 
 /// Makes the connections.
 ///

@@ -1,5 +1,7 @@
 //! The servers, as they are started in each variant.
 
+use serde::{Deserialize, Serialize};
+use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -90,13 +92,13 @@ impl Server {
             }
             Program::Prefork => {
                 let task = server::Task { address, workers: WORKERS, reuseport, blocks: BLOCKS };
-                command.args(Part::ListenServer(task).arguments());
+                command.args(task.arguments());
             }
             Program::ChannelUring | Program::ChannelEpoll => {
                 command.env_remove("MEGAPIPE_ENGINE"); // the program says which one to measure
                 let uring = program == Program::ChannelUring;
                 let task = channels::Task { address, workers: WORKERS, uring, variant };
-                command.args(Part::ListenChannels(task).arguments());
+                command.args(task.arguments());
             }
         }
         let mut server = Server { program, child: Child::start(&mut command)? };
@@ -203,10 +205,23 @@ fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
 
 /// Asks [`Program::Prefork`] for what its workers have accepted.
 pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Failure> {
-    let asked = network.in_client(this_program()).args(Part::ListenCounts(address).arguments()).output()?;
+    let asked = network.in_client(this_program()).args(AskCounts(address).arguments()).output()?;
     match asked.status.success() {
         true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),
         false => Err(String::from_utf8_lossy(&asked.stderr).trim().to_owned().into()),
+    }
+}
+
+/// Asks a server of `listen` what it has accepted.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct AskCounts(SocketAddr);
+
+impl Part for AskCounts {
+    const NAME: &'static str = "listen-counts";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        println!("{}", get(self.0, "/counts")?);
+        Ok(())
     }
 }
 
@@ -215,7 +230,7 @@ pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Fail
 /// # Errors
 ///
 /// It does not answer.
-pub fn get(address: SocketAddr, path: &str) -> io::Result<String> {
+fn get(address: SocketAddr, path: &str) -> io::Result<String> {
     use io::Read;
     let mut socket = TcpStream::connect(address)?;
     socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;

@@ -1,6 +1,8 @@
 //! A server as many are: it listens, forks its workers, and each waits for the shared listener by epoll. A request for
 //! `BLOCKING` blocks its worker; one for `COUNTS` asks what the workers have accepted.
 
+use crate::part::Part;
+use std::error::Error;
 use std::io;
 use std::mem::size_of;
 use std::net::SocketAddr;
@@ -48,6 +50,14 @@ const BACKLOG: i32 = 4096;
 struct Slot {
     accepted: AtomicU64,
     local: AtomicU64,
+}
+
+impl Part for Task {
+    const NAME: &'static str = "listen-server";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(serve(&self)?)
+    }
 }
 
 /// Serves until it is killed.

@@ -1,5 +1,7 @@
 //! The server of the workload: it looks for messages and takes them, by one of the calls.
 
+use crate::part::Part;
+use std::error::Error;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -48,8 +50,16 @@ pub(super) struct Report {
     pub(super) p99_us: f64,
 }
 
+impl Part for Task {
+    const NAME: &'static str = "mmsg-server";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(serve(&self)?)
+    }
+}
+
 /// Runs a server to its end: tells its ports, takes its turns, tells what they cost.
-pub fn serve(task: &Task) -> io::Result<()> {
+fn serve(task: &Task) -> io::Result<()> {
     cpu::pin(task.cpus.as_slice())?;
     crate::child::raise_descriptor_limit()?;
     let gate = Gate::of(task.gate)?;

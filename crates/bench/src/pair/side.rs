@@ -3,6 +3,8 @@
 //! The first side answers, or sends, until it is ended. The second one measures: the other's CPU
 //! clock beside its own, and the time of each round trip.
 
+use crate::part::Part;
+use std::error::Error;
 use std::io::{self, Write};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::thread;
@@ -85,9 +87,43 @@ pub enum SideError {
     Report(#[source] io::Error),
 }
 
+/// One of two processes that exchange messages.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Exchange {
+    /// What it does.
+    pub task: Task,
+    /// Its end of the transport, which it inherits.
+    pub descriptors: Vec<RawFd>,
+}
+
+impl Part for Exchange {
+    const NAME: &'static str = "side";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(run(&self.task, &self.descriptors)?)
+    }
+}
+
+/// A process that uses a CPU.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Busy {
+    /// Which one.
+    pub cpu: usize,
+    /// For how long.
+    pub time: Duration,
+}
+
+impl Part for Busy {
+    const NAME: &'static str = "busy";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        Ok(keep_busy(self.cpu, self.time)?)
+    }
+}
+
 /// Does the task in this process, with descriptors it has inherited for it; prints the figures, if
 /// it measures.
-pub fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
+fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
     peer::end_with_standard_input().map_err(SideError::Lifeline)?;
     cpu::pin(task.cpus.as_slice()).map_err(|source| SideError::Pin { cpus: task.cpus.clone(), source })?;
     // SAFETY: the controller has passed them on for this process to own.
@@ -104,7 +140,7 @@ pub fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
 }
 
 /// Uses a CPU until `time` is over or standard input closes.
-pub fn keep_busy(cpu: usize, time: Duration) -> Result<(), SideError> {
+fn keep_busy(cpu: usize, time: Duration) -> Result<(), SideError> {
     peer::end_with_standard_input().map_err(SideError::Lifeline)?;
     let pinned = cpu::pin(&[cpu]);
     pinned.map_err(|source| SideError::Pin { cpus: CpuSet::of(cpu), source })?;

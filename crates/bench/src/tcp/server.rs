@@ -3,7 +3,9 @@
 //! It prints `listening` once it serves. One that needs the other end of a veth pair prints
 //! `namespace` before, and goes on when a line comes.
 
+use crate::part::Part;
 use std::convert::Infallible;
+use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 
@@ -56,8 +58,16 @@ pub enum ServerError {
     NoService(Side),
 }
 
+impl Part for Task {
+    const NAME: &'static str = "tcp-server";
+
+    fn run(self) -> Result<(), Box<dyn Error>> {
+        match serve(&self)? {}
+    }
+}
+
 /// Serves until standard input closes, which ends the process.
-pub fn serve(task: &Task) -> Result<Infallible, ServerError> {
+fn serve(task: &Task) -> Result<Infallible, ServerError> {
     let network = Network::of(task.network);
     let cpus = task.cpus.as_slice();
     cpu::pin(&cpus[..1])?;

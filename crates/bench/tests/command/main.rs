@@ -339,7 +339,7 @@ impl Server {
     fn start(engine: Engine, size: usize) -> Result<Self, String> {
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
         let cpus = CpuSet::allowed().unwrap();
-        let mut child = Part::Peer(Options { engine, listen, size, connections: 8, cpus })
+        let mut child = Options { engine, listen, size, connections: 8, cpus }
             .command(PROGRAM.as_ref())
             .env_remove("MEGAPIPE_ENGINE")
             .stdin(Stdio::piped())

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bench::cpu::CpuSet;
-use bench::pair::{Placement, Scenario, Side, Task, Transport};
+use bench::pair::{Exchange, Placement, Scenario, Side, Task, Transport};
 use bench::part::Part;
 use serde_json::Value;
 
@@ -76,7 +76,7 @@ fn bytes_that_are_not_what_was_sent_end_the_process_that_sees_them() {
             verify: true,
             peer: Some(std::process::id()),
         };
-        let mut child = Part::Side { task, descriptors: vec![theirs.as_raw_fd()] }
+        let mut child = Exchange { task, descriptors: vec![theirs.as_raw_fd()] }
             .command(PROGRAM.as_ref())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -3,9 +3,9 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use bench::part::Part;
+use bench::part::{self, Part};
 use bench::run::Unusable;
-use bench::{apps, listen, mmsg, pair, rpc, tcp, with_causes};
+use bench::{apps, floor, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
 use clap::{Parser, Subcommand};
 
 mod report;
@@ -71,10 +71,7 @@ enum Scenario {
     Show(report::Show),
     /// A process that is part of a measurement
     #[command(hide = true)]
-    Part {
-        #[arg(value_parser = part)]
-        part: Part,
-    },
+    Part { name: String, task: String },
 }
 
 fn main() -> ExitCode {
@@ -90,7 +87,7 @@ fn main() -> ExitCode {
         Scenario::Tcp(arguments) => arguments.run(),
         Scenario::Listen(arguments) => arguments.run(),
         Scenario::Show(arguments) => arguments.run(),
-        Scenario::Part { part } => return part_ended(part.run()),
+        Scenario::Part { name, task } => return part_ended(part(&name, &task)),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,
@@ -117,8 +114,23 @@ fn part_ended(result: Result<(), Box<dyn Error>>) -> ExitCode {
     }
 }
 
-fn part(json: &str) -> Result<Part, serde_json::Error> {
-    serde_json::from_str(json)
+fn part(name: &str, task: &str) -> Result<(), Box<dyn Error>> {
+    let run = match name {
+        apps::Calls::NAME => part::run::<apps::Calls>,
+        floor::Responder::NAME => part::run::<floor::Responder>,
+        listen::AskCounts::NAME => part::run::<listen::AskCounts>,
+        listen::channels::Task::NAME => part::run::<listen::channels::Task>,
+        listen::load::Task::NAME => part::run::<listen::load::Task>,
+        listen::server::Task::NAME => part::run::<listen::server::Task>,
+        load::Options::NAME => part::run::<load::Options>,
+        mmsg::Task::NAME => part::run::<mmsg::Task>,
+        pair::Busy::NAME => part::run::<pair::Busy>,
+        pair::Exchange::NAME => part::run::<pair::Exchange>,
+        peer::Options::NAME => part::run::<peer::Options>,
+        tcp::Task::NAME => part::run::<tcp::Task>,
+        _ => return Err(format!("{name} is no part of a measurement").into()),
+    };
+    run(task)
 }
 
 /// The exit status of a run ended by Ctrl-C: 128 and the number of SIGINT, as shells report it.
