@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::link::Packet;
 use crate::segment;
+use crate::view::View;
 use crate::{Batch, Capabilities, Checksum, Device};
 
 /// Repeatable random numbers (SplitMix64). For tests: anybody can predict them.
@@ -114,6 +115,14 @@ impl<D: Device> Faulty<D> {
         self.flush()
     }
 
+    /// TCP payload bytes that were lost so far in this direction, in a full queue or damaged, too.
+    pub fn lost(&self, direction: Direction) -> u64 {
+        match direction {
+            Direction::Sent => self.sent.lost,
+            Direction::Received => self.received.lost,
+        }
+    }
+
     /// When the next packet is due, if one is on its way.
     pub fn deadline(&self) -> Option<Duration> {
         [self.sent.deadline(), self.received.deadline()].into_iter().flatten().min()
@@ -199,6 +208,8 @@ struct Path {
     /// The last TCP segment: what the next is joined with or overlaps.
     last: Option<Packet>,
     held: Option<(Packet, Duration)>,
+    /// TCP payload bytes that were lost.
+    lost: u64,
 }
 
 struct Flying {
@@ -240,6 +251,7 @@ impl Path {
             busy_until: Duration::ZERO,
             last: None,
             held: None,
+            lost: 0,
         }
     }
 
@@ -288,7 +300,7 @@ impl Path {
     fn spoil(&mut self, mut packet: Packet, now: Duration) {
         let faults = self.faults;
         if self.random.chance(faults.loss) {
-            return;
+            return self.lose(&packet);
         }
         if self.random.chance(faults.mark) {
             segment::mark_congestion(&mut packet);
@@ -300,6 +312,7 @@ impl Path {
             let bit = self.random.below(packet.bytes.len() as u64 * 8) as usize;
             packet.bytes[bit / 8] ^= 1 << (bit % 8);
             packet.offload.checksum = Checksum::Complete;
+            self.lose(&packet);
         }
         self.depart(packet, now);
     }
@@ -311,7 +324,7 @@ impl Path {
         if faults.rate > 0 {
             let waiting = self.busy_until.saturating_sub(now).as_secs_f64() * faults.rate as f64;
             if faults.queue > 0 && waiting > faults.queue as f64 {
-                return;
+                return self.lose(&packet);
             }
             let time = Duration::from_secs_f64(packet.bytes.len() as f64 / faults.rate as f64);
             self.busy_until = self.busy_until.max(now) + time;
@@ -322,6 +335,13 @@ impl Path {
             at += faults.reorder_by;
         }
         self.fly(packet, at);
+    }
+
+    fn lose(&mut self, packet: &Packet) {
+        let bytes = &packet.bytes[..];
+        let view = View::of(bytes);
+        let payload = view.and_then(|view| Some(view.end - view.tcp_payload(bytes)?));
+        self.lost += payload.unwrap_or(0) as u64;
     }
 
     fn fly(&mut self, packet: Packet, due: Duration) {
