@@ -184,7 +184,8 @@ impl Marking {
 pub struct Profile {
     /// Retransmission timeout before the first round trip was measured (RFC 6298, 2.1).
     pub rto_initial: Duration,
-    /// Least retransmission timeout.
+    /// Least time by which the retransmission timeout exceeds the smoothed round-trip time, before it is
+    /// backed off.
     pub rto_min: Duration,
     /// Largest one; at least 60 s (RFC 6298, 2.5).
     pub rto_max: Duration,

@@ -28,7 +28,8 @@ pub trait Control {
 //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
 //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion avoidance,
 //# and exponential backoff of RTO to avoid creating congestion collapse conditions (MUST-19).
-/// Reno (RFC 5681), with appropriate byte counting (RFC 3465) and the initial window of RFC 6928.
+/// Reno (RFC 5681), with appropriate byte counting (RFC 3465), but by whole acknowledgements, and the
+/// initial window of RFC 6928.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reno;
 
@@ -45,14 +46,17 @@ impl Control for Reno {
     }
 
     fn acknowledged(&self, window: &mut Window, bytes: u32, mss: u32) {
-        let grown = if window.congestion < window.threshold {
-            bytes.min(2 * mss)
-        } else {
+        // Slow start up to the threshold, by all that is acknowledged, for what is sent is paced
+        // (RFC 9406, 4.2: L is infinite then).
+        let slow = bytes.min(window.threshold.saturating_sub(window.congestion));
+        window.congestion = window.congestion.saturating_add(slow);
+        let rest = bytes - slow;
+        if rest > 0 {
             // One segment a round trip.
-            let part = u64::from(mss) * u64::from(bytes.min(2 * mss)) / u64::from(window.congestion.max(1));
-            (part as u32).max(1)
-        };
-        window.congestion = window.congestion.saturating_add(grown).min(1 << 30);
+            let part = u64::from(mss) * u64::from(rest) / u64::from(window.congestion.max(1));
+            window.congestion = window.congestion.saturating_add((part as u32).max(1));
+        }
+        window.congestion = window.congestion.min(1 << 30);
     }
 
     fn congested(&self, window: &mut Window, flight: u32, mss: u32) {

@@ -273,6 +273,8 @@ fn time_wait_lasts() {
         {
             trace.send(answered);
             trace.expect(&[". 2:2(0) ack 2"]);
+            // As few as challenges.
+            trace.pass(Duration::from_secs(1));
         }
         trace.send("F. 1:1(0) ack 2");
         trace.expect(&[". 2:2(0) ack 2"]);
@@ -407,8 +409,8 @@ fn closed_connections_end() {
     trace.take();
     trace.host.close_within(now, flow, ms(500));
     trace.expect(&["FP. 101:101(0) ack 1"]);
-    trace.expect_after(ms(200), &["FP. 1:101(100) ack 1"]);
-    trace.expect_after(ms(300), &["R. 102:102(0) ack 1"]);
+    trace.expect_after(ms(210), &["FP. 1:101(100) ack 1"]);
+    trace.expect_after(ms(290), &["R. 102:102(0) ack 1"]);
     assert_eq!(trace.host.live_flows().count(), 0);
 }
 
@@ -470,8 +472,7 @@ fn full_accept_queue() {
     assert_eq!(trace.host.read(now, second, &mut [0; 10]), Ok(Read::Bytes(5)));
 }
 
-/// A flood of SYNs costs the table, not more; a peer that answers later than the table lasts is
-/// reset, and others connect.
+/// A flood of SYNs costs the table, not more, and SYN-ACKs end by themselves.
 #[test]
 fn syn_flood() {
     let mut trace = Trace::new(|config| config.limits.half_open = 8);
@@ -482,13 +483,10 @@ fn syn_flood() {
     }
     let sent = trace.take();
     assert!(sent.iter().all(|sent| sent.starts_with("S. ")), "{sent:?}");
+    // One that was there before, though it answers late.
     trace.peer_port = 5;
     trace.send(". 1:1(0) ack 1");
-    trace.expect(&["R 1:1(0)"]);
-    trace.peer_port = 1_000;
-    trace.send(". 1:1(0) ack 1");
     assert!(trace.host.accept(listener).is_some());
-    // SYN-ACKs end by themselves.
     for _ in 0..100 {
         trace.now = trace.host.deadline().unwrap_or(trace.now);
         trace.take();

@@ -36,7 +36,7 @@ fn shrinking_window() {
     let now = trace.now;
     assert_eq!(trace.host.write(now, flow, &[0; 1_000]), Ok(1_000));
     trace.expect(&[]);
-    trace.expect_after(ms(200), &[". 1001:2001(1000) ack 1"]);
+    trace.expect_after(ms(209), &[". 1001:2001(1000) ack 1"]);
     // It shrinks to nothing, and stays so.
     let mut probes = 0;
     while trace.now.since(now) < Duration::from_secs(600) {

@@ -2,6 +2,7 @@
 mod common;
 
 use std::ops::Range;
+use std::time::Duration;
 
 use common::trace::{Trace, ms};
 use packet::Random;
@@ -80,7 +81,7 @@ fn silly_window_of_the_peer() {
     trace.expect(&[". 1:1001(1000) ack 1", ". 1001:2001(1000) ack 1", "P. 2001:3001(1000) ack 1"]);
     trace.send(". 1:1(0) ack 3001 win 500");
     write(&mut trace, flow, 3_000);
-    trace.expect_after(ms(200), &[". 3001:3501(500) ack 1"]);
+    trace.expect_after(ms(209), &[". 3001:3501(500) ack 1"]);
     trace.send(". 1:1(0) ack 3501 win 2500");
     trace.expect(&[". 3501:4501(1000) ack 1", ". 4501:5501(1000) ack 1"]);
 }
@@ -103,12 +104,13 @@ fn zero_window() {
     trace.expect(&["P. 1:1001(1000) ack 1"]);
     trace.send(". 1:1(0) ack 1001 win 0");
     write(&mut trace, flow, 1_000);
-    trace.expect_after(ms(200), &[". 1000:1000(0) ack 1"]);
+    // Round trips of 10 ms and of nothing make 8.75 ms; 200 ms are for their variation.
+    let timeout = Duration::from_micros(208_750);
+    trace.expect_after(timeout, &[". 1000:1000(0) ack 1"]);
     trace.send(". 1:1(0) ack 1001 win 0");
-    for wait in
-        [400, 800, 1600, 3200, 6400, 12800, 25600, 51200, 60_000, 60_000, 60_000, 60_000, 60_000, 60_000]
-    {
-        trace.expect_after(ms(wait), &[". 1000:1000(0) ack 1"]);
+    for doubled in 1..15 {
+        let wait = (timeout * (1 << doubled)).min(Duration::from_secs(60));
+        trace.expect_after(wait, &[". 1000:1000(0) ack 1"]);
         trace.send(". 1:1(0) ack 1001 win 0");
     }
     trace.send(". 1:1(0) ack 1001 win 1000");
@@ -122,7 +124,7 @@ fn fin_waits_for_the_window() {
     trace.send(". 1:1(0) ack 1 win 0");
     let now = trace.now;
     trace.host.close(now, flow);
-    trace.expect_after(ms(200), &[". 0:0(0) ack 1"]);
+    trace.expect_after(ms(210), &[". 0:0(0) ack 1"]);
     trace.send(". 1:1(0) ack 1 win 1");
     trace.expect(&["FP. 1:1(0) ack 1"]);
 }

@@ -1,6 +1,8 @@
 //! What an acknowledgement changes (RFC 9293, 3.10.7.4, fifth; RFC 5681; RFC 6298).
 
 use super::flow::{NO_COLD, flag};
+use super::listen::timestamp;
+use super::pace::Undo;
 use super::planted::{Bug, planted};
 use super::rack::DUPLICATES;
 use super::state::{State, Step};
@@ -54,14 +56,22 @@ impl<C: Control> Stack<C> {
         //# negative windows and TCP will not work (MUST-1).
         let window = u32::from(head.window) << hot.snd_scale();
         let same_window = window == hot.snd_wnd;
+        let closed = !hot.snd_edge().after(hot.snd_nxt);
         let acked = ack - hot.snd_una;
         let lost = planted(Bug::LostWindowUpdate) && acked == 0;
-        if hot.snd_wl1.upto(head.seq) && !lost {
+        // Of two with the same numbers the one with the smaller window was overtaken, unless it closes it.
+        let newer = acked > 0 || head.seq.after(hot.snd_wl1) || window > hot.snd_wnd || window == 0;
+        if hot.snd_wl1.upto(head.seq) && newer && !lost {
             hot.offered(window);
             hot.snd_wl1 = head.seq;
         } else {
             // An overtaken segment: it acknowledges, and offers nothing. The right edge stays.
             hot.snd_wnd = hot.snd_wnd.saturating_sub(acked);
+        }
+        if closed && hot.outstanding() == 0 && hot.snd_edge().after(hot.snd_nxt) {
+            // The probes have backed off, not what is sent now.
+            hot.backoff = 0;
+            hot.send_at = Deadline::NONE;
         }
         if hot.cold != NO_COLD {
             let duplicate = acked == 0 && len == 0 && same_window && !head.flags.has(Flags::FIN);
@@ -97,34 +107,41 @@ impl<C: Control> Stack<C> {
         let ack = head.ack;
         let acked = ack.past(hot.snd_una);
         let with_sack = hot.has(flag::SACK);
-        let flight = cold.in_flight();
+        let flight = cold.flight.in_flight();
         // Not in a fast recovery, and not by the acknowledgement that ends it (RFC 5681, 3.2).
         let may_grow = cold.recovery.is_none() || cold.by_timeout;
         let sacks = if with_sack { &head.sacks[..] } else { &[] };
-        let delivered = cold.acknowledge(ack, hot.snd_nxt, sacks, now);
-        if let Some(rtt) = delivered.rtt {
+        let rack = &mut self.lasting[slot as usize].rack;
+        let numbers = (ack, hot.snd_nxt);
+        let delivered = cold.flight.acknowledge(&mut self.records, rack, numbers, sacks, now);
+        let echo = || self.echoed(now, slot, head).filter(|_| acked > 0);
+        if let Some(rtt) = delivered.rtt.or_else(echo) {
             self.measured(slot, rtt);
         }
         let rto = self.rto(slot);
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
+        let rack = &mut self.lasting[slot as usize].rack;
         let mss = u32::from(hot.mss);
         let mut lost = false;
         if with_sack {
-            lost = cold.detect_after(hot, ack, &delivered, now);
+            // What a tail loss probe repeats says nothing of the order.
+            let needless = delivered.duplicate.is_some() && cold.tail_probe.is_none();
+            rack.adapt(ack, hot.snd_nxt, needless);
+            lost = cold.detect_losses(&mut self.records, rack, hot, now);
         } else if acked > 0 {
             cold.duplicates = 0;
             // A partial acknowledgement (RFC 6582, 3.2, step 3).
             if cold.recovery.is_some_and(|point| ack.before(point)) {
-                lost = cold.lose_first(mss);
+                lost = cold.flight.lose_first(&mut self.records, mss);
                 // Whatever is in flight: there is one for each round trip.
                 hot.set(flag::FORCE);
             }
-        } else if duplicate && !cold.sent.is_empty() {
+        } else if duplicate && !cold.flight.is_empty() {
             cold.duplicates = cold.duplicates.saturating_add(1);
             let enough = cold.duplicates == DUPLICATES && !planted(Bug::NoFastRetransmit);
             if enough && cold.recovery.is_none() {
-                lost = cold.lose_first(mss);
+                lost = cold.flight.lose_first(&mut self.records, mss);
             }
         }
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
@@ -141,15 +158,25 @@ impl<C: Control> Stack<C> {
         }
         if acked > 0 {
             // RFC 6298, 5.2 and 5.3.
-            cold.rto_at = (!cold.sent.is_empty()).then(|| now.plus(rto));
+            cold.rto_at = (!cold.flight.is_empty()).then(|| now.plus(rto));
         }
         if cold.recovery.is_some_and(|point| point.upto(ack)) {
             cold.recovery = None;
             cold.by_timeout = false;
-            cold.rack.recovered();
+            rack.recovered();
         }
         let repaired = cold.settle_tail_probe(ack, &delivered, duplicate);
+        if let Some(twice) = delivered.duplicate
+            && let Some(before) = cold.undo.as_mut().and_then(|undo| undo.arrived_twice(twice))
+        {
+            // Nothing was lost, only late (RFC 3708, 2; RFC 4015, 3.2).
+            hot.window.congestion = hot.window.congestion.max(before.congestion);
+            hot.window.threshold = before.threshold;
+            cold.recovery = None;
+            cold.undo = None;
+        }
         if (lost || repaired) && cold.recovery.is_none() {
+            cold.undo = lost.then(|| Undo::new(hot.window));
             self.control.congested(&mut hot.window, flight, mss);
             if lost {
                 cold.recovery = Some(hot.snd_nxt);
@@ -157,9 +184,10 @@ impl<C: Control> Stack<C> {
                 // Fast retransmit (RFC 5681, 3.2): the first one at once.
                 hot.set(flag::FORCE);
             }
-        } else if acked > 0 && cold.limited && may_grow {
-            self.control.acknowledged(&mut hot.window, acked, mss);
-            cold.limited = false;
+        } else if acked > 0 && may_grow && cold.usage.may_grow(&hot.window) {
+            // What was selectively acknowledged has counted before.
+            let bytes = if with_sack { delivered.bytes } else { acked };
+            self.control.acknowledged(&mut hot.window, bytes, mss);
         }
         if acked > 0 || delivered.sacked {
             let max_ack_delay = micros(self.profile.rto_min);
@@ -183,10 +211,20 @@ impl<C: Control> Stack<C> {
         }
     }
 
+    /// A round-trip time by the timestamp that an acknowledgement of repeated bytes echoes: of which
+    /// transmission it is is clear (RFC 7323, 4.1). The clock's millisecond adds nothing.
+    fn echoed(&self, now: Time, slot: u32, head: &Head) -> Option<u32> {
+        let hot = &self.flows[slot];
+        let stamps = head.timestamps.filter(|stamps| hot.has(flag::TIMESTAMPS) && stamps.echo != 0)?;
+        let millis = timestamp(now, hot.ts_offset).wrapping_sub(stamps.echo);
+        let plausible = millis < 1 << 20;
+        plausible.then(|| (millis * 1000).saturating_sub(1000).max(hot.srtt))
+    }
+
     /// Takes a round-trip time in microseconds (RFC 6298, 2.2 and 2.3).
-    pub(crate) fn measured(&mut self, slot: u32, rtt: u64) {
+    pub(crate) fn measured(&mut self, slot: u32, rtt: u32) {
         let hot = &mut self.flows[slot];
-        let rtt = rtt.clamp(1, 60_000_000) as u32;
+        let rtt = rtt.clamp(1, 60_000_000);
         if hot.srtt == 0 {
             hot.srtt = rtt;
             hot.rttvar = rtt / 2;
@@ -209,15 +247,15 @@ impl<C: Control> Stack<C> {
         let hot = &self.flows[slot];
         let profile = &self.profile;
         let base = if hot.srtt > 0 {
-            // The clock's granularity is a tick of the wheel.
-            u64::from(hot.srtt) + (4 * u64::from(hot.rttvar)).max(64)
+            // The floor is one of the variation, as Linux has it, and not of the sum: a steady path
+            // would leave no time for a delayed acknowledgement.
+            u64::from(hot.srtt) + (4 * u64::from(hot.rttvar)).max(micros(profile.rto_min))
         } else if hot.has(flag::SYN_REPEATED) && hot.state.is_synchronized() {
             // RFC 6298, 5.7.
             3_000_000
         } else {
             micros(profile.rto_initial)
         };
-        let least = base.max(micros(profile.rto_min));
-        (least << hot.backoff.min(16)).min(micros(profile.rto_max))
+        (base << hot.backoff.min(16)).min(micros(profile.rto_max))
     }
 }

@@ -39,8 +39,6 @@ pub enum ConnectError {
     Remote,
 }
 
-/// Ports that are tried for a new connection before there seems to be none.
-const PORT_TRIES: u64 = 64;
 /// Connections that are looked at for one that the program has closed.
 const ORPHAN_TRIES: u32 = 64;
 /// The dynamic ports (RFC 6335, 6; RFC 6056, 3.2).
@@ -127,7 +125,8 @@ impl<C: Control> Stack<C> {
         }
         let tuple = if local.port() == 0 {
             let start = self.secret.random();
-            let candidates = (0..PORT_TRIES).map(|step| {
+            // 257 and their number have no divisor in common: each of them is tried once.
+            let candidates = (0..PORTS).map(|step| {
                 local.set_port((PORT_FIRST + (start + step * 257) % PORTS) as u16);
                 Tuple::new(local, remote)
             });

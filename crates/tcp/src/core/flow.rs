@@ -1,6 +1,10 @@
 //! A connection: two cache lines that always exist, and a block while something is outstanding.
 
+use super::blocks::{List, Pool};
+use super::challenges::Challenges;
 use super::few::Few;
+use super::pace::{Pace, Undo, Usage};
+use super::sent::Flight;
 use super::seq::{Seq, Span};
 use super::state::State;
 use super::tuple::Tuple;
@@ -96,8 +100,6 @@ pub(crate) struct Hot {
     /// Acknowledgements that are still sent without delay (lower three bits), and the binary
     /// logarithm of the largest window that the peer has offered.
     pub(crate) quick_and_largest: u8,
-    /// The current second (upper four bits) and its challenge ACKs.
-    pub(crate) challenges: u8,
     /// Unanswered probes.
     pub(crate) probes: u8,
 }
@@ -193,40 +195,21 @@ impl Hot {
     }
 }
 
-/// Out-of-order ranges that one flow keeps; further ones push out the highest.
-pub(crate) const HELD_RANGES: usize = 32;
+/// Out-of-order bytes that are held, of all flows.
+pub(crate) type Ranges = Pool<Span>;
 
-/// Records of what one flow has sent. Neighbours merge when there are more.
-pub(crate) const SENT_RECORDS: usize = 64;
-
-/// Consecutive bytes that were sent together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Sent {
-    pub(crate) span: Span,
-    /// When they were sent last.
-    pub(crate) at: Time,
-    pub(crate) sacked: bool,
-    pub(crate) lost: bool,
-    /// Sent more than once: says nothing of the round-trip time (Karn).
-    pub(crate) repeated: bool,
-}
-
-/// Out-of-order bytes that are held.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Held {
-    pub(crate) span: Span,
-    /// Larger for ranges that grew later: they are reported first (RFC 2018, 4).
-    pub(crate) recency: u32,
-}
+/// Ranges that are remembered as the youngest: as many as two segments report.
+pub(crate) const YOUNG: usize = 8;
 
 /// State of RACK (RFC 8985, 5.3).
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Rack {
     /// When the most recently sent of all delivered segments was sent, and where it ends.
     pub(crate) xmit_at: Time,
     pub(crate) end: Seq,
-    pub(crate) rtt: u64,
-    pub(crate) min_rtt: u64,
+    /// Its round trip, and the least of all, in microseconds.
+    pub(crate) rtt: u32,
+    pub(crate) min_rtt: u32,
     /// The highest sequence number delivered.
     pub(crate) fack: Seq,
     pub(crate) started: bool,
@@ -239,6 +222,23 @@ pub(crate) struct Rack {
     pub(crate) dsack_round: Option<Seq>,
 }
 
+impl Default for Rack {
+    fn default() -> Rack {
+        Rack {
+            xmit_at: Time::default(),
+            end: Seq::default(),
+            rtt: 0,
+            min_rtt: 0,
+            fack: Seq::default(),
+            started: false,
+            reordering_seen: false,
+            wnd_mult: 1,
+            wnd_persist: 0,
+            dsack_round: None,
+        }
+    }
+}
+
 /// An unanswered tail loss probe (RFC 8985, 7.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TailProbe {
@@ -246,16 +246,28 @@ pub(crate) struct TailProbe {
     pub(crate) is_retransmission: bool,
 }
 
+/// What a flow keeps for its life, and rarely needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lasting {
+    pub(crate) rack: Rack,
+    pub(crate) challenges: Challenges,
+    /// The largest segment that the peer and the device take.
+    pub(crate) mss: u16,
+    /// Second until which the path is believed to take less; 0 if it is not.
+    pub(crate) narrow_until: u32,
+}
+
 /// What a flow needs while data is unacknowledged or held.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cold {
-    pub(crate) sent: Few<Sent, SENT_RECORDS>,
-    pub(crate) rack: Rack,
+    pub(crate) flight: Flight,
     /// The end of what was sent when a loss was found; nothing more is reduced until it is
     /// acknowledged.
     pub(crate) recovery: Option<Seq>,
     /// That recovery began with a timeout: the window grows in it.
     pub(crate) by_timeout: bool,
+    /// What the last reduction of the window can be undone with.
+    pub(crate) undo: Option<Undo>,
     pub(crate) tail_probe: Option<TailProbe>,
     /// Duplicate acknowledgements of a peer without SACK.
     pub(crate) duplicates: u32,
@@ -264,10 +276,13 @@ pub(crate) struct Cold {
     pub(crate) reorder_at: Option<Time>,
     /// When something was last acknowledged, or the first byte sent.
     pub(crate) progress_at: Time,
-    /// The congestion window has held something back since it last grew.
-    pub(crate) limited: bool,
-    pub(crate) held: Few<Held, HELD_RANGES>,
-    pub(crate) recency: u32,
+    pub(crate) usage: Usage,
+    pub(crate) pace: Pace,
+    /// Out-of-order bytes, in order.
+    pub(crate) held: List,
+    /// A byte of each of the ranges that grew last, the last first: they are reported first
+    /// (RFC 2018, 4).
+    pub(crate) young: Few<Seq, YOUNG>,
     /// What arrived twice, to be reported once (RFC 2883).
     pub(crate) duplicate: Option<Span>,
     /// Where a FIN is that came out of order.
@@ -277,39 +292,40 @@ pub(crate) struct Cold {
 }
 
 impl Cold {
-    /// Makes it as new. Its lists are emptied, not written over: they are most of it.
+    /// Makes it as new. Its lists are empty already, and not written over: they are most of it.
     pub(crate) fn reset(&mut self) {
         let Cold {
-            sent,
-            rack,
+            flight,
             recovery,
             by_timeout,
+            undo,
             tail_probe,
             duplicates,
             rto_at,
             tail_at,
             reorder_at,
             progress_at,
-            limited,
+            usage,
+            pace,
             held,
-            recency,
+            young,
             duplicate,
             fin_at,
             holds,
         } = self;
-        sent.clear();
-        *rack = Rack::default();
+        debug_assert!(flight.is_empty() && held.is_empty());
         *recovery = None;
         *by_timeout = false;
+        *undo = None;
         *tail_probe = None;
         *duplicates = 0;
         *rto_at = None;
         *tail_at = None;
         *reorder_at = None;
         *progress_at = Time::default();
-        *limited = false;
-        held.clear();
-        *recency = 0;
+        *usage = Usage::default();
+        *pace = Pace::default();
+        young.clear();
         *duplicate = None;
         *fin_at = None;
         *holds = false;
@@ -322,6 +338,6 @@ impl Cold {
 
     /// Whether the flow can do without it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sent.is_empty() && !self.is_holding()
+        self.flight.is_empty() && !self.is_holding()
     }
 }

@@ -1,8 +1,7 @@
 //! Segments that belong to a handshake: answers to our SYN, and the last ACK of a peer's.
 
-use super::flow::{Hot, NO_COLD, flag};
+use super::flow::{Hot, Lasting, NO_COLD, flag};
 use super::index::Kind;
-use super::input::may_challenge;
 use super::listen::{Syn, peer_mss, timestamp};
 use super::seq::Seq;
 use super::state::{State, Step};
@@ -45,11 +44,14 @@ impl<C: Control> Stack<C> {
             backoff: 0,
             ready: Ready::default(),
             quick_and_largest: self.profile.quick_acks.min(7),
-            challenges: 0,
             probes: 0,
         };
         let slot = self.flows.insert(hot)?;
         self.choices.forget(slot);
+        match self.lasting.get_mut(slot as usize) {
+            Some(lasting) => *lasting = Lasting::default(),
+            None => self.lasting.push(Lasting::default()),
+        }
         self.index.insert(self.secret.hash(&tuple), Kind::Flow, slot);
         Some(slot)
     }
@@ -109,7 +111,7 @@ impl<C: Control> Stack<C> {
             {
                 let left = at.since(now);
                 let rtt = self.profile.rto_initial.saturating_sub(left);
-                self.measured(slot, rtt.as_micros() as u64);
+                self.measured(slot, rtt.as_micros() as u32);
             }
             self.established(now, slot);
             self.flows[slot].set(flag::ACK_NOW);
@@ -138,6 +140,7 @@ impl<C: Control> Stack<C> {
             hot.state = hot.state.after(Step::Close);
         }
         hot.window = window;
+        self.lasting[slot as usize].mss = hot.mss;
         hot.send_at = Deadline::NONE;
         hot.backoff = 0;
         // The attempt is over; a program that has closed it waits for the peer from now on.
@@ -160,8 +163,7 @@ impl<C: Control> Stack<C> {
         head: &Head,
         keep: &mut impl Keep,
     ) -> Verdict {
-        let Syn { tuple, listener, irs, iss, ts_recent, ts_offset, scale, flags, asked, retries, .. } =
-            self.syns[slot];
+        let Syn { tuple, irs, iss, ts_recent, ts_offset, scale, flags, asked, .. } = self.syns[slot];
         let ours = if scale.is_some() { self.window_scale() } else { 0 };
         let with_timestamps = flags & flag::TIMESTAMPS != 0;
         let challenge = Head {
@@ -206,22 +208,29 @@ impl<C: Control> Stack<C> {
             self.challenge_early(now, slot, challenge);
             return self.refuse(Reason::Window);
         }
-        // A full accept queue, or no room for a flow: the ACK is dropped and the SYN-ACK repeated,
-        // so that the connection is there once there is room.
-        let full = self.listeners[listener].accepted.len() >= self.listeners[listener].backlog;
-        if full {
-            return self.refuse(Reason::Backlog);
+        let syn = self.syns[slot];
+        let Some(flow) = self.complete(now, &syn, keep) else { return self.refuse(Reason::Backlog) };
+        self.forget_syn(slot);
+        self.on_flow(now, flow, segment, head, keep)
+    }
+
+    /// The last ACK of a handshake has arrived. `None` where the accept queue is full, or there is no
+    /// room for a flow: the ACK is dropped and the SYN-ACK repeated, so that the connection is there once
+    /// there is room.
+    pub(crate) fn complete(&mut self, now: Time, syn: &Syn, keep: &mut impl Keep) -> Option<u32> {
+        let &Syn { listener, iss, sent_at, retries, ambiguous, .. } = syn;
+        if self.listeners[listener].accepted.len() >= self.listeners[listener].backlog {
+            return None;
         }
         if self.flows.is_full() {
             // Bytes of a connection that drains are worth more than one that is not there yet.
             self.evict_orphan(false);
-            return self.refuse(Reason::Backlog);
+            return None;
         }
-        let Some(flow) = self.promote(now, slot) else { return self.refuse(Reason::Backlog) };
-        if retries == 0 && !self.syns[slot].ambiguous {
-            self.measured(flow, now.since(self.syns[slot].sent_at).as_micros() as u64);
+        let flow = self.promote(now, syn)?;
+        if retries == 0 && !ambiguous {
+            self.measured(flow, now.since(sent_at).as_micros() as u32);
         }
-        self.forget_syn(slot);
         let marking = self.listeners[listener].marking;
         self.choices.change(flow, |chosen| &mut chosen.marking, marking);
         self.established(now, flow);
@@ -230,22 +239,22 @@ impl<C: Control> Stack<C> {
         self.listeners[listener].accepted.push_back(flow);
         self.incoming.push(listener);
         keep.acknowledged(flow, iss + 1);
-        self.on_flow(now, flow, segment, head, keep)
+        Some(flow)
     }
 
     /// Answers what may be forged, with the limit that a flow has.
     fn challenge_early(&mut self, now: Time, slot: u32, challenge: Head) {
         let most = self.challenges_now();
         let syn = &mut self.syns[slot];
-        if may_challenge(&mut syn.challenges, now, most) {
+        if syn.challenges.may_answer(now, most) {
             let (tuple, listener) = (syn.tuple, syn.listener);
             self.reply_marked(tuple, challenge, self.listeners[listener].marking);
         }
     }
 
     /// Makes a flow of a half-open connection.
-    fn promote(&mut self, now: Time, slot: u32) -> Option<u32> {
-        let Syn { tuple, irs, iss, ts_recent, ts_offset, mss, scale, flags, retries, .. } = self.syns[slot];
+    fn promote(&mut self, now: Time, syn: &Syn) -> Option<u32> {
+        let &Syn { tuple, irs, iss, ts_recent, ts_offset, mss, scale, flags, retries, .. } = syn;
         let flow = self.new_flow(tuple, State::SynReceived, iss, mss)?;
         let ours = self.window_scale();
         let window = self.first_window();

@@ -1,15 +1,21 @@
 //! What the network says of a flow (RFC 9293, 3.9.2.2; RFC 5927).
 
+use std::time::Duration;
+
 use super::Stack;
 use super::flow::{NO_COLD, flag};
 use super::index::Kind;
-use super::listen::MSS_MIN;
 use super::seq::Seq;
 use super::state::State;
 use super::tuple::Tuple;
 use crate::control::Control;
 use crate::event::Failure;
 use crate::time::Time;
+
+/// The least path MTU of IPv4 that is believed, as Linux has it.
+const MTU_BELIEVED: u16 = 552;
+/// After this time larger packets are tried again (RFC 1191, 6.3).
+const NARROW: Duration = Duration::from_secs(600);
 
 /// An ICMP error about a segment of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +28,10 @@ pub(crate) enum Trouble {
     Soft,
     /// The packet was too big; the path takes this many bytes.
     TooBig(u16),
+}
+
+fn second(time: Time) -> u32 {
+    (time.micros() / 1_000_000) as u32
 }
 
 impl<C: Control> Stack<C> {
@@ -70,19 +80,28 @@ impl<C: Control> Stack<C> {
     fn shrink(&mut self, now: Time, slot: u32, mtu: u16) {
         let hot = &mut self.flows[slot];
         let headers = if hot.tuple.is_v6() { 60 } else { 40 };
-        let mss = mtu.saturating_sub(headers).max(MSS_MIN);
+        // Anybody can say that the path takes next to nothing: less than this is not believed.
+        let mss = mtu.max(MTU_BELIEVED).saturating_sub(headers);
         // RFC 8201, 4: no path of IPv6 takes less than 1,280, and who says so is not believed.
         if mss >= hot.mss || hot.tuple.is_v6() && mtu < 1_280 {
             return;
         }
         hot.mss = mss;
+        self.lasting[slot as usize].narrow_until = second(now.after(NARROW));
         if hot.cold != NO_COLD {
-            let cold = &mut self.colds[hot.cold];
-            for record in cold.sent.iter_mut().filter(|record| !record.sacked) {
-                record.lost = true;
-            }
+            let flight = &mut self.colds[hot.cold].flight;
+            flight.lose(&mut self.records, now, |_| Some(now));
             hot.set(flag::FORCE);
         }
         self.settle(now, slot);
+    }
+
+    /// Tries larger packets again.
+    pub(crate) fn widen(&mut self, now: Time, slot: u32) {
+        let lasting = &mut self.lasting[slot as usize];
+        if lasting.narrow_until != 0 && lasting.narrow_until <= second(now) {
+            lasting.narrow_until = 0;
+            self.flows[slot].mss = lasting.mss;
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::hint::black_box;
 
 use arrayvec::ArrayVec;
 
+use super::challenges;
 use super::flow::{NO_COLD, flag};
 use super::handshake::is_older;
 use super::index::Kind;
@@ -25,11 +26,6 @@ pub(crate) type Burst<'a> = ArrayVec<Segment<'a>, BURST>;
 /// Of each segment of a burst the record that probably is its own.
 type Likely = ArrayVec<Option<(Kind, u32)>, BURST>;
 
-/// Answers a second to segments that no honest peer sends, per flow: the base, and the range of
-/// a random part, so that their number tells an attacker nothing (RFC 5961, 7; CVE-2016-5696).
-const CHALLENGES: u64 = 4;
-const CHALLENGES_SPREAD: u64 = 8;
-
 impl<C: Control> Stack<C> {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
     //# o In general, the processing of received segments MUST be implemented to aggregate ACK segments
@@ -40,6 +36,7 @@ impl<C: Control> Stack<C> {
     /// Takes segments. In stages, so that cache misses of different flows overlap: a stage does so
     /// little that the processor is at work on many segments of it at once.
     pub(crate) fn input(&mut self, now: Time, burst: &Burst<'_>, keep: &mut impl Keep) {
+        self.resume(now);
         let mut likely = ArrayVec::new();
         if burst.len() > 1 {
             self.look_up(burst, &mut likely, keep);
@@ -119,7 +116,7 @@ impl<C: Control> Stack<C> {
             Some((Kind::Flow, slot)) => self.on_flow(now, slot, segment, head, keep),
             Some((Kind::Syn, slot)) => self.on_half_open(now, slot, segment, head, keep),
             Some((Kind::Wait, slot)) => self.on_wait(now, slot, head, segment.len),
-            None => self.on_stranger(now, segment, head, || keep.pass_on(index)),
+            None => self.on_stranger(now, segment, head, index, keep),
         }
     }
 
@@ -129,25 +126,33 @@ impl<C: Control> Stack<C> {
         now: Time,
         segment: &Segment<'_>,
         head: &Head,
-        pass_on: impl FnOnce() -> bool,
+        index: usize,
+        keep: &mut impl Keep,
     ) -> Verdict {
         let reset = head.flags.has(Flags::RST);
-        let listener = match head.flags.has(Flags::ACK) || reset {
-            true => None,
-            false => self.listener_for(&segment.tuple),
-        };
-        if let Some(listener) = listener
-            && head.flags.has(Flags::SYN)
-        {
-            return self.on_syn(now, segment.tuple, head, listener, None);
+        let listener = if reset { None } else { self.listener_for(&segment.tuple) };
+        let (answers, opens) = (head.flags.has(Flags::ACK), head.flags.has(Flags::SYN));
+        match listener {
+            Some(listener) if opens && !answers => {
+                return self.on_syn(now, segment.tuple, head, listener, None);
+            }
+            Some(listener) if answers && !opens => {
+                if let Some(syn) = self.of_cookie(now, &segment.tuple, head, listener) {
+                    return match self.complete(now, &syn, keep) {
+                        Some(flow) => self.on_flow(now, flow, segment, head, keep),
+                        None => self.refuse(Reason::Backlog),
+                    };
+                }
+            }
+            _ => {}
         }
-        if pass_on() {
+        if keep.pass_on(index) {
             return Verdict::Nothing;
         }
         if reset {
             return self.refuse(Reason::NoFlow);
         }
-        if listener.is_some() {
+        if listener.is_some() && !answers {
             // RFC 9293, 3.10.7.2, fourth: neither a SYN nor an ACK.
             return self.refuse(Reason::NoAck);
         }
@@ -223,8 +228,11 @@ impl<C: Control> Stack<C> {
         if reset {
             return self.on_reset(now, slot, head);
         }
+        let hot = &self.flows[slot];
         if !self.is_acceptable(slot, head, segment.len) {
-            self.note_duplicate(slot, Span::new(head.seq, head.seq + segment.len));
+            // What lies beyond the window was not received, and must not be reported.
+            let end = (head.seq + segment.len).min(hot.rcv_nxt);
+            self.note_duplicate(slot, Span::new(head.seq, end));
             self.challenge(now, slot, segment.len > 0);
             return self.refuse(Reason::Window);
         }
@@ -242,7 +250,15 @@ impl<C: Control> Stack<C> {
         if !head.flags.has(Flags::ACK) {
             return self.refuse(Reason::NoAck);
         }
+        // Before anything of the segment counts: a forged one may have any timestamp, and would make
+        // those of the true peer old.
+        if let Err(reason) = self.on_ack(now, slot, head, segment.len, keep) {
+            return self.refuse(reason);
+        }
         let hot = &mut self.flows[slot];
+        if hot.state == State::Closed {
+            return Verdict::Nothing;
+        }
         if let Some(stamps) = head.timestamps
             && hot.has(flag::TIMESTAMPS)
             && head.seq.upto(hot.rcv_acked)
@@ -255,12 +271,6 @@ impl<C: Control> Stack<C> {
         //# segments, the sending TCP peer MUST allow the connection to stay open (MUST-37).
         hot.probes = 0;
         self.touch_keep_alive(now, slot);
-        if let Err(reason) = self.on_ack(now, slot, head, segment.len, keep) {
-            return self.refuse(reason);
-        }
-        if self.flows[slot].state == State::Closed {
-            return Verdict::Nothing;
-        }
         self.on_text(now, slot, segment, head, keep)
     }
 
@@ -332,15 +342,15 @@ impl<C: Control> Stack<C> {
     /// two endpoints that disagree would answer each other for ever, but not with data.
     pub(crate) fn challenge(&mut self, now: Time, slot: u32, has_data: bool) {
         let most = self.challenges_now();
-        let hot = &mut self.flows[slot];
-        if has_data || planted(Bug::ChallengeStorm) || may_challenge(&mut hot.challenges, now, most) {
-            hot.set(flag::ACK_NOW);
+        let challenges = &mut self.lasting[slot as usize].challenges;
+        if has_data || planted(Bug::ChallengeStorm) || challenges.may_answer(now, most) {
+            self.flows[slot].set(flag::ACK_NOW);
         }
     }
 
     /// How many there may be in this second.
     pub(crate) fn challenges_now(&mut self) -> u64 {
-        CHALLENGES + self.secret.random() % CHALLENGES_SPREAD
+        challenges::BASE + self.secret.random() % challenges::SPREAD
     }
 
     /// The FIN bit (RFC 9293, 3.10.7.4, eighth).
@@ -377,7 +387,7 @@ impl<C: Control> Stack<C> {
         hot.state = hot.state.after(Step::FinReceived);
         if hot.cold != NO_COLD {
             self.colds[hot.cold].fin_at = None;
-            self.colds[hot.cold].held.clear();
+            self.ranges.clear(&mut self.colds[hot.cold].held);
         }
         if self.flows[slot].state == State::TimeWait {
             self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
@@ -389,18 +399,6 @@ impl<C: Control> Stack<C> {
         self.happen(slot, Ready::END);
         self.happen(slot, Ready::READABLE);
     }
-}
-
-/// Counts a challenge, if there may be another one: `challenges` has the current second (upper four
-/// bits) and those of it.
-pub(crate) fn may_challenge(challenges: &mut u8, now: Time, most: u64) -> bool {
-    let second = ((now.micros() / 1_000_000) as u8) << 4;
-    if *challenges & 0xf0 != second {
-        *challenges = second;
-    }
-    let may = u64::from(*challenges & 15) < most;
-    *challenges += u8::from(may);
-    may
 }
 
 /// The RST that answers a segment (RFC 9293, 3.10.7.1).

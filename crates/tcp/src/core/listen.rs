@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use super::challenges::Challenges;
 use super::flow::flag;
 use super::index::Kind;
 use super::seq::Seq;
@@ -60,6 +61,7 @@ pub(crate) const MSS_MIN: u16 = 216;
 //# the result of a passive OPEN or an active OPEN (MUST-11).
 /// A connection whose SYN has arrived (SYN-RECEIVED): much smaller than a flow, so that a flood
 /// of SYNs costs little (RFC 4987, 3.4).
+#[derive(Clone, Copy)]
 pub(crate) struct Syn {
     pub(crate) tuple: Tuple,
     pub(crate) listener: u32,
@@ -76,7 +78,7 @@ pub(crate) struct Syn {
     /// The peer's SYN came twice: which of our answers arrived is not known.
     pub(crate) ambiguous: bool,
     /// As in a flow.
-    pub(crate) challenges: u8,
+    pub(crate) challenges: Challenges,
     /// The program has not answered yet.
     pub(crate) asked: bool,
 }
@@ -114,9 +116,6 @@ impl<C: Control> Stack<C> {
         if accepted.len() >= backlog {
             return self.refuse(Reason::Backlog);
         }
-        if self.syns.is_full() {
-            self.evict_half_open();
-        }
         let mut iss = self.secret.initial_sequence(now, &tuple);
         if let Some(after) = after
             && iss.upto(after)
@@ -149,9 +148,15 @@ impl<C: Control> Stack<C> {
             flags,
             retries: 0,
             ambiguous: false,
-            challenges: 0,
+            challenges: Challenges::default(),
             asked: ask,
         };
+        if self.syns.is_full() {
+            if !ask {
+                return self.answer_with_cookie(now, syn);
+            }
+            self.evict_half_open();
+        }
         let Some(slot) = self.syns.insert(syn) else { return self.refuse(Reason::Backlog) };
         self.index.insert(self.secret.hash(&tuple), Kind::Syn, slot);
         if ask {
@@ -167,7 +172,7 @@ impl<C: Control> Stack<C> {
 
     /// Sends a SYN-ACK, and sees to its repetition.
     pub(crate) fn send_syn_ack(&mut self, now: Time, slot: u32) {
-        let head = self.syn_ack(now, slot);
+        let head = self.syn_ack(now, &self.syns[slot]);
         let syn = &mut self.syns[slot];
         syn.sent_at = now;
         let (tuple, listener) = (syn.tuple, syn.listener);
@@ -183,15 +188,17 @@ impl<C: Control> Stack<C> {
     /// Answers a SYN that came again. It is repeated when it would have been, or a peer could keep the
     /// place for ever.
     pub(crate) fn repeat_syn_ack(&mut self, now: Time, slot: u32) {
-        let head = self.syn_ack(now, slot);
+        let head = self.syn_ack(now, &self.syns[slot]);
+        let most = self.challenges_now();
         let syn = &mut self.syns[slot];
         syn.ambiguous = true;
         let (tuple, listener) = (syn.tuple, syn.listener);
-        self.reply_marked(tuple, head, self.listeners[listener].marking);
+        if syn.challenges.may_answer(now, most) {
+            self.reply_marked(tuple, head, self.listeners[listener].marking);
+        }
     }
 
-    fn syn_ack(&self, now: Time, slot: u32) -> Head {
-        let syn = &self.syns[slot];
+    pub(crate) fn syn_ack(&self, now: Time, syn: &Syn) -> Head {
         Head {
             seq: syn.iss,
             ack: syn.irs + 1,

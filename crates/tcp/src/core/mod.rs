@@ -6,17 +6,20 @@
 //! | question | file |
 //! |---|---|
 //! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
-//! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `wait` |
+//! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `cookies`, `wait` |
 //! | what was lost? | `rack`, `sent` |
-//! | what may be sent? | `transmit`, `output` |
+//! | what may be sent? | `transmit`, `pace`, `output` |
 //! | when next? | `timers`, `wheel` |
 //! | what does the program want? | `calls`, `chosen` |
 //! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
 pub(crate) mod address;
+pub(crate) mod blocks;
 pub(crate) mod calls;
+pub(crate) mod challenges;
 pub(crate) mod chosen;
+pub(crate) mod cookies;
 pub(crate) mod few;
 pub(crate) mod flow;
 pub(crate) mod handshake;
@@ -25,6 +28,7 @@ pub(crate) mod index;
 pub(crate) mod input;
 pub(crate) mod listen;
 pub(crate) mod output;
+pub(crate) mod pace;
 pub(crate) mod planted;
 pub(crate) mod predicted;
 pub(crate) mod queue;
@@ -45,11 +49,12 @@ pub(crate) mod wire;
 use std::collections::VecDeque;
 
 use chosen::Choices;
-use flow::{Cold, Hot, NO_COLD};
+use flow::{Cold, Hot, Lasting, NO_COLD, Ranges};
 use index::{Index, Kind};
 use listen::{Listening, Syn};
 use queue::Queue;
 use secret::Secret;
+use sent::Records;
 use seq::{Seq, Span};
 use table::Table;
 use tuple::Tuple;
@@ -60,6 +65,7 @@ use wire::{Head, Plain};
 use crate::config::{Config, Limits, Marking, Offers, Profile};
 use crate::control::Control;
 use crate::event::{Flow, REASONS, Ready, Reason};
+use crate::time::Time;
 
 /// The least that a link carries (RFC 791, 3.2; RFC 8200, 5).
 const MTU_MIN_V4: u16 = 68;
@@ -157,12 +163,18 @@ pub(crate) struct Stack<C> {
     /// Longest payload of a frame that the device cuts; 0 if it cuts none.
     pub(crate) gso: u32,
     control: C,
+    /// When something was last done.
+    now: Time,
     secret: Secret,
     index: Index,
     /// The flow of the last segment: the next one often is of the same.
     last: u32,
     pub(crate) flows: Table<Hot>,
     pub(crate) colds: Table<Cold>,
+    pub(crate) records: Records,
+    pub(crate) ranges: Ranges,
+    /// By the flow's slot, as far as slots were ever used.
+    pub(crate) lasting: Vec<Lasting>,
     /// Blocks with something that a peer has left there.
     holding: usize,
     pub(crate) choices: Choices,
@@ -179,6 +191,8 @@ pub(crate) struct Stack<C> {
     /// Listeners with connections to accept.
     incoming: Queue,
     asks: VecDeque<u32>,
+    /// The last SYN cookies hold until then.
+    cookies_until: Time,
     /// Flows that are over and have no handle: the host drops their bytes, then they are freed.
     over: Queue,
     replies: VecDeque<Reply>,
@@ -205,11 +219,17 @@ impl<C: Control> Stack<C> {
             mtu: config.capabilities.mtu.clamp(usize::from(MTU_MIN_V4), 65_535) as u16,
             gso,
             control,
+            now: Time::default(),
             last: 0,
             secret,
             index: Index::new(entries),
             flows: Table::new(limits.flows),
             colds: Table::new(limits.active),
+            // Beside the first block of each flow: one for each four pages that can be filled, which
+            // leaves segments of 512 bytes a record each.
+            records: Records::new(limits.active, limits.send_pages / 4),
+            ranges: Ranges::new(limits.active, limits.receive_pages / 8),
+            lasting: Vec::with_capacity(limits.flows),
             holding: 0,
             choices: Choices::new(limits.flows),
             syns: Table::new(limits.half_open),
@@ -221,6 +241,7 @@ impl<C: Control> Stack<C> {
             happened: Queue::new(limits.flows),
             incoming: Queue::new(limits.listeners),
             asks: VecDeque::with_capacity(limits.half_open),
+            cookies_until: Time::default(),
             over: Queue::new(limits.flows),
             replies: VecDeque::with_capacity(REPLIES),
             syn_hand: 0,
@@ -288,8 +309,6 @@ impl<C: Control> Stack<C> {
         let hot = &mut self.flows[slot];
         if hot.cold == NO_COLD {
             hot.cold = self.colds.insert_reset(Cold::reset)?;
-            let cold = &mut self.colds[hot.cold];
-            cold.rack.wnd_mult = 1;
         }
         Some(self.flows[slot].cold)
     }

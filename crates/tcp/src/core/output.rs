@@ -11,10 +11,6 @@ use crate::config::Offers;
 use crate::control::Control;
 use crate::time::{Deadline, Time, micros};
 
-/// Neighbouring records merge if they were sent within this time (microseconds), or an eighth
-/// of a round trip.
-const MERGE_WITHIN: u64 = 1_000;
-
 impl<C: Control> Stack<C> {
     /// Emits segments, first those that belong to no flow, then a frame of each flow in turn:
     /// blocks go to flows that have waited for one before others take them. `room` is what all
@@ -170,6 +166,7 @@ impl<C: Control> Stack<C> {
     }
 
     fn sent_new(&mut self, now: Time, slot: u32, span: Span) {
+        self.widen(now, slot);
         let rto = self.rto(slot);
         let Some(cold) = self.warm(slot) else { return };
         let hot = &mut self.flows[slot];
@@ -180,10 +177,11 @@ impl<C: Control> Stack<C> {
         hot.snd_nxt = span.end;
         // RFC 9293, 3.8.6.2.1: the override is for one segment.
         hot.clear(flag::PUSH);
-        cold.record(span, now, MERGE_WITHIN.max(u64::from(hot.srtt) / 8));
-        if cold.in_flight() + u32::from(hot.mss) > hot.window.congestion {
-            cold.limited = true;
-        }
+        cold.flight.record(&mut self.records, span, now);
+        let flight = cold.flight.in_flight();
+        let limited = flight + u32::from(hot.mss) > hot.window.congestion;
+        cold.usage.sent(hot.snd_una, hot.snd_nxt, flight, limited);
+        cold.pace.sent(now, span.len(), &hot.window, hot.srtt, hot.mss);
         // RFC 6298, 5.1.
         cold.rto_at.get_or_insert(now.plus(rto));
         if hot.take(flag::TAIL_PROBE) {
@@ -199,8 +197,16 @@ impl<C: Control> Stack<C> {
         let rto = self.rto(slot);
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
-        cold.record_again(span, now);
+        cold.flight.record_again(&mut self.records, span, now);
+        if let Some(undo) = &mut cold.undo {
+            undo.sent_again(span);
+        }
+        cold.pace.sent(now, span.len(), &hot.window, hot.srtt, hot.mss);
         hot.clear(flag::FORCE);
+        if span.start == hot.snd_una && !cold.by_timeout {
+            // The acknowledgement that the timer waits for is of this one.
+            cold.rto_at = Some(now.plus(rto));
+        }
         cold.rto_at.get_or_insert(now.plus(rto));
         if hot.take(flag::TAIL_PROBE) {
             cold.tail_probe = Some(TailProbe { end: hot.snd_nxt, is_retransmission: true });

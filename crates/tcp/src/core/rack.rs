@@ -1,8 +1,8 @@
 //! RACK-TLP (RFC 8985): losses are found by time, not by counting duplicates.
 
-use super::flow::{Cold, Hot, Rack, Sent, TailProbe, flag};
+use super::flow::{Cold, Hot, Rack, TailProbe, flag};
 use super::planted::{Bug, planted};
-use super::sent::Delivered;
+use super::sent::{Delivered, Fate, Flight, Records, Sent};
 use super::seq::Seq;
 use crate::time::Time;
 
@@ -20,7 +20,7 @@ fn sent_after(at: Time, end: Seq, other_at: Time, other_end: Seq) -> bool {
 
 impl Rack {
     /// A segment was delivered (RFC 8985, 6.2, steps 1 to 3).
-    pub(crate) fn delivered(&mut self, record: &Sent, rtt: u64) {
+    pub(crate) fn delivered(&mut self, record: &Sent, rtt: u32) {
         let end = record.span.end;
         if record.repeated && self.min_rtt > 0 && rtt < self.min_rtt {
             // The acknowledgement is of the first transmission, not of this one.
@@ -45,7 +45,7 @@ impl Rack {
     }
 
     /// Adapts to a report of a needless repetition, once a round trip (RFC 8985, 6.2, step 4).
-    fn adapt(&mut self, ack: Seq, nxt: Seq, duplicate: bool) {
+    pub(crate) fn adapt(&mut self, ack: Seq, nxt: Seq, duplicate: bool) {
         if self.dsack_round.is_some_and(|round| round.upto(ack)) {
             self.dsack_round = None;
         }
@@ -53,6 +53,7 @@ impl Rack {
             self.dsack_round = Some(nxt);
             self.wnd_mult = self.wnd_mult.saturating_add(1);
             self.wnd_persist = PERSIST;
+            self.reordering_seen = true;
         }
     }
 
@@ -65,87 +66,53 @@ impl Rack {
     }
 }
 
-impl Cold {
+impl Rack {
     /// How long a segment may be overtaken before it counts as lost.
-    fn reordering_window(&self, hot: &Hot) -> u64 {
-        if !self.rack.reordering_seen || planted(Bug::ReorderingIsLoss) {
-            let sacked = self.sacked_bytes() / u32::from(hot.mss).max(1);
-            if self.recovery.is_some() || sacked >= DUPLICATES {
+    fn reordering_window(&self, flight: &Flight, recovers: bool, hot: &Hot) -> u64 {
+        if !self.reordering_seen || planted(Bug::ReorderingIsLoss) {
+            let sacked = flight.sacked_bytes() / u32::from(hot.mss).max(1);
+            if recovers || sacked >= DUPLICATES {
                 return 0;
             }
         }
-        let wider = u64::from(self.rack.wnd_mult) * self.rack.min_rtt / 4;
+        let wider = u64::from(self.wnd_mult) * u64::from(self.min_rtt) / 4;
         wider.min(u64::from(hot.srtt))
     }
+}
 
+impl Cold {
     /// Marks what was sent well before something that has been delivered (RFC 8985, 6.2, step 5),
     /// and notes when to look again. Returns whether anything is newly lost.
-    pub(crate) fn detect_losses(&mut self, hot: &Hot, now: Time) -> bool {
+    pub(crate) fn detect_losses(&mut self, records: &mut Records, rack: &Rack, hot: &Hot, now: Time) -> bool {
         self.reorder_at = None;
-        if !self.rack.started {
+        if !rack.started {
             return false;
         }
-        let window = self.reordering_window(hot);
-        let (xmit_at, end, rtt) = (self.rack.xmit_at, self.rack.end, self.rack.rtt);
-        let mut found = false;
-        let mut next = None;
-        for record in self.sent.iter_mut() {
-            if record.sacked || record.lost || !sent_after(xmit_at, end, record.at, record.span.end) {
-                continue;
-            }
-            let until = record.at.plus(rtt + window);
-            if until <= now {
-                record.lost = true;
-                found = true;
-            } else {
-                next = next.max(Some(until));
-            }
-        }
+        let window = rack.reordering_window(&self.flight, self.recovery.is_some(), hot);
+        let overdue = |record: &Sent| {
+            let before = sent_after(rack.xmit_at, rack.end, record.at, record.span.end);
+            before.then(|| record.at.plus(u64::from(rack.rtt) + window))
+        };
+        let (found, next) = self.flight.lose(records, now, overdue);
         self.reorder_at = next;
         found
-    }
-
-    /// RACK's part of an acknowledgement.
-    pub(crate) fn detect_after(&mut self, hot: &Hot, ack: Seq, delivered: &Delivered, now: Time) -> bool {
-        self.rack.adapt(ack, hot.snd_nxt, delivered.duplicate);
-        self.detect_losses(hot, now)
-    }
-
-    /// A peer without SACK: three duplicates, or a partial acknowledgement, say that the first
-    /// segment is lost (RFC 6582, 3.2).
-    pub(crate) fn lose_first(&mut self, mss: u32) -> bool {
-        let Some(first) = self.sent.first().copied() else { return false };
-        if first.lost {
-            return false;
-        }
-        if first.span.len() > mss {
-            // Only its first segment, so that no more than that is repeated.
-            let mut front = first;
-            front.span.end = first.span.start + mss;
-            if !self.sent.is_full() {
-                self.sent[0].span.start = front.span.end;
-                self.sent.insert(0, front);
-            }
-        }
-        self.sent[0].lost = true;
-        true
     }
 
     /// The retransmission timer expired (RFC 8985, 6.3; RFC 6298, 5.4): the first segment is lost,
     /// and all that were sent long enough ago. If the first was selectively acknowledged, the peer
     /// has dropped what it held (RFC 2018, 8), and none of its reports hold.
-    pub(crate) fn lose_on_timeout(&mut self, hot: &Hot, now: Time) {
-        if self.sent.first().is_some_and(|first| first.sacked) {
-            for record in self.sent.iter_mut() {
-                record.sacked = false;
-            }
+    pub(crate) fn lose_on_timeout(&mut self, records: &mut Records, rack: &Rack, hot: &Hot, now: Time) {
+        let Some(&first) = self.flight.first(records) else { return };
+        if first.fate == Fate::Sacked {
+            self.flight.forget_sacks(records);
         }
-        let wait = self.rack.rtt.max(u64::from(hot.srtt)) + self.reordering_window(hot);
-        for (index, record) in self.sent.iter_mut().enumerate() {
-            if !record.sacked && (index == 0 || record.at.plus(wait) <= now) {
-                record.lost = true;
-            }
-        }
+        let wait = u64::from(rack.rtt.max(hot.srtt))
+            + rack.reordering_window(&self.flight, self.recovery.is_some(), hot);
+        let overdue = |record: &Sent| {
+            let is_first = record.span.start == first.span.start;
+            Some(if is_first { now } else { record.at.plus(wait) })
+        };
+        self.flight.lose(records, now, overdue);
     }
 
     /// When a tail loss probe is due (RFC 8985, 7.2): two round trips after the last segment, and
@@ -155,15 +122,15 @@ impl Cold {
         let eligible = hot.has(flag::SACK)
             && self.recovery.is_none()
             && self.tail_probe.is_none()
-            && self.sacked_bytes() == 0
-            && !self.sent.is_empty();
+            && self.flight.sacked_bytes() == 0
+            && !self.flight.is_empty();
         self.tail_at = None;
         let Some(rto_at) = self.rto_at else { return };
         if eligible {
             let mut wait = 2 * u64::from(hot.srtt);
             if hot.srtt == 0 {
                 wait = 1_000_000;
-            } else if self.in_flight() <= u32::from(hot.mss) {
+            } else if self.flight.in_flight() <= u32::from(hot.mss) {
                 wait += max_ack_delay;
             }
             self.tail_at = Some(now.plus(wait.max(1_000)).min(rto_at));
@@ -177,7 +144,7 @@ impl Cold {
         if ack.before(end) {
             return false;
         }
-        if !is_retransmission || delivered.duplicate {
+        if !is_retransmission || delivered.duplicate.is_some() {
             self.tail_probe = None;
         } else if ack.after(end) {
             self.tail_probe = None;

@@ -1,7 +1,8 @@
 //! Payload: what is new, what is held, what the peer is told of it (RFC 9293, RFC 2018, RFC 2883).
 
+use super::blocks::Place;
 use super::few::Few;
-use super::flow::{HELD_RANGES, Held, NO_COLD, flag};
+use super::flow::{NO_COLD, YOUNG, flag};
 use super::planted::{Bug, planted};
 use super::seq::{Seq, Span};
 use super::state::State;
@@ -73,7 +74,7 @@ impl<C: Control> Stack<C> {
         }
         // RFC 5681, 4.2: at once when a segment is out of order.
         self.flows[slot].set(flag::ACK_NOW);
-        if !self.hold(slot, fresh, keep) {
+        if !self.hold(slot, fresh) {
             return self.refuse(Reason::Memory);
         }
         verdict
@@ -85,7 +86,7 @@ impl<C: Control> Stack<C> {
         let hot = &self.flows[slot];
         let start = hot.rcv_nxt;
         let early = Span::new(start, (start + len).min(hot.rcv_edge));
-        if !keep.has_room(slot, early, true) || !self.hold(slot, early, keep) {
+        if !keep.has_room(slot, early, true) || !self.hold(slot, early) {
             return self.refuse(Reason::Memory);
         }
         Verdict::Take { slot, at: start, skip: 0, len: early.len() }
@@ -114,13 +115,12 @@ impl<C: Control> Stack<C> {
                 return false;
             }
             let held = &mut self.colds[hot.cold].held;
-            match held.last() {
-                Some(last) if last.span.start.after(fresh.start) => {
-                    held.drain(held.len() - 1, 1);
-                    keep.evict(slot, held.last().map_or(hot.rcv_nxt, |last| last.span.end));
-                }
-                _ => return false,
+            let Some(last) = self.ranges.last_place(held) else { return false };
+            if self.ranges.get(held, last).is_none_or(|last| last.start.upto(fresh.start)) {
+                return false;
             }
+            self.ranges.remove(held, last);
+            keep.evict(slot, self.ranges.last(held).map_or(hot.rcv_nxt, |last| last.end));
         }
         true
     }
@@ -138,39 +138,47 @@ impl<C: Control> Stack<C> {
             return;
         }
         let cold = &mut self.colds[hot.cold];
-        while let Some(first) = cold.held.first().copied()
-            && (first.span.start.upto(hot.rcv_nxt)
-                || planted(Bug::WrappedComparison) && first.span.start.0 < hot.rcv_nxt.0)
+        while let Some(&first) = self.ranges.first(&cold.held)
+            && (first.start.upto(hot.rcv_nxt)
+                || planted(Bug::WrappedComparison) && first.start.0 < hot.rcv_nxt.0)
         {
-            hot.rcv_nxt = hot.rcv_nxt.max(first.span.end);
-            cold.held.drain(0, 1);
+            hot.rcv_nxt = hot.rcv_nxt.max(first.end);
+            self.ranges.remove(&mut cold.held, Place::default());
         }
     }
 
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
     //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
-    /// Remembers an out-of-order range. Returns false if there is no place to.
-    fn hold(&mut self, slot: u32, fresh: Span, keep: &mut impl Keep) -> bool {
+    /// Remembers an out-of-order range. Returns false if there is no place to: what the peer was told
+    /// of before stays.
+    fn hold(&mut self, slot: u32, fresh: Span) -> bool {
         let Some(cold) = self.warm_to_hold(slot) else { return false };
         let cold = &mut self.colds[cold];
-        cold.recency = cold.recency.wrapping_add(1);
-        let mut merged = Held { span: fresh, recency: cold.recency };
-        let first =
-            cold.held.iter().position(|held| fresh.start.upto(held.span.end)).unwrap_or(cold.held.len());
-        let touching = cold.held[first..].iter().take_while(|held| held.span.start.upto(fresh.end)).count();
-        for held in &cold.held[first..first + touching] {
-            merged.span.start = merged.span.start.min(held.span.start);
-            merged.span.end = merged.span.end.max(held.span.end);
-        }
-        cold.held.drain(first, touching);
-        if cold.held.is_full() {
-            if first == HELD_RANGES {
-                return false;
+        let (ranges, held) = (&mut self.ranges, &mut cold.held);
+        let first = ranges.partition(held, |range| range.end.before(fresh.start));
+        let mut merged = fresh;
+        let touches = |range: &Span| range.start.upto(fresh.end);
+        match ranges.get(held, first).copied().filter(touches) {
+            None if ranges.insert(held, first, fresh) => {}
+            None => return false,
+            Some(range) => {
+                merged = Span::new(fresh.start.min(range.start), fresh.end.max(range.end));
+                let mut behind = ranges.next(held, first);
+                while let Some(range) = ranges.get(held, behind).copied().filter(touches) {
+                    merged.end = merged.end.max(range.end);
+                    ranges.remove(held, behind);
+                    behind = ranges.next(held, first);
+                }
+                if let Some(range) = ranges.get_mut(held, first) {
+                    *range = merged;
+                }
             }
-            cold.held.remove(HELD_RANGES - 1);
-            keep.evict(slot, cold.held[HELD_RANGES - 2].span.end);
         }
-        cold.held.insert(first, merged);
+        let older = cold.young.iter().filter(|&&at| !merged.contains(Span::new(at, at + 1)));
+        let mut young = Few::<Seq, YOUNG>::default();
+        young.push(merged.start);
+        older.take(YOUNG - 1).for_each(|&at| young.push(at));
+        cold.young = young;
         true
     }
 
@@ -181,12 +189,14 @@ impl<C: Control> Stack<C> {
         if arrived.start.before(hot.rcv_nxt) {
             return Span::new(arrived.start, arrived.end.min(hot.rcv_nxt));
         }
-        let held = if hot.cold == NO_COLD { &[] } else { &self.colds[hot.cold].held[..] };
-        let parts = held.iter().map(|held| {
-            let start = arrived.start.max(held.span.start);
-            Span::new(start, arrived.end.min(held.span.end).max(start))
-        });
-        parts.into_iter().find(|part| !part.is_empty()).unwrap_or(Span::new(arrived.start, arrived.start))
+        let nothing = Span::new(arrived.start, arrived.start);
+        if hot.cold == NO_COLD {
+            return nothing;
+        }
+        let held = &self.colds[hot.cold].held;
+        let first = self.ranges.partition(held, |range| range.end.upto(arrived.start));
+        let touched = self.ranges.get(held, first).filter(|range| range.start.before(arrived.end));
+        touched.map_or(nothing, |range| Span::new(arrived.start.max(range.start), arrived.end.min(range.end)))
     }
 
     /// Remembers what arrived twice, to report it once.
@@ -245,12 +255,16 @@ impl<C: Control> Stack<C> {
         if let Some(duplicate) = cold.duplicate.filter(|_| most > 0) {
             blocks.push(duplicate);
         }
-        let mut younger = u32::MAX;
-        while blocks.len() < most {
-            let older = cold.held.iter().filter(|held| held.recency < younger);
-            let Some(next) = older.max_by_key(|held| held.recency) else { break };
-            blocks.push(next.span);
-            younger = next.recency;
+        for &at in cold.young.iter().take_while(|_| !cold.held.is_empty()) {
+            if blocks.len() >= most {
+                break;
+            }
+            let place = self.ranges.partition(&cold.held, |range| range.end.upto(at));
+            // What is below may have been received, or given up, meanwhile.
+            let range = self.ranges.get(&cold.held, place).filter(|range| range.start.upto(at));
+            if let Some(&range) = range {
+                blocks.push(range);
+            }
         }
         blocks
     }

@@ -14,6 +14,7 @@ pub(crate) struct Secret {
     sequence: SipHasher13,
     timestamp: SipHasher13,
     random: SipHasher13,
+    cookie: SipHasher13,
     drawn: u64,
     initial: Initial,
 }
@@ -32,7 +33,15 @@ impl Secret {
                 |which: u64| derive.hash(&[purpose, which, word(2), word(3)].map(u64::to_le_bytes).concat());
             SipHasher13::new_with_keys(half(0), half(1))
         };
-        Secret { index: key(1), sequence: key(2), timestamp: key(3), random: key(4), drawn: 0, initial }
+        Secret {
+            index: key(1),
+            sequence: key(2),
+            timestamp: key(3),
+            random: key(4),
+            cookie: key(5),
+            drawn: 0,
+            initial,
+        }
     }
 
     /// Place of a tuple in the index.
@@ -66,6 +75,12 @@ impl Secret {
             Initial::Fixed { timestamp, .. } => timestamp,
             Initial::Keyed => self.timestamp.hash(&tuple.bytes()[..32]) as u32,
         }
+    }
+
+    /// What a SYN cookie proves: that its bearer received our answer to this SYN.
+    pub(crate) fn cookie(&self, tuple: &Tuple, irs: u32, size: u32, period: u64) -> u32 {
+        let rest = [u64::from(irs) << 32 | u64::from(size), period].map(u64::to_le_bytes);
+        self.cookie.hash(&[&tuple.bytes()[..], &rest.concat()].concat()) as u32
     }
 
     /// A number that nobody can predict.

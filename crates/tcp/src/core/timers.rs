@@ -1,11 +1,15 @@
 //! When something is to happen next, and what happens then.
 
+use std::time::Duration;
+
 use super::Stack;
 use super::flow::{NO_COLD, flag};
+use super::pace::Undo;
 use super::planted::{Bug, planted};
 use super::state::{State, Step};
 use super::transmit::Plan;
 use super::wire::{Flags, Head};
+use crate::config::DAY;
 use crate::control::Control;
 use crate::event::{Failure, Ready};
 use crate::time::{Deadline, Time};
@@ -27,6 +31,7 @@ impl<C: Control> Stack<C> {
     /// Does what is due.
     #[inline]
     pub(crate) fn advance(&mut self, now: Time) {
+        self.resume(now);
         let flows = self.limits.flows as u32;
         let syns = self.limits.half_open as u32;
         while let Some(owner) = self.wheel.pop(now.tick()) {
@@ -38,6 +43,29 @@ impl<C: Control> Stack<C> {
                 self.on_syn_timer(now, owner - flows);
             } else {
                 self.end_wait(owner - flows - syns);
+            }
+        }
+    }
+
+    /// Notes what the time is. After a long pause of the program, deadlines would seem to lie ahead.
+    #[inline]
+    pub(crate) fn resume(&mut self, now: Time) {
+        if now.since(self.now) > DAY {
+            self.end_pause(now);
+        }
+        self.now = self.now.max(now);
+    }
+
+    #[cold]
+    fn end_pause(&mut self, now: Time) {
+        let before = self.now;
+        let slots: Vec<u32> = self.flows.slots().collect();
+        for slot in slots {
+            let hot = &mut self.flows[slot];
+            for at in [&mut hot.send_at, &mut hot.ack_at, &mut hot.life_at] {
+                if at.tick(before).is_some_and(|tick| tick < now.tick()) {
+                    *at = Deadline::at(Time::of_tick(now.tick()));
+                }
             }
         }
     }
@@ -84,9 +112,11 @@ impl<C: Control> Stack<C> {
         let cold = &mut self.colds[hot.cold];
         let due = |at: Option<Time>| at.is_some_and(|at| at.tick_after() <= now.tick());
         if due(cold.reorder_at) {
-            let flight = cold.in_flight();
+            let flight = cold.flight.in_flight();
+            let rack = &self.lasting[slot as usize].rack;
             // RFC 8985, 6.2: the reordering timer.
-            if cold.detect_losses(hot, now) && cold.recovery.is_none() {
+            if cold.detect_losses(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
+                cold.undo = Some(Undo::new(hot.window));
                 self.control.congested(&mut hot.window, flight, u32::from(hot.mss));
                 cold.recovery = Some(hot.snd_nxt);
                 cold.by_timeout = false;
@@ -111,6 +141,9 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
         //# The following procedure MUST be used to handle excessive retransmissions of data segments
         //# (MUST-20):
+        // A program that did not run for a while has sent nothing meanwhile: that is not the peer's silence.
+        let late = cold.rto_at.map_or(Duration::ZERO, |due| now.since(due));
+        cold.progress_at = cold.progress_at.after(late);
         let progress_at = cold.progress_at;
         if now.since(progress_at) >= self.patience(slot) {
             return self.give_up(slot);
@@ -126,15 +159,16 @@ impl<C: Control> Stack<C> {
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
         let again = cold.by_timeout && cold.recovery.is_some();
-        let flight = cold.in_flight();
+        let flight = cold.flight.in_flight();
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
         //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
         //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions
         //# (MUST-19).
         self.control.timed_out(&mut hot.window, flight, u32::from(hot.mss), again);
-        cold.lose_on_timeout(hot, now);
+        cold.lose_on_timeout(&mut self.records, &self.lasting[slot as usize].rack, hot, now);
         cold.recovery = Some(hot.snd_nxt);
         cold.by_timeout = true;
+        cold.undo = None;
         cold.tail_probe = None;
         cold.tail_at = None;
         cold.reorder_at = None;
@@ -169,10 +203,10 @@ impl<C: Control> Stack<C> {
             return self.give_up(slot);
         }
         let hot = &mut self.flows[slot];
-        hot.backoff = (hot.backoff + 1).min(20);
         if hot.snd_edge().after(hot.snd_nxt) {
             hot.set(flag::PUSH);
         } else {
+            hot.backoff = (hot.backoff + 1).min(20);
             //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
             //# Probing of zero (offered) windows MUST be supported (MUST-36).
             hot.probes += 1;
@@ -262,7 +296,10 @@ impl<C: Control> Stack<C> {
         let cold = std::mem::replace(&mut hot.cold, NO_COLD);
         let orphan = hot.has(flag::ORPHAN);
         if cold != NO_COLD {
-            self.holding -= usize::from(self.colds[cold].holds);
+            let block = &mut self.colds[cold];
+            self.holding -= usize::from(block.holds);
+            block.flight.clear(&mut self.records);
+            self.ranges.clear(&mut block.held);
             self.colds.remove(cold);
         }
         self.wheel.cancel(slot);
@@ -299,6 +336,10 @@ impl<C: Control> Stack<C> {
         {
             hot.ack_at = Deadline::at(now.after(self.profile.delayed_ack));
         }
+        let hot = &self.flows[slot];
+        if hot.cold != NO_COLD {
+            self.colds[hot.cold].pace.release(now, hot.outstanding() == 0);
+        }
         let plan = self.plan(slot);
         match plan {
             Plan::Nothing => {}
@@ -324,7 +365,8 @@ impl<C: Control> Stack<C> {
         if hot.outstanding() > 0 {
             if hot.cold != NO_COLD {
                 let cold = &self.colds[hot.cold];
-                let next = [cold.rto_at, cold.tail_at, cold.reorder_at].into_iter().flatten().min();
+                let next = [cold.rto_at, cold.tail_at, cold.reorder_at, cold.pace.held_until()];
+                let next = next.into_iter().flatten().min();
                 hot.send_at = next.map_or(Deadline::NONE, Deadline::at);
             }
         } else if hot.snd_limit() == hot.snd_nxt {

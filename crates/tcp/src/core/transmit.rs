@@ -50,8 +50,11 @@ impl<C: Control> Stack<C> {
         let cold = (hot.cold != NO_COLD).then(|| &self.colds[hot.cold]);
         let size = self.payload_size(slot);
         if let Some(cold) = cold {
-            if let Some(lost) = cold.first_lost() {
-                let room = hot.window.congestion.saturating_sub(cold.in_flight());
+            if cold.pace.held_until().is_some() && !hot.has(flag::FORCE) && !hot.has(flag::TAIL_PROBE) {
+                return Plan::Nothing;
+            }
+            if let Some(lost) = cold.flight.first_lost(&self.records) {
+                let room = hot.window.congestion.saturating_sub(cold.flight.in_flight());
                 if room < size && !hot.has(flag::FORCE) {
                     // Nothing new before it is repaired.
                     return Plan::Nothing;
@@ -61,7 +64,7 @@ impl<C: Control> Stack<C> {
             }
             if hot.has(flag::TAIL_PROBE)
                 && self.plan_new(hot, Some(cold), size) == Plan::Nothing
-                && let Some(last) = cold.sent.last()
+                && let Some(last) = cold.flight.last(&self.records)
             {
                 // RFC 8985, 7.3: the last segment, if there is no new one.
                 let len = last.span.len().min(size);
@@ -167,7 +170,7 @@ impl<C: Control> Stack<C> {
 /// left it (RFC 5681, 3.2, steps 3 and 4).
 fn emulated_flight(hot: &Hot, cold: &Cold) -> u32 {
     let left = if hot.has(flag::SACK) { 0 } else { cold.duplicates.saturating_mul(hot.mss.into()) };
-    cold.in_flight().saturating_sub(left)
+    cold.flight.in_flight().saturating_sub(left)
 }
 
 /// The part of a span that is data: all but a FIN.

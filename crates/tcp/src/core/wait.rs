@@ -1,5 +1,6 @@
 //! TIME_WAIT: what is left of a connection that is over.
 
+use super::challenges::Challenges;
 use super::flow::{Hot, flag};
 use super::handshake::is_older;
 use super::index::Kind;
@@ -25,13 +26,16 @@ pub(crate) struct Wait {
     window: u16,
     timestamps: bool,
     marking: Marking,
+    challenges: Challenges,
 }
 
 /// What a segment does to a connection in TIME_WAIT.
 enum Outcome {
     Nothing,
-    /// A FIN came again: the time begins anew.
-    Restart,
+    /// It is answered, as often as a challenge.
+    Answer(Head),
+    /// A FIN came again: it is answered, and the time begins anew.
+    Restart(Head),
     /// A SYN begins another connection, which this listener gets.
     Reopen(u32),
 }
@@ -48,6 +52,7 @@ impl Wait {
             window: hot.rcv_edge.past(hot.rcv_nxt).div_ceil(1 << hot.rcv_scale()).min(65_535) as u16,
             timestamps: hot.has(flag::TIMESTAMPS),
             marking,
+            challenges: Challenges::default(),
         }
     }
 }
@@ -95,7 +100,11 @@ impl<C: Control> Stack<C> {
         }
         match self.in_wait(now, &wait, head, len) {
             Outcome::Nothing => {}
-            Outcome::Restart => self.restart_wait(now, slot),
+            Outcome::Answer(answer) => self.answer_wait(now, slot, answer),
+            Outcome::Restart(answer) => {
+                self.answer_wait(now, slot, answer);
+                self.restart_wait(now, slot);
+            }
             Outcome::Reopen(listener) => {
                 self.end_wait(slot);
                 return self.on_syn(now, wait.tuple, head, listener, Some(wait.snd_nxt));
@@ -109,7 +118,9 @@ impl<C: Control> Stack<C> {
         let wait = Wait::of(&self.flows[slot], self.choices.of(slot).marking);
         match self.in_wait(now, &wait, head, len) {
             Outcome::Nothing => {}
-            Outcome::Restart => {
+            Outcome::Answer(answer) => self.answer_flow_wait(now, slot, answer),
+            Outcome::Restart(answer) => {
+                self.answer_flow_wait(now, slot, answer);
                 self.flows[slot].life_at = Deadline::at(now.after(self.profile.time_wait));
             }
             Outcome::Reopen(listener) => {
@@ -120,8 +131,25 @@ impl<C: Control> Stack<C> {
         self.refuse(Reason::Over)
     }
 
+    /// Two hosts in TIME_WAIT, or a forged segment at both, must not make them answer each other for ever.
+    fn answer_wait(&mut self, now: Time, slot: u32, answer: Head) {
+        let most = self.challenges_now();
+        let wait = &mut self.waits[slot];
+        if wait.challenges.may_answer(now, most) {
+            let (tuple, marking) = (wait.tuple, wait.marking);
+            self.reply_marked(tuple, answer, marking);
+        }
+    }
+
+    fn answer_flow_wait(&mut self, now: Time, slot: u32, answer: Head) {
+        let most = self.challenges_now();
+        if self.lasting[slot as usize].challenges.may_answer(now, most) {
+            self.reply_marked(self.flows[slot].tuple, answer, self.choices.of(slot).marking);
+        }
+    }
+
     /// RFC 9293, 3.10.7.4, for TIME-WAIT.
-    fn in_wait(&mut self, now: Time, wait: &Wait, head: &Head, len: u32) -> Outcome {
+    fn in_wait(&self, now: Time, wait: &Wait, head: &Head, len: u32) -> Outcome {
         // RFC 1337, 3 (F1): an RST must not end it, or old segments meet a new connection. And no
         // honest peer sends a segment with neither SYN nor ACK.
         let known = head.flags.has(Flags::SYN) || head.flags.has(Flags::ACK);
@@ -161,7 +189,6 @@ impl<C: Control> Stack<C> {
             timestamps,
             ..Head::default()
         };
-        self.reply_marked(wait.tuple, answer, wait.marking);
-        if fin { Outcome::Restart } else { Outcome::Nothing }
+        if fin { Outcome::Restart(answer) } else { Outcome::Answer(answer) }
     }
 }

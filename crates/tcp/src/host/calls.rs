@@ -112,7 +112,8 @@ impl<C: Control> Host<C> {
         //# A TCP implementation MUST reject as an error a local OPEN call for an invalid remote IP address
         //# (e.g., a broadcast or multicast address) (MUST-46).
         let unicast = is_for_the_wire(remote.ip()) && Address::from(remote.ip()).is_unicast();
-        if !unicast || remote.port() == 0 {
+        // Nothing comes back from the device that is for its own address.
+        if !unicast || remote.port() == 0 || remote.ip() == address {
             return Err(ConnectError::Remote);
         }
         let local = SocketAddr::new(address, port.unwrap_or(0));
@@ -331,10 +332,11 @@ impl<C: Control> Host<C> {
                 // Bytes beyond the FIN go with the connection.
                 return true;
             }
-            let held = if hot.cold == NO_COLD { &[] } else { &self.stack.colds[hot.cold].held[..] };
             let mut needed = Vec::new();
-            for span in held.iter().map(|held| held.span) {
-                needed.extend(super::store::pages_of(span));
+            if hot.cold != NO_COLD {
+                for &span in self.stack.ranges.iter(&self.stack.colds[hot.cold].held) {
+                    needed.extend(super::store::pages_of(span));
+                }
             }
             let unread: Vec<Seq> = super::store::pages_of(Span::new(hot.rcv_read, hot.rcv_nxt)).collect();
             needed.extend(&unread);

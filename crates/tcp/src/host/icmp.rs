@@ -19,12 +19,14 @@ const ERROR_V6: usize = 1280;
 /// Memory for answers until the next output; further ones are dropped.
 const PENDING: usize = 64 << 10;
 
+/// Sizes of packets that paths take (RFC 1191, 7.1).
+const PLATEAUS: [u16; 8] = [32_000, 17_914, 8_166, 4_352, 2_002, 1_492, 1_006, 508];
+
 /// The host's own answers, waiting to be sent.
 pub(crate) struct Answers {
     pub(crate) pending: Batch,
     second: u64,
     errors: u32,
-    identification: u16,
     hops: u8,
 }
 
@@ -44,7 +46,7 @@ pub(crate) enum Refusal {
 
 impl Answers {
     pub(crate) fn new(hops: u8) -> Answers {
-        Answers { pending: Batch::new(PENDING), second: 0, errors: 0, identification: 0, hops }
+        Answers { pending: Batch::new(PENDING), second: 0, errors: 0, hops }
     }
 
     /// Takes an ICMP message. Returns an error about a segment of ours.
@@ -115,9 +117,8 @@ impl Answers {
     fn send(&mut self, from: Address, to: Address, len: usize, fill: impl FnOnce(&mut [u8])) {
         let header = ip::header_len(from);
         let Ok(room) = self.pending.room(header + len) else { return };
-        self.identification = self.identification.wrapping_add(1);
         let protocol = if from.is_v4() { Protocol::ICMP } else { Protocol::ICMPV6 };
-        ip::write(room, from, to, protocol, len, self.identification, (0, self.hops));
+        ip::write(room, from, to, protocol, len, (0, self.hops));
         let message = &mut room[header..];
         fill(message);
         message[2..4].fill(0);
@@ -134,7 +135,15 @@ fn trouble_v4(kind: u8, code: u8, rest: &[u8]) -> Option<Trouble> {
         (3, 2 | 3) => Some(Trouble::Refused),
         // RFC 1812, 5.2.7.1: a router will not have it.
         (3, 9 | 10 | 13) => Some(Trouble::Hard),
-        (3, 4) => Some(Trouble::TooBig(u16::from_be_bytes([rest[2], rest[3]]))),
+        (3, 4) => match (u16::from_be_bytes([rest[2], rest[3]]), rest.get(6..8)) {
+            // A router older than RFC 1191: the next plateau below what it refused.
+            (0, Some(len)) => {
+                let refused = u16::from_be_bytes([len[0], len[1]]);
+                let lower = PLATEAUS.into_iter().find(|&plateau| plateau < refused);
+                Some(Trouble::TooBig(lower.unwrap_or(0)))
+            }
+            (mtu, _) => Some(Trouble::TooBig(mtu)),
+        },
         (3 | 11 | 12, _) => Some(Trouble::Soft),
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.9.2.2
         //# Source Quench TCP implementations MUST silently discard any received ICMP Source Quench messages

@@ -132,7 +132,6 @@ pub(crate) fn write(
     destination: Address,
     protocol: Protocol,
     len: usize,
-    identification: u16,
     (class, hops): (u8, u8),
 ) {
     let kind = u32::from(protocol.0);
@@ -140,7 +139,9 @@ pub(crate) fn write(
         Some((source, destination)) => {
             let mut words = [
                 0x4500_0000 | u32::from(class) << 16 | (20 + len as u32),
-                u32::from(identification) << 16 | 0x4000,
+                // Not fragmented, so that it needs no identification (RFC 6864, 4.1): a counter would tell
+                // one peer how much is sent to others.
+                0x4000,
                 u32::from(hops) << 24 | kind << 16,
                 source,
                 destination,

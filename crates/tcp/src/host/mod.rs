@@ -48,7 +48,6 @@ pub struct Host<C: Control = Reno> {
     answers: Answers,
     /// Flows that found no page to write to.
     starved: Queue,
-    identification: u16,
     hops: u8,
 }
 
@@ -98,7 +97,6 @@ impl<C: Control> Host<C> {
             capabilities: config.capabilities,
             answers: Answers::new(config.hop_limit),
             starved: Queue::new(limits.flows),
-            identification: 0,
             hops: config.hop_limit,
         }
     }
@@ -271,7 +269,6 @@ impl<C: Control> Host<C> {
             batch,
             store: &mut self.store,
             checksum: self.capabilities.checksum,
-            identification: &mut self.identification,
             hops: self.hops,
         };
         let more = self.stack.output(now, room, &mut writer);

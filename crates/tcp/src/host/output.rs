@@ -15,7 +15,6 @@ pub(crate) struct Writer<'a> {
     pub(crate) store: &'a mut Store,
     /// Whether the device completes checksums.
     pub(crate) checksum: bool,
-    pub(crate) identification: &'a mut u16,
     pub(crate) hops: u8,
 }
 
@@ -60,10 +59,7 @@ impl Writer<'_> {
         //# TCP implementations SHOULD pass the current Differentiated Services field value without change to
         //# the IP layer, when it sends segments on the connection (SHLD-22).
         let marks = (marking.traffic_class, marking.hop_limit.unwrap_or(self.hops));
-        ip::write(header, source, destination, Protocol::TCP, len, *self.identification, marks);
-        // A device that cuts counts on from it, one for each piece; headers count as a few more.
-        let pieces = len.checked_div(usize::from(size)).unwrap_or(0) + 1;
-        *self.identification = self.identification.wrapping_add(pieces as u16);
+        ip::write(header, source, destination, Protocol::TCP, len, marks);
         fill(self.store, tcp);
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.1
         //# The sender MUST generate it (MUST-2) and the receiver MUST check it (MUST-3).

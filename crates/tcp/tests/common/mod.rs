@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod trace;
+pub(crate) mod watch;
 mod wire;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -85,17 +86,23 @@ impl Net {
         let mut total = 0;
         loop {
             let mut moved = 0;
+            // Both first, or what is due on its way from the second side would wait for the next event.
             for side in &mut self.sides {
                 side.device.advance(Duration::from_micros(self.now.micros())).expect("a memory link");
+            }
+            for side in &mut self.sides {
                 side.host.advance(self.now);
                 side.into.clear();
                 moved += side.device.receive(&mut side.into).expect("a memory link");
+                for frame in side.into.frames() {
+                    self.wire.arrived(self.now.micros(), frame.bytes);
+                }
                 side.host.input(self.now, side.into.frames());
                 let mut more = true;
                 while more {
                     more = side.host.output(self.now, &mut side.out);
                     for frame in side.out.frames() {
-                        self.wire.sent(self.now.micros(), frame.bytes);
+                        self.wire.sent(self.now.micros(), frame.bytes, frame.offload.segment);
                     }
                     moved += side.device.send(&mut side.out).expect("a memory link");
                     assert!(total + moved < PACKETS_AT_ONCE, "packets without end at {:?}", self.now);

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 
 use packet::View;
 
+use super::watch::Watch;
+
 /// Source and destination, address and port.
 type Way = (Vec<u8>, Vec<u8>);
 
@@ -16,6 +18,7 @@ struct Direction {
     /// The right edge of the window that was offered last.
     edge: Option<u32>,
     syn: Option<u32>,
+    watch: Watch,
 }
 
 /// Watches all packets of both sides.
@@ -40,8 +43,30 @@ fn before(a: u32, b: u32) -> bool {
 }
 
 impl Wire {
-    /// Checks a packet that one side sends.
-    pub(crate) fn sent(&mut self, now: u64, packet: &[u8]) {
+    /// What was seen of the data that goes from one port to another.
+    pub(crate) fn watch(&self, from: u16, to: u16) -> Option<&Watch> {
+        let (from, to) = (from.to_be_bytes(), to.to_be_bytes());
+        let found = self.directions.iter().find(|(way, _)| way.0.ends_with(&from) && way.1.ends_with(&to));
+        found.map(|(_, direction)| &direction.watch)
+    }
+
+    /// A packet arrives.
+    pub(crate) fn arrived(&mut self, now: u64, packet: &[u8]) {
+        let Some(view) = View::of(packet).filter(|view| view.tcp_payload(packet).is_some()) else { return };
+        let tcp = &packet[view.transport..];
+        if tcp[13] & (RST | ACK) != ACK {
+            return;
+        }
+        let ack = u32::from_be_bytes([tcp[8], tcp[9], tcp[10], tcp[11]]);
+        let (source, destination) = view.addresses(packet);
+        let back = ([destination, &tcp[2..4]].concat(), [source, &tcp[..2]].concat());
+        if let Some(direction) = self.directions.get_mut(&back) {
+            direction.watch.acknowledged(now, ack);
+        }
+    }
+
+    /// Checks a packet that one side sends, in segments of `size` bytes unless that is 0.
+    pub(crate) fn sent(&mut self, now: u64, packet: &[u8], size: u16) {
         self.packets += 1;
         let Some(view) = View::of(packet) else { return };
         let Some(payload) = view.tcp_payload(packet) else { return };
@@ -93,6 +118,8 @@ impl Wire {
         if len > 0 {
             let edge = their_edge.expect("data before the peer offered a window");
             assert!(!before(edge, end), "{now}: data up to {end}, beyond the right edge {edge}");
+            let size = if size > 0 { u32::from(size) } else { len };
+            direction.watch.sent(now, seq, end, direction.next, size.into());
         }
         let next = end.wrapping_add(u32::from(flags & FIN != 0));
         if before(direction.next, next) && flags & SYN == 0 {

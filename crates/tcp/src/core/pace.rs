@@ -1,0 +1,114 @@
+//! How much of the congestion window is used, and how fast.
+
+use super::seq::{Seq, Span};
+use crate::control::Window;
+use crate::time::Time;
+
+/// The most that was in flight within a round trip: a window that is not used says nothing of the
+/// path, and does not grow (RFC 7661, 4.1).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    most: u32,
+    /// The window has held something back.
+    limited: bool,
+    /// The round is over when this is acknowledged.
+    until: Option<Seq>,
+}
+
+impl Usage {
+    /// Something was sent up to `nxt`, with so much in flight then.
+    pub(crate) fn sent(&mut self, una: Seq, nxt: Seq, flight: u32, limited: bool) {
+        let over = self.until.is_none_or(|until| until.upto(una));
+        if over || limited || !self.limited && flight > self.most {
+            *self = Usage { most: flight, limited, until: Some(nxt) };
+        }
+    }
+
+    /// Whether the window may grow. In slow start it has to be far ahead of what is in flight, since it
+    /// doubles.
+    pub(crate) fn may_grow(&self, window: &Window) -> bool {
+        let slow_start = window.congestion < window.threshold;
+        self.limited || slow_start && window.congestion / 2 < self.most
+    }
+}
+
+/// A reduction of the window that may have been needless: it was if everything that was sent again since
+/// arrives twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Undo {
+    before: Window,
+    /// What was sent again lies here.
+    range: Option<Span>,
+    /// Bytes of it that were not reported as having arrived twice.
+    open: u32,
+}
+
+impl Undo {
+    /// The window was this.
+    pub(crate) fn new(before: Window) -> Undo {
+        Undo { before, range: None, open: 0 }
+    }
+
+    pub(crate) fn sent_again(&mut self, span: Span) {
+        let range = self.range.unwrap_or(span);
+        self.range = Some(Span::new(range.start.min(span.start), range.end.max(span.end)));
+        self.open += span.len();
+    }
+
+    /// Takes a report. Returns the window as it was if there was no need to reduce it.
+    pub(crate) fn arrived_twice(&mut self, twice: Span) -> Option<Window> {
+        let ours = self.range.is_some_and(|range| range.contains(twice));
+        if ours {
+            self.open = self.open.saturating_sub(twice.len());
+        }
+        (ours && self.open == 0).then_some(self.before)
+    }
+}
+
+/// What may be sent at once, at least: in microseconds of the rate. Timers of programs are no more
+/// precise than that.
+const BURST_MICROS: u64 = 1_000;
+/// And in segments: an initial window.
+const BURST_SEGMENTS: u64 = 10;
+/// Of a burst so much (microseconds) is collected before a flow that is held sends on, so that it does
+/// not wake for each segment.
+const COLLECT_MICROS: u64 = 500;
+
+/// Spreads a window over a round trip, so that no queue has to take it at once: twice as fast in slow
+/// start and 1.2 times else, as Linux does. Windows that leave within a burst are not spread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// When everything that was sent would have left at the rate.
+    due: Time,
+    /// Nothing more is sent until then.
+    held_until: Option<Time>,
+}
+
+impl Pace {
+    /// So many bytes were sent.
+    pub(crate) fn sent(&mut self, now: Time, bytes: u32, window: &Window, srtt: u32, mss: u16) {
+        let congestion = u64::from(window.congestion.max(1));
+        let srtt = u64::from(srtt);
+        // Microseconds in which a window leaves.
+        let whole = if window.congestion < window.threshold { srtt / 2 } else { srtt * 5 / 6 };
+        let burst = BURST_MICROS.max(whole * BURST_SEGMENTS * u64::from(mss) / congestion);
+        if burst >= whole {
+            return;
+        }
+        let begin = Time::from_micros(now.micros().saturating_sub(burst));
+        self.due = self.due.max(begin).plus(whole * u64::from(bytes) / congestion);
+        if self.due > now {
+            self.held_until = Some(self.due.plus(COLLECT_MICROS.min(burst / 2)));
+        }
+    }
+
+    /// Until when nothing is sent.
+    pub(crate) fn held_until(&self) -> Option<Time> {
+        self.held_until
+    }
+
+    /// Ends the hold once it is over, or if nothing is outstanding.
+    pub(crate) fn release(&mut self, now: Time, quiet: bool) {
+        self.held_until = self.held_until.filter(|&until| until > now && !quiet);
+    }
+}
