@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use bench::cpu::CpuSet;
-use bench::pair::{Exchange, Placement, Scenario, Side, Task, Transport};
+use bench::pair::{Busy, Exchange, Placement, Scenario, Side, Task, Transport};
 use bench::part::Part;
 use serde_json::Value;
 
@@ -247,9 +247,11 @@ fn all_processes_end_with_their_controller() {
     };
     let mut run = bench("stream");
     run.args(["--transports", "unix", "--sizes", "8", "--placements", placement]).args(["--seconds", "600"]);
-    let told =
-        |process: &&u32| command(**process).contains("\"side\"") || command(**process).contains("\"busy\"");
-    let processes = orphans(&mut run, |children| children.iter().filter(told).count() == expected);
+    let is_part = |process: &&u32| {
+        let arguments = command(**process);
+        arguments.split('\0').any(|argument| argument == Exchange::NAME || argument == Busy::NAME)
+    };
+    let processes = orphans(&mut run, |children| children.iter().filter(is_part).count() == expected);
     until(|| processes.iter().all(|&process| command(process).is_empty()));
 }
 
