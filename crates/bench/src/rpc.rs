@@ -4,7 +4,7 @@
 //! take turns at each point, and each round starts with another one, so that a slow minute of the
 //! machine falls on all of them alike.
 //!
-//! With `--rate` the load is an open loop, which tells latency at a load that all engines bear;
+//! With `--rate` the load is an open loop, whose latency is at a load that all engines bear;
 //! without one it is a closed loop, which tells what each can bear.
 
 use std::error::Error;
