@@ -115,7 +115,7 @@ impl Served {
         }
     }
 
-    /// Its own words, once it is told to end, or else these.
+    /// Closes its standard input, which ends it, and returns its own words, or else these.
     pub(crate) fn complaint(&mut self, otherwise: &str) -> String {
         drop(self.child.stdin.take());
         self.child.complaint().unwrap_or_else(|| otherwise.to_owned())

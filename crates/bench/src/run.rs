@@ -1,4 +1,4 @@
-//! The run of a benchmark: rounds in which what is compared takes turns, and what the caller hears of them.
+//! The run of a benchmark: rounds in which what is compared takes turns, and their progress.
 
 use std::error::Error;
 use std::io;
@@ -36,7 +36,7 @@ pub trait Scenario {
 #[error("{0}")]
 pub struct Unusable(pub String);
 
-/// What a run tells its caller as it goes.
+/// What a run reports to its caller.
 #[derive(Debug)]
 pub enum Progress<'run> {
     /// The next measurement begins: this one.
@@ -47,7 +47,7 @@ pub enum Progress<'run> {
     Done,
 }
 
-/// Hears of a run; that it cannot take a record ends the run.
+/// Takes the progress of a run; an error ends the run.
 pub type Listener<'run> = dyn FnMut(Progress<'_>) -> io::Result<()> + 'run;
 
 /// Why a run ended before everything was measured. What was measured before has been handed out.

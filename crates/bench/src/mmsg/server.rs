@@ -38,7 +38,7 @@ pub struct Task {
     pub sink: Option<SocketAddr>,
 }
 
-/// What a server tells when it is done, as the record has it.
+/// What a server reports at its end, as the record has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Report {
     pub(super) packets: u64,

@@ -246,8 +246,8 @@ fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
     })
 }
 
-/// Repeats a step of so many messages for the time to warm up and for the window. A step is told whether it
-/// is in the window, and gives the time of its end.
+/// Repeats a step of so many messages for the time to warm up and for the window. A step gets whether
+/// it is in the window, and returns the time of its end.
 fn measure(
     task: &Task,
     messages: u64,

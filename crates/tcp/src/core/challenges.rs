@@ -3,7 +3,7 @@
 use crate::time::Time;
 
 /// Answers of a second, of one connection: the base, and the range of a random part, so that their
-/// number tells an attacker nothing (RFC 5961, 7; CVE-2016-5696).
+/// number gives an attacker nothing (RFC 5961, 7; CVE-2016-5696).
 pub(crate) const BASE: u64 = 4;
 pub(crate) const SPREAD: u64 = 8;
 

@@ -253,7 +253,7 @@ pub(crate) struct Lasting {
     pub(crate) challenges: Challenges,
     /// The largest segment that the peer and the device take.
     pub(crate) mss: u16,
-    /// Second until which the path is believed to take less; 0 if it is not.
+    /// Second until which the path MTU is less than the device's; 0 if it is not.
     pub(crate) narrow_until: u32,
 }
 

@@ -12,7 +12,7 @@ use crate::control::Control;
 use crate::event::Failure;
 use crate::time::Time;
 
-/// The least path MTU of IPv4 that is believed, as Linux has it.
+/// The least path MTU of IPv4 that is accepted, as in Linux (min_pmtu).
 const MTU_BELIEVED: u16 = 552;
 /// After this time larger packets are tried again (RFC 1191, 6.3).
 const NARROW: Duration = Duration::from_secs(600);

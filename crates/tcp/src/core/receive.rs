@@ -149,8 +149,8 @@ impl<C: Control> Stack<C> {
 
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.10.7.4
     //# Segments with higher beginning sequence numbers SHOULD be held for later processing (SHLD-31).
-    /// Remembers an out-of-order range. Returns false if there is no place to: what the peer was told
-    /// of before stays.
+    /// Remembers an out-of-order range. Returns false if there is no place: ranges that
+    /// were reported to the peer stay.
     fn hold(&mut self, slot: u32, fresh: Span) -> bool {
         let Some(cold) = self.warm_to_hold(slot) else { return false };
         let cold = &mut self.colds[cold];

@@ -47,7 +47,7 @@ impl<C: Control> Stack<C> {
         }
     }
 
-    /// Notes what the time is. After a long pause of the program, deadlines would seem to lie ahead.
+    /// Sets the time. After a long pause of the program, past deadlines would be taken for future ones.
     #[inline]
     pub(crate) fn resume(&mut self, now: Time) {
         if now.since(self.now) > DAY {

@@ -139,8 +139,8 @@ pub(crate) fn write(
         Some((source, destination)) => {
             let mut words = [
                 0x4500_0000 | u32::from(class) << 16 | (20 + len as u32),
-                // Not fragmented, so that it needs no identification (RFC 6864, 4.1): a counter would tell
-                // one peer how much is sent to others.
+                // Not fragmented, so that it needs no identification (RFC 6864, 4.1): a counter would
+                // show one peer how much is sent to others.
                 0x4000,
                 u32::from(hops) << 24 | kind << 16,
                 source,

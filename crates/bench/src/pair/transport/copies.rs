@@ -23,7 +23,7 @@ pub(super) struct Copies {
     /// Bytes that this end has copied, and of these the other one knows.
     copied: u64,
     told: u64,
-    /// Bytes that the other end has copied, as last told.
+    /// Bytes that the peer has copied, by the count that was read last.
     others: u64,
 }
 
@@ -47,7 +47,7 @@ impl End for Copies {
         for piece in message.chunks(PIECE) {
             self.copy(piece.len(), |segment, offset, whole| {
                 // SAFETY: the receiver has emptied these bytes, by its count, and takes them again
-                // only when it is told of them, which is later.
+                // only once this end has published its count, which is later.
                 unsafe {
                     segment.put(DATA + offset, &piece[..whole]);
                     segment.put(DATA, &piece[whole..]);
@@ -62,7 +62,7 @@ impl End for Copies {
         for piece in message.chunks_mut(PIECE) {
             self.copy(piece.len(), |segment, offset, whole| {
                 // SAFETY: the sender has filled these bytes, by its count, and fills them again only
-                // when it is told that they are empty, which is later.
+                // once this end has published its count, which is later.
                 unsafe {
                     segment.take(DATA + offset, &mut piece[..whole]);
                     segment.take(DATA, &mut piece[whole..]);
