@@ -7,12 +7,9 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
 
-# The archives bring Rust's standard library with its debug information and LLVM's bitcode: most of their bytes, and
-# nothing that a C linker takes.
-SLIM = $(or $(OBJCOPY),objcopy) --strip-debug --remove-section=.llvmbc --remove-section=.llvmcmd
 define finish
-$(SLIM) $(BUILT)/libmegapipe_c.a
-$(SLIM) $(BUILT)/libmegapipe_mtcp.a
+crates/capi/slim.sh $(BUILT)/libmegapipe_c.a
+crates/capi/slim.sh $(BUILT)/libmegapipe_mtcp.a
 crates/capi/link.sh $(BUILT)/libmegapipe_c.a $(BUILT)/libmegapipe.so
 crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
 endef

@@ -66,7 +66,11 @@ impl Library {
                 fs::copy(self.directory.join(name), prefix.join("lib").join(name)).expect("a copy");
             }
         } else {
-            fs::copy(static_library(), prefix.join("lib/libmegapipe.a")).expect("a copy");
+            let slimmed = Command::new(capi.join("slim.sh"))
+                .arg(static_library())
+                .arg(prefix.join("lib/libmegapipe.a"))
+                .status();
+            assert!(slimmed.expect("objcopy runs").success());
         }
         prefix
     }
