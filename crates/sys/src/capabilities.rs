@@ -320,6 +320,25 @@ mod tests {
         }
     }
 
+    /// A trial that asks what no engine does finds nothing, and nobody notices.
+    #[test]
+    fn what_this_release_of_linux_has_is_found() {
+        const NAME: &str = "capabilities::tests::what_this_release_of_linux_has_is_found";
+        let all = Capabilities::probe(DisabledFeatures::default());
+        if let Err(reason) = all.ring {
+            println!("SKIPPED {NAME}: {reason}");
+            return;
+        }
+        let number = |release: &str| {
+            let mut parts = release.split(|other: char| !other.is_ascii_digit()).map(str::parse::<u32>);
+            [parts.next(), parts.next()].map(|part| part.and_then(Result::ok).expect("a release"))
+        };
+        let here = number(&rustix::system::uname().release().to_string_lossy());
+        let missing: Vec<_> =
+            all.features().filter(|feature| number(feature.since) <= here && !feature.available).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
     #[test]
     fn the_engine_lacks_what_is_switched_off() {
         for name in ["buffer_ring", "cqe_skip", "async_cancel_fd"] {
