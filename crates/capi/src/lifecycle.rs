@@ -55,7 +55,9 @@ pub unsafe extern "C" fn mp_create(config: *const MpConfig, channel: *mut *const
         let config = config.to_config()?;
         catch_unwind(|| {
             log::start();
-            thread::add(Channel::new(config)?)
+            // A number says neither which setting it was nor what to do.
+            let channel = Channel::new(config).inspect_err(|error| tracing::warn!("mp_create: {error}"))?;
+            thread::add(channel)
         })
         .unwrap_or(Err(BROKEN))
     });

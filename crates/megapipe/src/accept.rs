@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Resource, Rlimit, getrlimit};
 use sys::socket::AddressRoom;
 
 use crate::completion::Event;
@@ -77,11 +78,23 @@ const RETRY: Duration = Duration::from_millis(100);
 fn say_limit(handles: u32) {
     static SAID: std::sync::Once = std::sync::Once::new();
     SAID.call_once(|| {
-        tracing::warn!(
-            "accepting pauses at {handles} handles: the hard limit of open files (RLIMIT_NOFILE) allows no \
-             more; raise it (systemd: LimitNOFILE=, as root: prlimit --nofile=)"
-        );
+        let remedy = remedy(&getrlimit(Resource::Nofile));
+        tracing::warn!("accepting pauses at {handles} handles: {remedy}");
     });
+}
+
+/// Which limit of open files is met, and who may raise it.
+fn remedy(limit: &Rlimit) -> String {
+    match (limit.current, limit.maximum) {
+        (Some(soft), hard) if hard.is_none_or(|hard| soft < hard) => format!(
+            "the soft limit of open files (RLIMIT_NOFILE), {soft}, allows no more; raise it (ulimit -n, \
+             setrlimit(2)), up to the hard one, {}",
+            hard.map_or("unlimited".into(), |hard| hard.to_string())
+        ),
+        _ => "the hard limit of open files (RLIMIT_NOFILE) allows no more; raise it (systemd: LimitNOFILE=, \
+              as root: prlimit --nofile=)"
+            .into(),
+    }
 }
 
 impl AcceptState {
@@ -386,4 +399,20 @@ fn own(descriptor: i32) -> OwnedFd {
     // SAFETY: the kernel gave this descriptor to an accept of this channel, whose result
     // is settled or discarded exactly once.
     unsafe { OwnedFd::from_raw_fd(descriptor) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_that_is_met_is_named() {
+        let limit = |current, maximum| remedy(&Rlimit { current, maximum });
+        assert!(
+            limit(Some(1024), Some(4096)).starts_with("the soft limit of open files (RLIMIT_NOFILE), 1024,")
+        );
+        assert!(limit(Some(1024), Some(4096)).ends_with("up to the hard one, 4096"));
+        assert!(limit(Some(1024), None).ends_with("unlimited"));
+        assert!(limit(Some(4096), Some(4096)).starts_with("the hard limit"));
+    }
 }

@@ -1,11 +1,13 @@
 //! One small enum per call. A variant exists because its caller would act differently.
 
+use std::fmt;
 use std::io;
 
 use thiserror::Error;
 
-/// Why a channel could not be made.
-#[derive(Debug, Error)]
+/// Why a channel could not be made. Its `Debug` is its text: where `main` returns it, the remedy is
+/// on the screen.
+#[derive(Error)]
 pub enum CreateError {
     /// `MEGAPIPE_ENGINE` holds something else than `uring` or `epoll`.
     #[error("MEGAPIPE_ENGINE is `{0}`; set it to `uring` or `epoll`, or unset it")]
@@ -36,6 +38,12 @@ pub enum CreateError {
         #[source]
         cause: io::Error,
     },
+}
+
+impl fmt::Debug for CreateError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
 }
 
 /// The handle was closed or unregistered, or never was of this channel.
@@ -211,3 +219,23 @@ pub enum DispatchError {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("all pool buffers are in use; drop some or raise write_buffers")]
 pub struct PoolDry;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `main() -> Result<(), CreateError>` and `unwrap` print that.
+    #[test]
+    fn how_a_channel_is_not_made_is_said_in_debug_too() {
+        let errors = [
+            CreateError::UnknownEngine("kqueue".into()),
+            CreateError::Setting { setting: "handles_max", value: 0, range: "1 or more" },
+            CreateError::RingUnavailable(io::Error::from_raw_os_error(libc::ENOSYS)),
+            CreateError::LockedMemory(io::Error::other("raise it (ulimit -l)")),
+            CreateError::Resources { what: "memory", cause: io::Error::from_raw_os_error(libc::ENOMEM) },
+        ];
+        for error in errors {
+            assert_eq!(format!("{error:?}"), error.to_string());
+        }
+    }
+}
