@@ -404,9 +404,7 @@ impl Meeting {
             // Both offers are of one namespace: they met.
             in_network_namespace: !offers[1].verified.is_kept(),
         };
-        if !sharing::permits(&self.policy, self.user, [&a.subject, &b.subject], connection) {
-            return Err(if a.subject.uid == b.subject.uid { Reason::Policy } else { Reason::OtherUser });
-        }
+        sharing::permits(&self.policy, self.user, [&a.subject, &b.subject], connection)?;
         let limits = &self.policy.limits;
         let size = limits.segment_size;
         let users = [a.subject.uid, b.subject.uid];
@@ -492,20 +490,29 @@ impl Meeting {
     pub(crate) fn expire(&mut self, now: Instant) {
         while let Some(due) = self.offers.due(now) {
             let offer = due.offer();
-            let (party, own) = (offer.party, self.clients.get(&offer.party.client));
-            let user = own.and_then(|own| {
-                let end = &offer.verified.end;
+            let (party, end) = (offer.party, offer.verified.end);
+            let obstacle = self.clients.get(&party.client).and_then(|own| {
                 let user = self.verifier.other_user(&offer.verified, own.subject.uid)?;
-                // Where the policy lets the two share, only the peer's offer is missing.
-                let may_share = sharing::may_permit(&self.policy, &own.subject, user, [end.local, end.peer]);
-                (!may_share).then_some(user)
+                let reason =
+                    sharing::may_permit(&self.policy, &own.subject, user, [end.local, end.peer]).err()?;
+                Some((user, reason))
             });
+            // Where the policy lets the two share, only the peer's offer is missing.
+            let reason = obstacle.map_or(Reason::NoPeer, |(_, reason)| reason);
+            let user = obstacle.filter(|_| reason == Reason::OtherUser).map(|(user, _)| user);
             match due {
+                // Its mirror would be refused with it.
+                Due::Alone(_) if reason == Reason::Policy => {
+                    if let Some(offer) = self.offers.take_same(&end) {
+                        self.release(&offer);
+                    }
+                    self.refuse(party, reason, now);
+                }
                 Due::Alone(_) => self.tell_of_peer(party, user),
                 Due::Expired(offer) => {
                     self.release(&offer);
                     self.tell_of_other_user(party, user, now);
-                    self.refuse(party, user.map_or(Reason::NoPeer, |_| Reason::OtherUser), now);
+                    self.refuse(party, reason, now);
                 }
             }
         }

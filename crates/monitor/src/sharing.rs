@@ -12,6 +12,8 @@
 
 use std::net::SocketAddr;
 
+use promote::Reason;
+
 use crate::policy::{ControlGroup, Policy, Rule, Who};
 
 /// What the kernel says of a program that offers.
@@ -35,37 +37,55 @@ pub(crate) struct Connection {
     pub(crate) in_network_namespace: bool,
 }
 
-/// Whether two programs may share the memory of their connection, in a monitor of this user.
-pub(crate) fn permits(policy: &Policy, monitor: u32, parties: [&Subject; 2], connection: Connection) -> bool {
+/// Whether two programs may share the memory of their connection, in a monitor of this user, or
+/// what stands between them.
+pub(crate) fn permits(
+    policy: &Policy,
+    monitor: u32,
+    parties: [&Subject; 2],
+    connection: Connection,
+) -> Result<(), Reason> {
     let matches = |rule: &Rule| {
         let sides = parties.map(|subject| move |who: &Who| who.matches(subject));
         rule.matches(sides.each_ref().map(|side| side as Side<'_>), connection.addresses)
     };
     if policy.deny.iter().any(matches) {
-        return false;
+        return Err(Reason::Policy);
     }
     if policy.allow.iter().any(matches) {
-        return true;
+        return Ok(());
     }
     let [one, other] = parties;
-    let own = || {
-        let here = connection.in_network_namespace && parties.iter().all(|party| party.in_user_namespace);
-        one.uid == monitor && (one.uid != 0 || here)
-    };
-    one.uid == other.uid && policy.same_user.unwrap_or_else(own)
+    if one.uid != other.uid {
+        return Err(Reason::OtherUser);
+    }
+    let here = connection.in_network_namespace && parties.iter().all(|party| party.in_user_namespace);
+    match policy.same_user {
+        Some(true) => Ok(()),
+        None if one.uid == monitor && (one.uid != 0 || here) => Ok(()),
+        None if one.uid == monitor => Err(Reason::Namespace),
+        None | Some(false) => Err(Reason::Policy),
+    }
 }
 
-/// Whether a program may share with some program of another user. No more is known of that
-/// program: in `allow` a condition on its group or control group counts as met, in `deny` as not
-/// met.
-pub(crate) fn may_permit(policy: &Policy, own: &Subject, other: u32, addresses: [SocketAddr; 2]) -> bool {
+/// Whether a program may share with some program of another user, or what stands between them. No
+/// more is known of that program: in `allow` a condition on its group or control group counts as
+/// met, in `deny` as not met.
+pub(crate) fn may_permit(
+    policy: &Policy,
+    own: &Subject,
+    other: u32,
+    addresses: [SocketAddr; 2],
+) -> Result<(), Reason> {
     let matches = |rule: &Rule, unknown: bool| {
         let is_own = |who: &Who| who.matches(own);
         let is_other = |who: &Who| who.names(other) && (unknown || who.needs_only_user());
         rule.matches([&is_own, &is_other], addresses)
     };
-    !policy.deny.iter().any(|rule| matches(rule, false))
-        && policy.allow.iter().any(|rule| matches(rule, true))
+    if policy.deny.iter().any(|rule| matches(rule, false)) {
+        return Err(Reason::Policy);
+    }
+    policy.allow.iter().any(|rule| matches(rule, true)).then_some(()).ok_or(Reason::OtherUser)
 }
 
 /// Whether a program is the one that a rule describes.
@@ -110,13 +130,18 @@ mod tests {
 
     const LOCAL: [&str; 2] = ["127.0.0.1:40000", "127.0.0.1:6379"];
 
+    const SHARED: Result<(), Reason> = Ok(());
+    const STRANGERS: Result<(), Reason> = Err(Reason::OtherUser);
+    const FORBIDDEN: Result<(), Reason> = Err(Reason::Policy);
+    const AWAY: Result<(), Reason> = Err(Reason::Namespace);
+
     fn decided(
         policy: &Policy,
         monitor: u32,
         [a, b]: [&Subject; 2],
         addresses: [&str; 2],
         in_network_namespace: bool,
-    ) -> bool {
+    ) -> Result<(), Reason> {
         let addresses = addresses.map(|address| address.parse().unwrap());
         let [near, far] = addresses;
         let outcome = permits(policy, monitor, [a, b], Connection { addresses, in_network_namespace });
@@ -126,7 +151,7 @@ mod tests {
     }
 
     fn permits_at(policy: &Policy, a: &Subject, b: &Subject, addresses: [&str; 2]) -> bool {
-        decided(policy, 0, [a, b], addresses, true)
+        decided(policy, 0, [a, b], addresses, true).is_ok()
     }
 
     /// Policies: without the key, with it, and rules beside it. "Elsewhere" is another user
@@ -141,30 +166,32 @@ mod tests {
         let elsewhere = Subject { in_user_namespace: false, ..root.clone() };
         let foreign_user = Subject { in_user_namespace: false, ..user.clone() };
         // The monitor's user, the two programs, the connection is in the monitor's network
-        // namespace; whether they share without the key, and with it.
+        // namespace; what stands between them without the key, and with it.
         let rows = [
-            (0, [&root, &root], true, true, true),
-            (0, [&root, &root], false, false, true),
-            (0, [&root, &elsewhere], true, false, true),
-            (0, [&elsewhere, &elsewhere], true, false, true),
-            (0, [&user, &user], true, false, true),
-            (0, [&root, &user], true, false, false),
-            (1000, [&user, &user], true, true, true),
+            (0, [&root, &root], true, SHARED, SHARED),
+            (0, [&root, &root], false, AWAY, SHARED),
+            (0, [&root, &elsewhere], true, AWAY, SHARED),
+            (0, [&elsewhere, &elsewhere], true, AWAY, SHARED),
+            (0, [&user, &user], true, FORBIDDEN, SHARED),
+            (0, [&root, &user], true, STRANGERS, STRANGERS),
+            (1000, [&user, &user], true, SHARED, SHARED),
             // Only root's rights are bound to a namespace.
-            (1000, [&user, &user], false, true, true),
-            (1000, [&foreign_user, &foreign_user], true, true, true),
-            (1000, [&other, &other], true, false, true),
-            (1000, [&user, &other], true, false, false),
-            (1000, [&root, &root], true, false, true),
+            (1000, [&user, &user], false, SHARED, SHARED),
+            (1000, [&foreign_user, &foreign_user], true, SHARED, SHARED),
+            (1000, [&other, &other], true, FORBIDDEN, SHARED),
+            (1000, [&user, &other], true, STRANGERS, STRANGERS),
+            (1000, [&root, &root], true, FORBIDDEN, SHARED),
             // A monitor that root runs as a user of its own serves those whom its policy names.
-            (990, [&user, &user], true, false, true),
+            (990, [&user, &user], true, FORBIDDEN, SHARED),
         ];
         for (monitor, parties, here, without_key, with_key) in rows {
             let case = |text: &str| decided(&policy(text), monitor, parties, LOCAL, here);
             let row = (monitor, parties, here);
             without.iter().for_each(|text| assert_eq!(case(text), without_key, "{row:?} {text}"));
             with.iter().for_each(|text| assert_eq!(case(text), with_key, "{row:?} {text}"));
-            never.iter().for_each(|text| assert!(!case(text), "{row:?} {text}"));
+            let [one, denied] = never.map(case);
+            assert_eq!(one, if with_key == STRANGERS { STRANGERS } else { FORBIDDEN }, "{row:?}");
+            assert_eq!(denied, FORBIDDEN, "{row:?}: no rule that allows would help");
         }
     }
 
@@ -219,19 +246,19 @@ mod tests {
         let allow = "[[allow]]\none = { uid = [26] }\nother = { uid = [33]";
         let deny = "[[deny]]\none = { uid = [26] }\nother = { uid = [33]";
         let policies = [
-            (String::new(), false),
-            ("same_user = true\n".to_owned(), false),
-            (format!("{allow} }}\n"), true),
-            (format!("{allow} }}\nports = [6379]\n"), true),
-            (format!("{allow} }}\nports = [80]\n"), false),
-            (format!("{allow} }}\naddresses = [\"10.0.0.0/8\"]\n"), false),
-            (format!("{allow}, gid = [50] }}\n"), true),
-            (format!("{allow}, cgroup = \"/a\" }}\n"), true),
-            ("[[allow]]\none = { gid = [7] }\nother = {}\n".to_owned(), true),
-            ("[[allow]]\none = {}\nother = { uid = [34] }\n".to_owned(), false),
-            (format!("{allow} }}\n{deny} }}\n"), false),
-            (format!("{allow} }}\n{deny}, gid = [50] }}\n"), true),
-            (format!("{allow} }}\n{deny} }}\nports = [80]\n"), true),
+            (String::new(), STRANGERS),
+            ("same_user = true\n".to_owned(), STRANGERS),
+            (format!("{allow} }}\n"), SHARED),
+            (format!("{allow} }}\nports = [6379]\n"), SHARED),
+            (format!("{allow} }}\nports = [80]\n"), STRANGERS),
+            (format!("{allow} }}\naddresses = [\"10.0.0.0/8\"]\n"), STRANGERS),
+            (format!("{allow}, gid = [50] }}\n"), SHARED),
+            (format!("{allow}, cgroup = \"/a\" }}\n"), SHARED),
+            ("[[allow]]\none = { gid = [7] }\nother = {}\n".to_owned(), SHARED),
+            ("[[allow]]\none = {}\nother = { uid = [34] }\n".to_owned(), STRANGERS),
+            (format!("{allow} }}\n{deny} }}\n"), FORBIDDEN),
+            (format!("{allow} }}\n{deny}, gid = [50] }}\n"), SHARED),
+            (format!("{allow} }}\n{deny} }}\nports = [80]\n"), SHARED),
         ];
         for (text, expected) in policies {
             let policy = policy(&text);
@@ -241,7 +268,7 @@ mod tests {
             let others =
                 [33, 50, 7].into_iter().flat_map(|gid| ["", "/a"].map(|group| subject(33, gid, group)));
             let one_does = others.into_iter().any(|other| permits_at(&policy, &own, &other, LOCAL));
-            assert_eq!(one_does, expected, "{text}");
+            assert_eq!(one_does, expected.is_ok(), "{text}");
         }
     }
 

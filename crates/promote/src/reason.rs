@@ -29,7 +29,7 @@ reasons! {
     NoPeer = 1, "no-peer";
     /// The other endpoint is another user's, and nothing lets the two share.
     OtherUser = 2, "other-user";
-    /// The policy does not let these two programs of one user share.
+    /// A rule of the policy forbids it, or it does not let this user's programs share.
     Policy = 3, "policy";
     /// One of the two users has all the memory, waiting offers or clients that it may have.
     Quota = 4, "quota";
@@ -45,29 +45,31 @@ reasons! {
     NoMonitor = 9, "no-monitor";
     /// The monitor speaks another version of the protocol.
     Version = 10, "version";
+    /// Both are root's, and they or their connection are of other namespaces than the monitor.
+    Namespace = 11, "namespace";
     /// It carried too few messages, or too few a second.
-    LittleTraffic = 11, "little-traffic";
+    LittleTraffic = 12, "little-traffic";
     /// `--promote observe`.
-    Observe = 12, "observe";
+    Observe = 13, "observe";
     /// `--only` or `--not`.
-    Ports = 13, "ports";
+    Ports = 14, "ports";
     /// An option or urgent data that only the kernel can give.
-    Option = 14, "option";
+    Option = 15, "option";
     /// The program has an io_uring, by which it may read and write unseen.
-    IoUring = 15, "io_uring";
+    IoUring = 16, "io_uring";
     /// The kernel counted other bytes than the library saw.
-    Bypass = 16, "bypass";
+    Bypass = 17, "bypass";
     /// Several processes or epoll sets have it, or it went to another program.
-    Shared = 17, "shared";
+    Shared = 18, "shared";
     /// A call was under way on it whenever it could have changed.
-    Busy = 18, "busy";
+    Busy = 19, "busy";
     /// The process forbids itself system calls.
-    Confined = 19, "confined";
+    Confined = 20, "confined";
 }
 
 impl Reason {
     /// Those that a monitor gives.
-    pub const OF_MONITOR: [Reason; Reason::Version as usize] =
+    pub const OF_MONITOR: [Reason; Reason::Namespace as usize] =
         *Reason::ALL.first_chunk().expect("the monitor's are the first");
 
     /// The monitor's reason of a number.

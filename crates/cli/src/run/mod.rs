@@ -81,9 +81,10 @@ Examples:
   megapipe run --only 6379 --log /var/log/mp.log -- server --option
 
 Why a connection stays on TCP, one word in the summary of --stats:
-  no-peer         the other program is not under `megapipe run`, or under another monitor
+  no-peer         the other program is not under `megapipe run`, is under another monitor, or keeps the
+                  connection on TCP: its own --stats says why
   other-user      it is another user's: sudo megapipe setup --allow A:B
-  policy          /etc/megapipe/monitor.toml does not let the two share
+  policy          /etc/megapipe/monitor.toml forbids it, or does not let this user's programs share
   quota           a user has all the memory, offers or clients of the policy's [limits]
   rate            too many offers a second; it is offered again
   no-memory       memory, mappings or descriptors have run out
@@ -91,6 +92,7 @@ Why a connection stays on TCP, one word in the summary of --stats:
   closed-early    it was closed before it could be promoted
   no-monitor      no monitor answered: megapipe doctor
   version         the monitor is of another version: systemctl restart megapipe-monitor
+  namespace       both are root's, and one is in a container: `same_user = true` in monitor.toml
   little-traffic  too few messages for shared memory to pay
   observe, ports  excluded by --promote observe, --only or --not
   option          it uses an option or urgent data that only the kernel has

@@ -294,10 +294,11 @@ fn the_word_between_two_users_is_the_policys() {
     }
     let hint = format!("sudo megapipe setup --allow {CLIENT}:{SERVER}\n");
     let words = ["no-peer", "other-user", "policy"];
-    for (policy, expected) in [(rule(), "no-peer"), (String::new(), "other-user")] {
+    let forbidden = format!("{}[[deny]]\none = {{ uid = [{SERVER}] }}\nother = {{}}\n", rule());
+    for (policy, expected) in [(rule(), "no-peer"), (String::new(), "other-user"), (forbidden, "policy")] {
         let _monitor = programs.systems_monitor(&policy);
         // Plain, and under Megapipe: with the rule those share, as the test below has it.
-        for is_plain in [true, false].into_iter().filter(|is_plain| *is_plain || policy.is_empty()) {
+        for is_plain in [true, false].into_iter().filter(|is_plain| *is_plain || expected != "no-peer") {
             let all_have_it = (0..RUNS).any(|_| {
                 let (mut server, port) = if is_plain {
                     let mut command = clean(PYTHON);

@@ -63,16 +63,20 @@ fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
         |more: &str| format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}] }}\n{more}");
     let denial = format!("[[deny]]\none = {{ uid = [{OTHER}] }}\nother = {{}}\n");
     let cases = [
-        (String::new(), true),
-        (rule(""), false),
-        (rule("addresses = [\"127.0.0.1\"]\n"), false),
-        (rule("addresses = [\"10.0.0.0/8\"]\n"), true),
-        (rule(&denial), true),
-        ("[[allow]]\none = { uid = [0] }\nother = { uid = [64002] }\n".to_owned(), true),
+        (String::new(), Reason::OtherUser),
+        (rule(""), Reason::NoPeer),
+        (rule("addresses = [\"127.0.0.1\"]\n"), Reason::NoPeer),
+        (rule("addresses = [\"10.0.0.0/8\"]\n"), Reason::OtherUser),
+        // No further rule that allows would help, and nobody is advised to make one.
+        (rule(&denial), Reason::Policy),
+        ("[[allow]]\none = { uid = [0] }\nother = { uid = [64002] }\n".to_owned(), Reason::OtherUser),
         // Only the program itself could say whether it is of that group.
-        (format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}], gid = [7] }}\n"), false),
+        (
+            format!("[[allow]]\none = {{ uid = [0] }}\nother = {{ uid = [{OTHER}], gid = [7] }}\n"),
+            Reason::NoPeer,
+        ),
     ];
-    for (rules, is_named) in cases {
+    for (rules, reason) in cases {
         let (running, mut a) = Running::start(&format!("{SHARE}{rules}[limits]\noffer_expires_ms = 400\n"));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -84,15 +88,16 @@ fn another_users_end_is_named_unless_the_policy_lets_the_two_share() {
         });
         let _far = accepting.join().unwrap();
         offer(&mut a, 1, &near);
-        if is_named {
-            assert_eq!(peer(&mut a), (token(1), Some(OTHER)), "{rules}");
-            assert_eq!(peer(&mut a), (token(1), Some(OTHER)), "{rules}");
-            assert_eq!(refused(&mut a), (token(1), Reason::OtherUser), "{rules}");
-        } else {
-            assert_eq!(peer(&mut a), (token(1), None), "{rules}");
-            assert_eq!(refused(&mut a), (token(1), Reason::NoPeer), "{rules}");
+        let told: &[Option<u32>] = match reason {
+            Reason::OtherUser => &[Some(OTHER); 2],
+            Reason::NoPeer => &[None],
+            _ => &[],
+        };
+        for user in told {
+            assert_eq!(peer(&mut a), (token(1), *user), "{rules}");
         }
-        assert_eq!(metric(&running.place, "refusals_total{reason=\"other-user\"}"), u64::from(is_named));
+        assert_eq!(refused(&mut a), (token(1), reason), "{rules}");
+        assert_eq!(metric(&running.place, &format!("refusals_total{{reason=\"{reason}\"}}")), 1);
         drop(a);
         running.end();
     }

@@ -38,7 +38,7 @@ fn meets(policy: &str, command: impl FnOnce(&str) -> Command) -> bool {
     offer(&mut a, 1, &far);
     let met = match receive(&mut a) {
         Answer::Granted { .. } => true,
-        Answer::Refused { reason: Reason::Policy, .. } => false,
+        Answer::Refused { reason: Reason::Policy | Reason::Namespace, .. } => false,
         answer => panic!("{answer:?}"),
     };
     assert!(child.child().wait().unwrap().success());
@@ -83,7 +83,7 @@ fn root_of_a_container_is_not_root_of_the_host() {
         for client in [&mut a, &mut b] {
             match receive(client) {
                 Answer::Granted { .. } => assert!(met),
-                Answer::Refused { reason, .. } => assert!(!met && reason == Reason::Policy, "{reason}"),
+                Answer::Refused { reason, .. } => assert!(!met && reason == Reason::Namespace, "{reason}"),
                 answer => panic!("{answer:?}"),
             }
         }
