@@ -7,7 +7,6 @@
 //! are not installed are named and left out.
 
 use std::collections::{BTreeMap, HashMap};
-use std::error::Error;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -20,7 +19,8 @@ use clap::Args;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::child::{Failure, MONITOR_POLICY};
+use crate::Reason;
+use crate::child::MONITOR_POLICY;
 use crate::cpu::CpuSet;
 use crate::options::{check_pair, cpu_ends, one_of, seconds, this_program, whole};
 use crate::pair::{Crowd, Placement};
@@ -155,7 +155,7 @@ impl Plan {
 }
 
 impl Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_pair(&self.cpus, true)?;
         self.placements = Placement::possible(&self.placements, PLACEMENTS, &self.cpus)?;
         if self.subjects.is_empty() {
@@ -182,12 +182,7 @@ impl Scenario for Plan {
                 absent.push((app, format!("not installed: {}", missing.join(", "))));
             }
         }
-        let mut at_work = match Run::start(self, run.stop) {
-            Ok(at_work) => at_work,
-            Err(Failure::Stopped) => return Err(RunError::Stopped),
-            Err(Failure::Run(error)) => return Err(error),
-            Err(Failure::Because(reason)) => return Err(RunError::lacks("cannot start a monitor")(reason)),
-        };
+        let mut at_work = Run::start(self, run.stop).map_err(RunError::lacks("cannot start a monitor"))?;
         run.header(json!({
             "cpus": self.cpus.as_slice(),
             "seconds": self.window.as_secs_f64(),
@@ -215,19 +210,11 @@ impl Scenario for Plan {
                 let preloaded = (turn + round) % 2 == 0;
                 let (folder, cpus) = (at_work.folder.path(), self.cpus.first());
                 let product = preloaded.then_some(&at_work.product);
-                match calls::measure(&this_program(), folder, &cpus, product, run.stop) {
-                    Ok(costs) => {
-                        for (cost, ns) in costs {
-                            let fields =
-                                json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
-                            run.record(&Record::new("overhead", fields))?;
-                        }
-                    }
-                    Err(Failure::Stopped) => return Err(RunError::Stopped),
-                    Err(Failure::Run(error)) => return Err(error),
-                    Err(Failure::Because(reason)) => {
-                        return Err(RunError::lacks("cannot measure the overhead")(reason));
-                    }
+                let costs = calls::measure(&this_program(), folder, &cpus, product, run.stop)
+                    .map_err(RunError::lacks("cannot measure the overhead"))?;
+                for (cost, ns) in costs {
+                    let fields = json!({ "cost": cost, "preloaded": preloaded, "round": round, "ns": ns });
+                    run.record(&Record::new("overhead", fields))?;
                 }
                 run.tell(Progress::Done)?;
             }
@@ -265,22 +252,21 @@ struct Run<'plan> {
 }
 
 impl<'plan> Run<'plan> {
-    fn start(plan: &'plan Plan, stop: &'plan AtomicBool) -> Result<Self, Failure> {
+    fn start(plan: &'plan Plan, stop: &'plan AtomicBool) -> Result<Self, Reason> {
         let mut folder = tempfile::Builder::new();
         // Others may read what is there, since not all programs run as ourselves.
         let folder =
             folder.prefix("megapipe-apps-").permissions(fs::Permissions::from_mode(0o755)).tempdir()?;
         // Copies beside each other, since some programs run as another user, who may not read the originals.
-        let copy = |file: &Path, name| -> Result<PathBuf, Failure> {
+        let copy = |file: &Path, name| -> Result<PathBuf, Reason> {
             let copy = folder.path().join(name);
             fs::copy(file, &copy)
                 .and_then(|_| fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)))
                 .map_err(|error| format!("cannot copy {}: {error}", file.display()))?;
             Ok(copy)
         };
-        let megapipe = copy(&product::megapipe().map_err(|error| error.to_string())?, "megapipe")?;
-        let library =
-            copy(&product::library().map_err(|error| error.to_string())?, "libmegapipe_preload.so")?;
+        let megapipe = copy(&product::megapipe()?, "megapipe")?;
+        let library = copy(&product::library()?, "libmegapipe_preload.so")?;
         let (socket, policy) = (folder.path().join("monitor.sock"), folder.path().join("policy.toml"));
         fs::write(&policy, MONITOR_POLICY)?;
         fs::write(folder.path().join(client::SCRIPT), include_str!("apps/scripts/client.py"))?;
@@ -303,13 +289,13 @@ impl<'plan> Run<'plan> {
         })
     }
 
-    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Record, Failure> {
+    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Record, Reason> {
         let plan = self.plan;
         let rate = match case.pacing {
             Pacing::Closed => None,
             Pacing::Open => {
                 let plain = self.plain.get(&case.closed());
-                Some(plain.ok_or_else(|| Failure::Because("plain TCP gave no rate".to_owned()))? / 2.0)
+                Some(plain.ok_or("plain TCP gave no rate")? / 2.0)
             }
         };
         let [server_cpus, client_cpus] = &case.placement.of(&plan.cpus);
@@ -342,14 +328,12 @@ impl<'plan> Run<'plan> {
             [(Part::Client, case.client().name(), promoted), (Part::Server, case.app.name(), server_promoted)]
         {
             if transport.has_library(part) && summary.is_none() {
-                return Err(Failure::Because(format!(
-                    "{name} ended without the library's summary: it was not loaded"
-                )));
+                return Err(format!("{name} ended without the library's summary: it was not loaded").into());
             }
         }
         if measured.load.requests_per_s == 0.0 || measured.load.requests == 0.0 {
             let client = case.client().name();
-            return Err(Failure::Because(format!("{client} had no answer in its time")));
+            return Err(format!("{client} had no answer in its time").into());
         }
         if (transport, case.pacing) == (Transport::Tcp, Pacing::Closed) {
             self.plain.entry(*case).or_insert(measured.load.requests_per_s);
@@ -399,7 +383,7 @@ fn promoted(log: &Path, programs: usize) -> Option<u64> {
 const SUMMARY: Duration = Duration::from_secs(3);
 
 /// Those who want the CPUs, too, while a measurement is made.
-fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Failure> {
+fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Reason> {
     if placement != Placement::Oversubscribed {
         return Ok(None);
     }

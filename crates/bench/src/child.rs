@@ -1,39 +1,9 @@
-//! Processes that are part of a measurement, as their controller sees them, and why there are no figures.
+//! Processes that are part of a measurement, as their controller sees them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdout, Command, Stdio};
-
-use crate::run::RunError;
-
-/// Why there are no figures.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    Stopped,
-    /// In the words of the program that failed, or in ours.
-    Because(String),
-    /// Nor will there be any of another subject.
-    Run(RunError),
-}
-
-impl From<RunError> for Failure {
-    fn from(error: RunError) -> Self {
-        Failure::Run(error)
-    }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::Because(error.to_string())
-    }
-}
-
-impl From<String> for Failure {
-    fn from(reason: String) -> Self {
-        Failure::Because(reason)
-    }
-}
 
 /// A running process of this program; dropping it ends it.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 //! the client has reset the connections, all closes, and reads its CPU clock between. Nothing ever
 //! waits, so there is no wake-up, no readiness call and no cold start in these figures.
 
-use std::error::Error;
 use std::io::{self, BufRead, Read, Write};
 use std::mem;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,6 +16,7 @@ use rustix::net;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::Reason;
 use crate::child::Served;
 use crate::clock;
 use crate::cpu;
@@ -92,7 +92,7 @@ pub struct Responder {
 impl Part for Responder {
     const NAME: &'static str = "floor";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         Ok(serve(self.cpu, self.size)?)
     }
 }

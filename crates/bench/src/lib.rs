@@ -41,6 +41,14 @@ pub mod tcp;
 pub mod view;
 pub mod views;
 
+/// Why something failed, in words for whoever runs the benchmark.
+pub type Reason = Box<dyn std::error::Error + Send + Sync>;
+
+/// What failed, before the words of its cause.
+pub(crate) fn failed<E: Into<Reason>>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Reason {
+    move |cause| format!("{what}: {}", with_causes(&*Into::<Reason>::into(cause))).into()
+}
+
 /// An error with its causes, in one line; one that quotes its cause says it once.
 pub fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();

@@ -5,7 +5,6 @@
 //! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
 //! stands beside the others' ratios.
 
-use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +14,8 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::child::{Child, Failure};
+use crate::Reason;
+use crate::child::Child;
 use crate::names::names;
 use crate::options::{seconds, this_program};
 use crate::part::Part;
@@ -99,7 +99,7 @@ pub struct Plan {
 }
 
 impl Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         product::megapipe()?;
         product::library()?;
         let servers: usize = self.cases.iter().map(|case| case.programs().len()).sum();
@@ -137,7 +137,7 @@ fn measure(
     (case, program, variant): (Case, Program, Variant),
     port: u16,
     folder: &Path,
-) -> Result<Record, Failure> {
+) -> Result<Record, Reason> {
     // What is measured has to do without it.
     network.set("net.ipv4.tcp_migrate_req", "0")?;
     let address = SocketAddr::new(Network::address(), port);

@@ -7,7 +7,6 @@
 //! message is what is measured. Nothing of the load runs meanwhile, nothing sleeps, and how many
 //! sockets are ready is exact.
 
-use std::error::Error;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
@@ -17,7 +16,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use crate::child::{self, Failure, Served};
+use crate::Reason;
+use crate::child::{self, Served};
 use crate::cpu::{self, CpuSet};
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, this_program, whole};
@@ -84,7 +84,7 @@ pub struct Plan {
 }
 
 impl Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         // They take turns by spinning, which two on one CPU cannot.
         check_pair(&self.cpus, false)?;
         let sockets = self.sockets;
@@ -131,9 +131,9 @@ fn measure(
     traffic: Traffic,
     ready: usize,
     stop: &AtomicBool,
-) -> Result<Record, Failure> {
+) -> Result<Record, Reason> {
     if call == Call::Stateful && traffic == Traffic::UdpSend {
-        return Err("a receiver does not send".to_owned().into());
+        return Err("a receiver does not send".into());
     }
     let turns = (plan.sockets as u64 * plan.messages).div_ceil(ready as u64);
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -152,7 +152,7 @@ fn measure(
     let mut server = Served::start(&mut task.command(&this_program()))?;
     let report = match drive(plan, &task, &gate, &mut server, &sink, stop) {
         Ok(Some(report)) => report,
-        Ok(None) => return Err(Failure::Stopped),
+        Ok(None) => return Err(RunError::Stopped.into()),
         Err(error) => return Err(server.complaint(&error.to_string()).into()),
     };
     let place = json!({ "call": call, "traffic": traffic, "sockets": plan.sockets, "ready": ready });

@@ -6,7 +6,6 @@
 //! round; within a round the transports take turns, and each round starts with another one, so that
 //! a slow minute of the machine falls on all of them alike.
 
-use std::error::Error;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +17,8 @@ use clap::Args;
 use rustix::io::FdFlags;
 use serde_json::json;
 
-use crate::child::{self, Child, Failure};
+use crate::Reason;
+use crate::child::{self, Child};
 use crate::cpu::CpuSet;
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
@@ -29,7 +29,7 @@ use crate::run::{self, Run, RunError, Unusable, in_turn};
 mod side;
 mod transport;
 
-pub use side::{Busy, Exchange, SideError, Task};
+pub use side::{Busy, Exchange, Task};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
 use side::Figures;
@@ -144,7 +144,7 @@ impl Plan {
 }
 
 impl run::Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_pair(&self.cpus, true)?;
         self.placements = Placement::possible(&self.placements, Placement::ALL, &self.cpus)?;
         let scenario = self.scenario;
@@ -216,7 +216,7 @@ fn crowd(plan: &Plan, point: Point, measurements: usize) -> io::Result<Option<Cr
     Crowd::start(&this_program(), &plan.cpus, time).map(Some)
 }
 
-fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Failure> {
+fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Reason> {
     let ends = transport.pair().map_err(|error| format!("cannot be connected: {error}"))?;
     let mut task = Task {
         scenario: plan.scenario,
@@ -249,20 +249,20 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
             .into_iter()
             .filter_map(|mut side| side.try_wait().ok()?.and_then(|_| side.complaint()));
         match ended.collect::<Vec<_>>() {
-            words if words.is_empty() => "a process ended without a word".to_owned().into(),
+            words if words.is_empty() => "a process ended without a word".into(),
             words => words.join("; ").into(),
         }
     })
 }
 
 /// Waits until the side that measures has ended, and the other one, too, if it did not see to that.
-fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -> Result<(), Failure> {
+fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -> Result<(), Reason> {
     let expected = Instant::now() + plan.warm_up() + plan.window;
     let mut patience = expected + PATIENCE;
     let mut alone = false;
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Stopped);
+            return Err(RunError::Stopped.into());
         }
         if second.try_wait()?.is_some() {
             return Ok(());
@@ -275,10 +275,11 @@ fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -
         if now >= patience {
             return match alone {
                 true => Ok(()),
-                false => Err(Failure::Because(format!(
+                false => Err(format!(
                     "not done {} s after its time; others may use the CPUs, or choose more --seconds",
                     PATIENCE.as_secs()
-                ))),
+                )
+                .into()),
             };
         }
         let left = expected.saturating_duration_since(now);

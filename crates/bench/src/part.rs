@@ -1,12 +1,13 @@
 //! Processes of this program that are part of a measurement. What each is to do travels as JSON.
 
-use std::error::Error;
 use std::io;
 use std::path::Path;
 use std::process::Command;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::Reason;
 
 /// The hidden verb under which the program is one of them.
 pub const VERB: &str = "part";
@@ -17,7 +18,7 @@ pub trait Part: Serialize + DeserializeOwned {
     const NAME: &'static str;
 
     /// Does it. What the controller waits for is printed as JSON.
-    fn run(self) -> Result<(), Box<dyn Error>>;
+    fn run(self) -> Result<(), Reason>;
 
     /// The arguments of the command that makes a process of this program this part.
     fn arguments(&self) -> [String; 3] {
@@ -34,12 +35,12 @@ pub trait Part: Serialize + DeserializeOwned {
 }
 
 /// Does what the arguments behind the name say.
-pub fn run<P: Part>(json: &str) -> Result<(), Box<dyn Error>> {
+pub fn run<P: Part>(json: &str) -> Result<(), Reason> {
     serde_json::from_str::<P>(json)?.run()
 }
 
 /// Prints what the controller waits for.
-pub(crate) fn print(report: &impl Serialize) -> Result<(), Box<dyn Error>> {
+pub(crate) fn print(report: &impl Serialize) -> Result<(), Reason> {
     println!("{}", serde_json::to_string(report)?);
     io::Write::flush(&mut io::stdout())?;
     Ok(())

@@ -6,7 +6,6 @@
 
 use crate::part::Part;
 use std::convert::Infallible;
-use std::error::Error;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -20,6 +19,7 @@ use ::megapipe::EngineKind;
 
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
+use crate::{Reason, failed};
 
 mod epoll;
 #[cfg(any(libevent, libuv))]
@@ -48,48 +48,10 @@ pub struct Options {
     pub cpus: CpuSet,
 }
 
-/// Why a server process ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// Its standard input cannot be watched.
-    #[error("cannot watch standard input for its end")]
-    Lifeline(#[source] io::Error),
-    /// The listening sockets cannot be made.
-    #[error("cannot listen on {address}")]
-    Listen {
-        /// The address asked for.
-        address: SocketAddr,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// A thread cannot be started or pinned.
-    #[error("cannot pin a thread to CPU {cpu}")]
-    Thread {
-        /// The CPU asked for.
-        cpu: usize,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// Peers were left out when this program was built.
-    #[error("built without the feature `peers`: cargo build --release -p megapipe-bench --features peers")]
-    NoPeers,
-    /// The engine's C library was not there when this program was built.
-    #[error("built without its library: install libevent-dev or libuv1-dev and build again")]
-    NoLibrary,
-    /// The engine cannot go on.
-    #[error("cannot serve")]
-    Engine {
-        /// The engine that failed.
-        engine: Engine,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-}
-
 impl Part for Options {
     const NAME: &'static str = "peer";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         match serve(&self)? {}
     }
 }
@@ -97,36 +59,25 @@ impl Part for Options {
 /// Serves until standard input closes, which ends the process.
 ///
 /// Prints `listening PORT` once every thread is ready to serve.
-pub fn serve(options: &Options) -> Result<Infallible, ServeError> {
-    end_with_standard_input().map_err(ServeError::Lifeline)?;
+pub fn serve(options: &Options) -> Result<Infallible, Reason> {
+    end_with_standard_input()?;
     let cpus = options.cpus.as_slice();
     let (port, listeners) =
-        listen(options).map_err(|source| ServeError::Listen { address: options.listen, source })?;
-    let mut workers = listeners
-        .into_iter()
-        .zip(cpus)
-        .map({
-            let waiting = Arc::new(AtomicUsize::new(cpus.len()));
-            move |(listener, &cpu)| Worker {
-                listener,
-                cpu,
-                port,
-                options: options.clone(),
-                waiting: waiting.clone(),
-            }
-        })
-        .collect::<Vec<_>>();
+        listen(options).map_err(failed(format!("cannot listen on {}", options.listen)))?;
+    let waiting = Arc::new(AtomicUsize::new(cpus.len()));
+    let workers = listeners.into_iter().zip(cpus).map(|(listener, &cpu)| {
+        let (options, waiting) = (options.clone(), waiting.clone());
+        Worker { listener, cpu, port, options, waiting }
+    });
+    let mut workers = workers.collect::<Vec<_>>();
     let first = workers.remove(0);
     for worker in workers {
-        let cpu = worker.cpu;
-        thread::Builder::new()
-            .spawn(move || {
-                let Err(error) = worker.run();
-                // A server that lost a thread must not be measured as if it were whole.
-                eprintln!("{}", crate::with_causes(&error));
-                std::process::exit(1);
-            })
-            .map_err(|source| ServeError::Thread { cpu, source })?;
+        thread::Builder::new().spawn(move || {
+            let Err(error) = worker.run();
+            // A server that lost a thread must not be measured as if it were whole.
+            eprintln!("{}", crate::with_causes(&*error));
+            std::process::exit(1);
+        })?;
     }
     first.run()
 }
@@ -141,9 +92,9 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(self) -> Result<Infallible, ServeError> {
+    fn run(self) -> Result<Infallible, Reason> {
         let (cpu, engine) = (self.cpu, self.options.engine);
-        cpu::pin(&[cpu]).map_err(|source| ServeError::Thread { cpu, source })?;
+        cpu::pin(&[cpu]).map_err(failed(format!("cannot pin a thread to CPU {cpu}")))?;
         let ended = match engine {
             Engine::MegapipeUring | Engine::MegapipePartitioned => megapipe::run(&self, EngineKind::Uring),
             Engine::MegapipeEpoll => megapipe::run(&self, EngineKind::Epoll),
@@ -157,10 +108,10 @@ impl Worker {
             Engine::Libevent => foreign::libevent(&self),
             #[cfg(libuv)]
             Engine::Libuv => foreign::libuv(&self),
-            engine if engine.is_peer() && cfg!(feature = "peers") => return Err(ServeError::NoLibrary),
-            _ => return Err(ServeError::NoPeers),
+            engine if engine.is_peer() && cfg!(feature = "peers") => return Err(NO_LIBRARY.into()),
+            _ => return Err(NO_PEERS.into()),
         };
-        ended.map_err(|source| ServeError::Engine { engine, source })
+        ended.map_err(failed("cannot serve"))
     }
 
     /// The one answer to every request, for the life of the process as static data of a server is.
@@ -242,9 +193,18 @@ pub(crate) fn end_with_standard_input() -> io::Result<()> {
     unsafe { libc::poll(&mut input, 1, 0) };
     match input.revents & libc::POLLHUP {
         0 => Ok(()),
-        _ => Err(io::ErrorKind::BrokenPipe.into()), // closed before it was watched
+        _ => {
+            Err(io::Error::new(io::ErrorKind::BrokenPipe, "standard input was closed before it was watched"))
+        }
     }
 }
+
+/// Peers were left out when this program was built.
+pub(crate) const NO_PEERS: &str =
+    "built without the feature `peers`: cargo build --release -p megapipe-bench --features peers";
+
+/// The engine's C library was not there then.
+const NO_LIBRARY: &str = "built without its library: install libevent-dev or libuv1-dev and build again";
 
 /// Every connection of the client may wait at once; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 65_535;

@@ -12,28 +12,15 @@ use crate::record::Record;
 use crate::summary::{Row, Summary};
 use crate::view::{Figure, View};
 use crate::views::VIEWS;
-
-/// Why there is no picture.
-#[derive(Debug, thiserror::Error)]
-pub enum PlotError {
-    /// Nothing was measured that has a plot.
-    #[error("nothing was measured that can be plotted")]
-    Empty,
-    /// The file cannot be written.
-    #[error("cannot draw the plot into {file}: {reason}")]
-    Draw {
-        /// The file asked for.
-        file: String,
-        /// Why, in the words of the plotter.
-        reason: String,
-    },
-}
+use crate::{Reason, failed};
 
 /// Draws the first view that has a plot and records into an SVG file.
-pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
+pub fn draw(records: &[Record], file: &Path) -> Result<(), Reason> {
     let plotted = VIEWS.iter().filter(|view| !view.plot.along.is_empty());
     let mut summaries = plotted.map(|view| Summary::of(view, records));
-    let summary = summaries.find(|summary| !summary.rows.is_empty()).ok_or(PlotError::Empty)?;
+    let summary = summaries
+        .find(|summary| !summary.rows.is_empty())
+        .ok_or("nothing was measured that can be plotted")?;
     let panels = panels(&summary);
     let columns = panels.len() / summary.view.plot.figures.len();
     let lines = summary.view.plot.figures.len();
@@ -56,7 +43,7 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), PlotError> {
         }
         root.present()
     };
-    fill().map_err(|error| PlotError::Draw { file: file.display().to_string(), reason: error.to_string() })
+    fill().map_err(failed(format!("cannot draw the plot into {}", file.display())))
 }
 
 /// Subjects have the order of the table, and with it their colours.
@@ -226,6 +213,7 @@ mod tests {
 
     #[test]
     fn without_measurements_there_is_none() {
-        assert!(matches!(draw(&[], Path::new("/nonexistent/plot.svg")), Err(PlotError::Empty)));
+        let error = draw(&[], Path::new("/nonexistent/plot.svg")).unwrap_err();
+        assert!(error.to_string().contains("nothing was measured"), "{error}");
     }
 }

@@ -8,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use crate::{Reason, failed};
+
 /// One line of a result file: its fields, beside the tag `record`, which names their kind.
 ///
 /// `header` is the first line: where and how the run was made. `absent` says why something that
@@ -21,27 +23,18 @@ pub struct Record {
     fields: Map<String, Value>,
 }
 
-/// Why a file has no records.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// It cannot be read.
-    #[error("cannot read the file")]
-    File(#[from] std::io::Error),
-    /// A line is no record.
-    #[error("line {line} is not a record")]
-    Line {
-        /// Counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
-}
-
 /// All records of a file that `--json` wrote, this version's or an earlier one's.
-pub fn read(file: &Path) -> Result<Vec<Record>, ReadError> {
-    let text = fs::read_to_string(file)?;
-    let record =
-        |(at, line)| serde_json::from_str(line).map_err(|source| ReadError::Line { line: at + 1, source });
+///
+/// # Errors
+///
+/// There is no such file, or one of its lines is no record: which one.
+pub fn read(file: &Path) -> Result<Vec<Record>, Reason> {
+    let name = file.display();
+    let unreadable = failed(format!("cannot read {name}; name a file that --json wrote"));
+    let text = fs::read_to_string(file).map_err(unreadable)?;
+    let record = |(at, line)| {
+        serde_json::from_str(line).map_err(failed(format!("{name}: line {} is not a record", at + 1)))
+    };
     text.lines().enumerate().map(record).collect()
 }
 

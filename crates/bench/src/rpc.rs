@@ -7,7 +7,6 @@
 //! With `--rate` the load is an open loop, whose latency is at a load that all engines bear;
 //! without one it is a closed loop, which tells what each can bear.
 
-use std::error::Error;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -16,7 +15,8 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::json;
 
-use crate::child::{self, Failure};
+use crate::Reason;
+use crate::child;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
@@ -169,7 +169,7 @@ impl Plan {
 }
 
 impl Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_cpus("--client-cpus", &self.client_cpus)?;
         for set in &self.server_cpus {
             check_cpus("--server-cpus", set)?;
@@ -243,7 +243,7 @@ fn measure(
     point: &Point<'_>,
     rate: Option<u64>,
     stop: &AtomicBool,
-) -> Result<Option<Record>, Failure> {
+) -> Result<Option<Record>, Reason> {
     let server = Server::start(&this_program(), engine, point.size, point.connections, point.server_cpus)?;
     let options = load::Options {
         engine: plan.client(),
@@ -336,7 +336,7 @@ enum Observed {
 }
 
 /// The client fails, whatever the server.
-fn client_failed(error: LoadError) -> Failure {
+fn client_failed(error: LoadError) -> Reason {
     RunError::lacks("the client cannot go on")(error).into()
 }
 
@@ -346,9 +346,9 @@ fn observe(
     server: &Server,
     load: &Load,
     stop: &AtomicBool,
-) -> Result<Observed, Failure> {
+) -> Result<Observed, Reason> {
     let sample = || load.sample().map_err(client_failed);
-    let server_cpu = || clock::of_process(server.pid()).map_err(Failure::from);
+    let server_cpu = || clock::of_process(server.pid());
     // Whether there is something to wait for still.
     let wait_until = |moment| pause(moment, load, stop);
     // Samples take a client's CPU for a moment, so they stay clear of the window.
@@ -392,10 +392,10 @@ fn observe(
 }
 
 /// Sleeps, as long as the run is not to stop; whether the load goes on.
-fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Result<bool, Failure> {
+fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Result<bool, Reason> {
     loop {
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Stopped);
+            return Err(RunError::Stopped.into());
         }
         let left = end.saturating_duration_since(Instant::now());
         if load.is_broken() || left.is_zero() {

@@ -1,13 +1,12 @@
 //! The run of a benchmark: rounds in which what is compared takes turns, and their progress.
 
-use std::error::Error;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::child::Failure;
 use crate::record::Record;
+use crate::{Reason, with_causes};
 
 /// A benchmark, as its options describe it.
 pub trait Scenario {
@@ -16,7 +15,7 @@ pub trait Scenario {
     /// # Errors
     ///
     /// Options that cannot be used: [`Unusable`]. Nothing was measured.
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>>;
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason>;
 
     /// Measures everything, in rounds.
     ///
@@ -61,13 +60,16 @@ pub enum RunError {
     Report(io::Error),
     /// Nothing can be measured, whatever the subject.
     #[error("{0}")]
-    Lacks(&'static str, #[source] Box<dyn Error + Send + Sync>),
+    Lacks(&'static str, #[source] Reason),
 }
 
 impl RunError {
-    /// What is lacking, before its cause.
-    pub(crate) fn lacks<E: Into<Box<dyn Error + Send + Sync>>>(what: &'static str) -> impl FnOnce(E) -> Self {
-        move |cause| Self::Lacks(what, cause.into())
+    /// What is lacking, before its cause; an end of the run stays what it is.
+    pub(crate) fn lacks<E: Into<Reason>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |cause| match Into::<Reason>::into(cause).downcast::<Self>() {
+            Ok(end) => *end,
+            Err(cause) => Self::Lacks(what, cause),
+        }
     }
 }
 
@@ -95,12 +97,13 @@ impl<'run> Run<'run> {
         self.record(&Record::header(fields).with(json!({ "rounds": self.rounds })))
     }
 
-    /// Measures, and reports it, unless nothing could be measured at this place before.
+    /// Measures, and reports it, unless nothing could be measured at this place before. A [`RunError`] ends the
+    /// run; any other error is why the place is absent.
     pub(crate) fn measure(
         &mut self,
         what: String,
         place: Value,
-        measure: impl FnOnce() -> Result<Record, Failure>,
+        measure: impl FnOnce() -> Result<Record, Reason>,
     ) -> Result<Option<Record>, RunError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(RunError::Stopped);
@@ -113,9 +116,11 @@ impl<'run> Run<'run> {
                     self.record(&record)?;
                     measured = Some(record);
                 }
-                Err(Failure::Stopped) => return Err(RunError::Stopped),
-                Err(Failure::Run(error)) => return Err(error),
-                Err(Failure::Because(reason)) => {
+                Err(error) => {
+                    let reason = with_causes(&*error);
+                    if let Ok(end) = error.downcast::<RunError>() {
+                        return Err(*end);
+                    }
                     self.record(&Record::absent(&place, &reason))?;
                     self.absent.push(place);
                 }

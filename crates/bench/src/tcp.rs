@@ -4,7 +4,6 @@
 //! state shows what the device costs before any TCP. Of the kernel's receive path the sender pays, on both links: so
 //! what counts is the CPU time of both processes.
 
-use std::error::Error;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +14,11 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::child::{self, Failure, Served};
+use crate::Reason;
+use crate::child::{self, Served};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
-use crate::load::{self, Connections, Load, LoadError, Options, Request};
+use crate::load::{self, Connections, Load, Options, Request};
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, seconds, this_program};
 use crate::part::Part;
@@ -33,7 +33,7 @@ mod network;
 mod server;
 
 pub use network::NetworkError;
-pub use server::{ServerError, Task};
+pub use server::Task;
 
 use channel::Counts;
 use network::Network;
@@ -222,7 +222,7 @@ impl Plan {
 }
 
 impl Scenario for Plan {
-    fn prepare(&mut self, rounds: u32) -> Result<usize, Box<dyn Error>> {
+    fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_pair(&self.cpus, false)?;
         // Before there is a second thread, which could not follow.
         network::enter_own()?;
@@ -256,12 +256,6 @@ impl Scenario for Plan {
     }
 }
 
-impl From<LoadError> for Failure {
-    fn from(error: LoadError) -> Self {
-        Failure::Because(crate::with_causes(&error))
-    }
-}
-
 /// One server under one load, in one round.
 struct Turn<'run> {
     plan: &'run Plan,
@@ -273,7 +267,7 @@ struct Turn<'run> {
 }
 
 impl Turn<'_> {
-    fn measure(&self) -> Result<Record, Failure> {
+    fn measure(&self) -> Result<Record, Reason> {
         let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
         let mut server = start(self, &server_cpus)?;
         if self.row == Row::Share {
@@ -318,7 +312,7 @@ impl Turn<'_> {
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
     /// link may lose the first SYN, which is repeated after a second.
-    fn observe(&self, server: &mut Served, load: &Load) -> Result<(Sample, Sample), Failure> {
+    fn observe(&self, server: &mut Served, load: &Load) -> Result<(Sample, Sample), Reason> {
         let end = Instant::now() + PATIENCE;
         while load.sample()?.transactions == 0 && !load.is_broken() && Instant::now() < end {
             self.pause(STEP / 10)?;
@@ -330,11 +324,11 @@ impl Turn<'_> {
     }
 
     /// Sleeps in steps, as long as the run is not to stop.
-    fn pause(&self, time: Duration) -> Result<(), Failure> {
+    fn pause(&self, time: Duration) -> Result<(), Reason> {
         let end = Instant::now() + time;
         loop {
             if self.stop.load(Ordering::Relaxed) {
-                return Err(Failure::Stopped);
+                return Err(RunError::Stopped.into());
             }
             match end.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => return Ok(()),
@@ -344,7 +338,7 @@ impl Turn<'_> {
     }
 
     /// Connects, asks once on each connection, is silent, and asks again.
-    fn share(&self, server: &mut Served) -> Result<Record, Failure> {
+    fn share(&self, server: &mut Served) -> Result<Record, Reason> {
         let target = server::address(Network::of(self.network));
         let mut connections = (0..SHARED)
             .map(|_| {
@@ -388,7 +382,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(side: Side, server: &mut Served, load: &Load) -> Result<Self, Failure> {
+    fn take(side: Side, server: &mut Served, load: &Load) -> Result<Self, Reason> {
         let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| counts(server)).transpose()?;
         let load = load.sample()?;
         Ok(Self {
@@ -403,7 +397,7 @@ impl Sample {
 }
 
 /// Starts the server of a turn, and waits until it serves.
-fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Failure> {
+fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
     let task = Task {
         side: turn.side,
         service: turn.row.service(),
@@ -414,7 +408,7 @@ fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Failure> {
     let mut server = Served::start(&mut task.command(&this_program()))?;
     let mut word = server.line()?;
     if word == "namespace" {
-        Network::of(turn.network).connect_to(server.pid()).map_err(|error| crate::with_causes(&error))?;
+        Network::of(turn.network).connect_to(server.pid())?;
         server.ask("")?;
         word = server.line()?;
     }

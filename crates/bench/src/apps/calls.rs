@@ -1,7 +1,6 @@
 //! What the library costs a program that it does nothing for: calls on descriptors that are not
 //! sockets, and start-up.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -13,9 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use super::process::{Ending, Process};
 use super::server::{Product, plain, undress};
-use crate::child::Failure;
+use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::part::{Part, print};
+use crate::run::RunError;
 use crate::summary::Spread;
 
 /// Median nanoseconds of a call, as printed in JSON.
@@ -34,7 +34,7 @@ pub struct Calls;
 impl Part for Calls {
     const NAME: &'static str = "app-calls";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         print(&time_calls()?)
     }
 }
@@ -69,7 +69,7 @@ pub(super) fn measure(
     cpus: &CpuSet,
     preloaded: Option<&Product>,
     stop: &AtomicBool,
-) -> Result<Vec<(&'static str, f64)>, Failure> {
+) -> Result<Vec<(&'static str, f64)>, Reason> {
     let prepare = |mut command: Command| {
         undress(&mut command);
         // Without `megapipe run`, whose own time is not the library's.
@@ -81,11 +81,11 @@ pub(super) fn measure(
     let command = Calls.command(program);
     let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
     let text = process.finish(PATIENCE, stop)?;
-    let times = serde_json::from_str::<CallTimes>(&text).map_err(|error| error.to_string())?;
+    let times = serde_json::from_str::<CallTimes>(&text)?;
     let mut runs = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Stopped);
+            return Err(RunError::Stopped.into());
         }
         let mut command = prepare(plain("true")?);
         command.stdin(Stdio::null());
@@ -93,7 +93,7 @@ pub(super) fn measure(
         let status = command.status()?;
         runs.push(began.elapsed().as_nanos() as f64);
         if !status.success() {
-            return Err(Failure::Because(format!("true ended with {status}")));
+            return Err(format!("true ended with {status}").into());
         }
     }
     let start_up = Spread::of(runs).map_or(0.0, |spread| spread.median);

@@ -11,7 +11,7 @@ use super::app::{App, Case, Client, Operation, Transport};
 use super::output::{self, Report, report};
 use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
-use crate::child::Failure;
+use crate::Reason;
 use crate::load::{Connections, Engine, Options, Request, Target};
 use crate::part;
 
@@ -33,7 +33,7 @@ pub(super) fn measure(
     site: &Site<'_>,
     program: &Path,
     window: Duration,
-) -> Result<Measured, Failure> {
+) -> Result<Measured, Reason> {
     let run = Run { case, rate, server, site, window };
     match case.client() {
         Client::Own => run.load(program),
@@ -54,7 +54,7 @@ struct Run<'run> {
 
 impl Run<'_> {
     /// Knows no time, but a number of requests, which short runs find.
-    fn redis_benchmark(&self) -> Result<Measured, Failure> {
+    fn redis_benchmark(&self) -> Result<Measured, Reason> {
         let run = |operation: &str, requests: u64| {
             let command = self.redis_command(operation, requests)?;
             self.run(command, |text| output::redis_benchmark(text, requests))
@@ -68,7 +68,7 @@ impl Run<'_> {
         run(operation, requests(rate, self.window))
     }
 
-    fn redis_command(&self, operation: &str, requests: u64) -> Result<Command, Failure> {
+    fn redis_command(&self, operation: &str, requests: u64) -> Result<Command, Reason> {
         let mut command = self.site.program("redis-benchmark", Part::Client)?;
         match &self.server.target {
             Target::Tcp(address) => command.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]),
@@ -82,7 +82,7 @@ impl Run<'_> {
         Ok(command)
     }
 
-    fn wrk(&self) -> Result<Measured, Failure> {
+    fn wrk(&self) -> Result<Measured, Reason> {
         let port = self.server.port()?;
         let mut command = self.site.program("wrk", Part::Client)?;
         command.args(["-t", "1", "-c", &self.case.connections.to_string()]);
@@ -94,7 +94,7 @@ impl Run<'_> {
         self.run(command, output::wrk)
     }
 
-    fn pgbench(&self) -> Result<Measured, Failure> {
+    fn pgbench(&self) -> Result<Measured, Reason> {
         let home = self.site.home();
         self.fill_memory()?;
         let log = home.join("transactions");
@@ -131,7 +131,7 @@ impl Run<'_> {
     }
 
     /// Has PostgreSQL read the table into memory of its own.
-    fn fill_memory(&self) -> Result<(), Failure> {
+    fn fill_memory(&self) -> Result<(), Reason> {
         let plain = Site { transport: Transport::Unix, ..*self.site };
         let mut command = plain.program("pgbench", Part::Client)?;
         command.arg("-h").arg(self.site.home()).args(["-p", &self.database_port(), "-U", "postgres"]);
@@ -139,7 +139,7 @@ impl Run<'_> {
         self.run(command, |text| output::pgbench(text, "".lines())).map(drop)
     }
 
-    fn python(&self) -> Result<Measured, Failure> {
+    fn python(&self) -> Result<Measured, Reason> {
         if self.case.app.has_database() {
             self.fill_memory()?;
         }
@@ -163,7 +163,7 @@ impl Run<'_> {
         }
     }
 
-    fn load(&self, program: &Path) -> Result<Measured, Failure> {
+    fn load(&self, program: &Path) -> Result<Measured, Reason> {
         let request = match (self.case.app, self.case.operation) {
             (App::Memcached, Operation::Set) => Request::MemcachedSet,
             (App::Memcached, _) => Request::MemcachedGet,
@@ -195,7 +195,7 @@ impl Run<'_> {
         &self,
         command: Command,
         figures: impl FnOnce(&str) -> Result<Report, String>,
-    ) -> Result<Measured, Failure> {
+    ) -> Result<Measured, Reason> {
         let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
         let site = self.site;
         let mut process = Process::start(command, site.folder, site.client_cpus, Ending::Terminate)?;

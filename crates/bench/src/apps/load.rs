@@ -1,7 +1,7 @@
 //! The load on servers that have no generator of their own, and for open loops.
 
+use crate::Reason;
 use crate::part::{Part, print};
-use std::error::Error;
 use std::time::Duration;
 
 use super::output::Report;
@@ -10,7 +10,7 @@ use crate::load::{self, LoadError, Options};
 impl Part for Options {
     const NAME: &'static str = "app-load";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         print(&run(&self)?)
     }
 }

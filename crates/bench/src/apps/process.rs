@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::child::Failure;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
+use crate::run::RunError;
+use crate::{Reason, failed};
 
 /// Whom a program runs as, if not as ourselves.
 #[derive(Debug, Clone, Copy)]
@@ -60,7 +61,7 @@ impl Process {
         folder: &Path,
         cpus: &CpuSet,
         ending: Ending,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, Reason> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         // `megapipe run ... -- PROGRAM` becomes the program.
@@ -82,13 +83,12 @@ impl Process {
                 cpu::pin(&cpus)
             });
         }
-        let child =
-            command.spawn().map_err(|error| Failure::Because(format!("cannot start {name}: {error}")))?;
+        let child = command.spawn().map_err(failed(format!("cannot start {name}")))?;
         Ok(Self { child, name, output, errors, ending })
     }
 
     /// Waits for its end and gives what it has printed.
-    pub(super) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Failure> {
+    pub(super) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Reason> {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -107,7 +107,7 @@ impl Process {
         &mut self,
         mut ready: impl FnMut() -> bool,
         stop: &AtomicBool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Reason> {
         let deadline = Instant::now() + PATIENCE;
         while !ready() {
             if let Some(status) = self.child.try_wait()? {
@@ -119,21 +119,21 @@ impl Process {
         Ok(())
     }
 
-    fn go_on(&self, deadline: Instant, stop: &AtomicBool) -> Result<(), Failure> {
+    fn go_on(&self, deadline: Instant, stop: &AtomicBool) -> Result<(), Reason> {
         if stop.load(Ordering::Relaxed) {
-            return Err(Failure::Stopped);
+            return Err(RunError::Stopped.into());
         }
         match Instant::now() > deadline {
-            true => Err(Failure::Because(format!("{} was not done in time", self.name))),
+            true => Err(format!("{} was not done in time", self.name).into()),
             false => Ok(()),
         }
     }
 
-    fn failure(&self, status: ExitStatus) -> Failure {
+    fn failure(&self, status: ExitStatus) -> Reason {
         let said = [&self.errors, &self.output].map(|file| fs::read_to_string(file).unwrap_or_default());
         let said = said.iter().flat_map(|text| text.trim().lines().rev().take(3)).collect::<Vec<_>>();
         let said = said.into_iter().rev().collect::<Vec<_>>().join("; ");
-        Failure::Because(format!("{} ended with {status}: {said}", self.name))
+        format!("{} ended with {status}: {said}", self.name).into()
     }
 
     /// CPU time of it and of all that descend from it, those included that have ended and were waited for.
@@ -244,7 +244,7 @@ mod tests {
         let mut said = shell("echo words", folder.path());
         assert_eq!(said.finish(PATIENCE, &stop).unwrap(), "words\n");
         let mut failed = shell("echo reason >&2; exit 3", folder.path());
-        let Err(Failure::Because(reason)) = failed.finish(PATIENCE, &stop) else { panic!("it failed") };
+        let reason = failed.finish(PATIENCE, &stop).unwrap_err().to_string();
         assert!(reason.contains("exit status: 3: reason"), "{reason}");
         let done = folder.path().join("done");
         let loops = "(i=0; while [ $i -lt 100000 ]; do i=$((i + 1)); done)";

@@ -15,7 +15,7 @@ use testkit::programs::{Program, find};
 
 use super::app::{App, Operation, Transport};
 use super::process::{Ending, Process, User};
-use crate::child::Failure;
+use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::load::Target;
 
@@ -68,8 +68,8 @@ impl Site<'_> {
     }
 
     /// A program of the distribution, under `megapipe run` if this is what is measured.
-    pub(super) fn program(&self, name: &str, part: Part) -> Result<Command, Failure> {
-        let program = find(name).ok_or_else(|| Failure::Because(format!("{name} is not installed")))?;
+    pub(super) fn program(&self, name: &str, part: Part) -> Result<Command, Reason> {
+        let program = find(name).ok_or_else(|| format!("{name} is not installed"))?;
         let mut command = self.command(&program, part);
         if let Some(user) = self.database.and_then(|database| database.user) {
             command.uid(user.uid).gid(user.gid);
@@ -92,8 +92,8 @@ impl Site<'_> {
 }
 
 /// A program of the distribution as if Megapipe were not installed.
-pub(super) fn plain(name: &str) -> Result<Command, Failure> {
-    let program = find(name).ok_or_else(|| Failure::Because(format!("{name} is not installed")))?;
+pub(super) fn plain(name: &str) -> Result<Command, Reason> {
+    let program = find(name).ok_or_else(|| format!("{name} is not installed"))?;
     let mut command = Command::new(program);
     undress(&mut command);
     Ok(command)
@@ -117,7 +117,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Failure> {
+    pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Reason> {
         match app {
             App::Redis | App::RedisPy => start("redis", site, &[], &[]),
             App::Memcached => start("memcached", site, &[], &[]),
@@ -148,10 +148,10 @@ impl Server {
         self.processes.len()
     }
 
-    pub(super) fn port(&self) -> Result<u16, Failure> {
+    pub(super) fn port(&self) -> Result<u16, Reason> {
         match &self.target {
             Target::Tcp(address) => Ok(address.port()),
-            Target::Unix(_) => Err("it has a UNIX socket alone".to_owned().into()),
+            Target::Unix(_) => Err("it has a UNIX socket alone".into()),
         }
     }
 
@@ -161,12 +161,7 @@ impl Server {
 }
 
 /// Starts a server of tests/programs.toml, with these values in its files and more arguments.
-fn start(
-    name: &str,
-    site: &Site<'_>,
-    values: &[(&str, &str)],
-    arguments: &[&str],
-) -> Result<Server, Failure> {
+fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str]) -> Result<Server, Reason> {
     let port = free_port()?;
     let program = Program::new(name, site.home(), port, values)?;
     let (target, way) = match program.socket {
@@ -192,14 +187,14 @@ fn start(
 }
 
 /// nginx with one worker that answers as its configuration says.
-fn nginx(answer: &str, site: &Site<'_>) -> Result<Server, Failure> {
+fn nginx(answer: &str, site: &Site<'_>) -> Result<Server, Reason> {
     let location = format!("location / {{ {answer}; }}");
     start("nginx", site, &[("workers", "1"), ("server", &location)], &[])
 }
 
 /// HAProxy with one thread. It reuses connections to a server while all its descriptors are below a quarter of those
 /// that follow from their greatest number.
-fn haproxy(behind: Server, site: &Site<'_>) -> Result<Server, Failure> {
+fn haproxy(behind: Server, site: &Site<'_>) -> Result<Server, Reason> {
     let answer = format!("server behind 127.0.0.1:{}", behind.port()?);
     let values = [("connections", "4096"), ("threads", "1"), ("answer", &answer)];
     Ok(start("haproxy", site, &values, &[])?.before(behind))
@@ -214,11 +209,12 @@ pub(super) struct Database {
 
 impl Database {
     /// Makes one and fills it. PostgreSQL refuses to run as root: then it runs as `postgres`.
-    pub(super) fn new(site: &Site<'_>) -> Result<Self, Failure> {
+    pub(super) fn new(site: &Site<'_>) -> Result<Self, Reason> {
         let user = match rustix::process::geteuid().is_root() {
-            true => Some(User::named("postgres").ok_or_else(|| {
-                Failure::Because("PostgreSQL does not run as root, and there is no user postgres".to_owned())
-            })?),
+            true => Some(
+                User::named("postgres")
+                    .ok_or_else(|| "PostgreSQL does not run as root, and there is no user postgres")?,
+            ),
             false => None,
         };
         let folder = site.folder.join("postgres");
@@ -243,7 +239,7 @@ impl Database {
     }
 }
 
-fn postgres(site: &Site<'_>) -> Result<Server, Failure> {
+fn postgres(site: &Site<'_>) -> Result<Server, Reason> {
     start("postgres", site, &[], &["-c", "max_connections=600", "-c", "autovacuum=off"])
 }
 

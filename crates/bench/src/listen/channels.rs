@@ -1,7 +1,7 @@
 //! A server on channels: threads with a channel each, on one listening socket or on partitioned ones.
 
+use crate::Reason;
 use crate::part::Part;
-use std::error::Error;
 use std::io::{self, BufRead};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -46,7 +46,7 @@ pub(super) fn thread_name(worker: usize) -> String {
 impl Part for Task {
     const NAME: &'static str = "listen-channels";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         Ok(serve(&self)?)
     }
 }

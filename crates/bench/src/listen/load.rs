@@ -1,7 +1,7 @@
 //! The load: short connections with one request each, at a rate or as fast as answers come.
 
+use crate::Reason;
 use crate::part::{Part, print};
-use std::error::Error;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -70,7 +70,7 @@ const MOST: usize = 20_000;
 impl Part for Task {
     const NAME: &'static str = "listen-load";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         print(&run(&self)?)
     }
 }

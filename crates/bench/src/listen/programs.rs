@@ -1,7 +1,6 @@
 //! The servers, as they are started in each variant.
 
 use serde::{Deserialize, Serialize};
-use std::error::Error;
 use std::fs;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +12,8 @@ use testkit::programs;
 use super::disturbance::Stopped;
 use super::network::Network;
 use super::{Variant, channels, server};
-use crate::child::{Child, Failure};
+use crate::Reason;
+use crate::child::Child;
 use crate::names::names;
 use crate::options::this_program;
 use crate::part::Part;
@@ -68,12 +68,12 @@ impl Server {
         (program, variant): (Program, Variant),
         address: SocketAddr,
         folder: &Path,
-    ) -> Result<Server, Failure> {
+    ) -> Result<Server, Reason> {
         let file = program.file().ok_or_else(|| format!("{program} is not installed"))?;
         // Channels need no library.
         let preloaded = variant == Variant::Local && !program.has_channels();
         let mut command = match preloaded {
-            true => network.in_server(product::megapipe().map_err(|error| error.to_string())?),
+            true => network.in_server(product::megapipe()?),
             false => network.in_server(&file),
         };
         if preloaded {
@@ -107,7 +107,7 @@ impl Server {
     }
 
     /// Until it listens, as its own namespace has it, and its workers have had time to begin.
-    fn await_listener(&mut self, network: &Network, address: SocketAddr) -> Result<(), Failure> {
+    fn await_listener(&mut self, network: &Network, address: SocketAddr) -> Result<(), Reason> {
         let end = Instant::now() + PATIENCE;
         let filter = format!("sport = :{}", address.port());
         while Instant::now() < end {
@@ -121,7 +121,7 @@ impl Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-        Err("the server does not listen".to_owned().into())
+        Err("the server does not listen".into())
     }
 
     /// Stops the first of its workers for so long.
@@ -204,11 +204,11 @@ fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
 }
 
 /// Asks [`Program::Prefork`] for what its workers have accepted.
-pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Failure> {
+pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Reason> {
     let asked = network.in_client(this_program()).args(AskCounts(address).arguments()).output()?;
     match asked.status.success() {
         true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&asked.stderr).trim().to_owned().into()),
+        false => Err(String::from_utf8_lossy(&asked.stderr).trim().into()),
     }
 }
 
@@ -219,7 +219,7 @@ pub struct AskCounts(SocketAddr);
 impl Part for AskCounts {
     const NAME: &'static str = "listen-counts";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         println!("{}", get(self.0, "/counts")?);
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! A server as many are: it listens, forks its workers, and each waits for the shared listener by epoll. A request for
 //! `BLOCKING` blocks its worker; one for `COUNTS` asks what the workers have accepted.
 
+use crate::Reason;
 use crate::part::Part;
-use std::error::Error;
 use std::io;
 use std::mem::size_of;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ struct Slot {
 impl Part for Task {
     const NAME: &'static str = "listen-server";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         Ok(serve(&self)?)
     }
 }

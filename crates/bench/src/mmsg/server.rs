@@ -1,7 +1,7 @@
 //! The server of the workload: it looks for messages and takes them, by one of the calls.
 
+use crate::Reason;
 use crate::part::Part;
-use std::error::Error;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -53,7 +53,7 @@ pub(super) struct Report {
 impl Part for Task {
     const NAME: &'static str = "mmsg-server";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         Ok(serve(&self)?)
     }
 }

@@ -3,9 +3,7 @@
 //! The first side answers, or sends, until it is ended. The second one measures: the other's CPU
 //! clock beside its own, and the time of each round trip.
 
-use crate::part::Part;
-use std::error::Error;
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +15,9 @@ use super::Scenario;
 use super::transport::{End, Side, Transport};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
+use crate::part::{self, Part};
 use crate::peer;
+use crate::{Reason, failed};
 
 /// What one process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -60,33 +60,6 @@ pub(super) struct Figures {
     pub(super) rtt_ns: Option<[f64; 3]>,
 }
 
-/// Why a process of a pair ended before its time.
-#[derive(Debug, thiserror::Error)]
-pub enum SideError {
-    /// Its standard input cannot be watched.
-    #[error("cannot watch standard input for its end")]
-    Lifeline(#[source] io::Error),
-    /// It cannot be pinned.
-    #[error("cannot run on CPU {cpus}")]
-    Pin {
-        /// The CPUs asked for.
-        cpus: CpuSet,
-        /// The kernel's reason.
-        source: io::Error,
-    },
-    /// A message cannot be sent or received, or is not what was sent.
-    #[error("{transport}")]
-    Transport {
-        /// What carries the bytes.
-        transport: Transport,
-        /// What happened.
-        source: io::Error,
-    },
-    /// The figures cannot be handed to the controller.
-    #[error("cannot write figures")]
-    Report(#[source] io::Error),
-}
-
 /// One of two processes that exchange messages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Exchange {
@@ -99,8 +72,8 @@ pub struct Exchange {
 impl Part for Exchange {
     const NAME: &'static str = "side";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
-        Ok(run(&self.task, &self.descriptors)?)
+    fn run(self) -> Result<(), Reason> {
+        run(&self.task, &self.descriptors)
     }
 }
 
@@ -116,34 +89,26 @@ pub struct Busy {
 impl Part for Busy {
     const NAME: &'static str = "busy";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
-        Ok(keep_busy(self.cpu, self.time)?)
+    fn run(self) -> Result<(), Reason> {
+        keep_busy(self.cpu, self.time)
     }
 }
 
 /// Does the task in this process, with descriptors it has inherited for it; prints the figures, if
 /// it measures.
-fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), SideError> {
-    peer::end_with_standard_input().map_err(SideError::Lifeline)?;
-    cpu::pin(task.cpus.as_slice()).map_err(|source| SideError::Pin { cpus: task.cpus.clone(), source })?;
+fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), Reason> {
+    peer::end_with_standard_input()?;
+    cpu::pin(task.cpus.as_slice()).map_err(failed(format!("cannot run on CPU {}", task.cpus)))?;
     // SAFETY: the controller has passed them on for this process to own.
     let descriptors = descriptors.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect();
-    let figures = task
-        .transport
-        .work(task, descriptors)
-        .map_err(|source| SideError::Transport { transport: task.transport, source })?;
-    if let Some(figures) = figures {
-        let text = serde_json::to_string(&figures).map_err(io::Error::from).map_err(SideError::Report)?;
-        writeln!(io::stdout(), "{text}").map_err(SideError::Report)?;
-    }
-    Ok(())
+    let figures = task.transport.work(task, descriptors).map_err(failed(task.transport))?;
+    figures.as_ref().map_or(Ok(()), part::print)
 }
 
 /// Uses a CPU until `time` is over or standard input closes.
-fn keep_busy(cpu: usize, time: Duration) -> Result<(), SideError> {
-    peer::end_with_standard_input().map_err(SideError::Lifeline)?;
-    let pinned = cpu::pin(&[cpu]);
-    pinned.map_err(|source| SideError::Pin { cpus: CpuSet::of(cpu), source })?;
+fn keep_busy(cpu: usize, time: Duration) -> Result<(), Reason> {
+    peer::end_with_standard_input()?;
+    cpu::pin(&[cpu]).map_err(failed(format!("cannot run on CPU {cpu}")))?;
     let end = Instant::now() + time;
     while Instant::now() < end {
         std::hint::spin_loop();

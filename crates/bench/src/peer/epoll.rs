@@ -9,10 +9,11 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Arrived, Worker};
+use crate::Reason;
 use crate::engine::Engine;
 use crate::epoll::Epoll;
 
-pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker) -> Result<Infallible, Reason> {
     let listening = worker.listener.as_raw_fd();
     let mut server = Server {
         epoll: Epoll::new()?,
@@ -26,7 +27,7 @@ pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
     let exclusive = if worker.options.engine == Engine::EpollShared { libc::EPOLLEXCLUSIVE } else { 0 };
     server.control(libc::EPOLL_CTL_ADD, listening, libc::EPOLLIN | exclusive)?;
     worker.ready();
-    server.run()
+    Ok(server.run()?)
 }
 
 struct Server {

@@ -6,21 +6,22 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 use super::Worker;
+use crate::Reason;
 
 #[cfg(libevent)]
-pub(super) fn libevent(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn libevent(worker: &Worker) -> Result<Infallible, Reason> {
     run(worker, bench_libevent_serve)
 }
 
 #[cfg(libuv)]
-pub(super) fn libuv(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn libuv(worker: &Worker) -> Result<Infallible, Reason> {
     run(worker, bench_libuv_serve)
 }
 
 type Ready = extern "C" fn(*const c_void);
 type Serve = unsafe extern "C" fn(c_int, usize, Ready, *const c_void) -> c_int;
 
-fn run(worker: &Worker, serve: Serve) -> io::Result<Infallible> {
+fn run(worker: &Worker, serve: Serve) -> Result<Infallible, Reason> {
     extern "C" fn ready(worker: *const c_void) {
         // SAFETY: the pointer is the one that `run` passed, to a worker that outlives the call.
         unsafe { &*worker.cast::<Worker>() }.ready();
@@ -29,7 +30,7 @@ fn run(worker: &Worker, serve: Serve) -> io::Result<Infallible> {
     let context: *const Worker = worker;
     // SAFETY: the listener stays open and the worker alive while the function runs.
     let error = unsafe { serve(listener, worker.options.size, ready, context.cast()) };
-    Err(io::Error::from_raw_os_error(-error))
+    Err(io::Error::from_raw_os_error(-error).into())
 }
 
 // SAFETY: the signatures are those of libevent.c and libuv.c beside this file.

@@ -1,7 +1,6 @@
 //! Megapipe itself: one channel per thread, on either engine.
 
 use std::convert::Infallible;
-use std::io;
 use std::os::fd::AsFd;
 
 use megapipe::{
@@ -9,27 +8,28 @@ use megapipe::{
 };
 
 use super::{Arrived, Worker};
+use crate::Reason;
 use crate::buffer_ring::BufferSize;
 use crate::engine::Engine;
 
-pub(super) fn run(worker: &Worker, engine: EngineKind) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker, engine: EngineKind) -> Result<Infallible, Reason> {
     let config = Config { engine: Some(engine), ..config(worker.options.size, worker.options.connections) };
-    let mut channel = Channel::new(config).map_err(io::Error::other)?;
+    let mut channel = Channel::new(config)?;
     let listener = match worker.options.engine {
         Engine::MegapipePartitioned => {
             channel.register_partitioned(worker.listener.as_fd(), 0, &CpuSet::of(worker.cpu as u32))
         }
         _ => channel.register(worker.listener.try_clone()?, 0),
     };
-    let listener = listener.map_err(io::Error::other)?;
-    channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
+    let listener = listener?;
+    channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
     let mut server = Server::new(channel, worker.response(), worker.options.connections);
     worker.ready();
     loop {
         match server.channel.dispatch(None) {
             Ok(Some(completion)) => server.handle(completion.handle, completion.cookie, completion.event)?,
             Ok(None) | Err(DispatchError::Interrupted) => {}
-            Err(error) => return Err(io::Error::other(error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -61,7 +61,7 @@ impl Server {
     }
 
     #[inline]
-    pub(crate) fn handle(&mut self, handle: Handle, cookie: u64, event: Event) -> io::Result<()> {
+    pub(crate) fn handle(&mut self, handle: Handle, cookie: u64, event: Event) -> Result<(), Reason> {
         match event {
             Event::Read { result: Ok(count @ 1..), data, .. } => {
                 drop::<ReadData>(data);
@@ -77,14 +77,14 @@ impl Server {
             // through, since a closed handle has no completions.
             Event::Read { .. } | Event::Write { .. } => self.close(handle, cookie),
             Event::Accept { result, .. } => {
-                let socket = result.map_err(io::Error::other)?.socket;
+                let socket = result?.socket;
                 let cookie = self.free.pop().unwrap_or_else(|| {
                     self.connections.push(Arrived::default());
                     self.connections.len() as u64 - 1
                 });
                 self.connections[cookie as usize] = Arrived::default();
-                let connection = self.channel.register(socket, cookie).map_err(io::Error::other)?;
-                self.channel.read_stream(connection).map_err(io::Error::other)?;
+                let connection = self.channel.register(socket, cookie)?;
+                self.channel.read_stream(connection)?;
             }
             _ => {}
         }

@@ -12,8 +12,9 @@ use ::monoio::net::{TcpListener, TcpStream};
 use ::monoio::{IoUringDriver, RuntimeBuilder};
 
 use super::{Worker, task};
+use crate::Reason;
 
-pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker) -> Result<Infallible, Reason> {
     let mut ring = io_uring_06::IoUring::builder();
     ring.setup_single_issuer().setup_defer_taskrun().setup_cqsize(ENTRIES * 4);
     let mut runtime =

@@ -9,8 +9,9 @@ use ::tokio::net::{TcpListener, TcpStream};
 use ::tokio::runtime;
 
 use super::{Worker, task};
+use crate::Reason;
 
-pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker) -> Result<Infallible, Reason> {
     let runtime = runtime::Builder::new_current_thread().enable_io().build()?;
     runtime.block_on(async {
         let listener = TcpListener::from_std(worker.listener.try_clone()?)?;

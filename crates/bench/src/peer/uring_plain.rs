@@ -13,10 +13,11 @@ use io_uring::types::{Fd, Fixed};
 use io_uring::{SubmissionQueue, Submitter, cqueue, opcode};
 
 use super::{Arrived, Worker};
+use crate::Reason;
 use crate::buffer_ring::{BufferRing, BufferSize};
 use crate::ring;
 
-pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
+pub(super) fn run(worker: &Worker) -> Result<Infallible, Reason> {
     let slots = (worker.options.connections * 2 + 64) as u32;
     let mut ring = ring::builder((slots * 4).max(SUBMISSIONS * 2)).build(SUBMISSIONS)?;
     ring.submitter().register_files_sparse(slots)?;
@@ -46,7 +47,7 @@ pub(super) fn run(worker: &Worker) -> io::Result<Infallible> {
             Ok(_) => {}
             // Interrupted, or completions overflowed: those that are there go first.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EBUSY)) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
         completions.sync();
         for completion in &mut completions {

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::server::ready;
 use super::{BULK, SIZE, Service};
+use crate::Reason;
 use crate::cpu;
 use crate::peer::megapipe::{Server, config};
 
@@ -66,18 +67,20 @@ pub(super) fn run(
     service: Service,
     connections: usize,
     cpus: &[usize],
-) -> io::Result<Infallible> {
+) -> Result<Infallible, Reason> {
     let counts: Arc<[Shared]> = queues.iter().map(|_| Shared::default()).collect();
     let worker = |thread: usize| Worker { address, service, connections, thread, counts: counts.clone() };
     let mut queues = queues.into_iter();
-    let first = queues.next().ok_or(io::ErrorKind::NotFound)?;
+    let first = queues.next().ok_or("the device has no queue")?;
     for ((queue, &cpu), thread) in queues.zip(&cpus[1..]).zip(1..) {
         let (worker, networks) = (worker(thread), networks.to_vec());
         let (tell, started) = mpsc::channel();
         thread::Builder::new().spawn(move || {
-            let Err(error) = cpu::pin(&[cpu]).and_then(|()| worker.run(queue, networks, move || drop(tell)));
+            let Err(error) = cpu::pin(&[cpu])
+                .map_err(Reason::from)
+                .and_then(|()| worker.run(queue, networks, move || drop(tell)));
             // A server that lost a thread must not be measured as if it were whole.
-            eprintln!("{}", crate::with_causes(&error));
+            eprintln!("{}", crate::with_causes(&*error));
             std::process::exit(1);
         })?;
         // Ends when the thread drops its end: it listens.
@@ -96,8 +99,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn run(self, queue: Queue, networks: Vec<Prefix>, ready: impl FnOnce()) -> io::Result<Infallible> {
-        let failed = io::Error::other::<Box<dyn std::error::Error + Send + Sync>>;
+    fn run(self, queue: Queue, networks: Vec<Prefix>, ready: impl FnOnce()) -> Result<Infallible, Reason> {
         let mut stack = Stack::on_queue(queue, networks);
         let limits = &mut stack.config().limits;
         limits.flows = limits.flows.max(self.connections + 64);
@@ -110,18 +112,15 @@ impl Worker {
             Service::Echo => config(SIZE, self.connections),
             _ => Config { read_buffers: 64, buffer_size: BULK_BUFFER, ..Config::default() },
         };
-        let mut channel = Channel::new(config).map_err(|error| failed(error.into()))?;
-        channel.attach(stack).map_err(|error| failed(error.into()))?;
-        let listener =
-            channel.listen_on(self.address, BACKLOG, LISTENER).map_err(|error| failed(error.into()))?;
-        channel.set_nodelay(listener, true).map_err(|error| failed(error.into()))?;
-        channel
-            .accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)
-            .map_err(|error| failed(error.into()))?;
+        let mut channel = Channel::new(config)?;
+        channel.attach(stack)?;
+        let listener = channel.listen_on(self.address, BACKLOG, LISTENER)?;
+        channel.set_nodelay(listener, true)?;
+        channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
         if self.thread == 0 {
             let control = io::stdin().as_fd().try_clone_to_owned()?;
-            let control = channel.register(control, CONTROL).map_err(|error| failed(error.into()))?;
-            channel.read_stream(control).map_err(|error| failed(error.into()))?;
+            let control = channel.register(control, CONTROL)?;
+            channel.read_stream(control)?;
         }
         ready();
         let mut server = Server::new(channel, vec![b'a'; SIZE].leak(), self.connections);
@@ -131,13 +130,13 @@ impl Worker {
             let completion = match server.channel.dispatch(None) {
                 Ok(Some(completion)) => completion,
                 Ok(None) | Err(DispatchError::Interrupted) => continue,
-                Err(error) => return Err(failed(error.into())),
+                Err(error) => return Err(error.into()),
             };
             self.counts[self.thread].publish(&server.channel.stats(), accepted);
             let Completion { handle, cookie, event, .. } = completion;
             match (cookie, &event) {
                 (CONTROL, Event::Read { result: Ok(1..), .. }) => self.answer()?,
-                (CONTROL, _) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (CONTROL, _) => return Err("the controller has gone".into()),
                 (LISTENER, Event::Accept { .. }) => accepted += 1,
                 _ => {}
             }
@@ -161,16 +160,16 @@ impl Worker {
 }
 
 /// Writes as fast as the peer reads: two writes are queued at a time.
-fn feed(channel: &mut Channel, handle: Handle, event: Event, bytes: &'static [u8]) -> io::Result<()> {
+fn feed(channel: &mut Channel, handle: Handle, event: Event, bytes: &'static [u8]) -> Result<(), Reason> {
     match event {
         Event::Accept { result, .. } => {
-            let socket = result.map_err(io::Error::other)?.socket;
-            let connection = channel.register(socket, 0).map_err(io::Error::other)?;
+            let socket = result?.socket;
+            let connection = channel.register(socket, 0)?;
             for _ in 0..2 {
-                channel.write(connection, bytes).map_err(io::Error::other)?;
+                channel.write(connection, bytes)?;
             }
         }
-        Event::Write { result: Ok(_), .. } => drop(channel.write(handle, bytes).map_err(io::Error::other)?),
+        Event::Write { result: Ok(_), .. } => drop(channel.write(handle, bytes)?),
         Event::Write { .. } => drop(channel.close(handle)),
         _ => {}
     }
@@ -178,12 +177,12 @@ fn feed(channel: &mut Channel, handle: Handle, event: Event, bytes: &'static [u8
 }
 
 /// Reads and drops.
-fn take(channel: &mut Channel, handle: Handle, event: Event) -> io::Result<()> {
+fn take(channel: &mut Channel, handle: Handle, event: Event) -> Result<(), Reason> {
     match event {
         Event::Accept { result, .. } => {
-            let socket = result.map_err(io::Error::other)?.socket;
-            let connection = channel.register(socket, 0).map_err(io::Error::other)?;
-            channel.read_stream(connection).map_err(io::Error::other)?;
+            let socket = result?.socket;
+            let connection = channel.register(socket, 0)?;
+            channel.read_stream(connection)?;
         }
         Event::Read { result: Ok(1..), .. } => {}
         Event::Read { .. } => drop(channel.close(handle)),

@@ -3,14 +3,13 @@
 //! It prints `listening` once it serves. One that needs the other end of a veth pair prints
 //! `namespace` before, and goes on when a line comes.
 
+use crate::Reason;
 use crate::part::Part;
 use std::convert::Infallible;
-use std::error::Error;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, SocketAddrV4, TcpListener};
 
 use megapipe::TunNetwork;
-use megapipe::packet::tun::OpenError;
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use serde::{Deserialize, Serialize};
@@ -21,7 +20,7 @@ use super::network::{Network, NetworkError};
 use super::{BULK, PORT, SIZE, Service, Side, channel, floor};
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
-use crate::peer::{self, ServeError};
+use crate::peer;
 
 /// What a server process is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -38,43 +37,23 @@ pub struct Task {
     pub cpus: CpuSet,
 }
 
-/// Why a server process ended.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// It has no network.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// It has no TUN device.
-    #[error("no TUN device")]
-    Tun(#[from] OpenError),
-    /// The kernel's server cannot serve.
-    #[error(transparent)]
-    Kernel(#[from] ServeError),
-    /// It cannot go on.
-    #[error("cannot serve")]
-    Serve(#[from] io::Error),
-    /// This server has no such service.
-    #[error("{} has no such service", .0.name())]
-    NoService(Side),
-}
-
 impl Part for Task {
     const NAME: &'static str = "tcp-server";
 
-    fn run(self) -> Result<(), Box<dyn Error>> {
+    fn run(self) -> Result<(), Reason> {
         match serve(&self)? {}
     }
 }
 
 /// Serves until standard input closes, which ends the process.
-fn serve(task: &Task) -> Result<Infallible, ServerError> {
+fn serve(task: &Task) -> Result<Infallible, Reason> {
     let network = Network::of(task.network);
     let cpus = task.cpus.as_slice();
     cpu::pin(&cpus[..1])?;
     if task.side == Side::Kernel {
         return serve_kernel(task, network);
     }
-    let tun: TunNetwork = network.tun().parse().map_err(io::Error::other)?;
+    let tun: TunNetwork = network.tun().parse()?;
     let address = address(network);
     match (task.side, task.service) {
         (Side::Stack | Side::TwoStacks, service) => {
@@ -93,8 +72,8 @@ fn serve(task: &Task) -> Result<Infallible, ServerError> {
             Ok(foreign::run(tun.open()?, address, task.connections)?)
         }
         #[cfg(not(feature = "peers"))]
-        (Side::Smoltcp, Service::Echo) => Err(ServeError::NoPeers.into()),
-        (side, _) => Err(ServerError::NoService(side)),
+        (Side::Smoltcp, Service::Echo) => Err(peer::NO_PEERS.into()),
+        (side, _) => Err(format!("{side} has no such service").into()),
     }
 }
 
@@ -115,7 +94,7 @@ fn say(word: &str) {
 }
 
 /// In a namespace of its own: epoll for messages, blocking calls for one stream.
-fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, ServerError> {
+fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, Reason> {
     // SAFETY: the table of descriptors stays shared, which is the only condition.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)?;
     say("namespace");
@@ -130,7 +109,7 @@ fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, ServerError
             connections: task.connections,
             cpus: task.cpus.clone(),
         };
-        return Ok(peer::serve(&options)?);
+        return peer::serve(&options);
     }
     peer::end_with_standard_input()?;
     let listener = TcpListener::bind(listen)?;

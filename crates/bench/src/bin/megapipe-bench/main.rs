@@ -1,11 +1,10 @@
 //! The `megapipe-bench` command: measures Megapipe beside what people use today.
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use bench::part::{self, Part};
 use bench::run::Unusable;
-use bench::{apps, floor, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
+use bench::{Reason, apps, floor, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
 use clap::{Parser, Subcommand};
 
 mod report;
@@ -104,7 +103,7 @@ fn main() -> ExitCode {
 }
 
 /// How a process ends that is part of a measurement: its controller says whose words these are.
-fn part_ended(result: Result<(), Box<dyn Error>>) -> ExitCode {
+fn part_ended(result: Result<(), Reason>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -114,7 +113,7 @@ fn part_ended(result: Result<(), Box<dyn Error>>) -> ExitCode {
     }
 }
 
-fn part(name: &str, task: &str) -> Result<(), Box<dyn Error>> {
+fn part(name: &str, task: &str) -> Result<(), Reason> {
     let run = match name {
         apps::Calls::NAME => part::run::<apps::Calls>,
         floor::Responder::NAME => part::run::<floor::Responder>,

@@ -1,13 +1,13 @@
 //! What becomes of a run: a bar while it goes on, records in a file, a table and a plot.
 
-use std::error::Error;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use bench::record::{self, ReadError, Record};
+use bench::Reason;
+use bench::record::{self, Record};
 use bench::run::{Progress, Run, RunError, Scenario};
 use bench::{options, plot, table};
 use clap::Args;
@@ -51,7 +51,7 @@ pub(super) struct Stopped {
 
 impl<S: Args + Scenario> Measure<S> {
     /// Runs the scenario, if its records can be written, and shows what was measured, however the run ended.
-    pub(super) fn run(mut self) -> Result<bool, Box<dyn Error>> {
+    pub(super) fn run(mut self) -> Result<bool, Reason> {
         let measurements = self.scenario.prepare(self.rounds)?;
         let mut json = self.json.as_deref().map(JsonLines::create).transpose()?;
         let stop = stop_on_signal()?;
@@ -86,9 +86,8 @@ impl<S: Args + Scenario> Measure<S> {
 }
 
 impl Show {
-    pub(super) fn run(self) -> Result<bool, Box<dyn Error>> {
-        let mut records =
-            record::read(&self.file).map_err(|source| Unreadable { path: self.file.clone(), source })?;
+    pub(super) fn run(self) -> Result<bool, Reason> {
+        let mut records = record::read(&self.file)?;
         let is_wanted = |record: &Record| self.only.iter().all(|(name, value)| record.text(name) == *value);
         records.retain(|record| !record.is_measurement() || is_wanted(record));
         if let Some(file) = &self.plot {
@@ -99,25 +98,17 @@ impl Show {
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("cannot show {}; name a file that --json wrote", path.display())]
-struct Unreadable {
-    path: PathBuf,
-    source: ReadError,
-}
-
 /// Prints to standard output, whose reader may have gone (`| head`): that is no error.
-fn print(text: &str) -> Result<(), PrintError> {
+fn print(text: &str) -> Result<(), Reason> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(PrintError(error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(format!(
+            "cannot print the table to standard output; records are safe with --json FILE: {error}"
+        )
+        .into()),
         _ => Ok(()),
     }
 }
-
-#[derive(Debug, thiserror::Error)]
-#[error("cannot print the table to standard output; records are safe with --json FILE")]
-struct PrintError(#[source] io::Error);
 
 /// Records in a file, each written through at once so that none is lost.
 struct JsonLines {
@@ -126,12 +117,9 @@ struct JsonLines {
 }
 
 impl JsonLines {
-    fn create(path: &Path) -> Result<Self, JsonError> {
-        let path = path.to_owned();
-        match File::create(&path) {
-            Ok(file) => Ok(Self { path, file: BufWriter::new(file) }),
-            Err(source) => Err(JsonError { path, source }),
-        }
+    fn create(path: &Path) -> io::Result<Self> {
+        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
+        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
     }
 
     fn write(&mut self, record: &Record) -> io::Result<()> {
@@ -139,15 +127,14 @@ impl JsonLines {
             .map_err(io::Error::from)
             .and_then(|()| self.file.write_all(b"\n"))
             .and_then(|()| self.file.flush());
-        written.map_err(|source| io::Error::other(JsonError { path: self.path.clone(), source }))
+        written.map_err(|error| cannot_write(&self.path, error))
     }
 }
 
-#[derive(Debug, thiserror::Error)]
-#[error("--json: cannot write {}; name a file on a disk with room, in a folder that exists", path.display())]
-struct JsonError {
-    path: PathBuf,
-    source: io::Error,
+fn cannot_write(path: &Path, error: io::Error) -> io::Error {
+    let path = path.display();
+    let remedy = "name a file on a disk with room, in a folder that exists";
+    io::Error::other(format!("--json: cannot write {path}; {remedy}: {error}"))
 }
 
 /// Set by the first SIGINT or SIGTERM; a second one ends the process at once.
