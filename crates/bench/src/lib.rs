@@ -30,6 +30,7 @@ pub mod peer;
 pub mod plot;
 pub mod product;
 pub mod record;
+mod region;
 mod ring;
 pub mod rpc;
 pub mod run;

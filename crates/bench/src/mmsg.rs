@@ -23,6 +23,7 @@ use crate::names::names;
 use crate::options::{check_pair, cpu_ends, this_program, whole};
 use crate::part::Part;
 use crate::record::Record;
+use crate::region;
 use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
 
 mod gate;
@@ -138,7 +139,8 @@ fn measure(
     let turns = (plan.sockets as u64 * plan.messages).div_ceil(ready as u64);
     let sink = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     sink.set_nonblocking(true)?;
-    let gate = Gate::new()?;
+    let memory = region::create(gate::BYTES)?;
+    let gate = Gate::of(&memory)?;
     let task = Task {
         call,
         traffic,
@@ -146,7 +148,7 @@ fn measure(
         ready,
         turns,
         cpus: plan.cpus.first(),
-        gate: gate.descriptor(),
+        gate: memory.as_raw_fd(),
         sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
     let mut server = Served::start(&mut task.command(&this_program()))?;

@@ -16,6 +16,7 @@ use super::gate::Gate;
 use super::{Call, SIZE, Traffic};
 use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
+use crate::region;
 
 /// What a server is to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -62,7 +63,7 @@ impl Part for Task {
 fn serve(task: &Task) -> io::Result<()> {
     cpu::pin(task.cpus.as_slice())?;
     crate::child::raise_descriptor_limit()?;
-    let gate = Gate::of(task.gate)?;
+    let gate = Gate::of(region::inherited(task.gate))?;
     let sockets = open(task)?;
     let mut way = Way::new(task, sockets)?;
     let mut course = Course::new(task);

@@ -4,7 +4,7 @@
 //! clock beside its own, and the time of each round trip.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{OwnedFd, RawFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::part::{self, Part};
 use crate::peer;
+use crate::region;
 use crate::{Reason, failed};
 
 /// What one process is to do.
@@ -99,8 +100,7 @@ impl Part for Busy {
 fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), Reason> {
     peer::end_with_standard_input()?;
     cpu::pin(task.cpus.as_slice()).map_err(failed(format!("cannot run on CPU {}", task.cpus)))?;
-    // SAFETY: the controller has passed them on for this process to own.
-    let descriptors = descriptors.iter().map(|&number| unsafe { OwnedFd::from_raw_fd(number) }).collect();
+    let descriptors = descriptors.iter().copied().map(region::inherited).collect();
     let figures = task.transport.work(task, descriptors).map_err(failed(task.transport))?;
     figures.as_ref().map_or(Ok(()), part::print)
 }

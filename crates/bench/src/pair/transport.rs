@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::names::names;
+use crate::region;
 
 use super::side::{self, Figures, Task};
 use super::{Placement, Scenario};
@@ -20,7 +21,6 @@ use super::{Placement, Scenario};
 mod cacheline;
 mod copies;
 mod promoted;
-mod segment;
 mod socket;
 
 pub use cacheline::PAYLOAD as CACHELINE_PAYLOAD;
@@ -137,6 +137,12 @@ impl Transport {
             Transport::Memcpy => side::work::<Copies>(task, descriptors),
         }
     }
+}
+
+/// Memory of so many bytes, zeroed; two descriptors of it, one for each end.
+fn shared(size: usize) -> io::Result<[Vec<OwnedFd>; 2]> {
+    let memory = region::create(size)?;
+    Ok([vec![memory.try_clone()?], vec![memory]])
 }
 
 /// The descriptors of an end that has so many.

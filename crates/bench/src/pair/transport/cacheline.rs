@@ -3,21 +3,20 @@
 //!
 //! A line holds the number of its message and the message itself. There is no flow control: a
 //! message may be sent once the answer to the one before has come, as a ping-pong does.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use super::segment::{self, Segment};
-use super::{End, Side, exactly, spin_until};
+use super::{End, Side, exactly, shared, spin_until};
+use crate::region::Region;
 
 /// Bytes of a message that fit into a line beside its number.
 pub const PAYLOAD: usize = LINE - 8;
 
 /// Both lines, as one end sees them.
 pub(super) struct Cacheline {
-    segment: Segment,
+    region: Region,
     incoming: usize,
     outgoing: usize,
     received: u64,
@@ -26,7 +25,7 @@ pub(super) struct Cacheline {
 
 impl End for Cacheline {
     fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
-        segment::create(SEGMENT)
+        shared(REGION)
     }
 
     fn attach(side: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
@@ -35,7 +34,7 @@ impl End for Cacheline {
             Side::First => [0, APART],
             Side::Second => [APART, 0],
         };
-        Ok(Self { segment: Segment::map(memory, SEGMENT)?, incoming, outgoing, received: 0, sent: 0 })
+        Ok(Self { region: Region::map(memory, REGION)?, incoming, outgoing, received: 0, sent: 0 })
     }
 
     #[inline]
@@ -46,8 +45,8 @@ impl End for Cacheline {
         self.sent += 1;
         // SAFETY: the other end has taken the line's last message, since it has answered it, and
         // does not look at the line before the number stored next.
-        unsafe { self.segment.put(self.outgoing + 8, message) };
-        self.segment.word(self.outgoing).store(self.sent, Ordering::Release);
+        unsafe { self.region.put(self.outgoing + 8, message) };
+        self.region.word(self.outgoing).store(self.sent, Ordering::Release);
         Ok(())
     }
 
@@ -56,7 +55,7 @@ impl End for Cacheline {
         if message.len() > PAYLOAD {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let number = self.segment.word(self.incoming);
+        let number = self.region.word(self.incoming);
         spin_until(|| {
             std::hint::spin_loop(); // leaves the line to its writer: a little faster
             (number.load(Ordering::Acquire) != self.received).then_some(())
@@ -64,7 +63,7 @@ impl End for Cacheline {
         self.received += 1;
         // SAFETY: the number just loaded was stored after the message, and the other end writes the
         // line again only when it has this end's answer, sent after this.
-        unsafe { self.segment.take(self.incoming + 8, message) };
+        unsafe { self.region.take(self.incoming + 8, message) };
         Ok(())
     }
 }
@@ -74,4 +73,4 @@ const LINE: usize = 64;
 /// Further than processors fetch lines in pairs.
 const APART: usize = 256;
 
-const SEGMENT: usize = 4096;
+const REGION: usize = 4096;

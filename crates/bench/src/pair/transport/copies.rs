@@ -4,18 +4,17 @@
 //! Every byte is copied twice. How far they are is told once in a piece of the buffer, or before a
 //! wait: a large message goes over in pieces, so that both cores copy at the same time, and small
 //! ones go over together, so that it does not cost them a cache line each.
-#![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use super::segment::{self, Segment};
-use super::{End, Side, exactly, spin_until};
+use super::{End, Side, exactly, shared, spin_until};
+use crate::region::Region;
 
 /// One end of the buffer; bytes go from the first end to the second alone.
 pub(super) struct Copies {
-    segment: Segment,
+    region: Region,
     /// Offsets of this end's count and of the other's.
     words: [usize; 2],
     /// How far this end's count may be ahead of the other's.
@@ -29,28 +28,28 @@ pub(super) struct Copies {
 
 impl End for Copies {
     fn pair() -> io::Result<[Vec<OwnedFd>; 2]> {
-        segment::create(DATA + RING)
+        shared(DATA + RING)
     }
 
     fn attach(side: Side, descriptors: Vec<OwnedFd>) -> io::Result<Self> {
         let [memory] = exactly(descriptors)?;
-        let segment = Segment::map(memory, DATA + RING)?;
+        let region = Region::map(memory, DATA + RING)?;
         let (words, lead) = match side {
             Side::First => ([FILLED, EMPTIED], RING as u64),
             Side::Second => ([EMPTIED, FILLED], 0),
         };
-        Ok(Self { segment, words, lead, copied: 0, told: 0, others: 0 })
+        Ok(Self { region, words, lead, copied: 0, told: 0, others: 0 })
     }
 
     #[inline]
     fn send(&mut self, message: &[u8]) -> io::Result<()> {
         for piece in message.chunks(PIECE) {
-            self.copy(piece.len(), |segment, offset, whole| {
+            self.copy(piece.len(), |region, offset, whole| {
                 // SAFETY: the receiver has emptied these bytes, by its count, and takes them again
                 // only once this end has published its count, which is later.
                 unsafe {
-                    segment.put(DATA + offset, &piece[..whole]);
-                    segment.put(DATA, &piece[whole..]);
+                    region.put(DATA + offset, &piece[..whole]);
+                    region.put(DATA, &piece[whole..]);
                 }
             })?;
         }
@@ -60,12 +59,12 @@ impl End for Copies {
     #[inline]
     fn receive(&mut self, message: &mut [u8]) -> io::Result<()> {
         for piece in message.chunks_mut(PIECE) {
-            self.copy(piece.len(), |segment, offset, whole| {
+            self.copy(piece.len(), |region, offset, whole| {
                 // SAFETY: the sender has filled these bytes, by its count, and fills them again only
                 // once this end has published its count, which is later.
                 unsafe {
-                    segment.take(DATA + offset, &mut piece[..whole]);
-                    segment.take(DATA, &mut piece[whole..]);
+                    region.take(DATA + offset, &mut piece[..whole]);
+                    region.take(DATA, &mut piece[whole..]);
                 }
             })?;
         }
@@ -77,18 +76,18 @@ impl Copies {
     /// Has so many bytes copied once they may be: from an offset in the ring on, and how many of them lie
     /// there before its end.
     #[inline]
-    fn copy(&mut self, bytes: usize, copy: impl FnOnce(&Segment, usize, usize)) -> io::Result<()> {
+    fn copy(&mut self, bytes: usize, copy: impl FnOnce(&Region, usize, usize)) -> io::Result<()> {
         let copied = self.copied + bytes as u64;
         if copied > self.others + self.lead {
             self.tell();
-            let others = self.segment.word(self.words[1]);
+            let others = self.region.word(self.words[1]);
             self.others = spin_until(|| {
                 std::hint::spin_loop();
                 Some(others.load(Ordering::Acquire)).filter(|others| copied <= others + self.lead)
             })?;
         }
         let offset = self.copied as usize % RING;
-        copy(&self.segment, offset, bytes.min(RING - offset));
+        copy(&self.region, offset, bytes.min(RING - offset));
         self.copied = copied;
         if self.copied - self.told >= PIECE as u64 {
             self.tell();
@@ -98,7 +97,7 @@ impl Copies {
 
     /// Lets the other end know this end's count.
     fn tell(&mut self) {
-        self.segment.word(self.words[0]).store(self.copied, Ordering::Release);
+        self.region.word(self.words[0]).store(self.copied, Ordering::Release);
         self.told = self.copied;
     }
 }
