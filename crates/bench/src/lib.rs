@@ -23,6 +23,7 @@ pub mod listen;
 pub mod load;
 pub mod mmsg;
 mod names;
+mod network;
 pub mod options;
 pub mod pair;
 pub mod part;

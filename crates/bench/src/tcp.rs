@@ -4,8 +4,9 @@
 //! state shows what the device costs before any TCP. Of the kernel's receive path the sender pays, on both links: so
 //! what counts is the CPU time of both processes.
 
+use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::load::{self, Connections, Load, Options, Request};
 use crate::names::names;
+use crate::network::{self, Namespace};
 use crate::options::{check_pair, cpu_ends, seconds, this_program};
 use crate::part::Part;
 use crate::record::Record;
@@ -29,14 +31,11 @@ mod channel;
 mod floor;
 #[cfg(feature = "peers")]
 mod foreign;
-mod network;
 mod server;
 
-pub use network::NetworkError;
 pub use server::Task;
 
 use channel::Counts;
-use network::Network;
 
 /// Bytes of a request and of its answer.
 const SIZE: usize = 64;
@@ -158,11 +157,11 @@ impl Row {
         }
     }
 
-    fn load(self, target: SocketAddr) -> Options {
+    fn load(self, target: SocketAddrV4) -> Options {
         let (connections, active) = self.connections();
         Options {
             engine: load::Engine::Epoll,
-            target: load::Target::Tcp(target),
+            target: load::Target::Tcp(target.into()),
             request: match self {
                 Row::BulkIn => Request::Upload(BULK),
                 Row::BulkOut => Request::Download(BULK),
@@ -234,17 +233,17 @@ impl Scenario for Plan {
         run.header(json!({
             "scenario": "tcp",
             "cpus": self.cpus.as_slice(),
-            "congestion_control": network::congestion_control(),
+            "congestion_control": congestion_control(),
             "seconds": self.window.as_secs_f64(),
         }))?;
         child::raise_descriptor_limit()
             .and_then(|_| cpu::pin(self.cpus.last().as_slice()))
             .map_err(RunError::lacks("cannot prepare this process for the load"))?;
-        let mut network = 0;
+        let mut networks = (0..250).cycle();
         for round in 1..=run.rounds {
             for &row in &self.rows {
                 for side in in_turn(&self.sides_of(row), round) {
-                    network += 1;
+                    let network = networks.next().unwrap_or_default();
                     let turn = Turn { plan: self, stop: run.stop, row, side, round, network };
                     run.measure(format!("{row}, {side}"), json!({ "row": row, "side": side }), || {
                         turn.measure()
@@ -263,17 +262,23 @@ struct Turn<'run> {
     row: Row,
     side: Side,
     round: u32,
-    network: u64,
+    network: u8,
 }
 
 impl Turn<'_> {
+    /// Of the client, and of the server: in another network than those of the last turns, whose devices may still
+    /// be on their way out.
+    fn addresses(&self) -> [SocketAddrV4; 2] {
+        [1, 2].map(|host| SocketAddrV4::new(Ipv4Addr::new(10, 78, self.network, host), PORT))
+    }
+
     fn measure(&self) -> Result<Record, Reason> {
         let [server_cpus, client_cpus] = self.plan.cpus_of(self.row, self.side);
         let mut server = start(self, &server_cpus)?;
         if self.row == Row::Share {
             return self.share(&mut server);
         }
-        let target = server::address(Network::of(self.network));
+        let target = self.addresses()[1];
         let load = Load::start(&self.row.load(target), &client_cpus)?;
         let ended = self.observe(&mut server, &load);
         let failures = load.stop()?.failures;
@@ -339,7 +344,7 @@ impl Turn<'_> {
 
     /// Connects, asks once on each connection, is silent, and asks again.
     fn share(&self, server: &mut Served) -> Result<Record, Reason> {
-        let target = server::address(Network::of(self.network));
+        let target = self.addresses()[1];
         let mut connections = (0..SHARED)
             .map(|_| {
                 let stream = TcpStream::connect(target)?;
@@ -398,24 +403,30 @@ impl Sample {
 
 /// Starts the server of a turn, and waits until it serves.
 fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
+    let ([client, server], device) = (turn.addresses(), format!("mpt{}", turn.network));
     let task = Task {
         side: turn.side,
         service: turn.row.service(),
         connections: turn.row.expected(),
-        network: turn.network,
+        address: server,
+        tun: format!("tun:{device},{}/24", server.ip()),
         cpus: cpus.clone(),
     };
-    let mut server = Served::start(&mut task.command(&this_program()))?;
-    let mut word = server.line()?;
-    if word == "namespace" {
-        Network::of(turn.network).connect_to(server.pid())?;
-        server.ask("")?;
-        word = server.line()?;
+    let mut command = task.command(&this_program());
+    if turn.side == Side::Kernel {
+        Namespace::joined(&device, *client.ip(), *server.ip())?.enter(&mut command);
     }
-    match word.starts_with("listening") {
-        true => Ok(server),
-        false => Err(format!("the server said {word:?}").into()),
+    let mut server = Served::start(&mut command)?;
+    match server.line()? {
+        line if line.starts_with("listening") => Ok(server),
+        line => Err(format!("the server said {line:?}").into()),
     }
+}
+
+/// How the kernel's TCP controls congestion here.
+fn congestion_control() -> String {
+    let name = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    name.map_or("unknown".to_owned(), |name| name.trim().to_owned())
 }
 
 fn counts(server: &mut Served) -> io::Result<Vec<Counts>> {

@@ -1,23 +1,20 @@
 //! The server side: a child process that runs one server and nothing else.
 //!
-//! It prints `listening` once it serves. One that needs the other end of a veth pair prints
-//! `namespace` before, and goes on when a line comes.
+//! It prints `listening` once it serves.
 
 use crate::Reason;
 use crate::part::Part;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, SocketAddrV4, TcpListener};
+use std::net::{SocketAddrV4, TcpListener};
 
 use megapipe::TunNetwork;
-use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "peers")]
 use super::foreign;
-use super::network::{Network, NetworkError};
-use super::{BULK, PORT, SIZE, Service, Side, channel, floor};
+use super::{BULK, SIZE, Service, Side, channel, floor};
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::peer;
@@ -31,8 +28,10 @@ pub struct Task {
     pub service: Service,
     /// How many of them to expect.
     pub connections: usize,
-    /// The number of its network.
-    pub network: u64,
+    /// Where it listens.
+    pub address: SocketAddrV4,
+    /// Its TUN device, as [`TunNetwork`] reads it; the kernel's server has none.
+    pub tun: String,
     /// One thread is pinned to each of these.
     pub cpus: CpuSet,
 }
@@ -47,14 +46,13 @@ impl Part for Task {
 
 /// Serves until standard input closes, which ends the process.
 fn serve(task: &Task) -> Result<Infallible, Reason> {
-    let network = Network::of(task.network);
     let cpus = task.cpus.as_slice();
     cpu::pin(&cpus[..1])?;
     if task.side == Side::Kernel {
-        return serve_kernel(task, network);
+        return serve_kernel(task);
     }
-    let tun: TunNetwork = network.tun().parse()?;
-    let address = address(network);
+    let tun: TunNetwork = task.tun.parse()?;
+    let address = task.address.into();
     match (task.side, task.service) {
         (Side::Stack | Side::TwoStacks, service) => {
             let queues = tun.open_queues(cpus.len())?;
@@ -77,34 +75,19 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
     }
 }
 
-/// Where a server listens.
-pub(super) fn address(network: Network) -> SocketAddr {
-    SocketAddrV4::new(network.server(), PORT).into()
-}
-
 pub(super) fn ready() {
-    say("listening");
-}
-
-fn say(word: &str) {
     let mut stdout = io::stdout();
     // A controller that is gone closes standard input, too, which ends this process.
-    let _ = writeln!(stdout, "{word}");
+    let _ = writeln!(stdout, "listening");
     let _ = stdout.flush();
 }
 
-/// In a namespace of its own: epoll for messages, blocking calls for one stream.
-fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, Reason> {
-    // SAFETY: the table of descriptors stays shared, which is the only condition.
-    unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)?;
-    say("namespace");
-    io::stdin().read_exact(&mut [0])?;
-    network.connected()?;
-    let listen = address(network);
+/// epoll for messages, blocking calls for one stream.
+fn serve_kernel(task: &Task) -> Result<Infallible, Reason> {
     if task.service == Service::Echo {
         let options = peer::Options {
             engine: Engine::EpollShared,
-            listen,
+            listen: task.address.into(),
             size: SIZE,
             connections: task.connections,
             cpus: task.cpus.clone(),
@@ -112,7 +95,7 @@ fn serve_kernel(task: &Task, network: Network) -> Result<Infallible, Reason> {
         return peer::serve(&options);
     }
     peer::end_with_standard_input()?;
-    let listener = TcpListener::bind(listen)?;
+    let listener = TcpListener::bind(task.address)?;
     ready();
     let mut bytes = vec![b'a'; BULK];
     let (mut stream, _) = listener.accept()?;
