@@ -33,7 +33,6 @@ use crate::views::APPS;
 mod app;
 mod calls;
 mod client;
-mod load;
 mod output;
 mod process;
 mod programs;

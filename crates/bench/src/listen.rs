@@ -5,9 +5,10 @@
 //! measurement starts its server anew; sides alternate, and the shared queue is measured twice, so that its own spread
 //! stands beside the others' ratios.
 
-use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -15,26 +16,25 @@ use clap::Args;
 use serde_json::json;
 
 use crate::Reason;
-use crate::child::Child;
+use crate::child::{self, Child};
+use crate::load::{self, Connections, Options, Report, Request, Target};
 use crate::names::names;
+use crate::network::{self, Namespace};
 use crate::options::{seconds, this_program};
 use crate::part::Part;
 use crate::product;
 use crate::record::Record;
+use crate::region;
 use crate::run::{Run, RunError, Scenario, in_turn};
 
 pub mod channels;
 mod disturbance;
-pub mod load;
-mod network;
 mod programs;
 pub mod server;
 
-pub use programs::{AskCounts, Program};
+pub use programs::Program;
 
-use load::{Outcome, Pace};
-use network::Network;
-use programs::Server;
+use programs::{Server, WORKERS};
 use server::Counts;
 
 names! {
@@ -76,10 +76,12 @@ impl Case {
         }
     }
 
-    fn pace(self) -> Pace {
+    /// The load: connections at a time, and how many are begun in a second whether or not earlier ones were answered;
+    /// else each follows an answer.
+    fn connections(self) -> (usize, Option<f64>) {
         match self {
-            Case::Short => Pace::AtATime(64),
-            _ => Pace::Rate(800),
+            Case::Short => (64, None),
+            _ => (20_000, Some(800.0)),
         }
     }
 }
@@ -102,14 +104,17 @@ impl Scenario for Plan {
     fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         product::megapipe()?;
         product::library()?;
+        // Before there is a second thread, which could not follow.
+        network::enter_own()?;
         let servers: usize = self.cases.iter().map(|case| case.programs().len()).sum();
         Ok(servers * self.variants.len() * rounds as usize)
     }
 
     fn run(&self, run: &mut Run<'_>) -> Result<(), RunError> {
         run.header(json!({ "scenario": "listen", "seconds": self.length.as_secs_f64() }))?;
-        let network = Network::new()
-            .map_err(RunError::lacks("cannot make two network namespaces; this needs root and ip(8)"))?;
+        let servers = namespace().map_err(RunError::lacks(
+            "cannot make network namespaces; this needs root, ip(8) and unshare(1)",
+        ))?;
         let folder = tempfile::tempdir().map_err(RunError::lacks("cannot make a temporary folder"))?;
         let mut port = FIRST_PORT;
         for round in 1..=run.rounds {
@@ -121,7 +126,7 @@ impl Scenario for Plan {
                     let place = json!({ "case": case, "program": program, "variant": variant });
                     run.measure(what, place, || {
                         let side = (case, program, variant);
-                        let measured = measure(self, &network, side, port, folder.path())?;
+                        let measured = measure(self, &servers, side, port, folder.path())?;
                         Ok(measured.with(json!({ "round": round })))
                     })?;
                 }
@@ -133,16 +138,15 @@ impl Scenario for Plan {
 
 fn measure(
     plan: &Plan,
-    network: &Network,
+    servers: &Namespace,
     (case, program, variant): (Case, Program, Variant),
     port: u16,
     folder: &Path,
 ) -> Result<Record, Reason> {
-    // What is measured has to do without it.
-    network.set("net.ipv4.tcp_migrate_req", "0")?;
-    let address = SocketAddr::new(Network::address(), port);
-    let mut server = Server::start(network, (program, variant), address, folder)?;
-    let mut client = start_load(plan, network, case, address)?;
+    let address = SocketAddr::new(SERVER.into(), port);
+    let counts = region::create(server::COUNTS_BYTES)?;
+    let mut server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder)?;
+    let mut client = Child::start(&mut load(plan, case, address).command(&this_program()))?;
     match case {
         Case::Stopped | Case::Killed => {
             // Before the end of the load there is time to see what follows.
@@ -155,33 +159,76 @@ fn measure(
         Case::Short | Case::Locality | Case::Blocked => {}
     }
     let words = client.wait()?;
-    let printed = client.stdout.take().map(crate::child::text).unwrap_or_default();
+    let printed = client.stdout.take().map(child::text).unwrap_or_default();
     if !words.success() {
         return Err(client.complaint().unwrap_or("the load has failed".into()).into());
     }
-    let outcome: Outcome = serde_json::from_str(&printed).map_err(io::Error::from)?;
-    let workers: Vec<Counts> = match program {
-        Program::Prefork => {
-            let counts = programs::ask(network, address)?;
-            serde_json::from_str(&counts).map_err(io::Error::from)?
+    let load: Report = serde_json::from_str(&printed)?;
+    let [p50_us, p99_us, p999_us] = load.quantiles_us;
+    let workers = if program == Program::Prefork { WORKERS } else { 0 };
+    let fields = json!({
+        "case": case,
+        "program": program,
+        "variant": variant,
+        "connections_per_s": load.answered as f64 / plan.length.as_secs_f64(),
+        "answered": load.answered,
+        "errors": load.failures,
+        "unfinished": load.unfinished,
+        "slow": load.slow,
+        "stuck": load.stuck,
+        "p50_us": p50_us,
+        "p99_us": p99_us,
+        "p999_us": p999_us,
+        "workers": Counts::of(&counts)?.all(workers),
+    });
+    Ok(Record::new("measurement", fields))
+}
+
+/// Short connections with one request each. Latencies are of requests for `/`, from when their connection was due to
+/// the end of the answer.
+fn load(plan: &Plan, case: Case, address: SocketAddr) -> load::Task {
+    let (connections, rate) = case.connections();
+    let options = Options {
+        engine: load::Engine::Epoll,
+        target: Target::Tcp(address),
+        request: Request::HttpOnce,
+        instead: (case == Case::Blocked).then_some((BLOCKING_EVERY, Request::HttpBlocking)),
+        lifetime: Connections::Short,
+        connections,
+        active: connections,
+        rate,
+        spin: false,
+        warm_up: Duration::ZERO,
+        window: plan.length,
+    };
+    load::Task { options, patience: PATIENCE }
+}
+
+/// For servers; packets are spread over all CPUs at both ends (RPS).
+fn namespace() -> Result<Namespace, Reason> {
+    let servers = Namespace::joined("veth0", CLIENT, SERVER)?;
+    for mut shell in [Command::new("unshare"), servers.command("unshare")] {
+        let set = shell.args(["--mount", "sh", "-ec", SETTINGS]).output()?;
+        if !set.status.success() {
+            return Err(String::from_utf8_lossy(&set.stderr).trim().into());
         }
-        _ => Vec::new(),
-    };
-    let side = json!({ "case": case, "program": program, "variant": variant, "workers": workers });
-    Ok(Record::new("measurement", outcome).with(side))
+    }
+    Ok(servers)
 }
 
-fn start_load(plan: &Plan, network: &Network, case: Case, address: SocketAddr) -> io::Result<Child> {
-    let task = load::Task {
-        server: address,
-        pace: case.pace(),
-        length: plan.length,
-        blocking_every: if case == Case::Blocked { BLOCKING_EVERY } else { 0 },
-    };
-    let mut command = network.in_client(this_program());
-    Child::start(command.args(task.arguments()))
-}
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 2);
 
+/// sysfs shows the devices of the namespace that mounts it. Short connections leave a port in TIME_WAIT each, which is
+/// not what is measured; and what is measured has to do without `tcp_migrate_req`.
+const SETTINGS: &str = "mount -t sysfs sysfs /sys
+mask=$(printf %x $(((1 << $(nproc --all)) - 1)))
+for queue in /sys/class/net/veth0/queues/rx-*; do echo $mask >$queue/rps_cpus; done
+echo 2000 >/proc/sys/net/ipv4/tcp_max_tw_buckets
+echo 0 >/proc/sys/net/ipv4/tcp_migrate_req";
+
+/// How long the last answers are waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// 0.5 %.
 const BLOCKING_EVERY: u64 = 200;
 /// Each measurement has a port of its own, on which no connection of an earlier one is left.

@@ -32,6 +32,7 @@ mod meter;
 mod request;
 mod schedule;
 mod socket;
+mod task;
 mod uring;
 
 use bulk::Direction;
@@ -39,7 +40,10 @@ use client::Client;
 use meter::{Control, Counts, Meter};
 use schedule::Schedule;
 
+pub(crate) use request::BLOCKING;
 pub use request::Request;
+pub(crate) use task::Report;
+pub use task::Task;
 
 /// What the client runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -92,7 +96,6 @@ pub struct Options {
     /// What is asked.
     pub request: Request,
     /// Asked instead each time that so many requests have begun; its latency is not recorded.
-    #[serde(skip)] // no other process is asked for it
     pub instead: Option<(u64, Request)>,
     /// How long connections last.
     pub lifetime: Connections,

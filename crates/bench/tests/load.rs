@@ -115,8 +115,8 @@ fn answers_of_each_kind_are_found_whole() {
         }
     });
     use Request::{Http, HttpOnce, MemcachedGet, MemcachedSet, RedisGet, RedisSet};
-    for request in [MemcachedGet, MemcachedSet, RedisGet, RedisSet, Http, HttpOnce("/")] {
-        let lifetime = if request == HttpOnce("/") { Connections::Short } else { Connections::Kept };
+    for request in [MemcachedGet, MemcachedSet, RedisGet, RedisSet, Http, HttpOnce] {
+        let lifetime = if request == HttpOnce { Connections::Short } else { Connections::Kept };
         let asked = Options { lifetime, active: 2, ..options(&server, request) };
         let outcome = load::run(&asked, Duration::from_secs(5)).unwrap();
         assert!(outcome.answered_in_window > 0, "{request:?}: {outcome:?}");

@@ -1,20 +1,20 @@
 //! The servers, as they are started in each variant.
 
-use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use testkit::programs;
 
 use super::disturbance::Stopped;
-use super::network::Network;
 use super::{Variant, channels, server};
 use crate::Reason;
 use crate::child::Child;
 use crate::names::names;
+use crate::network::Namespace;
 use crate::options::this_program;
 use crate::part::Part;
 use crate::product;
@@ -64,17 +64,18 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn start(
-        network: &Network,
+        servers: &Namespace,
         (program, variant): (Program, Variant),
         address: SocketAddr,
+        counts: RawFd,
         folder: &Path,
     ) -> Result<Server, Reason> {
         let file = program.file().ok_or_else(|| format!("{program} is not installed"))?;
         // Channels need no library.
         let preloaded = variant == Variant::Local && !program.has_channels();
         let mut command = match preloaded {
-            true => network.in_server(product::megapipe()?),
-            false => network.in_server(&file),
+            true => servers.command(product::megapipe()?),
+            false => servers.command(&file),
         };
         if preloaded {
             command.args(["run", "--promote", "off", "--local-listen", "--"]).arg(&file);
@@ -91,7 +92,7 @@ impl Server {
                 command.args(&server.command[1..]);
             }
             Program::Prefork => {
-                let task = server::Task { address, workers: WORKERS, reuseport, blocks: BLOCKS };
+                let task = server::Task { address, workers: WORKERS, reuseport, blocks: BLOCKS, counts };
                 command.args(task.arguments());
             }
             Program::ChannelUring | Program::ChannelEpoll => {
@@ -102,19 +103,19 @@ impl Server {
             }
         }
         let mut server = Server { program, child: Child::start(&mut command)? };
-        server.await_listener(network, address)?;
+        server.await_listener(servers, address)?;
         Ok(server)
     }
 
     /// Until it listens, as its own namespace has it, and its workers have had time to begin.
-    fn await_listener(&mut self, network: &Network, address: SocketAddr) -> Result<(), Reason> {
+    fn await_listener(&mut self, servers: &Namespace, address: SocketAddr) -> Result<(), Reason> {
         let end = Instant::now() + PATIENCE;
         let filter = format!("sport = :{}", address.port());
         while Instant::now() < end {
             if self.child.try_wait()?.is_some() {
                 return Err(self.child.complaint().unwrap_or("the server has ended".into()).into());
             }
-            let listening = network.in_server("ss").args(["-Hltn", &filter]).output()?;
+            let listening = servers.command("ss").args(["-Hltn", &filter]).output()?;
             if !listening.stdout.is_empty() {
                 std::thread::sleep(Duration::from_millis(300));
                 return Ok(());
@@ -201,40 +202,4 @@ fn haproxy(address: SocketAddr, reuseport: bool) -> Values {
         ("defaults", "timeout http-request 10s".to_owned()),
         ("bind", format!("{address} backlog 4096{option}")),
     ]
-}
-
-/// Asks [`Program::Prefork`] for what its workers have accepted.
-pub(super) fn ask(network: &Network, address: SocketAddr) -> Result<String, Reason> {
-    let asked = network.in_client(this_program()).args(AskCounts(address).arguments()).output()?;
-    match asked.status.success() {
-        true => Ok(String::from_utf8_lossy(&asked.stdout).into_owned()),
-        false => Err(String::from_utf8_lossy(&asked.stderr).trim().into()),
-    }
-}
-
-/// Asks a server of `listen` what it has accepted.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-pub struct AskCounts(SocketAddr);
-
-impl Part for AskCounts {
-    const NAME: &'static str = "listen-counts";
-
-    fn run(self) -> Result<(), Reason> {
-        println!("{}", get(self.0, "/counts")?);
-        Ok(())
-    }
-}
-
-/// The answer of a server to one request, its head left out.
-///
-/// # Errors
-///
-/// It does not answer.
-fn get(address: SocketAddr, path: &str) -> io::Result<String> {
-    use io::Read;
-    let mut socket = TcpStream::connect(address)?;
-    socket.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
-    let mut answer = String::new();
-    socket.read_to_string(&mut answer)?;
-    Ok(answer.split_once("\r\n\r\n").map_or(answer.clone(), |(_, body)| body.to_owned()))
 }

@@ -26,13 +26,14 @@ pub enum Request {
     RedisSet,
     /// HTTP/1.1: fetch `/`.
     Http,
-    /// HTTP/1.0: fetch this path; the server closes the connection behind the answer.
-    #[serde(skip)] // no other process is asked for it
-    HttpOnce(Path),
+    /// HTTP/1.0: fetch `/`; the server closes the connection behind the answer.
+    HttpOnce,
+    /// The same of [`BLOCKING`].
+    HttpBlocking,
 }
 
-/// Of a resource of a server.
-type Path = &'static str;
+/// The path that blocks the worker of a server of `listen` that is asked for it.
+pub(crate) const BLOCKING: &str = "/block";
 
 /// What each answer has to be: a beginning and a length, both as in the first one.
 pub(super) struct Answer {
@@ -73,7 +74,8 @@ impl Request {
             Request::RedisGet => "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(),
             Request::RedisSet => format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"),
             Request::Http => "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_owned(),
-            Request::HttpOnce(path) => format!("GET {path} HTTP/1.0\r\nHost: megapipe\r\n\r\n"),
+            Request::HttpOnce => "GET / HTTP/1.0\r\nHost: megapipe\r\n\r\n".to_owned(),
+            Request::HttpBlocking => format!("GET {BLOCKING} HTTP/1.0\r\nHost: megapipe\r\n\r\n"),
         }
         .into_bytes()
     }
@@ -97,7 +99,7 @@ impl Request {
                 Request::RedisSet.ask(target)?;
                 whole(&format!("$64\r\n{VALUE}\r\n"))
             }
-            Request::Http | Request::HttpOnce(_) => {
+            Request::Http | Request::HttpOnce | Request::HttpBlocking => {
                 let answer = self.ask(target)?;
                 let start = answer[..STATUS_LINE.min(answer.len())].to_vec();
                 Answer { start, length: answer.len(), closes: self != Request::Http }
@@ -133,7 +135,7 @@ impl Request {
         match self {
             Request::MemcachedSet => fixed("STORED\r\n"),
             Request::RedisSet => fixed("+OK\r\n"),
-            Request::Http | Request::HttpOnce(_) => {
+            Request::Http | Request::HttpOnce | Request::HttpBlocking => {
                 let text = String::from_utf8_lossy(answer);
                 let status = text.split(' ').nth(1);
                 if text.len() >= STATUS_LINE && (!text.starts_with("HTTP/1.") || status != Some("200")) {
@@ -176,8 +178,8 @@ mod tests {
             assert_eq!(Request::Http.is_whole(&answer[..end], false), Some(false), "{end}");
         }
         assert_eq!(Request::Http.is_whole(answer, false), Some(true));
-        assert_eq!(Request::HttpOnce("/").is_whole(answer, false), Some(false));
-        assert_eq!(Request::HttpOnce("/").is_whole(answer, true), Some(true));
+        assert_eq!(Request::HttpOnce.is_whole(answer, false), Some(false));
+        assert_eq!(Request::HttpOnce.is_whole(answer, true), Some(true));
         assert_eq!(Request::Http.is_whole(&[answer, &b"!"[..]].concat(), false), None);
         assert_eq!(Request::Http.is_whole(b"HTTP/1.1 503 Service Unavailable\r\n", false), None);
     }

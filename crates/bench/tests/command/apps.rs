@@ -206,7 +206,7 @@ fn ctrl_c_ends_servers_and_monitor_and_removes_their_files() {
         until(|| {
             seen = children(run.id());
             let all = seen.iter().map(|&process| command(process)).collect::<String>();
-            ["monitor\0", "memcached\0", "app-load"].iter().all(|name| all.contains(name))
+            ["monitor\0", "memcached\0", "part\0load\0"].iter().all(|name| all.contains(name))
         });
         signal(&run, last);
         let status = wait(&mut run);

@@ -117,11 +117,9 @@ fn part(name: &str, task: &str) -> Result<(), Reason> {
     let run = match name {
         apps::Calls::NAME => part::run::<apps::Calls>,
         floor::Responder::NAME => part::run::<floor::Responder>,
-        listen::AskCounts::NAME => part::run::<listen::AskCounts>,
         listen::channels::Task::NAME => part::run::<listen::channels::Task>,
-        listen::load::Task::NAME => part::run::<listen::load::Task>,
         listen::server::Task::NAME => part::run::<listen::server::Task>,
-        load::Options::NAME => part::run::<load::Options>,
+        load::Task::NAME => part::run::<load::Task>,
         mmsg::Task::NAME => part::run::<mmsg::Task>,
         pair::Busy::NAME => part::run::<pair::Busy>,
         pair::Exchange::NAME => part::run::<pair::Exchange>,
