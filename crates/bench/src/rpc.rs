@@ -215,7 +215,7 @@ impl Scenario for Plan {
         let mut halves = Vec::with_capacity(points.len());
         for round in 1..=run.rounds {
             for &size in &self.sizes {
-                let floor = floor::measure(&this_program(), self.server_cpus[0].as_slice()[0], size)
+                let floor = floor::measure(self.server_cpus[0].as_slice()[0], &self.client_cpus, size)
                     .map_err(RunError::lacks("cannot measure what the kernel's own calls cost"))?;
                 run.record(&Record::new("floor", floor).with(json!({ "round": round })))?;
             }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bench::part::{self, Part};
 use bench::run::Unusable;
-use bench::{Reason, apps, floor, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
+use bench::{Reason, apps, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
 use clap::{Parser, Subcommand};
 
 mod report;
@@ -116,7 +116,6 @@ fn part_ended(result: Result<(), Reason>) -> ExitCode {
 fn part(name: &str, task: &str) -> Result<(), Reason> {
     let run = match name {
         apps::Calls::NAME => part::run::<apps::Calls>,
-        floor::Responder::NAME => part::run::<floor::Responder>,
         listen::channels::Task::NAME => part::run::<listen::channels::Task>,
         listen::server::Task::NAME => part::run::<listen::server::Task>,
         load::Task::NAME => part::run::<load::Task>,
