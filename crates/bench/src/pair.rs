@@ -110,10 +110,6 @@ pub struct Plan {
     /// Length of each measurement; a warm-up of a quarter goes before it
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     window: Duration,
-    /// Give each message bytes of its own and check every one; the figures are then of the checking,
-    /// too. Fails if any transport is absent; without it, if one is absent at some points only
-    #[arg(long)]
-    verify: bool,
 }
 
 /// One place on the axes.
@@ -174,7 +170,6 @@ impl run::Scenario for Plan {
             "seconds": self.window.as_secs_f64(),
             // Of each round trip one reading is taken off.
             "clock_ns": side::clock_reading().as_nanos() as f64,
-            "verify": self.verify,
         }))?;
         for round in 1..=run.rounds {
             for point in self.points() {
@@ -203,7 +198,7 @@ impl run::Scenario for Plan {
             records.iter().filter(same).any(Record::is_measurement)
         };
         let mut absent = records.iter().filter(|record| record.kind() == "absent");
-        records.iter().any(Record::is_measurement) && !absent.any(|absent| self.verify || is_measured(absent))
+        records.iter().any(Record::is_measurement) && !absent.any(is_measured)
     }
 }
 
@@ -227,7 +222,6 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
         warm_up: plan.warm_up(),
         window: plan.window,
         paced: point.placement == Placement::Asleep,
-        verify: plan.verify,
         peer: None,
     };
     let mut start = |side, cpus, descriptors: Vec<OwnedFd>, peer| {

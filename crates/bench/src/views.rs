@@ -364,14 +364,10 @@ fn disturbed(summary: &Summary, field: &'static str, alone: fn(&Record) -> bool)
     })
 }
 
-fn pair_notes(summary: &Summary, records: &[Record]) -> Vec<String> {
-    let verify = |record: &Record| record.field("verify") == Some(&json!(true));
-    let verified = records.iter().any(verify).then(|| {
-        "Every byte was made and checked: the figures say that bytes arrive, and not how fast.".to_owned()
-    });
+fn pair_notes(summary: &Summary, _: &[Record]) -> Vec<String> {
     // Where each process has a CPU to itself, none should have to wait for one.
     let alone = |one: &Record| matches!(one.text("placement").as_str(), "two-cores" | "asleep");
-    verified.into_iter().chain(disturbed(summary, "waited", alone)).collect()
+    disturbed(summary, "waited", alone).into_iter().collect()
 }
 
 fn over(record: &Record, part: &str, whole: &str) -> Option<f64> {

@@ -39,8 +39,6 @@ pub struct Task {
     pub window: Duration,
     /// One message a millisecond instead of one after the other.
     pub paced: bool,
-    /// Every message has bytes of its own, and all are checked.
-    pub verify: bool,
     /// The other process, for the side that measures.
     pub peer: Option<u32>,
 }
@@ -135,52 +133,34 @@ pub(super) fn work<E: End>(task: &Task, descriptors: Vec<OwnedFd>) -> io::Result
 
 fn answer<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
     let mut message = vec![0; task.bytes];
-    let mut number = 0;
     loop {
         end.receive(&mut message)?;
-        if task.verify {
-            check(&message, number)?;
-            fill(&mut message, !number); // not what came, or an answer might be the question
-            number += 1;
-        }
         end.send(&message)?;
     }
 }
 
 fn feed<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
-    let mut message = vec![FILLING; task.bytes];
+    let message = vec![FILLING; task.bytes];
     let mut pace = Pace::of(task);
-    for number in 0.. {
-        if task.verify {
-            fill(&mut message, number);
-        }
+    loop {
         pace.wait();
         end.send(&message)?;
         end.flush()?;
     }
-    Err(io::ErrorKind::InvalidInput.into()) // 2^64 messages later
 }
 
 fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
-    let mut question = vec![FILLING; task.bytes];
+    let question = vec![FILLING; task.bytes];
     let mut reply = vec![0; task.bytes];
-    let mut number = 0;
     let mut pace = Pace::of(task);
     let mut histogram = Histogram::<u64>::new_with_max(LONGEST_ROUND_TRIP, 3).map_err(io::Error::other)?;
     let reading = clock_reading().as_nanos() as u64;
     let mut figures = measure(task, 2, |is_measured| {
-        if task.verify {
-            fill(&mut question, number);
-        }
         pace.wait();
         let asked = Instant::now();
         end.send(&question)?;
         end.receive(&mut reply)?;
         let answered = Instant::now();
-        if task.verify {
-            check(&reply, !number)?;
-            number += 1;
-        }
         if is_measured {
             let nanoseconds = (answered - asked).as_nanos() as u64;
             histogram.saturating_record(nanoseconds.saturating_sub(reading).max(1));
@@ -194,18 +174,11 @@ fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
 
 fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
     let mut message = vec![0; task.bytes];
-    let mut number = 0;
     // The clock is looked at once in so many messages.
     let stride = if task.paced { 1 } else { (STRIDE_BYTES / task.bytes).clamp(1, STRIDE_MOST) };
     measure(task, stride as u64, |_| {
         for _ in 0..stride {
-            if task.verify {
-                end.receive(&mut message)?;
-                check(&message, number)?;
-                number += 1;
-            } else {
-                end.take(&mut message)?;
-            }
+            end.take(&mut message)?;
         }
         Ok(Instant::now())
     })
@@ -288,28 +261,7 @@ pub(super) fn clock_reading() -> Duration {
     (0..10).map(mean).min().unwrap_or_default()
 }
 
-fn fill(message: &mut [u8], number: u64) {
-    for (index, byte) in message.iter_mut().enumerate() {
-        *byte = pattern(number, index);
-    }
-}
-
-fn check(message: &[u8], number: u64) -> io::Result<()> {
-    match message.iter().enumerate().position(|(index, &byte)| byte != pattern(number, index)) {
-        None => Ok(()),
-        Some(index) => {
-            let what = format!("byte {index} of message {number} is not what was sent");
-            Err(io::Error::new(io::ErrorKind::InvalidData, what))
-        }
-    }
-}
-
-/// Differs from byte to byte, from one 256 bytes to the next, and from message to message.
-fn pattern(number: u64, index: usize) -> u8 {
-    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u8 ^ (index.wrapping_mul(167) ^ (index >> 8)) as u8
-}
-
-/// What messages consist of while nothing is checked.
+/// What messages consist of.
 const FILLING: u8 = 0x5a;
 
 const INTERVAL: Duration = Duration::from_millis(1);
@@ -320,23 +272,3 @@ const LONGEST_ROUND_TRIP: u64 = 100_000_000_000;
 const STRIDE_BYTES: usize = 64 << 10;
 
 const STRIDE_MOST: usize = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wrong_byte_is_named() {
-        let mut message = vec![0; 1 << 20];
-        fill(&mut message, 3);
-        check(&message, 3).unwrap();
-        assert!(check(&message, 4).is_err());
-        assert!(check(&message, !3).is_err());
-        message[70_000] ^= 1;
-        let error = check(&message, 3).unwrap_err().to_string();
-        assert!(error.contains("byte 70000 of message 3"), "{error}");
-        message[70_000] ^= 1;
-        message.rotate_left(256);
-        assert!(check(&message, 3).is_err(), "bytes that moved by a page or a line are seen");
-    }
-}

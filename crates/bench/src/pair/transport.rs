@@ -170,3 +170,90 @@ const LOOKS_PER_CLOCK: u32 = 1 << 16;
 
 /// The other side may be without a CPU for long, yet not for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use testkit::net::pattern;
+
+    use super::*;
+
+    /// At and about every bound.
+    const SIZES: &[usize] = &[1, 8, 56, 4097, 65_536, 1 << 20];
+
+    #[test]
+    fn every_transport_carries_every_byte() {
+        exchange::<Promoted>(SIZES);
+        exchange::<Tcp>(SIZES);
+        exchange::<TcpSpin>(SIZES);
+        exchange::<Unix>(SIZES);
+        exchange::<Cacheline>(&SIZES[..3]);
+        stream::<Promoted>();
+        stream::<Tcp>();
+        stream::<TcpSpin>();
+        stream::<Unix>();
+        stream::<Copies>();
+    }
+
+    fn exchange<E: End>(sizes: &'static [usize]) {
+        let messages = move || sizes.iter().copied().zip(0..);
+        between::<E>(
+            move |end| {
+                for (size, number) in messages() {
+                    received(end, size, number);
+                    end.send(&pattern(size, !number)).unwrap();
+                    end.flush().unwrap();
+                }
+            },
+            move |end| {
+                for (size, number) in messages() {
+                    end.send(&pattern(size, number)).unwrap();
+                    received(end, size, !number);
+                }
+            },
+        );
+    }
+
+    fn stream<E: End>() {
+        let messages = || SIZES.iter().copied().cycle().zip(0..60);
+        between::<E>(
+            move |end| {
+                for (size, number) in messages() {
+                    end.send(&pattern(size, number)).unwrap();
+                    end.flush().unwrap();
+                }
+            },
+            move |end| {
+                for (size, number) in messages() {
+                    match number % 4 {
+                        3 => end.take(&mut vec![0; size]).unwrap(),
+                        _ => received(end, size, number),
+                    }
+                }
+            },
+        );
+    }
+
+    fn received<E: End>(end: &mut E, size: usize, number: u64) {
+        let mut message = vec![0; size];
+        end.receive(&mut message).unwrap();
+        assert!(message == pattern(size, number), "{}: {size} bytes", std::any::type_name::<E>());
+    }
+
+    /// The first end is there until the second one is done.
+    fn between<E: End>(first: impl FnOnce(&mut E) + Send + 'static, second: impl FnOnce(&mut E)) {
+        let [firsts, seconds] = E::pair().unwrap();
+        let (done, is_done) = mpsc::channel::<()>();
+        let thread = thread::spawn(move || {
+            let mut end = E::attach(Side::First, firsts).unwrap();
+            first(&mut end);
+            let _: Result<_, _> = is_done.recv(); // the end of the channel
+        });
+        let mut end = E::attach(Side::Second, seconds).unwrap();
+        second(&mut end);
+        drop(done);
+        thread.join().unwrap();
+    }
+}
