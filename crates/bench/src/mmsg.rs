@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::Reason;
 use crate::child::{self, Served};
@@ -32,7 +32,6 @@ mod server;
 pub use server::Task;
 
 use gate::Gate;
-use server::Report;
 
 names! {
     /// What the server calls.
@@ -152,11 +151,10 @@ fn measure(
         sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
     let mut server = Served::start(&mut task.command(&this_program()))?;
-    let report = match drive(plan, &task, &gate, &mut server, &sink, stop) {
-        Ok(Some(report)) => report,
-        Ok(None) => return Err(RunError::Stopped.into()),
-        Err(error) => return Err(server.complaint(&error.to_string()).into()),
-    };
+    let report = drive(plan, &task, &gate, &mut server, &sink, stop).map_err(|error| match error {
+        error if error.is::<RunError>() => error,
+        error => server.complaint(&error.to_string()).into(),
+    })?;
     let place = json!({ "call": call, "traffic": traffic, "sockets": plan.sockets, "ready": ready });
     Ok(Record::new("measurement", place).with(report))
 }
@@ -169,18 +167,18 @@ fn drive(
     server: &mut Served,
     sink: &UdpSocket,
     stop: &AtomicBool,
-) -> io::Result<Option<Report>> {
-    let gone = || io::Error::other("the server has gone");
+) -> Result<Value, Reason> {
+    let gone = "the server has gone";
     let ports: Vec<u16> = serde_json::from_str(&server.line()?)?;
     let mut load = Load::new(task, &ports)?;
     if !gate.wait_done(1) {
-        return Err(gone());
+        return Err(gone.into());
     }
     let pause = GAP.mul_f64(task.ready as f64 / plan.sockets as f64);
     let mut due = Instant::now();
     for turn in 0..task.turns {
         if turn.is_multiple_of(STOP_TURNS) && stop.load(Ordering::Relaxed) {
-            return Ok(None);
+            return Err(RunError::Stopped.into());
         }
         while Instant::now() < due {
             std::hint::spin_loop();
@@ -190,7 +188,7 @@ fn drive(
         load.send(task.ready)?;
         gate.sent(turn + 1);
         if !gate.wait_done(turn + 2) {
-            return Err(gone());
+            return Err(gone.into());
         }
         if task.traffic == Traffic::UdpSend {
             let mut room = [0; 2048];
@@ -201,93 +199,45 @@ fn drive(
 }
 
 /// The sender of messages.
-enum Load {
-    Udp {
-        socket: UdpSocket,
-        headers: Vec<libc::mmsghdr>,
-        to: Vec<socket2::SockAddr>,
-        at: usize,
-        _message: Box<(Vec<u8>, libc::iovec)>,
-    },
-    Tcp {
-        connections: Vec<TcpStream>,
-        message: Vec<u8>,
-        at: usize,
-    },
-    /// The server sends.
-    None,
+struct Load {
+    socket: UdpSocket,
+    /// The server's sockets, if it does not send.
+    ports: Vec<SocketAddr>,
+    connections: Vec<TcpStream>,
+    at: usize,
 }
 
 impl Load {
     fn new(task: &Task, ports: &[u16]) -> io::Result<Self> {
-        let short = || io::Error::other("the server did not tell its ports");
-        Ok(match task.traffic {
-            Traffic::UdpSend => Load::None,
+        let mut ports: Vec<SocketAddr> =
+            ports.iter().map(|&port| (Ipv4Addr::LOCALHOST, port).into()).collect();
+        let mut connections = Vec::new();
+        match task.traffic {
+            Traffic::Udp => {}
+            Traffic::UdpSend => ports.clear(),
             Traffic::Tcp => {
-                let port = *ports.first().ok_or_else(short)?;
-                let connect = |_| {
-                    let connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+                for _ in 0..task.sockets {
+                    let connection = TcpStream::connect(&ports[..])?;
                     connection.set_nodelay(true)?;
-                    Ok(connection)
-                };
-                let connections: io::Result<Vec<TcpStream>> = (0..task.sockets).map(connect).collect();
-                Load::Tcp { connections: connections?, message: vec![7; SIZE], at: 0 }
-            }
-            Traffic::Udp => {
-                let mut message =
-                    Box::new((vec![7; SIZE], libc::iovec { iov_base: std::ptr::null_mut(), iov_len: SIZE }));
-                message.1.iov_base = message.0.as_mut_ptr().cast();
-                let to: Vec<_> = ports
-                    .iter()
-                    .map(|&port| socket2::SockAddr::from(SocketAddr::from((Ipv4Addr::LOCALHOST, port))))
-                    .collect();
-                if to.len() != task.sockets {
-                    return Err(short());
+                    connections.push(connection);
                 }
-                // SAFETY: zero is a value of a header.
-                let headers = vec![unsafe { std::mem::zeroed() }; task.ready];
-                let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-                Load::Udp { socket, headers, to, at: 0, _message: message }
+                ports.clear();
             }
-        })
+        }
+        Ok(Self { socket: UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?, ports, connections, at: 0 })
     }
 
     /// One message on each of the next so many sockets.
     fn send(&mut self, ready: usize) -> io::Result<()> {
-        match self {
-            Load::None => Ok(()),
-            Load::Tcp { connections, message, at } => {
-                let stride = stride(connections.len());
-                for _ in 0..ready {
-                    connections[*at].write_all(message)?;
-                    *at = (*at + stride) % connections.len();
-                }
-                Ok(())
+        let sockets = self.ports.len().max(self.connections.len());
+        for _ in 0..if sockets > 0 { ready } else { 0 } {
+            match self.connections.get_mut(self.at) {
+                Some(connection) => connection.write_all(&MESSAGE)?,
+                None => drop(self.socket.send_to(&MESSAGE, self.ports[self.at])?),
             }
-            Load::Udp { socket, headers, to, at, _message } => {
-                let stride = stride(to.len());
-                for header in &mut *headers {
-                    let header = &mut header.msg_hdr;
-                    header.msg_name = to[*at].as_ptr().cast_mut().cast();
-                    header.msg_namelen = to[*at].len();
-                    (header.msg_iov, header.msg_iovlen) = (&raw mut _message.1, 1);
-                    *at = (*at + stride) % to.len();
-                }
-                let mut sent = 0;
-                while sent < headers.len() {
-                    let rest = &mut headers[sent..];
-                    // SAFETY: the headers point to addresses and a message that live in `self`.
-                    let count = unsafe {
-                        libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0)
-                    };
-                    if count < 0 {
-                        return Err(io::Error::last_os_error());
-                    }
-                    sent += count as usize;
-                }
-                Ok(())
-            }
+            self.at = (self.at + stride(sockets)) % sockets;
         }
+        Ok(())
     }
 }
 
@@ -298,6 +248,7 @@ fn stride(sockets: usize) -> usize {
 
 /// Bytes of a message.
 const SIZE: usize = 64;
+const MESSAGE: [u8; SIZE] = [7; SIZE];
 
 /// Between two messages of a socket, at least.
 const GAP: Duration = Duration::from_millis(1);

@@ -1,8 +1,7 @@
 //! The server of the workload: it looks for messages and takes them, by one of the calls.
 
 use crate::Reason;
-use crate::part::Part;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -10,12 +9,14 @@ use std::time::Duration;
 use mmsg::receiver::{Event, Options};
 use mmsg::{Caller, Mmep, Receiver};
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use sys::clock::monotonic;
 
 use super::gate::Gate;
 use super::{Call, SIZE, Traffic};
 use crate::cpu::{self, CpuSet};
 use crate::epoll::Epoll;
+use crate::part::{Part, print};
 use crate::region;
 
 /// What a server is to do.
@@ -39,59 +40,56 @@ pub struct Task {
     pub sink: Option<SocketAddr>,
 }
 
-/// What a server reports at its end, as the record has it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Report {
-    pub(super) packets: u64,
-    pub(super) lost: u64,
-    pub(super) receive_calls: u64,
-    pub(super) wait_calls: u64,
-    pub(super) cpu_ns_per_packet: f64,
-    pub(super) p50_us: f64,
-    pub(super) p99_us: f64,
-}
-
 impl Part for Task {
     const NAME: &'static str = "mmsg-server";
 
+    /// Prints the ports, takes the turns, and prints what they cost.
     fn run(self) -> Result<(), Reason> {
-        Ok(serve(&self)?)
+        cpu::pin(self.cpus.as_slice())?;
+        crate::child::raise_descriptor_limit()?;
+        let gate = Gate::of(region::inherited(self.gate))?;
+        let sockets = open(&self)?;
+        match self.call {
+            Call::Stateful => serve(&self, &gate, receiver(sockets)?),
+            _ => serve(&self, &gate, Sockets::new(&self, sockets)?),
+        }
     }
 }
 
-/// Runs a server to its end: tells its ports, takes its turns, tells what they cost.
-fn serve(task: &Task) -> io::Result<()> {
-    cpu::pin(task.cpus.as_slice())?;
-    crate::child::raise_descriptor_limit()?;
-    let gate = Gate::of(region::inherited(task.gate))?;
-    let sockets = open(task)?;
-    let mut way = Way::new(task, sockets)?;
-    let mut course = Course::new(task);
+/// How a server does its turns.
+trait Way {
+    fn turn(&mut self, course: &mut Course) -> Result<(), Reason>;
+
+    /// Calls to receive or to send that the library made.
+    fn calls(&self) -> u64;
+}
+
+fn serve(task: &Task, gate: &Gate, mut way: impl Way) -> Result<(), Reason> {
+    let mut course = Course { ready: task.ready, ..Course::default() };
+    course.turns.reserve(task.turns as usize);
     gate.done(1);
     for turn in 0..task.turns {
         let Some(sent_at) = gate.wait_sent(turn + 1) else { break };
-        course.begin(sent_at, turn);
+        course.got = 0;
+        course.sent_at = turn.is_multiple_of(TIMED).then_some(sent_at);
+        let began = monotonic();
         way.turn(&mut course)?;
-        course.end();
+        if course.sent_at.is_none() {
+            course.turns.push(monotonic() - began);
+        }
+        course.packets += course.got as u64;
+        course.lost += (course.ready - course.got.min(course.ready)) as u64;
         gate.done(turn + 2);
     }
-    way.count(&mut course);
-    tell(&course.report())
-}
-
-fn tell(value: &impl Serialize) -> io::Result<()> {
-    let line = serde_json::to_string(value)?;
-    let mut output = io::stdout().lock();
-    writeln!(output, "{line}")?;
-    output.flush()?;
-    Ok(())
+    course.calls += way.calls();
+    print(&course.report())
 }
 
 /// The server's sockets; their ports, or that of their listener, are told.
-fn open(task: &Task) -> io::Result<Vec<OwnedFd>> {
+fn open(task: &Task) -> Result<Vec<OwnedFd>, Reason> {
     if task.traffic == Traffic::Tcp {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        tell(&[listener.local_addr()?.port()])?;
+        print(&[listener.local_addr()?.port()])?;
         let accept = |_| {
             let (socket, _) = listener.accept()?;
             socket.set_nonblocking(true)?;
@@ -111,19 +109,19 @@ fn open(task: &Task) -> io::Result<Vec<OwnedFd>> {
         .collect();
     let sockets = sockets?;
     let ports: io::Result<Vec<u16>> = sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect();
-    tell(&ports?)?;
+    print(&ports?)?;
     Ok(sockets.into_iter().map(OwnedFd::from).collect())
 }
 
 /// Turns, and what they took.
+#[derive(Default)]
 struct Course {
     ready: usize,
     turns: Vec<u64>,
     delays: Vec<u64>,
-    /// In some turns each message's time is taken, which costs some itself.
-    times_messages: bool,
-    began: u64,
-    sent_at: u64,
+    /// In some turns each message's time is taken, which costs some itself: since when.
+    sent_at: Option<u64>,
+    /// Messages of this turn.
     got: usize,
     calls: u64,
     waits: u64,
@@ -134,50 +132,17 @@ struct Course {
 }
 
 impl Course {
-    fn new(task: &Task) -> Self {
-        Self {
-            ready: task.ready,
-            turns: Vec::with_capacity(task.turns as usize),
-            delays: Vec::new(),
-            times_messages: false,
-            began: 0,
-            sent_at: 0,
-            got: 0,
-            calls: 0,
-            waits: 0,
-            packets: 0,
-            lost: 0,
-            sum: 0,
-        }
-    }
-
-    fn begin(&mut self, sent_at: u64, turn: u64) {
-        self.sent_at = sent_at;
-        self.times_messages = turn.is_multiple_of(TIMED);
-        self.got = 0;
-        self.began = monotonic();
-    }
-
     #[inline]
     fn take(&mut self, data: &[u8]) {
         self.sum = self.sum.wrapping_add(u64::from(*data.first().unwrap_or(&0)));
         self.got += 1;
-        if self.times_messages {
-            self.delays.push(monotonic().saturating_sub(self.sent_at));
+        if let Some(sent_at) = self.sent_at {
+            self.delays.push(monotonic().saturating_sub(sent_at));
         }
     }
 
-    fn end(&mut self) {
-        let took = monotonic() - self.began;
-        if !self.times_messages {
-            self.turns.push(took);
-        }
-        self.packets += self.got as u64;
-        self.lost += (self.ready - self.got.min(self.ready)) as u64;
-    }
-
-    /// The median over parts of the run: the machine takes the CPU away now and then.
-    fn report(mut self) -> Report {
+    /// What the record has. The median over parts of the run: the machine takes the CPU away now and then.
+    fn report(mut self) -> Value {
         let part = (self.turns.len() / PARTS).max(1);
         let per_packet = |turns: &[u64]| turns.iter().sum::<u64>() as f64 / (turns.len() * self.ready) as f64;
         let mut parts: Vec<f64> = self.turns.chunks(part).map(per_packet).collect();
@@ -188,136 +153,55 @@ impl Course {
             count => self.delays[((count - 1) as f64 * share) as usize] as f64 / 1e3,
         };
         std::hint::black_box(self.sum);
-        Report {
-            packets: self.packets,
-            lost: self.lost,
-            receive_calls: self.calls,
-            wait_calls: self.waits,
-            cpu_ns_per_packet: parts.get(parts.len() / 2).copied().unwrap_or(0.0),
-            p50_us: delay(0.5),
-            p99_us: delay(0.99),
-        }
-    }
-}
-
-/// How a server does its turn.
-enum Way {
-    Plain(Sockets, Call),
-    Together(Sockets, Box<Caller>, Vec<Mmep>),
-    Stateful(Box<Receiver>),
-    Send { sockets: Sockets, call: Call, caller: Box<Caller>, eps: Vec<Mmep>, at: usize, stride: usize },
-}
-
-impl Way {
-    fn new(task: &Task, sockets: Vec<OwnedFd>) -> io::Result<Self> {
-        let library = |error: &dyn std::error::Error| io::Error::other(crate::with_causes(error));
-        if task.call == Call::Stateful {
-            let options = Options { sockets: task.sockets as u32, ..Options::default() };
-            let mut receiver = Receiver::new(&options).map_err(|error| library(&error))?;
-            for (at, socket) in sockets.into_iter().enumerate() {
-                receiver.add(socket, at as u64).map_err(|error| library(&error))?;
-            }
-            return Ok(Way::Stateful(Box::new(receiver)));
-        }
-        let messages = match task.call {
-            Call::Recvmmsg => QUEUE,
-            Call::Recvmmmsg => task.ready,
-            _ => 1,
-        };
-        let sockets = Sockets::new(sockets, task.ready, messages, task.traffic)?;
-        if task.traffic == Traffic::UdpSend {
-            return Ok(Way::Send {
-                sockets,
-                call: task.call,
-                caller: Box::new(Caller::new()),
-                eps: Vec::new(),
-                at: 0,
-                stride: super::stride(task.sockets),
-            });
-        }
-        Ok(match task.call {
-            Call::Recvmmmsg => Way::Together(sockets, Box::new(Caller::new()), Vec::new()),
-            call => Way::Plain(sockets, call),
+        json!({
+            "packets": self.packets,
+            "lost": self.lost,
+            "receive_calls": self.calls,
+            "wait_calls": self.waits,
+            "cpu_ns_per_packet": parts.get(parts.len() / 2).copied().unwrap_or(0.0),
+            "p50_us": delay(0.5),
+            "p99_us": delay(0.99),
         })
     }
+}
 
-    fn turn(&mut self, course: &mut Course) -> io::Result<()> {
-        match self {
-            Way::Plain(sockets, call) => {
-                while course.got < course.ready {
-                    let ready = sockets.wait(course)?;
-                    if ready == 0 {
-                        break;
-                    }
-                    for event in 0..ready {
-                        let fd = sockets.events[event].u64 as RawFd;
-                        sockets.receive(fd, *call, course)?;
-                    }
-                }
+fn receiver(sockets: Vec<OwnedFd>) -> Result<Receiver, Reason> {
+    let mut receiver = Receiver::new(&Options { sockets: sockets.len() as u32, ..Options::default() })?;
+    for (at, socket) in sockets.into_iter().enumerate() {
+        receiver.add(socket, at as u64)?;
+    }
+    Ok(receiver)
+}
+
+impl Way for Receiver {
+    fn turn(&mut self, course: &mut Course) -> Result<(), Reason> {
+        while course.got < course.ready {
+            let batch = self.wait(course.ready - course.got, Some(PATIENCE))?;
+            if batch.is_empty() {
+                break;
             }
-            Way::Together(sockets, caller, eps) => {
-                while course.got < course.ready {
-                    let ready = sockets.wait(course)?;
-                    if ready == 0 {
-                        break;
-                    }
-                    eps.clear();
-                    let events = sockets.events[..ready].iter().enumerate();
-                    eps.extend(events.map(|(at, event)| Mmep {
-                        sockfd: event.u64 as i32,
-                        num: 1,
-                        offset: at as i32,
-                    }));
-                    // SAFETY: the headers point into memory of `sockets`, which nobody else uses.
-                    unsafe { caller.recvmmmsg(eps, &mut sockets.headers, sockets.flags) }
-                        .map_err(io::Error::other)?;
-                    for ep in &*eps {
-                        if ep.num < 0 {
-                            return Err(io::Error::from_raw_os_error(-ep.num));
-                        }
-                        course.take(sockets.data(ep.offset as usize));
-                    }
+            for message in batch.iter() {
+                if let Event::Data { data, .. } = message.event {
+                    course.take(data);
                 }
-            }
-            Way::Stateful(receiver) => {
-                while course.got < course.ready {
-                    let batch =
-                        receiver.wait(course.ready - course.got, Some(PATIENCE)).map_err(io::Error::other)?;
-                    if batch.is_empty() {
-                        break;
-                    }
-                    for message in batch.iter() {
-                        if let Event::Data { data, .. } = message.event {
-                            course.take(data);
-                        }
-                    }
-                }
-            }
-            Way::Send { sockets, call, caller, eps, at, stride } => {
-                eps.clear();
-                for _ in 0..course.ready {
-                    eps.push(Mmep { sockfd: sockets.fds[*at].as_raw_fd(), num: 1, offset: 0 });
-                    *at = (*at + *stride) % sockets.fds.len();
-                }
-                sockets.send(*call, caller, eps, course)?;
             }
         }
         Ok(())
     }
 
-    /// The system calls that the library made.
-    fn count(&self, course: &mut Course) {
-        match self {
-            Way::Together(_, caller, _) => course.calls = caller.system_calls(),
-            Way::Stateful(receiver) => course.calls = receiver.system_calls(),
-            Way::Send { call: Call::Recvmmmsg, caller, .. } => course.calls = caller.system_calls(),
-            _ => {}
-        }
+    fn calls(&self) -> u64 {
+        self.system_calls()
     }
 }
 
-/// Sockets in an epoll set, and messages to receive into.
+/// Sockets in an epoll set, and messages to receive into or to send.
 struct Sockets {
+    call: Call,
+    traffic: Traffic,
+    caller: Caller,
+    eps: Vec<Mmep>,
+    /// The next one to send on.
+    at: usize,
     fds: Vec<OwnedFd>,
     epoll: Epoll,
     events: Vec<libc::epoll_event>,
@@ -327,15 +211,43 @@ struct Sockets {
     flags: i32,
 }
 
+impl Way for Sockets {
+    fn turn(&mut self, course: &mut Course) -> Result<(), Reason> {
+        if self.traffic == Traffic::UdpSend {
+            return self.send(course);
+        }
+        while course.got < course.ready {
+            course.waits += 1;
+            let ready = self.epoll.wait(&mut self.events, PATIENCE.as_millis() as i32)?.len();
+            match self.call {
+                _ if ready == 0 => break,
+                Call::Recvmmmsg => self.receive_together(ready, course)?,
+                _ => (0..ready).try_for_each(|at| self.receive(self.events[at].u64 as RawFd, course))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn calls(&self) -> u64 {
+        self.caller.system_calls()
+    }
+}
+
 impl Sockets {
-    fn new(fds: Vec<OwnedFd>, ready: usize, messages: usize, traffic: Traffic) -> io::Result<Self> {
+    fn new(task: &Task, fds: Vec<OwnedFd>) -> io::Result<Self> {
         let epoll = Epoll::new()?;
-        for fd in fds.iter().filter(|_| traffic != Traffic::UdpSend) {
+        let sends = task.traffic == Traffic::UdpSend;
+        for fd in fds.iter().filter(|_| !sends) {
             let fd = fd.as_raw_fd();
             epoll.control(libc::EPOLL_CTL_ADD, fd, fd as u64, libc::EPOLLIN)?;
         }
+        let messages = match task.call {
+            Call::Recvmmsg => QUEUE,
+            Call::Recvmmmsg => task.ready,
+            _ => 1,
+        };
         let mut memory = vec![7; messages * STRIDE];
-        let len = if traffic == Traffic::UdpSend { SIZE } else { ROOM };
+        let len = if sends { SIZE } else { ROOM };
         let mut pieces: Vec<libc::iovec> = memory
             .chunks_mut(STRIDE)
             .map(|room| libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: len })
@@ -350,11 +262,16 @@ impl Sockets {
             })
             .collect();
         // Of a stream the flag would discard bytes.
-        let real_length = if traffic == Traffic::Tcp { 0 } else { libc::MSG_TRUNC };
+        let real_length = if task.traffic == Traffic::Tcp { 0 } else { libc::MSG_TRUNC };
         Ok(Self {
+            call: task.call,
+            traffic: task.traffic,
+            caller: Caller::new(),
+            eps: Vec::new(),
+            at: 0,
             fds,
             epoll,
-            events: vec![libc::epoll_event { events: 0, u64: 0 }; ready],
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; task.ready],
             headers,
             memory,
             _pieces: pieces,
@@ -362,71 +279,77 @@ impl Sockets {
         })
     }
 
-    fn wait(&mut self, course: &mut Course) -> io::Result<usize> {
-        course.waits += 1;
-        Ok(self.epoll.wait(&mut self.events, PATIENCE.as_millis() as i32)?.len())
-    }
-
-    fn receive(&mut self, fd: RawFd, call: Call, course: &mut Course) -> io::Result<()> {
-        course.calls += 1;
-        let headers = self.headers.as_mut_ptr();
+    fn receive_together(&mut self, ready: usize, course: &mut Course) -> Result<(), Reason> {
+        self.eps.clear();
+        let events = self.events[..ready].iter().zip(0..);
+        self.eps.extend(events.map(|(event, offset)| Mmep { sockfd: event.u64 as i32, num: 1, offset }));
         // SAFETY: the headers point into `memory`, which nobody else uses.
-        let received = unsafe {
-            match call {
-                Call::Recvmmsg => {
-                    libc::recvmmsg(fd, headers, QUEUE as u32, self.flags as _, std::ptr::null_mut()) as isize
-                }
-                _ => libc::recvmsg(fd, &raw mut (*headers).msg_hdr, self.flags),
-            }
-        };
-        if received < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let count = if call == Call::Recvmmsg { received as usize } else { 1 };
-        for at in 0..count {
-            course.take(self.data(at));
+        unsafe { self.caller.recvmmmsg(&mut self.eps, &mut self.headers, self.flags) }?;
+        check(&self.eps)?;
+        for ep in &self.eps {
+            course.take(&self.memory[ep.offset as usize * STRIDE..]);
         }
         Ok(())
     }
 
-    /// One message, the same, down every socket.
-    fn send(
-        &mut self,
-        call: Call,
-        caller: &mut Caller,
-        eps: &mut [Mmep],
-        course: &mut Course,
-    ) -> io::Result<()> {
-        if call == Call::Recvmmmsg {
-            // SAFETY: the headers point into `memory`.
-            unsafe { caller.sendmmmsg(eps, &mut self.headers, 0) }.map_err(io::Error::other)?;
-            if let Some(ep) = eps.iter().find(|ep| ep.num != 1) {
-                return Err(io::Error::from_raw_os_error(-ep.num));
+    fn receive(&mut self, fd: RawFd, course: &mut Course) -> Result<(), Reason> {
+        course.calls += 1;
+        let headers = self.headers.as_mut_ptr();
+        // SAFETY: the headers point into `memory`, which nobody else uses.
+        let received = unsafe {
+            match self.call {
+                Call::Recvmmsg => {
+                    libc::recvmmsg(fd, headers, QUEUE as u32, self.flags as _, std::ptr::null_mut()) as isize
+                }
+                _ => libc::recvmsg(fd, &raw mut (*headers).msg_hdr, self.flags).min(1),
             }
-            course.got = eps.len();
-            return Ok(());
+        };
+        if received < 0 {
+            return Err(io::Error::last_os_error().into());
         }
-        for ep in eps {
+        for place in 0..received as usize {
+            course.take(&self.memory[place * STRIDE..]);
+        }
+        Ok(())
+    }
+
+    /// One message, the same, down every socket of the turn.
+    fn send(&mut self, course: &mut Course) -> Result<(), Reason> {
+        self.eps.clear();
+        let stride = super::stride(self.fds.len());
+        for _ in 0..course.ready {
+            self.eps.push(Mmep { sockfd: self.fds[self.at].as_raw_fd(), num: 1, offset: 0 });
+            self.at = (self.at + stride) % self.fds.len();
+        }
+        course.got = self.eps.len();
+        if self.call == Call::Recvmmmsg {
+            // SAFETY: the headers point into `memory`.
+            unsafe { self.caller.sendmmmsg(&mut self.eps, &mut self.headers, 0) }?;
+            return check(&self.eps);
+        }
+        for ep in &self.eps {
             course.calls += 1;
             let headers = self.headers.as_mut_ptr();
             // SAFETY: the headers point into `memory`.
             let sent = unsafe {
-                match call {
+                match self.call {
                     Call::Recvmmsg => libc::sendmmsg(ep.sockfd, headers, 1, 0) as isize,
                     _ => libc::sendmsg(ep.sockfd, &raw const (*headers).msg_hdr, 0),
                 }
             };
             if sent < 0 {
-                return Err(io::Error::last_os_error());
+                return Err(io::Error::last_os_error().into());
             }
-            course.got += 1;
         }
         Ok(())
     }
+}
 
-    #[inline]
-    fn data(&self, place: usize) -> &[u8] {
-        &self.memory[place * STRIDE..]
+/// Each socket had its message.
+fn check(eps: &[Mmep]) -> Result<(), Reason> {
+    match eps.iter().find(|ep| ep.num != 1) {
+        Some(ep) => Err(io::Error::from_raw_os_error(-ep.num).into()),
+        None => Ok(()),
     }
 }
 
