@@ -121,15 +121,14 @@ mod tests {
         point: &[Key { heading: "size", of: |one| one.text("size") }],
         figures: &[
             Figure::new("ns", 0, |one| one.number("ns")).beside(&[
-                Ratio { heading: "ratio", to: &[&["old", "older"], &["new"]], times: false, range: false },
-                Ratio { heading: "times", to: &[&["old"]], times: true, range: false },
+                Ratio::to("ratio", &[&["old", "older"], &["new"]]),
+                Ratio::to("times", &[&["old"]]).times(),
             ]),
-            Figure::new("per s", 0, |one| Some(1e9 / one.number("ns")?)).more().beside(&[Ratio {
-                heading: "x",
-                to: &[&["old", "older"]],
-                times: true,
-                range: false,
-            }]),
+            Figure::new("per s", 0, |one| Some(1e9 / one.number("ns")?)).more().beside(&[Ratio::to(
+                "x",
+                &[&["old", "older"]],
+            )
+            .times()]),
         ],
         ..View::new("a test", "test", "side")
     };

@@ -22,7 +22,7 @@ pub fn render(records: &[Record]) -> String {
         let (constant, table) = table(&summary);
         // Writing to a String cannot fail; so for all below.
         let _ = writeln!(text, "{}{constant}\n{table}", view.title);
-        for note in (view.notes)(&summary, records) {
+        for note in (view.notes)(&summary) {
             let _ = writeln!(text, "{note}");
         }
         text.push('\n');

@@ -22,7 +22,7 @@ pub struct View {
     /// Subjects that are made from other records of the run.
     pub derived: fn(&[Record]) -> Vec<Record>,
     /// What a user should know or do.
-    pub notes: fn(&Summary, &[Record]) -> Vec<String>,
+    pub notes: fn(&Summary) -> Vec<String>,
 }
 
 /// A dimension of points.
@@ -95,13 +95,30 @@ impl View {
             figures: &[],
             plot: Plot { along: &[], figures: &[] },
             derived: |_| Vec::new(),
-            notes: |_, _| Vec::new(),
+            notes: |_| Vec::new(),
         }
     }
 
     /// Whether it shows a record.
     pub fn shows(&self, record: &Record) -> bool {
         record.kind() == self.kind && (self.subject.is_empty() || record.field(self.subject).is_some())
+    }
+}
+
+impl Ratio {
+    /// How many times as much as of these.
+    pub const fn to(heading: &'static str, to: &'static [&'static [&'static str]]) -> Self {
+        Self { heading, to, times: false, range: false }
+    }
+
+    /// How many times as good.
+    pub const fn times(self) -> Self {
+        Self { times: true, ..self }
+    }
+
+    /// The same with the smallest and largest ratio.
+    pub const fn ranged(self) -> Self {
+        Self { range: true, ..self }
     }
 }
 

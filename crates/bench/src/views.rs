@@ -22,8 +22,11 @@ macro_rules! key {
     };
 }
 
-/// The median of a field, in thousands, millionths or so where a factor is given.
+/// The median of a field, in thousands, millionths or so where a factor is given, or of one field over another.
 macro_rules! figure {
+    ($heading:literal, $digits:literal, $part:literal / $whole:literal) => {
+        Figure::new($heading, $digits, |one| Some(one.number($part)? / one.number($whole)?))
+    };
     ($heading:literal, $digits:literal, $field:literal) => {
         Figure::new($heading, $digits, |one| one.number($field))
     };
@@ -45,10 +48,9 @@ static RPC: View = View {
         LOOP,
     ],
     figures: &[
-        figure!("CPU ns/tx", 0, "server_cpu_ns_per_transaction").over(Over::Range).beside(&[
-            Ratio { range: true, ..EPOLL },
-            Ratio { heading: "x floor", to: &[&["floor"]], times: false, range: false },
-        ]),
+        figure!("CPU ns/tx", 0, "server_cpu_ns_per_transaction")
+            .over(Over::Range)
+            .beside(&[EPOLL.ranged(), Ratio::to("x floor", &[&["floor"]])]),
         figure!("tx/s", 0, "transactions_per_s").more(),
         figure!("syscalls/tx", 2, "syscalls_per_transaction"),
         figure!("p50 us", 0, "p50_us").beside(&[EPOLL]),
@@ -65,7 +67,7 @@ static RPC: View = View {
         figures: &["tx/s", "CPU ns/tx", "p50 us", "p99 us"],
     },
     derived: floors,
-    notes: |summary, _| {
+    notes: |summary| {
         let mut notes = limits(summary);
         notes.extend(disturbed(summary, "server_waited", |_| true));
         notes
@@ -78,18 +80,16 @@ static RPC: View = View {
     )
 };
 
-const EPOLL: Ratio =
-    Ratio { heading: "ratio", to: &[&["epoll-shared", "epoll-reuseport"]], times: false, range: false };
+const EPOLL: Ratio = Ratio::to("ratio", &[&["epoll-shared", "epoll-reuseport"]]);
 
 /// Round trips over one transport; `cpu_ns_per_message`: CPU time of both processes over the messages
 /// in both directions. `waited`: share of the time in which a process waited for a CPU.
 static PINGPONG: View = View {
     point: PAIR,
     figures: &[
-        figure!("p50 ns", 0, "rtt_ns_p50").over(Over::Range).beside(&[
-            TCP_TIMES,
-            Ratio { heading: "x limit", to: &[&["cacheline"]], times: false, range: false },
-        ]),
+        figure!("p50 ns", 0, "rtt_ns_p50")
+            .over(Over::Range)
+            .beside(&[TCP_TIMES, Ratio::to("x limit", &[&["cacheline"]])]),
         figure!("p99 ns", 0, "rtt_ns_p99"),
         figure!("p99.9 ns", 0, "rtt_ns_p999"),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
@@ -108,10 +108,10 @@ static PINGPONG: View = View {
 static STREAM: View = View {
     point: PAIR,
     figures: &[
-        figure!("MB/s", 1, "bytes_per_s", 1e-6).more().over(Over::Range).beside(&[
-            TCP_TIMES,
-            Ratio { heading: "of limit", to: &[&["memcpy"]], times: false, range: false },
-        ]),
+        figure!("MB/s", 1, "bytes_per_s", 1e-6)
+            .more()
+            .over(Over::Range)
+            .beside(&[TCP_TIMES, Ratio::to("of limit", &[&["memcpy"]])]),
         figure!("msg/s", 0, "messages_per_s").more(),
         figure!("CPU ns/msg", 0, "cpu_ns_per_message"),
     ],
@@ -126,9 +126,9 @@ static STREAM: View = View {
 
 const PAIR: &[Key] = &[key!("placement"), key!("bytes")];
 
-const TCP_TIMES: Ratio = Ratio { heading: "x tcp", to: &[&["tcp"]], times: true, range: true };
+const TCP_TIMES: Ratio = Ratio::to("x tcp", &[&["tcp"]]).times().ranged();
 
-const TCP_RATIO: Ratio = Ratio { heading: "ratio", to: &[&["tcp"]], times: false, range: false };
+const TCP_RATIO: Ratio = Ratio::to("ratio", &[&["tcp"]]);
 
 /// A server over one transport. Latencies are the client's own, of a pipeline those of all its
 /// requests. CPU time is that of all processes of the server, or of the client, over the requests.
@@ -139,7 +139,7 @@ pub static APPS: View = View {
         figure!("requests/s", 0, "requests_per_s")
             .more()
             .over(Over::Range)
-            .beside(&[TCP_TIMES, Ratio { heading: "x unix", to: &[&["unix"]], times: true, range: false }]),
+            .beside(&[TCP_TIMES, Ratio::to("x unix", &[&["unix"]]).times()]),
         figure!("p50 us", 1, "p50_us").beside(&[TCP_RATIO]),
         figure!("p99 us", 1, "p99_us").beside(&[TCP_RATIO]),
         figure!("p99.9 us", 1, "p999_us").beside(&[TCP_RATIO]),
@@ -159,12 +159,9 @@ pub static APPS: View = View {
 /// one run of true(1).
 static OVERHEAD: View = View {
     point: &[key!("cost")],
-    figures: &[Figure::new("ns", 1, |one| one.number("ns")).over(Over::Range).beside(&[Ratio {
-        heading: "ratio",
-        to: &[&["false"]],
-        times: false,
-        range: true,
-    }])],
+    figures: &[figure!("ns", 1, "ns")
+        .over(Over::Range)
+        .beside(&[Ratio::to("ratio", &[&["false"]]).ranged()])],
     ..View::new(
         "Calls on files that are no sockets, and start-up, without and with the library",
         "overhead",
@@ -178,19 +175,14 @@ static OVERHEAD: View = View {
 static MMSG: View = View {
     point: &[key!("traffic"), key!("ready")],
     figures: &[
-        Figure::new("calls/msg", 3, |one| over(one, "receive_calls", "packets")).beside(&[Ratio {
-            heading: "x fewer",
-            to: &[&["recvmsg"]],
-            times: true,
-            range: false,
-        }]),
-        Figure::new("waits/msg", 3, |one| over(one, "wait_calls", "packets")),
-        figure!("ns/msg", 0, "cpu_ns_per_packet").over(Over::Range).beside(&[Ratio {
-            heading: "ratio",
-            to: &[&["recvmsg", "recvmmsg"]],
-            times: false,
-            range: true,
-        }]),
+        figure!("calls/msg", 3, "receive_calls" / "packets")
+            .beside(&[Ratio::to("x fewer", &[&["recvmsg"]]).times()]),
+        figure!("waits/msg", 3, "wait_calls" / "packets"),
+        figure!("ns/msg", 0, "cpu_ns_per_packet").over(Over::Range).beside(&[Ratio::to(
+            "ratio",
+            &[&["recvmsg", "recvmmsg"]],
+        )
+        .ranged()]),
         figure!("lost", 0, "lost").over(Over::Most),
         figure!("p50 us", 1, "p50_us"),
         figure!("p99 us", 1, "p99_us"),
@@ -208,13 +200,13 @@ static MMSG: View = View {
 static TCP: View = View {
     point: &[key!("row")],
     figures: &[
-        figure!("rate", 0, "rate").more().beside(&[Ratio { range: false, ..REFERENCE }]),
-        figure!("server us", 2, "server_cpu_ns", 1e-3).beside(&[Ratio { range: false, ..REFERENCE }]),
+        figure!("rate", 0, "rate").more().beside(&[REFERENCE]),
+        figure!("server us", 2, "server_cpu_ns", 1e-3).beside(&[REFERENCE]),
         Figure::new("both us", 2, |one| {
             Some((one.number("server_cpu_ns")? + one.number("client_cpu_ns")?) / 1e3)
         })
-        .beside(&[REFERENCE]),
-        figure!("busy us", 2, "both_busy_ns", 1e-3).beside(&[Ratio { range: false, ..REFERENCE }]),
+        .beside(&[REFERENCE.ranged()]),
+        figure!("busy us", 2, "both_busy_ns", 1e-3).beside(&[REFERENCE]),
         figure!("pkt/wait", 1, "packets_per_wait"),
         figure!("calls", 1, "calls"),
         figure!("failed", 0, "failures").over(Over::Most),
@@ -227,8 +219,7 @@ static TCP: View = View {
     )
 };
 
-const REFERENCE: Ratio =
-    Ratio { heading: "ratio", to: &[&["kernel"], &["smoltcp"], &["stack"]], times: false, range: true };
+const REFERENCE: Ratio = Ratio::to("ratio", &[&["kernel"], &["smoltcp"], &["stack"]]);
 
 /// How two stacks share the connections of one device: `unowned` segments came to the one that does not
 /// have their connection.
@@ -252,12 +243,9 @@ static SHARE: View = View {
 static LISTEN: View = View {
     point: &[key!("case"), key!("program")],
     figures: &[
-        figure!("conn/s", 0, "connections_per_s").more().beside(&[Ratio {
-            heading: "ratio",
-            to: &[&["plain"]],
-            times: false,
-            range: true,
-        }]),
+        figure!("conn/s", 0, "connections_per_s")
+            .more()
+            .beside(&[Ratio::to("ratio", &[&["plain"]]).ranged()]),
         figure!("p50 ms", 2, "p50_us", 1e-3),
         figure!("p99 ms", 2, "p99_us", 1e-3).over(Over::Range),
         figure!("slow", 0, "slow").over(Over::Most),
@@ -364,14 +352,10 @@ fn disturbed(summary: &Summary, field: &'static str, alone: fn(&Record) -> bool)
     })
 }
 
-fn pair_notes(summary: &Summary, _: &[Record]) -> Vec<String> {
+fn pair_notes(summary: &Summary) -> Vec<String> {
     // Where each process has a CPU to itself, none should have to wait for one.
     let alone = |one: &Record| matches!(one.text("placement").as_str(), "two-cores" | "asleep");
     disturbed(summary, "waited", alone).into_iter().collect()
-}
-
-fn over(record: &Record, part: &str, whole: &str) -> Option<f64> {
-    Some(record.number(part)? / record.number(whole)?)
 }
 
 /// The numbers of a list: its own, or of each of its objects the one of this name.
