@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 pub use io_uring::{cqueue, opcode, squeue, types};
 
-use io_uring::IoUring;
+use io_uring::{IoUring, Submitter};
 use rustix::io::Errno;
 use rustix::io_uring::{
     IoringEnterFlags, io_uring_enter, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
@@ -296,12 +296,17 @@ impl BufferRing {
     /// Registers an empty buffer ring as group `group`. `count` is a power of two up to
     /// 32768.
     pub fn new(ring: &Ring, group: u16, count: u16) -> io::Result<BufferRing> {
+        Self::of(&ring.uring.submitter(), group, count)
+    }
+
+    /// The same of a ring that is not a [`Ring`], whose submitter this is.
+    pub fn of(submitter: &Submitter<'_>, group: u16, count: u16) -> io::Result<BufferRing> {
         let entries = Mapping::anonymous(usize::from(count) * mem::size_of::<Provided>())?;
         // SAFETY: the mapping is large enough for `count` entries, and the caller keeps
         // the value alive as long as the ring (a mapping that is gone makes the kernel
         // fault, not write elsewhere: it reads entries through the mapped pages it pinned).
         unsafe {
-            ring.uring.submitter().register_buf_ring_with_flags(entries.address() as u64, count, group, 0)?;
+            submitter.register_buf_ring_with_flags(entries.address() as u64, count, group, 0)?;
         }
         Ok(BufferRing { entries, mask: count - 1, tail: 0 })
     }
