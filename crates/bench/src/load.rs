@@ -35,7 +35,6 @@ mod socket;
 mod task;
 mod uring;
 
-use bulk::Direction;
 use client::Client;
 use meter::{Control, Counts, Meter};
 use schedule::Schedule;
@@ -117,9 +116,6 @@ pub struct Options {
 /// Why the load broke off.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// A thread cannot be started, pinned, or its clock read.
-    #[error("cannot run a client thread")]
-    Thread(#[source] io::Error),
     /// The client's own system calls fail.
     #[error("the client cannot go on; many connections need a higher hard limit (`ulimit -Hn`)")]
     Client(#[source] io::Error),
@@ -129,9 +125,6 @@ pub enum LoadError {
     /// The answer to the first request is not one to it.
     #[error("the server answered with {0:?}")]
     Answer(String),
-    /// A client thread panicked.
-    #[error("a client thread panicked")]
-    Panicked,
 }
 
 /// Counts and clocks at one moment; differences of two samples describe the time between.
@@ -228,16 +221,16 @@ impl Load {
             let handle = thread::Builder::new()
                 .name(format!("client-{cpu}"))
                 .spawn(move || {
-                    cpu::pin(&[cpu]).map_err(LoadError::Thread)?;
+                    cpu::pin(&[cpu]).map_err(LoadError::Client)?;
                     drive(&options, numbers, meter)
                 })
-                .map_err(LoadError::Thread)?;
+                .map_err(LoadError::Client)?;
             load.threads.push(Running { handle, counts });
         }
-        while !load.control.are_ready(cpus.len()) && !load.is_broken() {
+        while load.control.ready.load(Ordering::Relaxed) < cpus.len() && !load.is_broken() {
             thread::sleep(START_INTERVAL);
         }
-        load.control.start();
+        load.control.epoch.get_or_init(Instant::now);
         Ok(load)
     }
 
@@ -260,7 +253,7 @@ impl Load {
             sample.transactions += counts.transactions.load(Ordering::Relaxed);
             sample.connections += counts.connections.load(Ordering::Relaxed);
             sample.failures += counts.failures.load(Ordering::Relaxed);
-            sample.cpu += clock::of_thread(handle).map_err(LoadError::Thread)?;
+            sample.cpu += clock::of_thread(handle).map_err(LoadError::Client)?;
             sample.spun += Duration::from_nanos(counts.spun.load(Ordering::Relaxed));
         }
         Ok(sample)
@@ -273,10 +266,11 @@ impl Load {
 
     /// Stops the threads.
     pub fn stop(mut self) -> Result<Outcome, LoadError> {
-        self.control.stop();
+        self.control.stop.store(true, Ordering::Relaxed);
         let mut all = Outcome::new();
         for running in self.threads.drain(..) {
-            all.add(running.handle.join().map_err(|_| LoadError::Panicked)??);
+            let panicked = |_| LoadError::Client(io::Error::other("a client thread panicked"));
+            all.add(running.handle.join().map_err(panicked)??);
         }
         Ok(all)
     }
@@ -284,7 +278,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        self.control.stop();
+        self.control.stop.store(true, Ordering::Relaxed);
         for running in self.threads.drain(..) {
             // A caller that wants the outcome has called `stop`.
             let _ = running.handle.join();
@@ -295,8 +289,8 @@ impl Drop for Load {
 /// Makes one thread's part of the load, until it is stopped or over.
 fn drive(options: &Options, numbers: Range<usize>, meter: Meter) -> Result<Outcome, LoadError> {
     match options.request {
-        Request::Upload(size) => return bulk::run(options, Direction::ToServer, size, meter),
-        Request::Download(size) => return bulk::run(options, Direction::FromServer, size, meter),
+        Request::Upload(size) => return bulk::run(options, size, true, meter),
+        Request::Download(size) => return bulk::run(options, size, false, meter),
         _ => {}
     }
     let client = Client::new(options, &numbers, meter)?;

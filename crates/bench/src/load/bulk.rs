@@ -5,18 +5,12 @@ use std::io::ErrorKind;
 use super::socket::ClientSocket;
 use super::{CHECK_INTERVAL, LoadError, Meter, Options, Outcome};
 
-/// Which way bytes go.
-#[derive(Clone, Copy)]
-pub(super) enum Direction {
-    ToServer,
-    FromServer,
-}
-
-/// Moves so many bytes with a call until the load is stopped. What is counted as requests are bytes.
+/// Moves so many bytes with a call until the load is stopped, to the server or from it. What is counted as requests
+/// are bytes.
 pub(super) fn run(
     options: &Options,
-    direction: Direction,
     size: usize,
+    to_server: bool,
     mut meter: Meter,
 ) -> Result<Outcome, LoadError> {
     let failed = |error| LoadError::Server(1, error);
@@ -24,15 +18,11 @@ pub(super) fn run(
     let mut bytes = vec![b'q'; size];
     meter.start();
     while !meter.is_stopped() {
-        let moved = match direction {
-            Direction::ToServer => socket.send(&bytes),
-            Direction::FromServer => socket.receive(&mut bytes),
-        };
-        match (moved, direction) {
-            (Ok(0), Direction::FromServer) => return Err(failed(ErrorKind::UnexpectedEof.into())),
-            (Ok(count), _) => meter.bytes(count),
-            (Err(error), _) if error.kind() == ErrorKind::WouldBlock => {} // nothing moved for a while
-            (Err(error), _) => return Err(failed(error)),
+        match if to_server { socket.send(&bytes) } else { socket.receive(&mut bytes) } {
+            Ok(0) if !to_server => return Err(failed(ErrorKind::UnexpectedEof.into())),
+            Ok(count) => meter.bytes(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {} // nothing moved for a while
+            Err(error) => return Err(failed(error)),
         }
     }
     Ok(meter.finish(0))

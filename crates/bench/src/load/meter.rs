@@ -12,11 +12,11 @@ use super::{Connections, LoadError, Outcome, START_INTERVAL};
 /// What the controller and the threads share.
 #[derive(Debug)]
 pub(super) struct Control {
-    stop: AtomicBool,
+    pub(super) stop: AtomicBool,
     /// Threads that could start.
-    ready: AtomicUsize,
+    pub(super) ready: AtomicUsize,
     /// When the load started; its clock counts from there.
-    epoch: OnceLock<Instant>,
+    pub(super) epoch: OnceLock<Instant>,
     /// The window in which latencies are recorded, nanoseconds by that clock.
     window: Range<u64>,
     /// How long a load that ends by itself waits for answers after it.
@@ -33,18 +33,6 @@ impl Control {
             window: nanoseconds(warm_up)..nanoseconds(warm_up + window),
             patience: patience.map(nanoseconds),
         }
-    }
-
-    pub(super) fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn are_ready(&self, threads: usize) -> bool {
-        self.ready.load(Ordering::Relaxed) >= threads
-    }
-
-    pub(super) fn start(&self) {
-        self.epoch.get_or_init(Instant::now);
     }
 
     pub(super) fn window(&self) -> Range<Instant> {
@@ -83,7 +71,7 @@ impl Meter {
     /// Waits for the start of the load; one that ends by itself also starts by itself.
     pub(super) fn start(&mut self) {
         if self.control.patience.is_some() {
-            self.control.start();
+            self.control.epoch.get_or_init(Instant::now);
         }
         self.control.ready.fetch_add(1, Ordering::Relaxed);
         while !self.is_stopped() {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sys::file::raise_open_files;
 
 use super::{Options, Outcome};
 use crate::Reason;
-use crate::child::raise_descriptor_limit;
 use crate::part::{Part, print};
 
 /// What such a process does.
@@ -42,7 +42,7 @@ impl Part for Task {
     const NAME: &'static str = "load";
 
     fn run(self) -> Result<(), Reason> {
-        raise_descriptor_limit()?;
+        raise_open_files(u64::MAX)?;
         let Outcome { latencies, answered, answered_in_window, failures, unfinished, .. } =
             super::run(&self.options, self.patience)?;
         let over = |time: Duration| latencies.len() - latencies.count_between(0, time.as_nanos() as u64);
