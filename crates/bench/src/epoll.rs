@@ -54,9 +54,3 @@ impl Epoll {
         }
     }
 }
-
-impl AsRawFd for Epoll {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-}

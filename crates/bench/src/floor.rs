@@ -7,14 +7,12 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::net;
 use serde::Serialize;
 use socket2::{Domain, Protocol, Socket, Type};
+use testkit::process::thread_cpu_time;
 
-use crate::clock;
 use crate::cpu::{self, CpuSet};
 
 /// Nanoseconds of CPU time of each call on the server's CPU.
@@ -57,15 +55,15 @@ pub fn measure(server: usize, client: &CpuSet, size: usize) -> io::Result<Floor>
             }
             if transaction == 0 {
                 let accept = sides.timed(BATCH, || {
-                    connections.push(accept(&listener)?);
+                    connections.push(listener.accept()?.0);
                     Ok(())
                 })?;
                 floor.accept_ns += accept * share;
             }
-            let mut each = connections.iter();
-            let recv = sides.timed(BATCH, || receive(next(&mut each)?, &mut bytes))?;
-            let mut each = connections.iter();
-            let send = sides.timed(BATCH, || send(next(&mut each)?, &bytes))?;
+            let mut each = connections.iter_mut();
+            let recv = sides.timed(BATCH, || next(&mut each)?.read_exact(&mut bytes))?;
+            let mut each = connections.iter_mut();
+            let send = sides.timed(BATCH, || next(&mut each)?.write_all(&bytes))?;
             if transaction == 0 {
                 floor.first_recv_ns += recv * share;
                 floor.first_send_ns += send * share;
@@ -95,11 +93,11 @@ impl Sides<'_> {
     /// Nanoseconds of CPU time per call of `call`, by the server.
     fn timed(&self, count: u32, mut call: impl FnMut() -> io::Result<()>) -> io::Result<f64> {
         cpu::pin(&[self.server])?;
-        let before = clock::of_this_thread()?;
+        let before = thread_cpu_time();
         for _ in 0..count {
             call()?;
         }
-        let spent = clock::of_this_thread()? - before;
+        let spent = thread_cpu_time() - before;
         cpu::pin(self.client.as_slice())?;
         Ok(spent.as_nanos() as f64 / f64::from(count))
     }
@@ -117,23 +115,6 @@ fn connect(address: SocketAddr) -> io::Result<TcpStream> {
 fn enter() -> io::Result<()> {
     std::hint::black_box(rustix::process::getppid());
     Ok(())
-}
-
-fn accept(listener: &TcpListener) -> io::Result<OwnedFd> {
-    Ok(net::accept_with(listener, net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK)?)
-}
-
-fn receive(connection: &OwnedFd, buffer: &mut [u8]) -> io::Result<()> {
-    let length = buffer.len();
-    whole(length, net::recv(connection, buffer, net::RecvFlags::empty())?.0)
-}
-
-fn send(connection: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    whole(bytes.len(), net::send(connection, bytes, net::SendFlags::NOSIGNAL)?)
-}
-
-fn whole(expected: usize, count: usize) -> io::Result<()> {
-    if count == expected { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
 fn next<T>(each: &mut impl Iterator<Item = T>) -> io::Result<T> {
