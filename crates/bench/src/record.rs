@@ -1,12 +1,13 @@
 //! What a run leaves behind: one JSON object per line, and what the machine was.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::fs;
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::{Reason, failed};
 
@@ -44,14 +45,26 @@ impl Record {
         Self { kind: kind.to_owned(), fields: Map::new() }.with(fields)
     }
 
-    /// The first line of a run: this machine, and the fields of an object.
+    /// The first line of a run: this version, this machine, and the fields of an object. What the kernel does not tell
+    /// is "unknown". Mitigations are those of CPU vulnerabilities, which make system calls dearer.
     pub fn header(fields: impl Serialize) -> Self {
-        Self::new("header", Origin::of_this_machine()).with(fields)
+        let kernel = rustix::system::uname();
+        let [release, build] = [kernel.release(), kernel.version()].map(CStr::to_string_lossy);
+        let origin = json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "command": std::env::args().collect::<Vec<_>>().join(" "),
+            "date": date(),
+            "machine": machine(),
+            "cpu": cpu_field("model name"),
+            "kernel": format!("{release} {build}"),
+            "mitigations": mitigations(),
+        });
+        Self::new("header", origin).with(fields)
     }
 
     /// Why a place has no measurements: the fields of an object say which.
     pub fn absent(place: impl Serialize, reason: &str) -> Self {
-        Self::new("absent", place).with(serde_json::json!({ "reason": reason }))
+        Self::new("absent", place).with(json!({ "reason": reason }))
     }
 
     /// The same with the fields of one more object.
@@ -119,67 +132,27 @@ pub(crate) fn text(value: &Value) -> String {
     }
 }
 
-/// What made a result file, and where.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Origin {
-    /// The version of this program.
-    version: String,
-    /// The command line.
-    command: String,
-    /// When it began, RFC 3339, UTC.
-    date: String,
-    /// Architecture, number of CPUs, memory, and whether it is a virtual machine.
-    machine: String,
-    /// Model name of the CPU.
-    cpu: String,
-    /// Release and build of the kernel.
-    kernel: String,
-    /// The kernel's mitigations of CPU vulnerabilities, which make system calls dearer.
-    mitigations: BTreeMap<String, String>,
-}
-
-impl Origin {
-    /// Describes this machine; what the kernel does not tell is "unknown".
-    fn of_this_machine() -> Self {
-        Self {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            command: std::env::args().collect::<Vec<_>>().join(" "),
-            date: date(SystemTime::now()),
-            machine: machine(),
-            cpu: cpu_field("model name").unwrap_or_else(|| "unknown".to_owned()),
-            kernel: format!("{} {}", proc_line("sys/kernel/osrelease"), proc_line("sys/kernel/version")),
-            mitigations: mitigations(),
-        }
-    }
-}
-
+/// Architecture, number of CPUs, memory, and whether it is a virtual machine.
 fn machine() -> String {
     let cpus = std::thread::available_parallelism().map_or(0, |count| count.get());
-    let memory = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    let memory =
-        memory.map_or("unknown memory".to_owned(), |kib| format!("{:.1} GiB", kib as f64 / 1024.0 / 1024.0));
-    let hypervisor =
-        cpu_field("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == "hypervisor"));
-    let kind = if hypervisor { ", virtual" } else { "" };
-    format!("{}, {cpus} CPUs, {memory}{kind}", std::env::consts::ARCH)
+    let memory = rustix::system::sysinfo();
+    let gib = memory.totalram as f64 * f64::from(memory.mem_unit) / f64::from(1 << 30);
+    let is_virtual = cpu_field("flags").split_whitespace().any(|flag| flag == "hypervisor");
+    let kind = if is_virtual { ", virtual" } else { "" };
+    format!("{}, {cpus} CPUs, {gib:.1} GiB{kind}", std::env::consts::ARCH)
 }
 
-fn cpu_field(name: &str) -> Option<String> {
-    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
-    text.lines().find_map(|line| {
-        let (key, value) = line.split_once(':')?;
-        (key.trim() == name).then(|| value.trim().to_owned())
-    })
+fn cpu_field(name: &str) -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut fields = text.lines().filter_map(|line| line.split_once(':'));
+    let found = fields.find(|(key, _)| key.trim() == name);
+    found.map_or("unknown", |(_, value)| value.trim()).to_owned()
 }
 
-fn proc_line(path: &str) -> String {
-    match fs::read_to_string(format!("/proc/{path}")) {
-        Ok(text) => text.trim().to_owned(),
-        Err(_) => "unknown".to_owned(),
-    }
+/// Now, RFC 3339, UTC.
+fn date() -> String {
+    let output = Command::new("date").args(["-u", "+%FT%TZ"]).output();
+    output.map_or("unknown".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 fn mitigations() -> BTreeMap<String, String> {
@@ -194,33 +167,4 @@ fn mitigations() -> BTreeMap<String, String> {
         })
         .filter(|(_, state)| state != "Not affected")
         .collect()
-}
-
-/// RFC 3339 in UTC, by the days-to-civil algorithm of Howard Hinnant.
-fn date(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
-
-    #[test]
-    fn dates_are_civil() {
-        let at = |seconds| date(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_735_689_599), "2024-12-31T23:59:59Z");
-    }
 }

@@ -8,8 +8,7 @@
 //! without one it is a closed loop, which tells what each can bear.
 
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -24,7 +23,7 @@ use crate::floor;
 use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
 use crate::options::{check_cpus, cpu_ends, seconds, this_program, whole};
 use crate::record::Record;
-use crate::run::{Run, RunError, Scenario, Unusable, in_turn};
+use crate::run::{Run, RunError, Scenario, Unusable, in_turn, pause};
 use crate::server::Server;
 use crate::syscalls::Counter;
 
@@ -53,9 +52,6 @@ pub struct Plan {
     /// CPUs of the client, one thread each
     #[arg(long, value_name = "CPUS", default_value_t = cpu_ends().last())]
     client_cpus: CpuSet,
-    /// What the client runs on [default: io-uring where it is permitted]
-    #[arg(long, value_name = "NAME")]
-    client: Option<load::Engine>,
     /// Length of each measurement; a warm-up of a quarter goes before it, and a fifth for counting
     /// system calls after it
     #[arg(long = "seconds", value_name = "SECONDS", default_value = "1", value_parser = seconds)]
@@ -125,7 +121,7 @@ impl Plan {
     }
 
     fn client(&self) -> load::Engine {
-        self.client.unwrap_or_else(|| load::Engine::best(self.connections.iter().copied().max().unwrap_or(1)))
+        load::Engine::best(self.connections.iter().copied().max().unwrap_or(1))
     }
 
     /// Measures and reports an engine at a point; none if it is absent.
@@ -259,18 +255,9 @@ fn measure(
         spin: plan.client_cpus.missing_from(point.server_cpus).len() == plan.client_cpus.len(),
     };
     let load = Load::start(&options, &plan.client_cpus).map_err(client_failed)?;
-    let window = match observe(plan, rate, &server, &load, stop)? {
-        Observed::Window(window) => window,
-        Observed::Silent => return Ok(None),
-        Observed::Broken => {
-            return match load.stop() {
-                Err(error @ LoadError::Server(..)) => Err(error.into()),
-                Err(error) => Err(client_failed(error)),
-                Ok(_) => Ok(None),
-            };
-        }
-    };
+    let observed = observe(plan, rate, &server, &load, stop);
     let outcome = load.stop().map_err(client_failed)?;
+    let Some(window) = observed? else { return Ok(None) };
     let quantile = |quantile| outcome.latencies.value_at_quantile(quantile) as f64 / 1000.0;
     let seconds = (window.end.at - window.begin.at).as_secs_f64();
     let transactions = (window.end.transactions - window.begin.transactions) as f64;
@@ -329,80 +316,56 @@ struct Window {
     syscalls_per_transaction: Option<f64>,
 }
 
-enum Observed {
-    Window(Window),
-    Silent,
-    Broken,
-}
-
-/// The client fails, whatever the server.
+/// Unless it is the server that fails, the client does, whatever the server.
 fn client_failed(error: LoadError) -> Reason {
-    RunError::lacks("the client cannot go on")(error).into()
+    match error {
+        error @ LoadError::Server(..) => error.into(),
+        error => RunError::lacks("the client cannot go on")(error).into(),
+    }
 }
 
+/// `None` if there was not one transaction.
 fn observe(
     plan: &Plan,
     rate: Option<u64>,
     server: &Server,
     load: &Load,
     stop: &AtomicBool,
-) -> Result<Observed, Reason> {
+) -> Result<Option<Window>, Reason> {
     let sample = || load.sample().map_err(client_failed);
     let server_cpu = || clock::of_process(server.pid());
-    // Whether there is something to wait for still.
-    let wait_until = |moment| pause(moment, load, stop);
     // Samples take a client's CPU for a moment, so they stay clear of the window.
     let window = load.window();
-    if !wait_until(window.start - CLEARANCE)? {
-        return Ok(Observed::Broken);
-    }
+    pause(window.start - CLEARANCE, stop)?;
     let (begin, cpu_before) = (sample()?, server_cpu()?);
     let waited_before = clock::waited_for_cpu(server.pid());
-    if !wait_until(window.end + CLEARANCE)? {
-        return Ok(Observed::Broken);
-    }
+    pause(window.end + CLEARANCE, stop)?;
     let (end, cpu_after) = (sample()?, server_cpu()?);
     let waited_after = clock::waited_for_cpu(server.pid());
     if begin.transactions == end.transactions {
-        return Ok(Observed::Silent);
+        return Ok(None);
     }
     let mut syscalls_per_transaction = None;
     if let Ok(counter) = Counter::attach(server.pid()) {
         let (before, calls_before) = (sample()?, counter.count());
-        if !wait_until(Instant::now() + plan.counting_time())? {
-            return Ok(Observed::Broken);
-        }
+        pause(Instant::now() + plan.counting_time(), stop)?;
         let (after, calls_after) = (sample()?, counter.count());
         let transactions = after.transactions - before.transactions;
         if transactions > 0 {
             let calls = (calls_after - calls_before) as f64;
             syscalls_per_transaction = Some(calls / transactions as f64);
         }
-    } else if rate.is_some() && !wait_until(Instant::now() + plan.counting_time())? {
-        return Ok(Observed::Broken); // else what is still under way has time to be answered
+    } else if rate.is_some() {
+        pause(Instant::now() + plan.counting_time(), stop)?; // for what is still under way
     }
     let server_waited = Option::zip(waited_before, waited_after);
-    Ok(Observed::Window(Window {
+    Ok(Some(Window {
         begin,
         end,
         server_cpu: cpu_after - cpu_before,
         server_waited: server_waited.map(|(before, after)| after.saturating_sub(before)),
         syscalls_per_transaction,
     }))
-}
-
-/// Sleeps, as long as the run is not to stop; whether the load goes on.
-fn pause(end: Instant, load: &Load, stop: &AtomicBool) -> Result<bool, Reason> {
-    loop {
-        if stop.load(Ordering::Relaxed) {
-            return Err(RunError::Stopped.into());
-        }
-        let left = end.saturating_duration_since(Instant::now());
-        if load.is_broken() || left.is_zero() {
-            return Ok(!load.is_broken());
-        }
-        thread::sleep(left.min(Duration::from_millis(50)));
-    }
 }
 
 /// How often a measurement in which nothing happens is made.

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -134,6 +136,22 @@ impl<'run> Run<'run> {
         (self.listener)(progress).map_err(RunError::Report)
     }
 }
+
+/// Sleeps until then, unless the run is to stop.
+pub(crate) fn pause(end: Instant, stop: &AtomicBool) -> Result<(), RunError> {
+    loop {
+        if stop.load(Ordering::Relaxed) {
+            return Err(RunError::Stopped);
+        }
+        match end.saturating_duration_since(Instant::now()) {
+            Duration::ZERO => return Ok(()),
+            left => thread::sleep(left.min(STEP)),
+        }
+    }
+}
+
+/// How soon a run that is to stop does.
+const STEP: Duration = Duration::from_millis(50);
 
 /// What is compared, in the order of a round, which is counted from 1. Each round begins with another one, and has
 /// another one come after each, so that a slow minute of the machine falls on all of them alike: one that lends its

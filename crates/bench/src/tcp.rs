@@ -7,8 +7,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -25,7 +24,7 @@ use crate::network::{self, Namespace};
 use crate::options::{check_pair, cpu_ends, seconds, this_program};
 use crate::part::Part;
 use crate::record::Record;
-use crate::run::{Run, RunError, Scenario, in_turn};
+use crate::run::{self, Run, RunError, Scenario, in_turn};
 
 mod channel;
 mod floor;
@@ -320,7 +319,7 @@ impl Turn<'_> {
     fn observe(&self, server: &mut Served, load: &Load) -> Result<(Sample, Sample), Reason> {
         let end = Instant::now() + PATIENCE;
         while load.sample()?.transactions == 0 && !load.is_broken() && Instant::now() < end {
-            self.pause(STEP / 10)?;
+            self.pause(Duration::from_millis(10))?;
         }
         self.pause(self.plan.window / 4)?;
         let begin = Sample::take(self.side, server, load)?;
@@ -328,18 +327,8 @@ impl Turn<'_> {
         Ok((begin, Sample::take(self.side, server, load)?))
     }
 
-    /// Sleeps in steps, as long as the run is not to stop.
-    fn pause(&self, time: Duration) -> Result<(), Reason> {
-        let end = Instant::now() + time;
-        loop {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err(RunError::Stopped.into());
-            }
-            match end.saturating_duration_since(Instant::now()) {
-                Duration::ZERO => return Ok(()),
-                left => thread::sleep(left.min(STEP)),
-            }
-        }
+    fn pause(&self, time: Duration) -> Result<(), RunError> {
+        run::pause(Instant::now() + time, self.stop)
     }
 
     /// Connects, asks once on each connection, is silent, and asks again.
@@ -435,9 +424,6 @@ fn counts(server: &mut Served) -> io::Result<Vec<Counts>> {
 }
 
 const MIB: f64 = (1 << 20) as f64;
-
-/// How soon a run that is to stop does.
-const STEP: Duration = Duration::from_millis(100);
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
