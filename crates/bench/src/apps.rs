@@ -199,8 +199,8 @@ impl Scenario for Plan {
                 }
                 for transport in in_turn(&transports, round) {
                     let place = Record::new("", case).with(json!({ "transport": transport }));
-                    run.measure(format!("{case}, {transport}"), place.into(), || {
-                        at_work.measure(&case, transport, round)
+                    run.measure(round, format!("{case}, {transport}"), place.into(), || {
+                        at_work.measure(&case, transport)
                     })?;
                 }
             }
@@ -288,7 +288,7 @@ impl<'plan> Run<'plan> {
         })
     }
 
-    fn measure(&mut self, case: &Case, transport: Transport, round: u32) -> Result<Record, Reason> {
+    fn measure(&mut self, case: &Case, transport: Transport) -> Result<Record, Reason> {
         let plan = self.plan;
         let rate = match case.pacing {
             Pacing::Closed => None,
@@ -342,7 +342,6 @@ impl<'plan> Run<'plan> {
             "client": case.client().name(),
             "transport": transport,
             "rate": rate,
-            "round": round,
             "requests_per_s": measured.load.requests_per_s,
             "p50_us": measured.load.p50_us,
             "p99_us": measured.load.p99_us,

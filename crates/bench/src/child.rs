@@ -66,6 +66,16 @@ impl Served {
         Ok(Self { child, output: BufReader::new(output) })
     }
 
+    /// Starts one that prints `listening`, and perhaps where, once it serves.
+    pub(crate) fn listening(command: &mut Command) -> io::Result<(Self, String)> {
+        let mut server = Self::start(command)?;
+        let line = server.line()?;
+        match line.strip_prefix("listening") {
+            Some(place) => Ok((server, place.trim().to_owned())),
+            None => Err(io::Error::other(format!("the server said {line:?}"))),
+        }
+    }
+
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()

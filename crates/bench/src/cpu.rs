@@ -13,14 +13,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuSet(Vec<usize>);
 
-/// Why a text is not a set of CPUs.
-#[derive(Debug, thiserror::Error)]
-pub enum ParseCpuSetError {
-    /// Neither a number nor a range `first-last` with first <= last < 1024.
-    #[error("{0:?} is no CPU list: write numbers below {MAXIMUM} and ranges, such as 0,2-3")]
-    Malformed(String),
-}
-
 impl CpuSet {
     /// The CPUs in ascending order.
     pub fn as_slice(&self) -> &[usize] {
@@ -69,10 +61,12 @@ impl CpuSet {
 }
 
 impl FromStr for CpuSet {
-    type Err = ParseCpuSetError;
+    /// What it is not, and how it is written.
+    type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let malformed = || ParseCpuSetError::Malformed(text.to_owned());
+        let malformed =
+            || format!("{text:?} is no CPU list: write numbers below {MAXIMUM} and ranges, such as 0,2-3");
         let number = |part: &str| part.trim().parse::<usize>().map_err(|_| malformed());
         let mut cpus = BTreeSet::new();
         for part in text.split(',') {

@@ -35,7 +35,6 @@ mod region;
 mod ring;
 pub mod rpc;
 pub mod run;
-pub mod server;
 pub mod summary;
 pub mod syscalls;
 pub mod table;

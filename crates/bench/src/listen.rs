@@ -124,10 +124,8 @@ impl Scenario for Plan {
                     port += 1;
                     let what = format!("{case}, {program}, {variant}");
                     let place = json!({ "case": case, "program": program, "variant": variant });
-                    run.measure(what, place, || {
-                        let side = (case, program, variant);
-                        let measured = measure(self, &servers, side, port, folder.path())?;
-                        Ok(measured.with(json!({ "round": round })))
+                    run.measure(round, what, place, || {
+                        measure(self, &servers, (case, program, variant), port, folder.path())
                     })?;
                 }
             }

@@ -113,9 +113,8 @@ impl Scenario for Plan {
                     for call in in_turn(&self.calls, round) {
                         let what = format!("{call}, {traffic}, {ready} ready");
                         let stop = run.stop;
-                        run.measure(what, json!({ "call": call, "traffic": traffic }), || {
-                            let measured = measure(self, call, traffic, ready, stop)?;
-                            Ok(measured.with(json!({ "round": round })))
+                        run.measure(round, what, json!({ "call": call, "traffic": traffic }), || {
+                            measure(self, call, traffic, ready, stop)
                         })?;
                     }
                 }

@@ -181,9 +181,9 @@ impl run::Scenario for Plan {
                     let what = format!("{transport}, {placement}, {bytes} B");
                     let place = json!({ "transport": transport, "bytes": bytes, "placement": placement });
                     let stop = run.stop;
-                    run.measure(what, place, || {
+                    run.measure(round, what, place, || {
                         let figures = measure(self, transport, point, stop)?;
-                        Ok(record(transport, point, round, &figures))
+                        Ok(record(transport, point, &figures))
                     })?;
                 }
             }
@@ -295,13 +295,12 @@ impl Crowd {
     }
 }
 
-fn record(transport: Transport, point: Point, round: u32, figures: &Figures) -> Record {
+fn record(transport: Transport, point: Point, figures: &Figures) -> Record {
     let messages = figures.messages as f64;
     let common = json!({
         "transport": transport,
         "bytes": point.bytes,
         "placement": point.placement,
-        "round": round,
         "cpu_ns_per_message": figures.cpu_ns / messages,
         "waited": figures.waited_s.map(|waited| waited / figures.seconds / 2.0),
     });

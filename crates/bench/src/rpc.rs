@@ -7,6 +7,7 @@
 //! With `--rate` the load is an open loop, whose latency is at a load that all engines bear;
 //! without one it is a closed loop, which tells what each can bear.
 
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -15,16 +16,17 @@ use clap::Args;
 use serde_json::json;
 
 use crate::Reason;
-use crate::child;
+use crate::child::{self, Served};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
 use crate::floor;
 use crate::load::{self, Connections, Load, LoadError, Request, Sample, Target};
 use crate::options::{check_cpus, cpu_ends, seconds, this_program, whole};
+use crate::part::Part;
+use crate::peer;
 use crate::record::Record;
 use crate::run::{Run, RunError, Scenario, Unusable, in_turn, pause};
-use crate::server::Server;
 use crate::syscalls::Counter;
 
 /// What to measure.
@@ -135,12 +137,12 @@ impl Plan {
     ) -> Result<Option<Record>, RunError> {
         let what = format!("{engine}, {} per connection, {} B", point.transactions, point.size);
         let stop = run.stop;
-        run.measure(what, json!({ "engine": engine }), || {
+        run.measure(round, what, json!({ "engine": engine }), || {
             // Once more if nothing happened: on a machine that others use, too, a client or a server may be left
             // without a CPU for longer than a short window.
             for _ in 0..ATTEMPTS {
                 if let Some(measured) = measure(self, engine, point, rate, stop)? {
-                    return Ok(measured.with(json!({ "round": round })));
+                    return Ok(measured);
                 }
             }
             Err(format!("it answered nothing in {ATTEMPTS} attempts").into())
@@ -240,10 +242,10 @@ fn measure(
     rate: Option<u64>,
     stop: &AtomicBool,
 ) -> Result<Option<Record>, Reason> {
-    let server = Server::start(&this_program(), engine, point.size, point.connections, point.server_cpus)?;
+    let (server, port) = start(engine, point)?;
     let options = load::Options {
         engine: plan.client(),
-        target: Target::Tcp(server.address()),
+        target: Target::Tcp((Ipv4Addr::LOCALHOST, port).into()),
         request: Request::Echo(point.size),
         instead: None,
         lifetime: Connections::Reset(point.transactions),
@@ -307,6 +309,21 @@ fn measure(
     Ok(Some(Record::new("measurement", fields)))
 }
 
+/// A server on a free port.
+fn start(engine: Engine, point: &Point<'_>) -> Result<(Served, u16), Reason> {
+    let server = peer::Options {
+        engine,
+        listen: (Ipv4Addr::LOCALHOST, 0).into(),
+        size: point.size,
+        connections: point.connections,
+        cpus: point.server_cpus.clone(),
+    };
+    let mut command = server.command(&this_program());
+    command.env_remove("MEGAPIPE_ENGINE"); // the engine's name says which one to measure
+    let (server, port) = Served::listening(&mut command)?;
+    Ok((server, port.parse()?))
+}
+
 /// The measuring window, seen from both sides.
 struct Window {
     begin: Sample,
@@ -328,7 +345,7 @@ fn client_failed(error: LoadError) -> Reason {
 fn observe(
     plan: &Plan,
     rate: Option<u64>,
-    server: &Server,
+    server: &Served,
     load: &Load,
     stop: &AtomicBool,
 ) -> Result<Option<Window>, Reason> {

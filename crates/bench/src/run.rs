@@ -103,6 +103,7 @@ impl<'run> Run<'run> {
     /// run; any other error is why the place is absent.
     pub(crate) fn measure(
         &mut self,
+        round: u32,
         what: String,
         place: Value,
         measure: impl FnOnce() -> Result<Record, Reason>,
@@ -115,6 +116,7 @@ impl<'run> Run<'run> {
             self.tell(Progress::Measuring(what))?;
             match measure() {
                 Ok(record) => {
+                    let record = record.with(json!({ "round": round }));
                     self.record(&record)?;
                     measured = Some(record);
                 }

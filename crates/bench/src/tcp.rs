@@ -107,70 +107,61 @@ names! {
     }
 }
 
-impl Row {
+/// What there is to say of a row.
+struct Facts {
     /// The servers that it compares.
-    fn sides(self) -> &'static [Side] {
-        match self {
-            Row::Short | Row::Echo | Row::Asleep => &[Side::Floor, Side::Stack, Side::Kernel],
-            Row::BulkIn | Row::BulkOut => &[Side::Stack, Side::Kernel],
-            Row::One | Row::Hundred | Row::Thousand => &[Side::Floor, Side::Stack, Side::Smoltcp],
-            Row::TwoShort | Row::TwoEcho => &[Side::Stack, Side::TwoStacks],
-            Row::Share => &[Side::TwoStacks],
-        }
+    sides: &'static [Side],
+    service: Service,
+    /// Connections of the load, and those of them with a request under way.
+    connections: usize,
+    active: usize,
+    /// Whether clients are on both CPUs.
+    has_two_clients: bool,
+}
+
+impl Row {
+    fn facts(self) -> Facts {
+        const VETH: &[Side] = &[Side::Floor, Side::Stack, Side::Kernel];
+        const PEER: &[Side] = &[Side::Floor, Side::Stack, Side::Smoltcp];
+        const TWO: &[Side] = &[Side::Stack, Side::TwoStacks];
+        let (sides, service, connections, active) = match self {
+            Row::Short => (VETH, Service::Echo, ACTIVE, ACTIVE),
+            Row::Echo => (VETH, Service::Echo, 300, ACTIVE),
+            Row::Asleep => (VETH, Service::Echo, 1, 1),
+            Row::BulkIn => (&VETH[1..], Service::Sink, 1, 1),
+            Row::BulkOut => (&VETH[1..], Service::Source, 1, 1),
+            Row::One => (PEER, Service::Echo, 1, 1),
+            Row::Hundred => (PEER, Service::Echo, 100, ACTIVE),
+            Row::Thousand => (PEER, Service::Echo, 1000, ACTIVE),
+            Row::TwoShort => (TWO, Service::Echo, ACTIVE, ACTIVE),
+            Row::TwoEcho => (TWO, Service::Echo, 300, ACTIVE),
+            Row::Share => (&TWO[1..], Service::Echo, SHARED, 0),
+        };
+        let has_two_clients = matches!(self, Row::TwoShort | Row::TwoEcho);
+        Facts { sides, service, connections, active, has_two_clients }
     }
 
     /// Whether its units are MiB.
     fn is_bulk(self) -> bool {
-        matches!(self, Row::BulkIn | Row::BulkOut)
+        self.facts().service != Service::Echo
     }
 
-    fn has_two_clients(self) -> bool {
-        matches!(self, Row::TwoShort | Row::TwoEcho)
-    }
-
-    fn service(self) -> Service {
-        match self {
-            Row::BulkIn => Service::Sink,
-            Row::BulkOut => Service::Source,
-            _ => Service::Echo,
-        }
-    }
-
-    /// Connections of the load, and those of them with a request under way.
-    fn connections(self) -> (usize, usize) {
-        match self {
-            Row::Short | Row::TwoShort => (ACTIVE, ACTIVE),
-            Row::Echo | Row::TwoEcho => (300, ACTIVE),
-            Row::Asleep | Row::One | Row::BulkIn | Row::BulkOut => (1, 1),
-            Row::Hundred => (100, ACTIVE),
-            Row::Thousand => (1000, ACTIVE),
-            Row::Share => (SHARED, 0),
-        }
-    }
-
-    /// Connections that the server has to expect.
-    fn expected(self) -> usize {
-        match self {
-            Row::Short | Row::TwoShort | Row::BulkIn | Row::BulkOut => 1024,
-            _ => self.connections().0,
-        }
+    fn is_short(self) -> bool {
+        matches!(self, Row::Short | Row::TwoShort)
     }
 
     fn load(self, target: SocketAddrV4) -> Options {
-        let (connections, active) = self.connections();
+        let Facts { service, connections, active, .. } = self.facts();
         Options {
             engine: load::Engine::Epoll,
             target: load::Target::Tcp(target.into()),
-            request: match self {
-                Row::BulkIn => Request::Upload(BULK),
-                Row::BulkOut => Request::Download(BULK),
-                _ => Request::Echo(SIZE),
+            request: match service {
+                Service::Sink => Request::Upload(BULK),
+                Service::Source => Request::Download(BULK),
+                Service::Echo => Request::Echo(SIZE),
             },
             instead: None,
-            lifetime: match self {
-                Row::Short | Row::TwoShort => Connections::Short,
-                _ => Connections::Kept,
-            },
+            lifetime: if self.is_short() { Connections::Short } else { Connections::Kept },
             connections,
             active,
             rate: None,
@@ -208,13 +199,13 @@ pub struct Plan {
 
 impl Plan {
     fn sides_of(&self, row: Row) -> Vec<Side> {
-        row.sides().iter().copied().filter(|side| self.sides.contains(side)).collect()
+        row.facts().sides.iter().copied().filter(|side| self.sides.contains(side)).collect()
     }
 
     /// CPUs of the server and of the client.
     fn cpus_of(&self, row: Row, side: Side) -> [CpuSet; 2] {
         let server = if side == Side::TwoStacks { self.cpus.clone() } else { self.cpus.first() };
-        let client = if row.has_two_clients() { self.cpus.clone() } else { self.cpus.last() };
+        let client = if row.facts().has_two_clients { self.cpus.clone() } else { self.cpus.last() };
         [server, client]
     }
 }
@@ -243,10 +234,13 @@ impl Scenario for Plan {
             for &row in &self.rows {
                 for side in in_turn(&self.sides_of(row), round) {
                     let network = networks.next().unwrap_or_default();
-                    let turn = Turn { plan: self, stop: run.stop, row, side, round, network };
-                    run.measure(format!("{row}, {side}"), json!({ "row": row, "side": side }), || {
-                        turn.measure()
-                    })?;
+                    let turn = Turn { plan: self, stop: run.stop, row, side, network };
+                    run.measure(
+                        round,
+                        format!("{row}, {side}"),
+                        json!({ "row": row, "side": side }),
+                        || turn.measure(),
+                    )?;
                 }
             }
         }
@@ -260,7 +254,6 @@ struct Turn<'run> {
     stop: &'run AtomicBool,
     row: Row,
     side: Side,
-    round: u32,
     network: u8,
 }
 
@@ -299,7 +292,6 @@ impl Turn<'_> {
         let fields = json!({
             "row": self.row,
             "side": self.side,
-            "round": self.round,
             "rate": units / elapsed.as_secs_f64(),
             "server_cpu_ns": ns(end.server_cpu - begin.server_cpu),
             "client_cpu_ns": ns(end.client_cpu - begin.client_cpu),
@@ -346,7 +338,6 @@ impl Turn<'_> {
         ask_all(&mut connections)?;
         let counts = counts(server)?;
         let fields = json!({
-            "round": self.round,
             "accepted": counts.iter().map(|counts| counts.accepted).collect::<Vec<_>>(),
             "unowned": counts.iter().map(|counts| counts.unowned).sum::<u64>(),
             "silence": SILENCE.as_secs_f64(),
@@ -393,10 +384,12 @@ impl Sample {
 /// Starts the server of a turn, and waits until it serves.
 fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
     let ([client, server], device) = (turn.addresses(), format!("mpt{}", turn.network));
+    let Facts { service, connections, .. } = turn.row.facts();
+    let many = turn.row.is_short() || turn.row.is_bulk();
     let task = Task {
         side: turn.side,
-        service: turn.row.service(),
-        connections: turn.row.expected(),
+        service,
+        connections: if many { 1024 } else { connections },
         address: server,
         tun: format!("tun:{device},{}/24", server.ip()),
         cpus: cpus.clone(),
@@ -405,11 +398,7 @@ fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
     if turn.side == Side::Kernel {
         Namespace::joined(&device, *client.ip(), *server.ip())?.enter(&mut command);
     }
-    let mut server = Served::start(&mut command)?;
-    match server.line()? {
-        line if line.starts_with("listening") => Ok(server),
-        line => Err(format!("the server said {line:?}").into()),
-    }
+    Ok(Served::listening(&mut command)?.0)
 }
 
 /// How the kernel's TCP controls congestion here.

@@ -1,24 +1,22 @@
 //! A server on channels: threads with a channel each, on one listening socket or on partitioned ones.
 
-use crate::Reason;
-use crate::part::Part;
 use std::io::{self, BufRead};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use megapipe::{
-    AcceptAs, AcceptCount, Channel, Completion, Config, CpuSet, DispatchError, EngineKind, Event, Waker,
-};
+use megapipe::{Channel, Completion, Config, DispatchError, EngineKind, Event, Waker};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use socket2::{Domain, Socket, Type};
 
 use serde::{Deserialize, Serialize};
 
 use super::Variant;
+use crate::Reason;
+use crate::part::Part;
+use crate::peer::megapipe::accepting;
 
 /// How the server is to be.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -46,52 +44,44 @@ pub(super) fn thread_name(worker: usize) -> String {
 impl Part for Task {
     const NAME: &'static str = "listen-channels";
 
+    /// Serves until standard input ends. A number there makes the first worker hang for so many
+    /// milliseconds, as soon as it has no connection, and then end without having waited again.
     fn run(self) -> Result<(), Reason> {
-        Ok(serve(&self)?)
-    }
-}
-
-/// Serves until standard input ends. A number there makes the first worker hang for so many
-/// milliseconds, as soon as it has no connection, and then end without having waited again.
-///
-/// # Errors
-///
-/// No socket, thread or channel.
-pub fn serve(task: &Task) -> io::Result<()> {
-    if task.variant == Variant::Reuseport {
-        without_bpf()?;
-    }
-    let socket = Arc::new(listener(task)?);
-    let (made, first) = mpsc::channel();
-    for number in 0..task.workers {
-        let (task, socket, made) = (task.clone(), socket.clone(), made.clone());
-        thread::Builder::new().name(thread_name(number)).spawn(move || {
-            let served = Worker::new(&task, &socket, number).and_then(|worker| {
-                if number == 0 {
-                    made.send(worker.channel.waker()).map_err(io::Error::other)?;
+        if self.variant == Variant::Reuseport {
+            without_bpf()?;
+        }
+        let socket = Arc::new(listener(&self)?);
+        let (made, first) = mpsc::channel();
+        for number in 0..self.workers {
+            let (task, socket, made) = (self.clone(), socket.clone(), made.clone());
+            thread::Builder::new().name(thread_name(number)).spawn(move || {
+                let served = Worker::new(&task, &socket, number).and_then(|worker| {
+                    if number == 0 {
+                        made.send(worker.channel.waker())?;
+                    }
+                    worker.serve()
+                });
+                if let Err(error) = served {
+                    eprintln!("{error}");
+                    // A server that lost a thread must not be measured as if it were whole.
+                    std::process::exit(1);
                 }
-                worker.serve()
-            });
-            if let Err(error) = served {
-                eprintln!("{error}");
-                // A server that lost a thread must not be measured as if it were whole.
-                std::process::exit(1);
-            }
-        })?;
+            })?;
+        }
+        obey(&first.recv()?)
     }
-    obey(&first.recv().map_err(io::Error::other)?)
 }
 
-fn obey(waker: &Waker) -> io::Result<()> {
+fn obey(waker: &Waker) -> Result<(), Reason> {
     for line in io::stdin().lock().lines() {
-        HANGS.store(line?.trim().parse().map_err(io::Error::other)?, Ordering::Relaxed);
+        HANGS.store(line?.trim().parse()?, Ordering::Relaxed);
         waker.wake();
     }
     Ok(())
 }
 
 /// Threads that start later have no right to bpf(2) either.
-fn without_bpf() -> io::Result<()> {
+fn without_bpf() -> Result<(), Reason> {
     let mut sets = capabilities(None)?;
     sets.effective -= CapabilitySet::BPF | CapabilitySet::SYS_ADMIN;
     Ok(set_capabilities(None, sets)?)
@@ -123,21 +113,15 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(task: &Task, socket: &Socket, number: usize) -> io::Result<Worker> {
+    fn new(task: &Task, socket: &Socket, number: usize) -> Result<Worker, Reason> {
         let engine = if task.uring { EngineKind::Uring } else { EngineKind::Epoll };
         let config = Config { engine: Some(engine), handles_max: 16_384, ..Config::default() };
-        let mut channel = Channel::new(config).map_err(io::Error::other)?;
-        let listener = if is_partitioned(task.variant) {
-            channel.register_partitioned(socket.as_fd(), 0, &CpuSet::of(number as u32))
-        } else {
-            channel.register(socket.try_clone()?, 0)
-        };
-        let listener = listener.map_err(io::Error::other)?;
-        channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket).map_err(io::Error::other)?;
+        let partition = is_partitioned(task.variant).then_some(number);
+        let channel = accepting(config, socket, partition)?;
         Ok(Worker { number, channel, open: 0 })
     }
 
-    fn serve(mut self) -> io::Result<()> {
+    fn serve(mut self) -> Result<(), Reason> {
         crate::cpu::pin(&[self.number % thread::available_parallelism()?.get()])?;
         loop {
             let hangs = if self.number == 0 { HANGS.load(Ordering::Relaxed) } else { 0 };
@@ -150,18 +134,18 @@ impl Worker {
                     return Ok(());
                 }
                 Ok(None) | Err(DispatchError::Interrupted) => {}
-                Err(error) => return Err(io::Error::other(error)),
+                Err(error) => return Err(error.into()),
             }
         }
     }
 
-    fn handle(&mut self, completion: Completion) -> io::Result<()> {
+    fn handle(&mut self, completion: Completion) -> Result<(), Reason> {
         let channel = &mut self.channel;
         match completion.event {
             Event::Accept { result, .. } => {
-                let socket = result.map_err(io::Error::other)?.socket;
-                let connection = channel.register(socket, 0).map_err(io::Error::other)?;
-                channel.read_stream(connection).map_err(io::Error::other)?;
+                let socket = result?.socket;
+                let connection = channel.register(socket, 0)?;
+                channel.read_stream(connection)?;
                 self.open += 1;
                 return Ok(());
             }

@@ -103,20 +103,20 @@ impl Server {
             }
         }
         let mut server = Server { program, child: Child::start(&mut command)? };
-        server.await_listener(servers, address)?;
+        server.await_listener(address.port())?;
         Ok(server)
     }
 
-    /// Until it listens, as its own namespace has it, and its workers have had time to begin.
-    fn await_listener(&mut self, servers: &Namespace, address: SocketAddr) -> Result<(), Reason> {
+    /// Until it listens, as its own namespace has it (proc_pid_net(5)), and its workers have had time to begin.
+    fn await_listener(&mut self, port: u16) -> Result<(), Reason> {
         let end = Instant::now() + PATIENCE;
-        let filter = format!("sport = :{}", address.port());
+        let sockets = format!("/proc/{}/net/tcp", self.child.id());
+        let listens = format!(":{port:04X} 00000000:0000 0A ");
         while Instant::now() < end {
             if self.child.try_wait()?.is_some() {
                 return Err(self.child.complaint().unwrap_or("the server has ended".into()).into());
             }
-            let listening = servers.command("ss").args(["-Hltn", &filter]).output()?;
-            if !listening.stdout.is_empty() {
+            if fs::read_to_string(&sockets)?.contains(&listens) {
                 std::thread::sleep(Duration::from_millis(300));
                 return Ok(());
             }

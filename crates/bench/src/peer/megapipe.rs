@@ -14,15 +14,8 @@ use crate::engine::Engine;
 
 pub(super) fn run(worker: &Worker, engine: EngineKind) -> Result<Infallible, Reason> {
     let config = Config { engine: Some(engine), ..config(worker.options.size, worker.options.connections) };
-    let mut channel = Channel::new(config)?;
-    let listener = match worker.options.engine {
-        Engine::MegapipePartitioned => {
-            channel.register_partitioned(worker.listener.as_fd(), 0, &CpuSet::of(worker.cpu as u32))
-        }
-        _ => channel.register(worker.listener.try_clone()?, 0),
-    };
-    let listener = listener?;
-    channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
+    let partition = (worker.options.engine == Engine::MegapipePartitioned).then_some(worker.cpu);
+    let channel = accepting(config, &worker.listener, partition)?;
     let mut server = Server::new(channel, worker.response(), worker.options.connections);
     worker.ready();
     loop {
@@ -32,6 +25,21 @@ pub(super) fn run(worker: &Worker, engine: EngineKind) -> Result<Infallible, Rea
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+/// A channel that accepts connections, those of one CPU alone if the listener is partitioned.
+pub(crate) fn accepting(
+    config: Config,
+    listener: &impl AsFd,
+    partition: Option<usize>,
+) -> Result<Channel, Reason> {
+    let mut channel = Channel::new(config)?;
+    let listener = match partition {
+        Some(cpu) => channel.register_partitioned(listener.as_fd(), 0, &CpuSet::of(cpu as u32))?,
+        None => channel.register(listener.as_fd().try_clone_to_owned()?, 0)?,
+    };
+    channel.accept(listener, AcceptCount::Unlimited, AcceptAs::LwSocket)?;
+    Ok(channel)
 }
 
 /// For messages of `size` bytes on so many connections.

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use testkit::confine;
-use testkit::process::{PATIENCE, built, preload_library};
+use testkit::process::{Fosterling, PATIENCE, built, preload_library};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_megapipe-bench");
 
@@ -93,16 +93,15 @@ pub(crate) fn refused(scenario: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// The processes of a run whose controller was killed once they were `complete`.
+/// The processes of a run whose controller was killed once they were `complete`, or by a panic.
 pub(crate) fn orphans(command: &mut Command, complete: impl Fn(&[u32]) -> bool) -> Vec<u32> {
-    let mut run = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut run = Fosterling::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
     let mut processes = Vec::new();
     until(|| {
-        processes = children(run.id());
+        processes = children(run.child().id());
         complete(&processes)
     });
-    signal(&run, libc::SIGKILL);
-    wait(&mut run);
+    run.kill();
     processes
 }
 

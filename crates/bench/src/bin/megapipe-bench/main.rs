@@ -24,47 +24,42 @@ enum Scenario {
     /// Small requests and responses over TCP, after the MegaPipe paper (OSDI 2012, Figure 1)
     ///
     /// Measures every combination of --transactions, --sizes, --connections and --server-cpus, each
-    /// engine in turn, and prints medians over the rounds. Ctrl-C ends the run and keeps what was
-    /// measured.
+    /// engine in turn, and prints medians over the rounds.
     Rpc(Measure<rpc::Plan>),
     /// Round trips between two processes of this host: promoted, TCP, UNIX socket, bare memory
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
-    /// medians over the rounds. Ctrl-C ends the run and keeps what was measured.
+    /// medians over the rounds.
     Pingpong(Measure<pair::Plan>),
     /// Streams between two processes of this host: promoted, TCP, UNIX socket, bare copies
     ///
     /// Measures every combination of --placements and --sizes, each transport in turn, and prints
-    /// medians over the rounds. Sender and receiver call once for each message. Ctrl-C ends the run
-    /// and keeps what was measured.
+    /// medians over the rounds. Sender and receiver call once for each message.
     Stream(Measure<pair::Plan>),
     /// Programs that people run, plain and under `megapipe run`: Redis, nginx, PostgreSQL, clients in Python, others
     ///
     /// Starts a monitor and, for each measurement anew, the server, both in a private folder that is removed; measures
     /// each combination of --placements, --apps, --operations and --connections over TCP, over Megapipe, and over the
     /// server's UNIX socket where it has one, in turn, and prints medians over the rounds. Programs that
-    /// are not installed are named and left out. Fails if nothing was promoted where it should be. Ctrl-C ends the run and keeps what was measured.
+    /// are not installed are named and left out. Fails if nothing was promoted where it should be.
     Apps(Measure<apps::Plan>),
     /// Many sockets with a small message each: recvmsg, recvmmsg, recvmmmsg and a receiver with registered sockets
     ///
     /// The workload of the recvmmmsg proposal (netdev 0x13, 2019). Load and server take turns, each on a CPU of its own,
     /// so that exactly --ready sockets have a message whenever the server looks. Prints system calls and server time per
-    /// message and how long messages wait. Ctrl-C ends the run and keeps what was
-    /// measured.
+    /// message and how long messages wait.
     Mmsg(Measure<mmsg::Plan>),
     /// User-level TCP on a TUN device beside the kernel's over veth and beside smoltcp
     ///
     /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds: the CPU time of the server and of both sides, rates, packets for each wake-up. Everything happens in
-    /// network namespaces of its own, which a user without privileges may have, too. Ctrl-C ends the run and keeps what was
-    /// measured.
+    /// network namespaces of its own, which a user without privileges may have, too.
     Tcp(Measure<tcp::Plan>),
     /// Listen queues of servers: shared, one for each worker (SO_REUSEPORT), and `megapipe run --local-listen`
     ///
     /// Makes two network namespaces and starts each server anew for every measurement: as many short connections as nginx
     /// and HAProxy can serve, where connections are accepted, and what the others notice of a worker that blocks, is
     /// stopped, or killed; the last two also for a server on channels, where `reuseport` steers by the CPU alone and
-    /// `local` are partitioned listeners. The shared queue is measured twice. Needs root, ip(8), and those servers. Ctrl-C ends the run
-    /// and keeps what was measured.
+    /// `local` are partitioned listeners. The shared queue is measured twice. Needs root, ip(8), and those servers.
     Listen(Measure<listen::Plan>),
     /// Tables and plots of the records of an earlier run
     Show(report::Show),

@@ -20,7 +20,7 @@ use super::INTERRUPTED;
 pub(super) struct Measure<S: Args> {
     #[command(flatten)]
     pub(super) scenario: S,
-    /// Measurements of everything that is compared, in turn
+    /// Measurements of everything that is compared, in turn; Ctrl-C ends the run and keeps those that were made
     #[arg(long, value_name = "COUNT", default_value = "5", value_parser = options::whole(1..=1_000_000_u32))]
     rounds: u32,
     /// Write one JSON object per line: a header, then a record per measurement
