@@ -22,8 +22,8 @@ use tempfile::TempDir;
 use crate::Reason;
 use crate::child::MONITOR_POLICY;
 use crate::cpu::CpuSet;
-use crate::options::{check_pair, cpu_ends, one_of, seconds, this_program, whole};
-use crate::pair::{Crowd, Placement};
+use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
+use crate::pair::Placement;
 use crate::product;
 use crate::record::Record;
 use crate::run::{self, Progress, RunError, Scenario, Unusable, in_turn};
@@ -39,7 +39,7 @@ mod programs;
 mod server;
 
 pub use app::{App, Case, Operation, Pacing, Transport};
-pub use calls::{CallTimes, Calls};
+pub use calls::Calls;
 pub use output::Report;
 pub use programs::missing;
 
@@ -53,12 +53,11 @@ pub struct Plan {
     /// redis-py, psycopg2 and grpc with clients in Python; gunicorn behind nginx; haproxy-node, HAProxy
     /// before Node.js; and overhead, which is what the library costs programs that it does nothing for
     /// [default: all]
-    #[arg(long = "apps", value_delimiter = ',', value_name = "NAMES")]
-    #[arg(value_parser = one_of(&subjects(), Subject::name))]
-    subjects: Vec<Subject>,
-    /// What the clients do: get and set (redis, memcached; redis-py has the first), keep-alive and file
-    /// (nginx; haproxy, gunicorn and haproxy-node have the first), select (postgres, psycopg2), large
-    /// (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), short (one request on each of 50
+    #[arg(long, value_delimiter = ',', value_name = "NAMES", hide_default_value = true)]
+    #[arg(default_values_t = App::ALL.to_vec())]
+    apps: Vec<App>,
+    /// What the clients do: get (redis, memcached, redis-py), keep-alive (nginx, haproxy, gunicorn, haproxy-node),
+    /// select (postgres, psycopg2), large (values of 1 MiB), pipeline (of 100) and publish (redis-py), unary (grpc), short (one request on each of 50
     /// connections at a time), idle (500 connections, on ten of which a request is under way)
     #[arg(long, value_delimiter = ',', value_name = "NAMES", default_values_t = Operation::ALL.to_vec())]
     operations: Vec<Operation>,
@@ -70,7 +69,7 @@ pub struct Plan {
     /// Where server and client run: two-cores (a CPU each; the first operation of each server also with
     /// the library in one of both alone), one-core, oversubscribed (four busy processes per CPU beside
     /// them) [default: all, or one-core with one CPU]
-    #[arg(long, value_delimiter = ',', value_name = "NAMES", value_parser = one_of(PLACEMENTS, Placement::name))]
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     placements: Vec<Placement>,
     /// What is measured beside plain TCP: megapipe; client-only and server-only, with the library in one of
     /// both; unix, the server's UNIX socket
@@ -88,25 +87,6 @@ pub struct Plan {
     window: Duration,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Subject {
-    App(App),
-    Overhead,
-}
-
-impl Subject {
-    fn name(self) -> &'static str {
-        match self {
-            Subject::App(app) => app.name(),
-            Subject::Overhead => "overhead",
-        }
-    }
-}
-
-fn subjects() -> Vec<Subject> {
-    App::ALL.iter().copied().map(Subject::App).chain([Subject::Overhead]).collect()
-}
-
 const PLACEMENTS: &[Placement] = &[Placement::TwoCores, Placement::OneCore, Placement::Oversubscribed];
 
 impl Plan {
@@ -114,7 +94,7 @@ impl Plan {
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &placement in &self.placements {
-            for app in self.apps() {
+            for &app in &self.apps {
                 let has = |operation: &&Operation| self.operations.contains(operation);
                 for &operation in app.operations().iter().filter(has) {
                     let connections = match operation.connections() {
@@ -141,15 +121,8 @@ impl Plan {
         case.transports().into_iter().filter(is_asked).collect()
     }
 
-    fn apps(&self) -> impl Iterator<Item = App> + '_ {
-        self.subjects.iter().filter_map(|subject| match subject {
-            Subject::App(app) => Some(*app),
-            Subject::Overhead => None,
-        })
-    }
-
     fn has_overhead(&self) -> bool {
-        self.subjects.contains(&Subject::Overhead)
+        self.apps.contains(&App::Overhead)
     }
 }
 
@@ -157,9 +130,6 @@ impl Scenario for Plan {
     fn prepare(&mut self, rounds: u32) -> Result<usize, Reason> {
         check_pair(&self.cpus, true)?;
         self.placements = Placement::possible(&self.placements, PLACEMENTS, &self.cpus)?;
-        if self.subjects.is_empty() {
-            self.subjects = subjects();
-        }
         product::megapipe()?;
         product::library()?;
         let each = self.cases().into_iter().map(|case| self.transports(case).len()).sum::<usize>();
@@ -175,7 +145,7 @@ impl Scenario for Plan {
     /// What the run started has ended afterwards, and what it wrote is removed.
     fn run(&self, run: &mut run::Run<'_>) -> Result<(), RunError> {
         let mut absent = Vec::new();
-        for app in self.apps() {
+        for &app in &self.apps {
             let missing = missing(app.programs());
             if !missing.is_empty() {
                 absent.push((app, format!("not installed: {}", missing.join(", "))));
@@ -313,8 +283,9 @@ impl<'plan> Run<'plan> {
             self.database = Some(Database::new(&site)?);
         }
         site.database = self.database.as_ref().filter(|_| case.app.has_database());
-        let _crowd = crowd(plan, case.placement)?;
-        let server = Server::start(case.app, case.operation, &site)?;
+        let time = plan.window * 20 + Duration::from_secs(120);
+        let _crowd = case.placement.crowd(&plan.cpus, time)?;
+        let server = Server::start(case.app, &site)?;
         let measured = client::measure(case, rate, &server, &site, &this_program(), plan.window)?;
         let programs = server.programs();
         drop(server);
@@ -380,17 +351,8 @@ fn promoted(log: &Path, programs: usize) -> Option<u64> {
 /// How long after a program's end its summary may come.
 const SUMMARY: Duration = Duration::from_secs(3);
 
-/// Those who want the CPUs, too, while a measurement is made.
-fn crowd(plan: &Plan, placement: Placement) -> Result<Option<Crowd>, Reason> {
-    if placement != Placement::Oversubscribed {
-        return Ok(None);
-    }
-    let time = plan.window * 20 + Duration::from_secs(120);
-    Ok(Some(Crowd::start(&this_program(), &plan.cpus, time)?))
-}
-
 fn versions(plan: &Plan, stop: &AtomicBool) -> BTreeMap<&'static str, String> {
-    let names = plan.apps().flat_map(|app| app.programs()).take_while(|_| !stop.load(Ordering::Relaxed));
+    let names = plan.apps.iter().flat_map(|app| app.programs()).take_while(|_| !stop.load(Ordering::Relaxed));
     names.filter_map(|name| Some((*name, programs::version(name)?))).collect()
 }
 

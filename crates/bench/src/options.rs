@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-
 use crate::cpu::CpuSet;
 use crate::run::Unusable;
 
@@ -38,18 +36,6 @@ pub fn check_pair(cpus: &CpuSet, may_share: bool) -> Result<(), Unusable> {
         1 if may_share => check_cpus("--cpus", cpus),
         _ => Err(Unusable(format!("--cpus: {cpus}: give two, a CPU for each of both processes"))),
     }
-}
-
-/// One of these, by its name.
-pub fn one_of<T: Copy + Send + Sync + 'static>(
-    all: &[T],
-    name: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> + use<T> {
-    let named = all.iter().map(|&one| (name(one), one)).collect::<Vec<_>>();
-    PossibleValuesParser::new(named.iter().map(|(name, _)| *name)).map(move |given| {
-        let found = named.iter().find(|(name, _)| *name == given);
-        found.expect("the parser admits these names only").1
-    })
 }
 
 /// A whole number within bounds.

@@ -8,7 +8,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -67,6 +66,12 @@ impl Placement {
     /// Those that were named, or else all for which there are CPUs.
     pub(crate) fn possible(named: &[Self], all: &[Self], cpus: &CpuSet) -> Result<Vec<Self>, Unusable> {
         let too_large = |placement: &&Placement| placement.cpus() > cpus.len();
+        if let Some(other) = named.iter().find(|one| !all.contains(one)) {
+            let names = all.iter().map(|one| one.name()).collect::<Vec<_>>().join(", ");
+            return Err(Unusable(format!(
+                "--placements: {other} is not measured here; give some of {names}"
+            )));
+        }
         match named.iter().find(too_large) {
             Some(placement) => Err(Unusable(format!(
                 "--placements: {placement} takes two CPUs, and there is CPU {cpus} alone; give two --cpus, or one-core"
@@ -74,6 +79,15 @@ impl Placement {
             None if named.is_empty() => Ok(all.iter().filter(|one| !too_large(one)).copied().collect()),
             None => Ok(named.to_vec()),
         }
+    }
+
+    /// Those who want the CPUs, too, for so long, where there are any; dropping them ends them.
+    pub(crate) fn crowd(self, cpus: &CpuSet, time: Duration) -> io::Result<Vec<Child>> {
+        if self != Placement::Oversubscribed {
+            return Ok(Vec::new());
+        }
+        let cpus = cpus.as_slice().iter().flat_map(|&cpu| std::iter::repeat_n(cpu, BUSY_PER_CPU));
+        cpus.map(|cpu| Child::start(&mut Busy { cpu, time }.command(&this_program()))).collect()
     }
 
     /// Where the first, and where the second process may run, of the CPUs given.
@@ -174,8 +188,10 @@ impl run::Scenario for Plan {
         for round in 1..=run.rounds {
             for point in self.points() {
                 let transports = self.at(point);
-                let _crowd = crowd(self, point, transports.len())
-                    .map_err(RunError::lacks("cannot start processes beside those to measure"))?;
+                let time = (self.warm_up() + self.window + PATIENCE) * (transports.len() as u32 + 1);
+                let crowd = point.placement.crowd(&self.cpus, time);
+                let _crowd =
+                    crowd.map_err(RunError::lacks("cannot start processes beside those to measure"))?;
                 for transport in in_turn(&transports, round) {
                     let Point { placement, bytes } = point;
                     let what = format!("{transport}, {placement}, {bytes} B");
@@ -200,15 +216,6 @@ impl run::Scenario for Plan {
         let mut absent = records.iter().filter(|record| record.kind() == "absent");
         records.iter().any(Record::is_measurement) && !absent.any(is_measured)
     }
-}
-
-/// Those who want the CPUs, too, for as long as this point is measured.
-fn crowd(plan: &Plan, point: Point, measurements: usize) -> io::Result<Option<Crowd>> {
-    if point.placement != Placement::Oversubscribed {
-        return Ok(None);
-    }
-    let time = (plan.warm_up() + plan.window + PATIENCE) * (measurements as u32 + 1);
-    Crowd::start(&this_program(), &plan.cpus, time).map(Some)
 }
 
 fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Reason> {
@@ -278,20 +285,6 @@ fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -
         }
         let left = expected.saturating_duration_since(now);
         thread::sleep(left.clamp(Duration::from_millis(2), Duration::from_millis(50)));
-    }
-}
-
-/// Processes that want each of some CPUs all the time; dropping it ends them.
-pub(crate) struct Crowd {
-    _busy: Vec<Child>,
-}
-
-impl Crowd {
-    /// Starts four for each CPU.
-    pub(crate) fn start(program: &Path, cpus: &CpuSet, time: Duration) -> io::Result<Self> {
-        let cpus = cpus.as_slice().iter().flat_map(|&cpu| std::iter::repeat_n(cpu, BUSY_PER_CPU));
-        let start = |cpu| Child::start(&mut Busy { cpu, time }.command(program));
-        Ok(Self { _busy: cpus.map(start).collect::<io::Result<_>>()? })
     }
 }
 

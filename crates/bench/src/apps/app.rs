@@ -29,6 +29,8 @@ names! {
         Gunicorn = "gunicorn",
         /// Node.js behind HAProxy on the same CPU, asked by wrk.
         HaproxyNode = "haproxy-node",
+        /// No server: what the library costs programs that it does nothing for.
+        Overhead = "overhead",
     }
 }
 
@@ -37,12 +39,8 @@ names! {
     Operation {
         /// One key is read, again and again on each connection.
         Get = "get",
-        /// One key is written, again and again on each connection.
-        Set = "set",
         /// A response from memory is fetched, again and again on each connection.
         KeepAlive = "keep-alive",
-        /// A file is fetched, again and again on each connection.
-        File = "file",
         /// pgbench's select-only transaction, again and again on each connection.
         Select = "select",
         /// A value of 1 MiB is read, again and again by each thread.
@@ -133,9 +131,9 @@ impl App {
     const fn facts(self) -> Facts {
         use Operation::*;
         let (operations, programs): (&[Operation], &[&str]) = match self {
-            App::Redis => (&[Get, Set, Short, Idle], &["redis-server", "redis-benchmark"]),
-            App::Memcached => (&[Get, Set, Idle], &["memcached"]),
-            App::Nginx => (&[KeepAlive, File, Short, Idle], &["nginx", "wrk"]),
+            App::Redis => (&[Get, Short, Idle], &["redis-server", "redis-benchmark"]),
+            App::Memcached => (&[Get, Idle], &["memcached"]),
+            App::Nginx => (&[KeepAlive, Short, Idle], &["nginx", "wrk"]),
             App::Haproxy => (&[KeepAlive, Short, Idle], &["haproxy", "nginx", "wrk"]),
             App::Postgres => (&[Select, Short], &["initdb", "postgres", "pgbench"]),
             App::RedisPy => (&[Get, Large, Pipeline, Publish], &["redis-server", "python3", "python3-redis"]),
@@ -143,13 +141,14 @@ impl App {
             App::Grpc => (&[Unary], &["python3", "python3-grpcio"]),
             App::Gunicorn => (&[KeepAlive], &["gunicorn", "nginx", "wrk"]),
             App::HaproxyNode => (&[KeepAlive], &["haproxy", "node", "wrk"]),
+            App::Overhead => (&[], &[]),
         };
         let (client, connections) = match self {
             App::Redis => (Client::RedisBenchmark, MANY),
             App::Memcached => (Client::Own, MANY), // distributions have no load generator for it
             App::Nginx | App::Haproxy => (Client::Wrk, MANY),
             App::Postgres => (Client::Pgbench, MANY),
-            App::RedisPy | App::Psycopg2 | App::Grpc => (Client::Python, FEW),
+            App::RedisPy | App::Psycopg2 | App::Grpc | App::Overhead => (Client::Python, FEW),
             App::Gunicorn | App::HaproxyNode => (Client::Wrk, FEW),
         };
         // wrk has TCP only, and so have the clients in Python.

@@ -18,16 +18,7 @@ use crate::part::{Part, print};
 use crate::run::RunError;
 use crate::summary::Spread;
 
-/// Median nanoseconds of a call, as printed in JSON.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct CallTimes {
-    /// read(2) of one byte of /dev/zero.
-    pub read_ns: f64,
-    /// write(2) of one byte to /dev/null.
-    pub write_ns: f64,
-}
-
-/// Times calls on descriptors that are no sockets.
+/// Times read(2) of one byte of /dev/zero and write(2) of one to /dev/null, through the C library.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Calls;
 
@@ -35,18 +26,10 @@ impl Part for Calls {
     const NAME: &'static str = "app-calls";
 
     fn run(self) -> Result<(), Reason> {
-        print(&time_calls()?)
+        let (mut zero, mut null) = (File::open("/dev/zero")?, File::create("/dev/null")?);
+        let read = median(|| zero.read(&mut [0]).map(drop))?;
+        print(&[read, median(|| null.write(&[0]).map(drop))?])
     }
-}
-
-/// Times calls of this process on descriptors that are no sockets, through the C library.
-fn time_calls() -> io::Result<CallTimes> {
-    let (mut zero, mut null) = (File::open("/dev/zero")?, File::create("/dev/null")?);
-    let mut byte = [0];
-    Ok(CallTimes {
-        read_ns: median(|| zero.read(&mut byte).map(drop))?,
-        write_ns: median(|| null.write(&[0]).map(drop))?,
-    })
 }
 
 /// Nanoseconds of one call: the median of many batches.
@@ -69,7 +52,7 @@ pub(super) fn measure(
     cpus: &CpuSet,
     preloaded: Option<&Product>,
     stop: &AtomicBool,
-) -> Result<Vec<(&'static str, f64)>, Reason> {
+) -> Result<[(&'static str, f64); 3], Reason> {
     let prepare = |mut command: Command| {
         undress(&mut command);
         // Without `megapipe run`, whose own time is not the library's.
@@ -81,7 +64,7 @@ pub(super) fn measure(
     let command = Calls.command(program);
     let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
     let text = process.finish(PATIENCE, stop)?;
-    let times = serde_json::from_str::<CallTimes>(&text)?;
+    let [read, write] = serde_json::from_str(&text)?;
     let mut runs = Vec::with_capacity(RUNS);
     for _ in 0..RUNS {
         if stop.load(Ordering::Relaxed) {
@@ -97,7 +80,7 @@ pub(super) fn measure(
         }
     }
     let start_up = Spread::of(runs).map_or(0.0, |spread| spread.median);
-    Ok(vec![("read", times.read_ns), ("write", times.write_ns), ("start-up", start_up)])
+    Ok([("read", read), ("write", write), ("start-up", start_up)])
 }
 
 const BATCHES: usize = 101;

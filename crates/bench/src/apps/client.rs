@@ -60,12 +60,11 @@ impl Run<'_> {
             self.run(command, |text| output::redis_benchmark(text, requests))
         };
         run("set", FIRST_REQUESTS)?; // so that there is something to get
-        let operation = if self.case.operation == Operation::Set { "set" } else { "get" };
-        let probe = run(operation, FIRST_REQUESTS.max(u64::from(self.case.connections) * 10))?;
-        let warm_up = run(operation, requests(probe.load.requests_per_s, self.window / 4))?;
+        let probe = run("get", FIRST_REQUESTS.max(u64::from(self.case.connections) * 10))?;
+        let warm_up = run("get", requests(probe.load.requests_per_s, self.window / 4))?;
         let rate = warm_up.load.requests_per_s;
         let _ = fs::remove_file(self.site.log(Part::Client)); // of the runs before
-        run(operation, requests(rate, self.window))
+        run("get", requests(rate, self.window))
     }
 
     fn redis_command(&self, operation: &str, requests: u64) -> Result<Command, Reason> {
@@ -164,11 +163,9 @@ impl Run<'_> {
     }
 
     fn load(&self, program: &Path) -> Result<Measured, Reason> {
-        let request = match (self.case.app, self.case.operation) {
-            (App::Memcached, Operation::Set) => Request::MemcachedSet,
-            (App::Memcached, _) => Request::MemcachedGet,
-            (App::Redis, Operation::Set) => Request::RedisSet,
-            (App::Redis, _) => Request::RedisGet,
+        let request = match self.case.app {
+            App::Memcached => Request::MemcachedGet,
+            App::Redis => Request::RedisGet,
             _ => Request::Http,
         };
         let connections = self.case.connections as usize;

@@ -1,6 +1,5 @@
 //! Programs of others, as their controller sees them: started, pinned, counted, ended.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
@@ -15,25 +14,6 @@ use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::run::RunError;
 use crate::{Reason, failed};
-
-/// Whom a program runs as, if not as ourselves.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
-}
-
-impl User {
-    /// The user of this name; its main group.
-    pub(super) fn named(name: &str) -> Option<Self> {
-        let users = fs::read_to_string("/etc/passwd").ok()?;
-        users.lines().find_map(|line| {
-            let mut fields = line.split(':');
-            (fields.next()? == name).then_some(())?;
-            Some(User { uid: fields.nth(1)?.parse().ok()?, gid: fields.next()?.parse().ok()? })
-        })
-    }
-}
 
 /// What is told to a program that shall end.
 #[derive(Debug, Clone, Copy)]
@@ -138,17 +118,7 @@ impl Process {
 
     /// CPU time of it and of all that descend from it, those included that have ended and were waited for.
     pub(super) fn cpu_time(&self) -> io::Result<Duration> {
-        let processes = processes()?;
-        let mut sum = Duration::ZERO;
-        let mut family = vec![self.child.id()];
-        while let Some(parent) = family.pop() {
-            family.extend(processes.iter().filter(|(_, one)| one.parent == parent).map(|(&pid, _)| pid));
-            if let Some(one) = processes.get(&parent) {
-                // A process that has ended meanwhile has no clock any more.
-                sum += clock::of_process(parent).unwrap_or(one.own) + one.of_children;
-            }
-        }
-        Ok(sum)
+        time_of_family(self.child.id())
     }
 
     /// Ends it, as kindly as it lets us.
@@ -182,32 +152,23 @@ impl Drop for Process {
     }
 }
 
-struct Relative {
-    parent: u32,
-    own: Duration,
-    of_children: Duration,
-}
-
-/// All processes, by id (proc_pid_stat(5)).
-fn processes() -> io::Result<HashMap<u32, Relative>> {
+/// CPU time of a process and of all that descend from it, those included that have ended and were waited for
+/// (proc_pid_stat(5)).
+fn time_of_family(process: u32) -> io::Result<Duration> {
+    let folder = format!("/proc/{process}");
+    let Ok(stat) = fs::read_to_string(format!("{folder}/stat")) else { return Ok(Duration::ZERO) }; // has ended
     // SAFETY: plain call.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
-    let mut processes = HashMap::new();
-    for entry in fs::read_dir("/proc")?.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        let Ok(text) = fs::read_to_string(entry.path().join("stat")) else { continue }; // has ended
-        let fields = text.rsplit_once(')').map_or("", |(_, rest)| rest);
-        let fields = fields.split_whitespace().collect::<Vec<_>>();
-        let number = |place: usize| fields.get(place).and_then(|field| field.parse::<f64>().ok());
-        let Some(parent) = number(1) else { continue };
-        let time = |user, system| {
-            let both = number(user).unwrap_or_default() + number(system).unwrap_or_default();
-            Duration::from_secs_f64(both.max(0.0) / ticks)
-        };
-        let relative = Relative { parent: parent as u32, own: time(11, 12), of_children: time(13, 14) };
-        processes.insert(pid, relative);
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let of_ended = fields.skip(13).take(2).filter_map(|field| field.parse::<f64>().ok()).sum::<f64>();
+    let mut sum = clock::of_process(process).unwrap_or_default() + Duration::from_secs_f64(of_ended / ticks);
+    for thread in fs::read_dir(format!("{folder}/task")).into_iter().flatten().flatten() {
+        let children = fs::read_to_string(thread.path().join("children")).unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            sum += time_of_family(child)?;
+        }
     }
-    Ok(processes)
+    Ok(sum)
 }
 
 /// CPU time of all children that were waited for, and of theirs (getrusage(2)).
@@ -254,11 +215,5 @@ mod tests {
         let pid = busy.child.id();
         drop(busy);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
-    }
-
-    #[test]
-    fn users_are_found_by_name() {
-        assert_eq!(User::named("root").map(|user| (user.uid, user.gid)), Some((0, 0)));
-        assert!(User::named("no-such-user-here").is_none());
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use testkit::programs::{Program, find};
 
-use super::app::{App, Operation, Transport};
-use super::process::{Ending, Process, User};
+use super::app::{App, Transport};
+use super::process::{Ending, Process};
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::load::Target;
@@ -72,7 +72,7 @@ impl Site<'_> {
         let program = find(name).ok_or_else(|| format!("{name} is not installed"))?;
         let mut command = self.command(&program, part);
         if let Some(user) = self.database.and_then(|database| database.user) {
-            command.uid(user.uid).gid(user.gid);
+            command.uid(user);
         }
         command.current_dir(self.home());
         Ok(command)
@@ -117,14 +117,10 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(app: App, operation: Operation, site: &Site<'_>) -> Result<Self, Reason> {
+    pub(super) fn start(app: App, site: &Site<'_>) -> Result<Self, Reason> {
         match app {
             App::Redis | App::RedisPy => start("redis", site, &[], &[]),
             App::Memcached => start("memcached", site, &[], &[]),
-            App::Nginx if operation == Operation::File => {
-                fs::write(site.folder.join("index.html"), PAGE.repeat(PAGE_REPEATS))?;
-                nginx(&format!("root {}", site.folder.display()), site)
-            }
             App::Nginx => nginx(RETURN_PAGE, site),
             App::Haproxy => haproxy(nginx(RETURN_PAGE, site)?, site),
             App::Postgres | App::Psycopg2 => postgres(site),
@@ -134,6 +130,7 @@ impl Server {
                 Ok(nginx(&format!("proxy_pass http://127.0.0.1:{}", behind.port()?), site)?.before(behind))
             }
             App::HaproxyNode => haproxy(start("node", site, &[], &[])?, site),
+            App::Overhead => Err("there is no server".into()),
         }
     }
 
@@ -204,7 +201,8 @@ fn haproxy(behind: Server, site: &Site<'_>) -> Result<Server, Reason> {
 #[derive(Debug)]
 pub(super) struct Database {
     pub(super) folder: PathBuf,
-    pub(super) user: Option<User>,
+    /// Whom its programs run as, if not as ourselves.
+    pub(super) user: Option<u32>,
 }
 
 impl Database {
@@ -212,15 +210,15 @@ impl Database {
     pub(super) fn new(site: &Site<'_>) -> Result<Self, Reason> {
         let user = match rustix::process::geteuid().is_root() {
             true => Some(
-                User::named("postgres")
-                    .ok_or_else(|| "PostgreSQL does not run as root, and there is no user postgres")?,
+                sys::user::number("postgres")?
+                    .ok_or("PostgreSQL does not run as root, and there is no user postgres")?,
             ),
             false => None,
         };
         let folder = site.folder.join("postgres");
         DirBuilder::new().mode(0o700).create(&folder)?;
         if let Some(user) = user {
-            chown(&folder, Some(user.uid), Some(user.gid))?;
+            chown(&folder, Some(user), None)?;
         }
         let database = Self { folder, user };
         let site = Site { database: Some(&database), transport: Transport::Unix, ..*site };
@@ -262,9 +260,3 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// nginx's answer from memory, of 63 bytes.
 const RETURN_PAGE: &str = "return 200 \"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\"";
-
-/// A line of nginx's file.
-const PAGE: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n";
-
-/// Lines of it.
-const PAGE_REPEATS: usize = 10;

@@ -93,7 +93,7 @@ macro_rules! measured {
 }
 
 measured! {
-    redis_is_measured: Redis, ["set"], OneCore, WITH_UNIX;
+    redis_is_measured: Redis, ["get"], OneCore, WITH_UNIX;
     memcached_is_measured: Memcached, ["get"], OneCore, WITH_UNIX;
     nginx_is_measured: Nginx, ["short"], OneCore, &["tcp", "megapipe"];
     haproxy_is_measured: Haproxy, ["keep-alive"], OneCore, PLAIN;
