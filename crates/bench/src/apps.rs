@@ -34,7 +34,6 @@ mod app;
 mod calls;
 mod client;
 mod output;
-mod process;
 mod programs;
 mod server;
 
@@ -43,7 +42,7 @@ pub use calls::Calls;
 pub use output::Report;
 pub use programs::missing;
 
-use process::{Ending, Process};
+use crate::process::Process;
 use server::{Database, Part, Product, Server, Site};
 
 /// What to measure.
@@ -243,7 +242,7 @@ impl<'plan> Run<'plan> {
         command.args(["monitor", "--socket"]).arg(&socket).arg("--config").arg(&policy);
         server::undress(&mut command);
         command.env("MEGAPIPE_LOG", "error");
-        let mut monitor = Process::start(command, folder.path(), &plan.cpus, Ending::Terminate)?;
+        let mut monitor = Process::start(command, folder.path(), &plan.cpus, libc::SIGTERM)?;
         monitor.wait_until(|| socket.exists(), stop)?;
         let product = Product { megapipe, library, monitor: socket };
         Ok(Self {

@@ -29,6 +29,7 @@ pub mod pair;
 pub mod part;
 pub mod peer;
 pub mod plot;
+mod process;
 pub mod product;
 pub mod record;
 mod region;

@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use clap::Args;
 use serde_json::json;
 
 use crate::Reason;
-use crate::child::{self, Child};
+use crate::cpu::CpuSet;
 use crate::load::{self, Connections, Options, Report, Request, Target};
 use crate::names::names;
 use crate::network::{self, Namespace};
 use crate::options::{seconds, this_program};
 use crate::part::Part;
+use crate::process::Process;
 use crate::product;
 use crate::record::Record;
 use crate::region;
@@ -124,8 +126,9 @@ impl Scenario for Plan {
                     port += 1;
                     let what = format!("{case}, {program}, {variant}");
                     let place = json!({ "case": case, "program": program, "variant": variant });
+                    let stop = run.stop;
                     run.measure(round, what, place, || {
-                        measure(self, &servers, (case, program, variant), port, folder.path())
+                        measure(self, &servers, (case, program, variant), port, folder.path(), stop)
                     })?;
                 }
             }
@@ -140,28 +143,25 @@ fn measure(
     (case, program, variant): (Case, Program, Variant),
     port: u16,
     folder: &Path,
+    stop: &AtomicBool,
 ) -> Result<Record, Reason> {
     let address = SocketAddr::new(SERVER.into(), port);
     let counts = region::create(server::COUNTS_BYTES)?;
-    let mut server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder)?;
-    let mut client = Child::start(&mut load(plan, case, address).command(&this_program()))?;
+    let server = Server::start(servers, (program, variant), address, counts.as_raw_fd(), folder, stop)?;
+    let client = load(plan, case, address).command(&this_program());
+    let mut client = Process::start(client, folder, &CpuSet::allowed()?, libc::SIGTERM)?;
     match case {
         Case::Stopped | Case::Killed => {
             // Before the end of the load there is time to see what follows.
             thread::sleep(plan.length.mul_f64(0.25));
             match case {
                 Case::Stopped => server.stop_a_worker(Duration::from_secs(1))?,
-                _ => server.kill_a_worker(Duration::from_millis(500))?,
+                _ => server.kill_a_worker()?,
             }
         }
         Case::Short | Case::Locality | Case::Blocked => {}
     }
-    let words = client.wait()?;
-    let printed = client.stdout.take().map(child::text).unwrap_or_default();
-    if !words.success() {
-        return Err(client.complaint().unwrap_or("the load has failed".into()).into());
-    }
-    let load: Report = serde_json::from_str(&printed)?;
+    let load: Report = serde_json::from_str(&client.finish(plan.length + PATIENCE * 4, stop)?)?;
     let [p50_us, p99_us, p999_us] = load.quantiles_us;
     let workers = if program == Program::Prefork { WORKERS } else { 0 };
     let fields = json!({

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::process::{Ending, Process};
 use super::server::{Product, plain, undress};
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::part::{Part, print};
+use crate::process::Process;
 use crate::run::RunError;
 use crate::summary::Spread;
 
@@ -62,7 +62,7 @@ pub(super) fn measure(
         command
     };
     let command = Calls.command(program);
-    let mut process = Process::start(prepare(command), folder, cpus, Ending::Terminate)?;
+    let mut process = Process::start(prepare(command), folder, cpus, libc::SIGTERM)?;
     let text = process.finish(PATIENCE, stop)?;
     let [read, write] = serde_json::from_str(&text)?;
     let mut runs = Vec::with_capacity(RUNS);

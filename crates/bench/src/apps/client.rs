@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use super::app::{App, Case, Client, Operation, Transport};
 use super::output::{self, Report, report};
-use super::process::{Ending, Process, cpu_of_ended_children};
 use super::server::{Part, Server, Site, UNIX_PORT};
 use crate::Reason;
 use crate::load::{self, Connections, Engine, Options, Request, Target};
 use crate::part;
+use crate::process::{Process, cpu_of_ended_children};
 
 /// The client in Python; its options are in the script.
 pub(super) const SCRIPT: &str = "client.py";
@@ -209,7 +209,7 @@ impl Run<'_> {
     ) -> Result<Measured, Reason> {
         let (server, client) = (self.server.cpu_time()?, cpu_of_ended_children());
         let site = self.site;
-        let mut process = Process::start(command, site.folder, site.client_cpus, Ending::Terminate)?;
+        let mut process = Process::start(command, site.folder, site.client_cpus, libc::SIGTERM)?;
         let text = process.finish(self.window * 10 + PATIENCE, site.stop)?;
         let load = figures(&text)?;
         let client_cpu = load.cpu_s.map(Duration::try_from_secs_f64).and_then(Result::ok);

@@ -14,10 +14,10 @@ use std::time::Duration;
 use testkit::programs::{Program, find};
 
 use super::app::{App, Transport};
-use super::process::{Ending, Process};
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::load::Target;
+use crate::process::Process;
 
 /// What is measured, and the monitor of this run.
 #[derive(Debug, Clone)]
@@ -167,7 +167,8 @@ fn start(name: &str, site: &Site<'_>, values: &[(&str, &str)], arguments: &[&str
     };
     let mut command = site.program(&program.command[0], Part::Server)?;
     command.args(&program.command[1..]).args(way).args(arguments);
-    let ending = if program.ready.is_some() { Ending::Interrupt } else { Ending::Terminate };
+    // After SIGINT PostgreSQL does not wait for its clients.
+    let ending = if program.ready.is_some() { libc::SIGINT } else { libc::SIGTERM };
     if let Some(file) = &program.ready {
         let _ = fs::remove_file(file); // of one that did not end in time
     }
@@ -225,14 +226,12 @@ impl Database {
         let prepare = Program::new("postgres", &database.folder, 0, &[])?.prepare;
         let mut initdb = site.program(&prepare[0], Part::Server)?;
         initdb.args(&prepare[1..]);
-        Process::start(initdb, site.folder, site.server_cpus, Ending::Terminate)?
-            .finish(PATIENCE, site.stop)?;
+        Process::start(initdb, site.folder, site.server_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
         let _server = postgres(&site)?;
         let mut fill = site.program("pgbench", Part::Client)?;
         fill.arg("-h").arg(&database.folder);
         fill.args(["-p", UNIX_PORT, "-U", "postgres", "-i", "-q", "postgres"]);
-        Process::start(fill, site.folder, site.client_cpus, Ending::Terminate)?
-            .finish(PATIENCE, site.stop)?;
+        Process::start(fill, site.folder, site.client_cpus, libc::SIGTERM)?.finish(PATIENCE, site.stop)?;
         Ok(database)
     }
 }

@@ -1,17 +1,17 @@
 //! A server on channels: threads with a channel each, on one listening socket or on partitioned ones.
 
-use std::io::{self, BufRead};
+use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use megapipe::{Channel, Completion, Config, DispatchError, EngineKind, Event, Waker};
+use megapipe::{Channel, Completion, Config, DispatchError, EngineKind, Event};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-use socket2::{Domain, Socket, Type};
-
 use serde::{Deserialize, Serialize};
+use signal_hook::iterator::Signals;
+use socket2::{Domain, Socket, Type};
 
 use super::Variant;
 use crate::Reason;
@@ -29,12 +29,14 @@ pub struct Task {
     pub uring: bool,
     /// How the channels share the listener.
     pub variant: Variant,
+    /// How long the first worker hangs before it ends.
+    pub hangs: Duration,
 }
 
 const BACKLOG: i32 = 4096;
 const ANSWER: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n";
-/// How long the first worker hangs before it ends, milliseconds; 0: it goes on.
-static HANGS: AtomicU64 = AtomicU64::new(0);
+/// Whether the first worker is to hang.
+static HANGS: AtomicBool = AtomicBool::new(false);
 
 /// The name of a worker's thread.
 pub(super) fn thread_name(worker: usize) -> String {
@@ -44,9 +46,10 @@ pub(super) fn thread_name(worker: usize) -> String {
 impl Part for Task {
     const NAME: &'static str = "listen-channels";
 
-    /// Serves until standard input ends. A number there makes the first worker hang for so many
-    /// milliseconds, as soon as it has no connection, and then end without having waited again.
+    /// Serves until it is ended. After SIGUSR1 the first worker hangs for a time, as soon as it has no connection, and
+    /// then ends without having waited again.
     fn run(self) -> Result<(), Reason> {
+        let mut signals = Signals::new([libc::SIGUSR1])?;
         if self.variant == Variant::Reuseport {
             without_bpf()?;
         }
@@ -68,16 +71,13 @@ impl Part for Task {
                 }
             })?;
         }
-        obey(&first.recv()?)
+        let waker = first.recv()?;
+        for _ in &mut signals {
+            HANGS.store(true, Ordering::Relaxed);
+            waker.wake();
+        }
+        Ok(())
     }
-}
-
-fn obey(waker: &Waker) -> Result<(), Reason> {
-    for line in io::stdin().lock().lines() {
-        HANGS.store(line?.trim().parse()?, Ordering::Relaxed);
-        waker.wake();
-    }
-    Ok(())
 }
 
 /// Threads that start later have no right to bpf(2) either.
@@ -107,6 +107,7 @@ fn is_partitioned(variant: Variant) -> bool {
 
 struct Worker {
     number: usize,
+    hangs: Duration,
     channel: Channel,
     /// Connections.
     open: usize,
@@ -118,19 +119,19 @@ impl Worker {
         let config = Config { engine: Some(engine), handles_max: 16_384, ..Config::default() };
         let partition = is_partitioned(task.variant).then_some(number);
         let channel = accepting(config, socket, partition)?;
-        Ok(Worker { number, channel, open: 0 })
+        Ok(Worker { number, hangs: task.hangs, channel, open: 0 })
     }
 
     fn serve(mut self) -> Result<(), Reason> {
         crate::cpu::pin(&[self.number % thread::available_parallelism()?.get()])?;
         loop {
-            let hangs = if self.number == 0 { HANGS.load(Ordering::Relaxed) } else { 0 };
+            let hangs = self.number == 0 && HANGS.load(Ordering::Relaxed);
             // Nothing that was accepted may be left when it hangs.
-            let timeout = (hangs > 0).then_some(Duration::ZERO);
+            let timeout = hangs.then_some(Duration::ZERO);
             match self.channel.dispatch(timeout) {
                 Ok(Some(completion)) => self.handle(completion)?,
-                Ok(None) if self.open == 0 => {
-                    thread::sleep(Duration::from_millis(hangs));
+                Ok(None) if hangs && self.open == 0 => {
+                    thread::sleep(self.hangs);
                     return Ok(());
                 }
                 Ok(None) | Err(DispatchError::Interrupted) => {}

@@ -48,6 +48,6 @@ fn trace(request: libc::c_uint, thread: libc::pid_t) -> io::Result<()> {
     check(unsafe { libc::ptrace(request, thread, 0, 0) })
 }
 
-fn check(status: libc::c_long) -> io::Result<()> {
+pub(super) fn check(status: libc::c_long) -> io::Result<()> {
     if status < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

@@ -1,22 +1,25 @@
 //! The servers, as they are started in each variant.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::thread;
+use std::time::Duration;
 
 use testkit::programs;
 
-use super::disturbance::Stopped;
+use super::disturbance::{Stopped, check};
 use super::{Variant, channels, server};
 use crate::Reason;
-use crate::child::Child;
+use crate::cpu::CpuSet;
 use crate::names::names;
 use crate::network::Namespace;
 use crate::options::this_program;
 use crate::part::Part;
+use crate::process::Process;
 use crate::product;
 
 names! {
@@ -39,7 +42,8 @@ names! {
 pub(super) const WORKERS: usize = 2;
 /// How long the worker of [`Program::Prefork`] blocks.
 pub(super) const BLOCKS: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a worker that is to end is stopped before.
+const HANGS: Duration = Duration::from_millis(500);
 
 impl Program {
     /// Whether it is [`channels`].
@@ -59,7 +63,7 @@ impl Program {
 /// A server that runs; ended when dropped.
 pub(super) struct Server {
     program: Program,
-    child: Child,
+    process: Process,
 }
 
 impl Server {
@@ -69,6 +73,7 @@ impl Server {
         address: SocketAddr,
         counts: RawFd,
         folder: &Path,
+        stop: &AtomicBool,
     ) -> Result<Server, Reason> {
         let file = program.file().ok_or_else(|| format!("{program} is not installed"))?;
         // Channels need no library.
@@ -98,31 +103,18 @@ impl Server {
             Program::ChannelUring | Program::ChannelEpoll => {
                 command.env_remove("MEGAPIPE_ENGINE"); // the program says which one to measure
                 let uring = program == Program::ChannelUring;
-                let task = channels::Task { address, workers: WORKERS, uring, variant };
+                let task = channels::Task { address, workers: WORKERS, uring, variant, hangs: HANGS };
                 command.args(task.arguments());
             }
         }
-        let mut server = Server { program, child: Child::start(&mut command)? };
-        server.await_listener(address.port())?;
-        Ok(server)
-    }
-
-    /// Until it listens, as its own namespace has it (proc_pid_net(5)), and its workers have had time to begin.
-    fn await_listener(&mut self, port: u16) -> Result<(), Reason> {
-        let end = Instant::now() + PATIENCE;
-        let sockets = format!("/proc/{}/net/tcp", self.child.id());
-        let listens = format!(":{port:04X} 00000000:0000 0A ");
-        while Instant::now() < end {
-            if self.child.try_wait()?.is_some() {
-                return Err(self.child.complaint().unwrap_or("the server has ended".into()).into());
-            }
-            if fs::read_to_string(&sockets)?.contains(&listens) {
-                std::thread::sleep(Duration::from_millis(300));
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Err("the server does not listen".into())
+        let mut process = Process::start(command, folder, &CpuSet::allowed()?, libc::SIGTERM)?;
+        // As its own namespace has it (proc_pid_net(5)).
+        let sockets = format!("/proc/{}/net/tcp", process.pid());
+        let listens = format!(":{:04X} 00000000:0000 0A ", address.port());
+        let is_ready = || fs::read_to_string(&sockets).is_ok_and(|sockets| sockets.contains(&listens));
+        process.wait_until(is_ready, stop)?;
+        thread::sleep(Duration::from_millis(300)); // in which its workers begin
+        Ok(Server { program, process })
     }
 
     /// Stops the first of its workers for so long.
@@ -131,24 +123,24 @@ impl Server {
             true => Stopped::thread(self.thread()?)?,
             false => Stopped::process(self.worker()?)?,
         };
-        std::thread::sleep(length);
+        thread::sleep(length);
         Ok(())
     }
 
-    /// Stops the first of its workers for so long, and ends it.
-    pub(super) fn kill_a_worker(&mut self, length: Duration) -> io::Result<()> {
-        if !self.program.has_channels() {
-            let stopped = Stopped::process(self.worker()?)?;
-            std::thread::sleep(length);
-            return stopped.kill();
+    /// Stops the first of its workers for [`HANGS`], and ends it.
+    pub(super) fn kill_a_worker(&self) -> io::Result<()> {
+        if self.program.has_channels() {
+            // SAFETY: a child that is not yet waited for.
+            return check(unsafe { libc::kill(self.process.pid() as libc::pid_t, libc::SIGUSR1) }.into());
         }
-        let input = self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(input, "{}", length.as_millis())
+        let stopped = Stopped::process(self.worker()?)?;
+        thread::sleep(HANGS);
+        stopped.kill()
     }
 
     /// Its first worker, of a process with threads.
     fn thread(&self) -> io::Result<libc::pid_t> {
-        for thread in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
+        for thread in fs::read_dir(format!("/proc/{}/task", self.process.pid()))? {
             let thread = thread?;
             if fs::read_to_string(thread.path().join("comm"))?.trim() == channels::thread_name(0) {
                 return thread.file_name().to_string_lossy().parse().map_err(io::Error::other);
@@ -159,22 +151,10 @@ impl Server {
 
     /// The first of its workers.
     fn worker(&self) -> io::Result<libc::pid_t> {
-        let pid = self.child.id();
+        let pid = self.process.pid();
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
         let first = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
         first.ok_or_else(|| io::Error::other("the server has no workers"))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // nginx ends its workers itself.
-        // SAFETY: a child that is not yet waited for.
-        unsafe { libc::kill(self.child.id() as libc::pid_t, libc::SIGTERM) };
-        let end = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < end && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

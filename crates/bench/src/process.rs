@@ -15,32 +15,24 @@ use crate::cpu::{self, CpuSet};
 use crate::run::RunError;
 use crate::{Reason, failed};
 
-/// What is told to a program that shall end.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Ending {
-    /// SIGTERM.
-    Terminate,
-    /// SIGINT, after which PostgreSQL does not wait for its clients.
-    Interrupt,
-}
-
 /// A running program; dropping it ends it and its children. It is told to end, too, when its
 /// controller is killed.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     name: String,
     output: PathBuf,
     errors: PathBuf,
-    ending: Ending,
+    /// Ends it.
+    signal: i32,
 }
 
 impl Process {
     /// Starts a program on some CPUs; what it says goes into files of a folder.
-    pub(super) fn start(
+    pub(crate) fn start(
         mut command: Command,
         folder: &Path,
         cpus: &CpuSet,
-        ending: Ending,
+        signal: i32,
     ) -> Result<Self, Reason> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -64,11 +56,16 @@ impl Process {
             });
         }
         let child = command.spawn().map_err(failed(format!("cannot start {name}")))?;
-        Ok(Self { child, name, output, errors, ending })
+        Ok(Self { child, name, output, errors, signal })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Waits for its end and gives what it has printed.
-    pub(super) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Reason> {
+    pub(crate) fn finish(&mut self, patience: Duration, stop: &AtomicBool) -> Result<String, Reason> {
         let deadline = Instant::now() + patience;
         loop {
             if let Some(status) = self.child.try_wait()? {
@@ -83,7 +80,7 @@ impl Process {
     }
 
     /// Waits until it is ready; an end before is a failure.
-    pub(super) fn wait_until(
+    pub(crate) fn wait_until(
         &mut self,
         mut ready: impl FnMut() -> bool,
         stop: &AtomicBool,
@@ -117,22 +114,18 @@ impl Process {
     }
 
     /// CPU time of it and of all that descend from it, those included that have ended and were waited for.
-    pub(super) fn cpu_time(&self) -> io::Result<Duration> {
+    pub(crate) fn cpu_time(&self) -> io::Result<Duration> {
         time_of_family(self.child.id())
     }
 
     /// Ends it, as kindly as it lets us.
-    pub(super) fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
             return;
         }
-        let signal = match self.ending {
-            Ending::Terminate => libc::SIGTERM,
-            Ending::Interrupt => libc::SIGINT,
-        };
         let pid = self.child.id() as libc::pid_t;
         // SAFETY: plain system call; the child is not waited for yet, so its id is its own.
-        unsafe { libc::kill(pid, signal) };
+        unsafe { libc::kill(pid, self.signal) };
         let deadline = Instant::now() + GRACE;
         while Instant::now() < deadline {
             if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
@@ -172,7 +165,7 @@ fn time_of_family(process: u32) -> io::Result<Duration> {
 }
 
 /// CPU time of all children that were waited for, and of theirs (getrusage(2)).
-pub(super) fn cpu_of_ended_children() -> Duration {
+pub(crate) fn cpu_of_ended_children() -> Duration {
     // SAFETY: all zeroes is a valid rusage.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for the write.
@@ -195,7 +188,7 @@ mod tests {
     fn shell(script: &str, folder: &Path) -> Process {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]);
-        Process::start(command, folder, &CpuSet::allowed().unwrap(), Ending::Terminate).unwrap()
+        Process::start(command, folder, &CpuSet::allowed().unwrap(), libc::SIGTERM).unwrap()
     }
 
     #[test]
@@ -212,7 +205,7 @@ mod tests {
         let mut busy = shell(&format!("{loops}; touch {}; sleep 60", done.display()), folder.path());
         busy.wait_until(|| done.exists(), &stop).unwrap();
         assert!(busy.cpu_time().unwrap() >= Duration::from_millis(10));
-        let pid = busy.child.id();
+        let pid = busy.pid();
         drop(busy);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
     }
