@@ -1,7 +1,7 @@
 //! What becomes of a run: a bar while it goes on, records in a file, a table and a plot.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -53,7 +53,11 @@ impl<S: Args + Scenario> Measure<S> {
     /// Runs the scenario, if its records can be written, and shows what was measured, however the run ended.
     pub(super) fn run(mut self) -> Result<bool, Reason> {
         let measurements = self.scenario.prepare(self.rounds)?;
-        let mut json = self.json.as_deref().map(JsonLines::create).transpose()?;
+        let create = |path: PathBuf| match File::create(&path) {
+            Ok(file) => Ok((path, file)),
+            Err(error) => Err(cannot_write(&path, error)),
+        };
+        let mut json = self.json.take().map(create).transpose()?;
         let stop = stop_on_signal()?;
         let bar = progress_bar(measurements);
         let mut records = Vec::new();
@@ -63,7 +67,10 @@ impl<S: Args + Scenario> Measure<S> {
                 Progress::Done => bar.inc(1),
                 Progress::Record(record) => {
                     records.push(record.clone());
-                    json.as_mut().map(|json| json.write(record)).transpose()?;
+                    if let Some((path, file)) = &mut json {
+                        let line = serde_json::to_string(record)? + "\n";
+                        file.write_all(line.as_bytes()).map_err(|error| cannot_write(path, error))?;
+                    }
                 }
             }
             Ok(())
@@ -107,27 +114,6 @@ fn print(text: &str) -> Result<(), Reason> {
         )
         .into()),
         _ => Ok(()),
-    }
-}
-
-/// Records in a file, each written through at once so that none is lost.
-struct JsonLines {
-    path: PathBuf,
-    file: BufWriter<File>,
-}
-
-impl JsonLines {
-    fn create(path: &Path) -> io::Result<Self> {
-        let file = File::create(path).map_err(|error| cannot_write(path, error))?;
-        Ok(Self { path: path.to_owned(), file: BufWriter::new(file) })
-    }
-
-    fn write(&mut self, record: &Record) -> io::Result<()> {
-        let written = serde_json::to_writer(&mut self.file, record)
-            .map_err(io::Error::from)
-            .and_then(|()| self.file.write_all(b"\n"))
-            .and_then(|()| self.file.flush());
-        written.map_err(|error| cannot_write(&self.path, error))
     }
 }
 
