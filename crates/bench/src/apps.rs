@@ -98,7 +98,7 @@ impl Plan {
                 for &operation in app.operations().iter().filter(has) {
                     let connections = match operation.connections() {
                         Some(own) => vec![own],
-                        None if self.connections.is_empty() => app.connections().to_vec(),
+                        None if self.connections.is_empty() => app.facts().connections.to_vec(),
                         None => self.connections.clone(),
                     };
                     for connections in connections {
@@ -278,10 +278,10 @@ impl<'plan> Run<'plan> {
             client_cpus,
             stop: self.stop,
         };
-        if case.app.has_database() && self.database.is_none() {
+        if case.app.facts().has_database && self.database.is_none() {
             self.database = Some(Database::new(&site)?);
         }
-        site.database = self.database.as_ref().filter(|_| case.app.has_database());
+        site.database = self.database.as_ref().filter(|_| case.app.facts().has_database);
         let time = plan.window * 20 + Duration::from_secs(120);
         let _crowd = case.placement.crowd(&plan.cpus, time)?;
         let server = Server::start(case.app, &site)?;

@@ -115,20 +115,21 @@ pub(super) enum Client {
 }
 
 /// What there is to say of a server.
-struct Facts {
-    operations: &'static [Operation],
+pub(super) struct Facts {
+    pub(super) operations: &'static [Operation],
     /// What it takes of the distribution: programs, and packages of Python modules.
-    programs: &'static [&'static str],
+    pub(super) programs: &'static [&'static str],
     /// Its usual client.
-    client: Client,
+    pub(super) client: Client,
     /// Concurrent connections, or threads of the client, unless users choose.
-    connections: &'static [u32],
-    has_unix_socket: bool,
-    has_database: bool,
+    pub(super) connections: &'static [u32],
+    pub(super) has_unix_socket: bool,
+    /// Whether it keeps files that are made once for a run.
+    pub(super) has_database: bool,
 }
 
 impl App {
-    const fn facts(self) -> Facts {
+    pub(super) const fn facts(self) -> Facts {
         use Operation::*;
         let (operations, programs): (&[Operation], &[&str]) = match self {
             App::Redis => (&[Get, Short, Idle], &["redis-server", "redis-benchmark"]),
@@ -165,21 +166,6 @@ impl App {
     /// What it takes of the distribution: programs, and packages of Python modules.
     pub fn programs(self) -> &'static [&'static str] {
         self.facts().programs
-    }
-
-    /// Connections, or threads of the client, unless users choose.
-    pub(super) fn connections(self) -> &'static [u32] {
-        self.facts().connections
-    }
-
-    /// Its usual client.
-    pub(super) fn client(self) -> Client {
-        self.facts().client
-    }
-
-    /// Whether it keeps files that are made once for a run.
-    pub(super) fn has_database(self) -> bool {
-        self.facts().has_database
     }
 }
 
@@ -232,7 +218,7 @@ impl Transport {
 impl Case {
     /// The program that sends the requests.
     pub(super) fn client(self) -> Client {
-        let usual = self.app.client();
+        let usual = self.app.facts().client;
         match self.pacing {
             _ if self.operation == Operation::Idle => Client::Own,
             Pacing::Open if !usual.keeps_a_rate() => Client::Own,

@@ -139,7 +139,7 @@ impl Run<'_> {
     }
 
     fn python(&self) -> Result<Measured, Reason> {
-        if self.case.app.has_database() {
+        if self.case.app.facts().has_database {
             self.fill_memory()?;
         }
         let mut command = self.site.program("python3", Part::Client)?;
