@@ -12,13 +12,8 @@ pub(crate) struct Child(process::Child);
 impl Child {
     /// Starts it, with pipes to its streams.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        command
-            .stdin(Stdio::piped()) // closes with this process
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0) // the terminal's Ctrl-C is for the controller alone
-            .spawn()
-            .map(Self)
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        ends_with_controller(command, libc::SIGKILL).spawn().map(Self)
     }
 
     /// What it has complained of, in one line. To be called once it has ended, or was told to.
@@ -95,10 +90,22 @@ impl Served {
         }
     }
 
-    /// Closes its standard input, which ends it, and returns its own words, or else these.
+    /// Ends it, and returns its own words, or else these.
     pub(crate) fn complaint(&mut self, otherwise: &str) -> String {
-        drop(self.child.stdin.take());
+        let _ = self.child.kill(); // it may have ended by itself
         self.child.complaint().unwrap_or_else(|| otherwise.to_owned())
+    }
+}
+
+/// Has a process get this signal when the thread that starts it ends, as its controller's does.
+pub(crate) fn ends_with_controller(command: &mut Command, signal: i32) -> &mut Command {
+    command.process_group(0); // the terminal's Ctrl-C is for the controller alone
+    // SAFETY: between fork and exec only prctl is called, a plain system call.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, signal);
+            Ok(())
+        })
     }
 }
 
@@ -107,11 +114,6 @@ pub(crate) fn text(stream: impl Read) -> String {
     let mut bytes = Vec::new();
     let _ = stream.take(4096).read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Takes all descriptors that the hard limit allows, for this process and for its children; how many.
-pub(crate) fn raise_descriptor_limit() -> io::Result<u64> {
-    sys::file::raise_open_files(u64::MAX)
 }
 
 /// Of a monitor that is part of a measurement: nothing but what is measured shall bound the promotions.

@@ -36,7 +36,7 @@ pub mod server;
 
 pub use programs::Program;
 
-use programs::{Server, WORKERS};
+use programs::Server;
 use server::Counts;
 
 names! {
@@ -163,7 +163,7 @@ fn measure(
     }
     let load: Report = serde_json::from_str(&client.finish(plan.length + PATIENCE * 4, stop)?)?;
     let [p50_us, p99_us, p999_us] = load.quantiles_us;
-    let workers = if program == Program::Prefork { WORKERS } else { 0 };
+    let workers = if program == Program::Prefork { Counts::of(&counts)?.all() } else { Vec::new() };
     let fields = json!({
         "case": case,
         "program": program,
@@ -177,7 +177,7 @@ fn measure(
         "p50_us": p50_us,
         "p99_us": p99_us,
         "p999_us": p999_us,
-        "workers": Counts::of(&counts)?.all(workers),
+        "workers": workers,
     });
     Ok(Record::new("measurement", fields))
 }
@@ -225,6 +225,10 @@ for queue in /sys/class/net/veth0/queues/rx-*; do echo $mask >$queue/rps_cpus; d
 echo 2000 >/proc/sys/net/ipv4/tcp_max_tw_buckets
 echo 0 >/proc/sys/net/ipv4/tcp_migrate_req";
 
+/// Workers or threads of each server, each on a CPU of its own.
+const WORKERS: usize = 2;
+/// How long a worker that is to end is stopped before.
+const HANG: Duration = Duration::from_millis(500);
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// 0.5 %.

@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
+use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::{self, Served};
+use crate::child::Served;
 use crate::cpu::{self, CpuSet};
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, this_program, whole};
@@ -104,7 +105,7 @@ impl Scenario for Plan {
             "size": SIZE,
             "gap_us": GAP.as_secs_f64() * 1e6,
         }))?;
-        child::raise_descriptor_limit()
+        raise_open_files(u64::MAX)
             .and_then(|_| cpu::pin(self.cpus.last().as_slice()))
             .map_err(RunError::lacks("cannot prepare this process for the load"))?;
         for round in 1..=run.rounds {

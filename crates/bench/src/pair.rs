@@ -28,7 +28,7 @@ use crate::run::{self, Run, RunError, Unusable, in_turn};
 mod side;
 mod transport;
 
-pub use side::{Busy, Exchange, Task};
+pub use side::{Busy, Exchange};
 pub use transport::{CACHELINE_PAYLOAD, Side, Transport};
 
 use side::Figures;
@@ -220,7 +220,7 @@ impl run::Scenario for Plan {
 
 fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -> Result<Figures, Reason> {
     let ends = transport.pair().map_err(|error| format!("cannot be connected: {error}"))?;
-    let mut task = Task {
+    let mut task = Exchange {
         scenario: plan.scenario,
         transport,
         side: Side::First,
@@ -230,14 +230,15 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
         window: plan.window,
         paced: point.placement == Placement::Asleep,
         peer: None,
+        descriptors: Vec::new(),
     };
     let mut start = |side, cpus, descriptors: Vec<OwnedFd>, peer| {
         (task.side, task.cpus, task.peer) = (side, cpus, peer);
         for descriptor in &descriptors {
             rustix::io::fcntl_setfd(descriptor, FdFlags::empty()).map_err(io::Error::from)?; // to inherit
         }
-        let descriptors = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-        Child::start(&mut Exchange { task: task.clone(), descriptors }.command(&this_program()))
+        task.descriptors = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+        Child::start(&mut task.command(&this_program()))
     };
     let ([first_cpus, second_cpus], [first, second]) = (point.placement.of(&plan.cpus), ends);
     let mut first = start(Side::First, first_cpus, first, None)?;

@@ -12,7 +12,7 @@ use crate::Reason;
 /// The hidden verb under which the program is one of them.
 pub const VERB: &str = "part";
 
-/// What such a process does. Servers end when their standard input closes.
+/// What such a process does. It ends with its controller.
 pub trait Part: Serialize + DeserializeOwned {
     /// What names it among the others.
     const NAME: &'static str;

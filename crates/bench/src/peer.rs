@@ -56,11 +56,10 @@ impl Part for Options {
     }
 }
 
-/// Serves until standard input closes, which ends the process.
+/// Serves until the process is ended.
 ///
 /// Prints `listening PORT` once every thread is ready to serve.
 pub fn serve(options: &Options) -> Result<Infallible, Reason> {
-    end_with_standard_input()?;
     let cpus = options.cpus.as_slice();
     let (port, listeners) =
         listen(options).map_err(failed(format!("cannot listen on {}", options.listen)))?;
@@ -123,7 +122,7 @@ impl Worker {
     fn ready(&self) {
         if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut stdout = io::stdout();
-            // A controller that is gone closes standard input too, which ends this process.
+            // With a controller that is gone this process ends.
             let _ = writeln!(stdout, "listening {}", self.port);
             let _ = stdout.flush();
         }
@@ -171,32 +170,6 @@ fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
-}
-
-/// Lets the kernel end this process when its standard input closes, without a thread that waits.
-///
-/// The end of a pipe raises SIGIO on its reader (`F_SETFL` with `O_ASYNC`, fcntl(2)), and SIGIO
-/// ends a process that does not handle it.
-pub(crate) fn end_with_standard_input() -> io::Result<()> {
-    // SAFETY: plain fcntl calls on descriptor 0 and with this process's own id.
-    unsafe {
-        if libc::fcntl(0, libc::F_SETOWN, libc::getpid()) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let flags = libc::fcntl(0, libc::F_GETFL);
-        if flags < 0 || libc::fcntl(0, libc::F_SETFL, flags | libc::O_ASYNC) < 0 {
-            return Err(io::Error::last_os_error());
-        }
-    }
-    let mut input = libc::pollfd { fd: 0, events: 0, revents: 0 };
-    // SAFETY: `input` is one valid pollfd.
-    unsafe { libc::poll(&mut input, 1, 0) };
-    match input.revents & libc::POLLHUP {
-        0 => Ok(()),
-        _ => {
-            Err(io::Error::new(io::ErrorKind::BrokenPipe, "standard input was closed before it was watched"))
-        }
-    }
 }
 
 /// Peers were left out when this program was built.

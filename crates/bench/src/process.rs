@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::child::ends_with_controller;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::run::RunError;
@@ -42,19 +43,10 @@ impl Process {
         let name = program.file_name().unwrap_or(OsStr::new("program")).to_string_lossy().into_owned();
         let [output, errors] = ["out", "err"].map(|kind| folder.join(format!("{name}-{number}.{kind}")));
         let cpus = cpus.as_slice().to_vec();
-        command
-            .stdin(Stdio::null())
-            .stdout(File::create(&output)?)
-            .stderr(File::create(&errors)?)
-            .process_group(0); // the terminal's Ctrl-C is for the controller alone
-        // SAFETY: between fork and exec only prctl and sched_setaffinity are called, which are plain system
-        // calls; nothing is allocated or locked.
-        unsafe {
-            command.pre_exec(move || {
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-                cpu::pin(&cpus)
-            });
-        }
+        command.stdin(Stdio::null()).stdout(File::create(&output)?).stderr(File::create(&errors)?);
+        // SAFETY: between fork and exec only sched_setaffinity is called, a plain system call; nothing is allocated
+        // or locked.
+        unsafe { ends_with_controller(&mut command, libc::SIGTERM).pre_exec(move || cpu::pin(&cpus)) };
         let child = command.spawn().map_err(failed(format!("cannot start {name}")))?;
         Ok(Self { child, name, output, errors, signal })
     }

@@ -14,9 +14,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::json;
+use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::{self, Served};
+use crate::child::Served;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
@@ -208,7 +209,7 @@ impl Scenario for Plan {
             "seconds": self.window.as_secs_f64(),
         }))?;
         cpu::pin(self.client_cpus.as_slice()).map_err(RunError::lacks("the client cannot have its CPUs"))?;
-        child::raise_descriptor_limit().map_err(RunError::lacks("the client cannot have its descriptors"))?;
+        raise_open_files(u64::MAX).map_err(RunError::lacks("the client cannot have its descriptors"))?;
         let points = self.points();
         let mut halves = Vec::with_capacity(points.len());
         for round in 1..=run.rounds {

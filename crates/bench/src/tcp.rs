@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::{self, Served};
+use crate::child::Served;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::load::{self, Connections, Load, Options, Request};
@@ -226,7 +227,7 @@ impl Scenario for Plan {
             "congestion_control": congestion_control(),
             "seconds": self.window.as_secs_f64(),
         }))?;
-        child::raise_descriptor_limit()
+        raise_open_files(u64::MAX)
             .and_then(|_| cpu::pin(self.cpus.last().as_slice()))
             .map_err(RunError::lacks("cannot prepare this process for the load"))?;
         let mut networks = (0..250).cycle();

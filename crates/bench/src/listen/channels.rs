@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use signal_hook::iterator::Signals;
 use socket2::{Domain, Socket, Type};
 
-use super::Variant;
+use super::{HANG, Variant, WORKERS};
 use crate::Reason;
 use crate::part::Part;
 use crate::peer::megapipe::accepting;
@@ -23,14 +23,10 @@ use crate::peer::megapipe::accepting;
 pub struct Task {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Threads, each on a CPU of its own.
-    pub workers: usize,
     /// Whether they are on io_uring, or else on epoll.
     pub uring: bool,
     /// How the channels share the listener.
     pub variant: Variant,
-    /// How long the first worker hangs before it ends.
-    pub hangs: Duration,
 }
 
 const BACKLOG: i32 = 4096;
@@ -55,7 +51,7 @@ impl Part for Task {
         }
         let socket = Arc::new(listener(&self)?);
         let (made, first) = mpsc::channel();
-        for number in 0..self.workers {
+        for number in 0..WORKERS {
             let (task, socket, made) = (self.clone(), socket.clone(), made.clone());
             thread::Builder::new().name(thread_name(number)).spawn(move || {
                 let served = Worker::new(&task, &socket, number).and_then(|worker| {
@@ -107,7 +103,6 @@ fn is_partitioned(variant: Variant) -> bool {
 
 struct Worker {
     number: usize,
-    hangs: Duration,
     channel: Channel,
     /// Connections.
     open: usize,
@@ -119,7 +114,7 @@ impl Worker {
         let config = Config { engine: Some(engine), handles_max: 16_384, ..Config::default() };
         let partition = is_partitioned(task.variant).then_some(number);
         let channel = accepting(config, socket, partition)?;
-        Ok(Worker { number, hangs: task.hangs, channel, open: 0 })
+        Ok(Worker { number, channel, open: 0 })
     }
 
     fn serve(mut self) -> Result<(), Reason> {
@@ -131,7 +126,7 @@ impl Worker {
             match self.channel.dispatch(timeout) {
                 Ok(Some(completion)) => self.handle(completion)?,
                 Ok(None) if hangs && self.open == 0 => {
-                    thread::sleep(self.hangs);
+                    thread::sleep(HANG);
                     return Ok(());
                 }
                 Ok(None) | Err(DispatchError::Interrupted) => {}

@@ -12,7 +12,7 @@ use std::time::Duration;
 use testkit::programs;
 
 use super::disturbance::{Stopped, check};
-use super::{Variant, channels, server};
+use super::{HANG, Variant, WORKERS, channels, server};
 use crate::Reason;
 use crate::cpu::CpuSet;
 use crate::names::names;
@@ -37,13 +37,6 @@ names! {
         ChannelEpoll = "channel-epoll",
     }
 }
-
-/// Workers or threads of each server.
-pub(super) const WORKERS: usize = 2;
-/// How long the worker of [`Program::Prefork`] blocks.
-pub(super) const BLOCKS: Duration = Duration::from_millis(20);
-/// How long a worker that is to end is stopped before.
-const HANGS: Duration = Duration::from_millis(500);
 
 impl Program {
     /// Whether it is [`channels`].
@@ -97,13 +90,13 @@ impl Server {
                 command.args(&server.command[1..]);
             }
             Program::Prefork => {
-                let task = server::Task { address, workers: WORKERS, reuseport, blocks: BLOCKS, counts };
+                let task = server::Task { address, reuseport, counts };
                 command.args(task.arguments());
             }
             Program::ChannelUring | Program::ChannelEpoll => {
                 command.env_remove("MEGAPIPE_ENGINE"); // the program says which one to measure
                 let uring = program == Program::ChannelUring;
-                let task = channels::Task { address, workers: WORKERS, uring, variant, hangs: HANGS };
+                let task = channels::Task { address, uring, variant };
                 command.args(task.arguments());
             }
         }
@@ -127,14 +120,14 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the first of its workers for [`HANGS`], and ends it.
+    /// Stops the first of its workers for [`HANG`], and ends it.
     pub(super) fn kill_a_worker(&self) -> io::Result<()> {
         if self.program.has_channels() {
             // SAFETY: a child that is not yet waited for.
             return check(unsafe { libc::kill(self.process.pid() as libc::pid_t, libc::SIGUSR1) }.into());
         }
         let stopped = Stopped::process(self.worker()?)?;
-        thread::sleep(HANGS);
+        thread::sleep(HANG);
         stopped.kill()
     }
 

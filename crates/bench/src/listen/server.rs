@@ -12,6 +12,7 @@ use rustix::thread::sched_getcpu;
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockRef, Socket, Type};
 
+use super::WORKERS;
 use crate::epoll::Epoll;
 use crate::load::BLOCKING;
 use crate::part::Part;
@@ -23,12 +24,8 @@ use crate::{Reason, cpu};
 pub struct Task {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Processes, each on a CPU of its own.
-    pub workers: usize,
     /// Each worker has a listener of its own, with SO_REUSEPORT.
     pub reuseport: bool,
-    /// How long a request for `BLOCKING` takes.
-    pub blocks: Duration,
     /// The descriptor of the memory for counts.
     pub counts: RawFd,
 }
@@ -56,16 +53,19 @@ impl Counts {
         self.0.word(worker * PLACE + 8).fetch_add(is_local.into(), Relaxed);
     }
 
-    /// Of so many workers.
-    pub(super) fn all(&self, workers: usize) -> Vec<Count> {
+    /// Of each worker.
+    pub(super) fn all(&self) -> Vec<Count> {
         let read = |at| self.0.word(at).load(Relaxed);
-        (0..workers).map(|at| Count { accepted: read(at * PLACE), local: read(at * PLACE + 8) }).collect()
+        (0..WORKERS).map(|at| Count { accepted: read(at * PLACE), local: read(at * PLACE + 8) }).collect()
     }
 }
 
 /// Bytes of the memory for counts, and of a worker's place there.
 pub(super) const COUNTS_BYTES: usize = 4096;
 const PLACE: usize = 64;
+
+/// How long a request for [`BLOCKING`] takes.
+const BLOCKS: Duration = Duration::from_millis(20);
 
 const BACKLOG: i32 = 4096;
 
@@ -76,7 +76,7 @@ impl Part for Task {
     fn run(self) -> Result<(), Reason> {
         let counts = Counts::of(region::inherited(self.counts))?;
         let shared = if self.reuseport { None } else { Some(self.listener()?) };
-        for worker in 0..self.workers {
+        for worker in 0..WORKERS {
             // SAFETY: this process has one thread.
             match unsafe { libc::fork() } {
                 -1 => return Err(io::Error::last_os_error().into()),
@@ -134,7 +134,7 @@ impl Task {
         let mut request = [0; 1024];
         let count = connection.read(&mut request)?;
         if request[..count].starts_with(format!("GET {BLOCKING} ").as_bytes()) {
-            std::thread::sleep(self.blocks);
+            std::thread::sleep(BLOCKS);
         }
         connection.write_all(b"HTTP/1.0 200 OK\r\nContent-Length: 6\r\n\r\nhello\n")
     }

@@ -16,13 +16,12 @@ use super::transport::{End, Side, Transport};
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::part::{self, Part};
-use crate::peer;
 use crate::region;
 use crate::{Reason, failed};
 
-/// What one process is to do.
+/// One of two processes that exchange messages.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Task {
+pub struct Exchange {
     /// What is measured.
     pub scenario: Scenario,
     /// What carries the bytes.
@@ -41,6 +40,8 @@ pub struct Task {
     pub paced: bool,
     /// The other process, for the side that measures.
     pub peer: Option<u32>,
+    /// Its end of the transport, which it inherits.
+    pub descriptors: Vec<RawFd>,
 }
 
 /// What the second side has measured.
@@ -59,20 +60,15 @@ pub(super) struct Figures {
     pub(super) rtt_ns: Option<[f64; 3]>,
 }
 
-/// One of two processes that exchange messages.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Exchange {
-    /// What it does.
-    pub task: Task,
-    /// Its end of the transport, which it inherits.
-    pub descriptors: Vec<RawFd>,
-}
-
 impl Part for Exchange {
     const NAME: &'static str = "side";
 
+    /// Prints the figures, if it measures.
     fn run(self) -> Result<(), Reason> {
-        run(&self.task, &self.descriptors)
+        cpu::pin(self.cpus.as_slice()).map_err(failed(format!("cannot run on CPU {}", self.cpus)))?;
+        let descriptors = self.descriptors.iter().copied().map(region::inherited).collect();
+        let figures = self.transport.work(&self, descriptors).map_err(failed(self.transport))?;
+        figures.as_ref().map_or(Ok(()), part::print)
     }
 }
 
@@ -89,33 +85,17 @@ impl Part for Busy {
     const NAME: &'static str = "busy";
 
     fn run(self) -> Result<(), Reason> {
-        keep_busy(self.cpu, self.time)
+        cpu::pin(&[self.cpu]).map_err(failed(format!("cannot run on CPU {}", self.cpu)))?;
+        let end = Instant::now() + self.time;
+        while Instant::now() < end {
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
-}
-
-/// Does the task in this process, with descriptors it has inherited for it; prints the figures, if
-/// it measures.
-fn run(task: &Task, descriptors: &[RawFd]) -> Result<(), Reason> {
-    peer::end_with_standard_input()?;
-    cpu::pin(task.cpus.as_slice()).map_err(failed(format!("cannot run on CPU {}", task.cpus)))?;
-    let descriptors = descriptors.iter().copied().map(region::inherited).collect();
-    let figures = task.transport.work(task, descriptors).map_err(failed(task.transport))?;
-    figures.as_ref().map_or(Ok(()), part::print)
-}
-
-/// Uses a CPU until `time` is over or standard input closes.
-fn keep_busy(cpu: usize, time: Duration) -> Result<(), Reason> {
-    peer::end_with_standard_input()?;
-    cpu::pin(&[cpu]).map_err(failed(format!("cannot run on CPU {cpu}")))?;
-    let end = Instant::now() + time;
-    while Instant::now() < end {
-        std::hint::spin_loop();
-    }
-    Ok(())
 }
 
 /// Works at one end of a connection; the measuring side returns its figures.
-pub(super) fn work<E: End>(task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
+pub(super) fn work<E: End>(task: &Exchange, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
     let mut end = E::attach(task.side, descriptors)?;
     let ended = match (task.scenario, task.side) {
         (Scenario::Pingpong, Side::Second) => return ask(&mut end, task).map(Some),
@@ -131,7 +111,7 @@ pub(super) fn work<E: End>(task: &Task, descriptors: Vec<OwnedFd>) -> io::Result
     }
 }
 
-fn answer<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
+fn answer<E: End>(end: &mut E, task: &Exchange) -> io::Result<std::convert::Infallible> {
     let mut message = vec![0; task.bytes];
     loop {
         end.receive(&mut message)?;
@@ -139,7 +119,7 @@ fn answer<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallib
     }
 }
 
-fn feed<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible> {
+fn feed<E: End>(end: &mut E, task: &Exchange) -> io::Result<std::convert::Infallible> {
     let message = vec![FILLING; task.bytes];
     let mut pace = Pace::of(task);
     loop {
@@ -149,7 +129,7 @@ fn feed<E: End>(end: &mut E, task: &Task) -> io::Result<std::convert::Infallible
     }
 }
 
-fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
+fn ask<E: End>(end: &mut E, task: &Exchange) -> io::Result<Figures> {
     let question = vec![FILLING; task.bytes];
     let mut reply = vec![0; task.bytes];
     let mut pace = Pace::of(task);
@@ -172,7 +152,7 @@ fn ask<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
     Ok(figures)
 }
 
-fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
+fn drain<E: End>(end: &mut E, task: &Exchange) -> io::Result<Figures> {
     let mut message = vec![0; task.bytes];
     // The clock is looked at once in so many messages.
     let stride = if task.paced { 1 } else { (STRIDE_BYTES / task.bytes).clamp(1, STRIDE_MOST) };
@@ -187,7 +167,7 @@ fn drain<E: End>(end: &mut E, task: &Task) -> io::Result<Figures> {
 /// Repeats a step of so many messages for the time to warm up and for the window. A step gets whether
 /// it is in the window, and returns the time of its end.
 fn measure(
-    task: &Task,
+    task: &Exchange,
     messages: u64,
     mut step: impl FnMut(bool) -> io::Result<Instant>,
 ) -> io::Result<Figures> {
@@ -219,7 +199,7 @@ struct Marks {
 }
 
 impl Marks {
-    fn take(task: &Task) -> io::Result<Self> {
+    fn take(task: &Exchange) -> io::Result<Self> {
         let pids = [std::process::id(), task.peer.ok_or(io::ErrorKind::InvalidInput)?];
         let waited = pids.iter().map(|&pid| clock::waited_for_cpu(pid)).sum();
         let cpu = pids.iter().map(|&pid| clock::of_process(pid)).sum::<io::Result<Duration>>()?;
@@ -233,7 +213,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(task: &Task) -> Self {
+    fn of(task: &Exchange) -> Self {
         Self { due: task.paced.then(Instant::now) }
     }
 

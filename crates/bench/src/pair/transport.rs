@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::names::names;
 use crate::region;
 
-use super::side::{self, Figures, Task};
+use super::side::{self, Exchange, Figures};
 use super::{Placement, Scenario};
 
 mod cacheline;
@@ -127,7 +127,7 @@ impl Transport {
     }
 
     /// Attaches to this transport and works, compiled for it alone: no call goes through a table.
-    pub(super) fn work(self, task: &Task, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
+    pub(super) fn work(self, task: &Exchange, descriptors: Vec<OwnedFd>) -> io::Result<Option<Figures>> {
         match self {
             Transport::Promoted => side::work::<Promoted>(task, descriptors),
             Transport::Tcp => side::work::<Tcp>(task, descriptors),

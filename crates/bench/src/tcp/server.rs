@@ -44,7 +44,7 @@ impl Part for Task {
     }
 }
 
-/// Serves until standard input closes, which ends the process.
+/// Serves until the process is ended.
 fn serve(task: &Task) -> Result<Infallible, Reason> {
     let cpus = task.cpus.as_slice();
     cpu::pin(&cpus[..1])?;
@@ -60,15 +60,11 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
         }
         (Side::Floor, Service::Echo) => {
             let tun = tun.open()?;
-            peer::end_with_standard_input()?;
             ready();
             Ok(floor::run(tun)?)
         }
         #[cfg(feature = "peers")]
-        (Side::Smoltcp, Service::Echo) => {
-            peer::end_with_standard_input()?;
-            Ok(foreign::run(tun.open()?, address, task.connections)?)
-        }
+        (Side::Smoltcp, Service::Echo) => Ok(foreign::run(tun.open()?, address, task.connections)?),
         #[cfg(not(feature = "peers"))]
         (Side::Smoltcp, Service::Echo) => Err(peer::NO_PEERS.into()),
         (side, _) => Err(format!("{side} has no such service").into()),
@@ -77,7 +73,7 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
 
 pub(super) fn ready() {
     let mut stdout = io::stdout();
-    // A controller that is gone closes standard input, too, which ends this process.
+    // With a controller that is gone this process ends.
     let _ = writeln!(stdout, "listening");
     let _ = stdout.flush();
 }
@@ -94,7 +90,6 @@ fn serve_kernel(task: &Task) -> Result<Infallible, Reason> {
         };
         return peer::serve(&options);
     }
-    peer::end_with_standard_input()?;
     let listener = TcpListener::bind(task.address)?;
     ready();
     let mut bytes = vec![b'a'; BULK];
