@@ -4,7 +4,6 @@
 //! thread, so the kernel takes its cheap path to descriptors (no reference count on each call),
 //! as it would for a good single-threaded server.
 
-use crate::part::Part;
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -19,6 +18,7 @@ use ::megapipe::EngineKind;
 
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
+use crate::part::Part;
 use crate::{Reason, failed};
 
 mod epoll;
@@ -163,7 +163,8 @@ fn listen(options: &Options) -> io::Result<(u16, Vec<TcpListener>)> {
     Ok((address.port(), listeners))
 }
 
-fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
+/// A socket that listens and does not wait.
+pub(crate) fn listener(address: SocketAddr, reuse_port: bool) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_port(reuse_port)?;
     socket.set_tcp_nodelay(true)?; // accepted sockets inherit it

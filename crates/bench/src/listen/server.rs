@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use rustix::thread::sched_getcpu;
 use serde::{Deserialize, Serialize};
-use socket2::{Domain, SockRef, Socket, Type};
+use socket2::SockRef;
 
 use super::WORKERS;
 use crate::epoll::Epoll;
 use crate::load::BLOCKING;
 use crate::part::Part;
+use crate::peer::listener;
 use crate::region::{self, Region};
 use crate::{Reason, cpu};
 
@@ -67,15 +68,13 @@ const PLACE: usize = 64;
 /// How long a request for [`BLOCKING`] takes.
 const BLOCKS: Duration = Duration::from_millis(20);
 
-const BACKLOG: i32 = 4096;
-
 impl Part for Task {
     const NAME: &'static str = "listen-server";
 
     /// Serves until it is killed.
     fn run(self) -> Result<(), Reason> {
         let counts = Counts::of(region::inherited(self.counts))?;
-        let shared = if self.reuseport { None } else { Some(self.listener()?) };
+        let shared = if self.reuseport { None } else { Some(listener(self.address, false)?) };
         for worker in 0..WORKERS {
             // SAFETY: this process has one thread.
             match unsafe { libc::fork() } {
@@ -84,7 +83,7 @@ impl Part for Task {
                     // SAFETY: a signal number; a worker ends with its parent.
                     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
                     cpu::pin(&[worker % std::thread::available_parallelism()?.get()])?;
-                    let listener = shared.map_or_else(|| self.listener(), Ok)?;
+                    let listener = shared.map_or_else(|| listener(self.address, true), Ok)?;
                     return Ok(self.serve(&listener, |is_local| counts.add(worker, is_local))?);
                 }
                 _ => {}
@@ -98,15 +97,6 @@ impl Part for Task {
 }
 
 impl Task {
-    fn listener(&self) -> io::Result<TcpListener> {
-        let socket = Socket::new(Domain::for_address(self.address), Type::STREAM.nonblocking(), None)?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(self.reuseport)?;
-        socket.bind(&self.address.into())?;
-        socket.listen(BACKLOG)?;
-        Ok(socket.into())
-    }
-
     /// A worker.
     fn serve(&self, listener: &TcpListener, count: impl Fn(bool)) -> io::Result<()> {
         let epoll = Epoll::new()?;

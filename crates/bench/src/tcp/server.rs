@@ -2,8 +2,6 @@
 //!
 //! It prints `listening` once it serves.
 
-use crate::Reason;
-use crate::part::Part;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddrV4, TcpListener};
@@ -15,8 +13,10 @@ use serde::{Deserialize, Serialize};
 #[cfg(feature = "peers")]
 use super::foreign;
 use super::{BULK, SIZE, Service, Side, channel, floor};
+use crate::Reason;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
+use crate::part::Part;
 use crate::peer;
 
 /// What a server process is to do.
@@ -56,7 +56,7 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
     match (task.side, task.service) {
         (Side::Stack | Side::TwoStacks, service) => {
             let queues = tun.open_queues(cpus.len())?;
-            Ok(channel::run(queues, tun.networks(), address, service, task.connections, cpus)?)
+            channel::run(queues, tun.networks(), address, service, task.connections, cpus)
         }
         (Side::Floor, Service::Echo) => {
             let tun = tun.open()?;
