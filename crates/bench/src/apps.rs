@@ -143,33 +143,26 @@ impl Scenario for Plan {
 
     /// What the run started has ended afterwards, and what it wrote is removed.
     fn run(&self, run: &mut run::Run<'_>) -> Result<(), RunError> {
-        let mut absent = Vec::new();
-        for &app in &self.apps {
-            let missing = missing(app.programs());
-            if !missing.is_empty() {
-                absent.push((app, format!("not installed: {}", missing.join(", "))));
-            }
-        }
+        let missing = self.apps.iter().map(|&app| (app, missing(app.programs()).join(", ")));
+        let missing = missing.collect::<HashMap<_, _>>();
         let mut at_work = Run::start(self, run.stop).map_err(RunError::lacks("cannot start a monitor"))?;
         run.header(json!({
             "cpus": self.cpus.as_slice(),
             "seconds": self.window.as_secs_f64(),
             "versions": versions(self, run.stop),
         }))?;
-        for (app, reason) in &absent {
-            run.record(&Record::absent(json!({ "app": app }), reason))?;
-        }
         for round in 1..=run.rounds {
             for case in self.cases() {
-                let transports = self.transports(case);
-                if absent.iter().any(|(app, _)| *app == case.app) {
-                    (0..transports.len()).try_for_each(|_| run.tell(Progress::Done))?;
-                    continue;
-                }
-                for transport in in_turn(&transports, round) {
-                    let place = Record::new("", case).with(json!({ "transport": transport }));
-                    run.measure(round, format!("{case}, {transport}"), place.into(), || {
-                        at_work.measure(&case, transport)
+                let missing = &missing[&case.app];
+                for transport in in_turn(&self.transports(case), round) {
+                    let mut place = json!({ "app": case.app });
+                    if missing.is_empty() {
+                        place = json!(case);
+                        place["transport"] = json!(transport);
+                    }
+                    run.measure(round, format!("{case}, {transport}"), place, || match missing.is_empty() {
+                        true => at_work.measure(&case, transport),
+                        false => Err(format!("not installed: {missing}").into()),
                     })?;
                 }
             }

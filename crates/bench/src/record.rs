@@ -116,13 +116,6 @@ impl Record {
     }
 }
 
-impl From<Record> for Value {
-    /// Its fields.
-    fn from(record: Record) -> Value {
-        Value::Object(record.fields)
-    }
-}
-
 /// A value as a table shows it.
 pub(crate) fn text(value: &Value) -> String {
     match value {
