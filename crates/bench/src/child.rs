@@ -1,64 +1,23 @@
 //! Processes that are part of a measurement, as their controller sees them.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::ops::{Deref, DerefMut};
 use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdout, Command, Stdio};
 
-/// A running process of this program; dropping it ends it.
+/// A running process of this program, which answers in lines; dropping it ends it.
 #[derive(Debug)]
-pub(crate) struct Child(process::Child);
+pub(crate) struct Child {
+    process: process::Child,
+    output: BufReader<ChildStdout>,
+}
 
 impl Child {
     /// Starts it, with pipes to its streams.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ends_with_controller(command, libc::SIGKILL).spawn().map(Self)
-    }
-
-    /// What it has complained of, in one line. To be called once it has ended, or was told to.
-    pub(crate) fn complaint(&mut self) -> Option<String> {
-        let words = text(self.stderr.take()?);
-        let words = words.trim().lines().collect::<Vec<_>>().join("; ");
-        (!words.is_empty()).then_some(words)
-    }
-}
-
-impl Deref for Child {
-    type Target = process::Child;
-
-    fn deref(&self) -> &process::Child {
-        &self.0
-    }
-}
-
-impl DerefMut for Child {
-    fn deref_mut(&mut self) -> &mut process::Child {
-        &mut self.0
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
-        let _ = self.kill();
-        let _ = self.wait();
-    }
-}
-
-/// A running process that answers in lines; dropping it ends it.
-#[derive(Debug)]
-pub(crate) struct Served {
-    child: Child,
-    output: BufReader<ChildStdout>,
-}
-
-impl Served {
-    /// Starts it.
-    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        let mut child = Child::start(command)?;
-        let output = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        Ok(Self { child, output: BufReader::new(output) })
+        let mut process = ends_with_controller(command, libc::SIGKILL).spawn()?;
+        let output = process.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        Ok(Self { process, output: BufReader::new(output) })
     }
 
     /// Starts one that prints `listening`, and perhaps where, once it serves.
@@ -73,27 +32,45 @@ impl Served {
 
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.process.id()
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.process.try_wait()?.is_some())
     }
 
     /// Writes a line to its standard input.
     pub(crate) fn ask(&mut self, line: &str) -> io::Result<()> {
-        writeln!(self.child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?, "{line}")
+        writeln!(self.process.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?, "{line}")
     }
 
     /// The next line that it prints; its complaint if it has ended.
     pub(crate) fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         match self.output.read_line(&mut line)? {
-            0 => Err(io::Error::other(self.complaint("the server has gone"))),
+            0 => Err(io::Error::other(self.complaint("the process ended without a word"))),
             _ => Ok(line.trim().to_owned()),
         }
     }
 
-    /// Ends it, and returns its own words, or else these.
+    /// Ends it, and returns its own words in one line, or else these.
     pub(crate) fn complaint(&mut self, otherwise: &str) -> String {
-        let _ = self.child.kill(); // it may have ended by itself
-        self.child.complaint().unwrap_or_else(|| otherwise.to_owned())
+        let _ = self.process.kill(); // it may have ended by itself
+        let mut bytes = Vec::new();
+        if let Some(stream) = self.process.stderr.take() {
+            let _ = stream.take(4096).read_to_end(&mut bytes);
+        }
+        let words = String::from_utf8_lossy(&bytes).trim().lines().collect::<Vec<_>>().join("; ");
+        if words.is_empty() { otherwise.to_owned() } else { words }
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // Neither can fail for a child that is not yet waited for, and nobody could act on it.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
     }
 }
 
@@ -107,13 +84,6 @@ pub(crate) fn ends_with_controller(command: &mut Command, signal: i32) -> &mut C
             Ok(())
         })
     }
-}
-
-/// What is short and may not be text, as far as it goes.
-pub(crate) fn text(stream: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let _ = stream.take(4096).read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 /// Of a monitor that is part of a measurement: nothing but what is measured shall bound the promotions.

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::Served;
+use crate::child::Child;
 use crate::cpu::{self, CpuSet};
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, this_program, whole};
@@ -150,7 +150,7 @@ fn measure(
         gate: memory.as_raw_fd(),
         sink: (traffic == Traffic::UdpSend).then(|| sink.local_addr()).transpose()?,
     };
-    let mut server = Served::start(&mut task.command(&this_program()))?;
+    let mut server = Child::start(&mut task.command(&this_program()))?;
     let report = drive(plan, &task, &gate, &mut server, &sink, stop).map_err(|error| match error {
         error if error.is::<RunError>() => error,
         error => server.complaint(&error.to_string()).into(),
@@ -164,7 +164,7 @@ fn drive(
     plan: &Plan,
     task: &Task,
     gate: &Gate,
-    server: &mut Served,
+    server: &mut Child,
     sink: &UdpSocket,
     stop: &AtomicBool,
 ) -> Result<Value, Reason> {

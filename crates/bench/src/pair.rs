@@ -17,7 +17,7 @@ use rustix::io::FdFlags;
 use serde_json::json;
 
 use crate::Reason;
-use crate::child::{self, Child};
+use crate::child::Child;
 use crate::cpu::CpuSet;
 use crate::names::names;
 use crate::options::{check_pair, cpu_ends, seconds, this_program, whole};
@@ -242,19 +242,20 @@ fn measure(plan: &Plan, transport: Transport, point: Point, stop: &AtomicBool) -
     };
     let ([first_cpus, second_cpus], [first, second]) = (point.placement.of(&plan.cpus), ends);
     let mut first = start(Side::First, first_cpus, first, None)?;
-    let mut second = start(Side::Second, second_cpus, second, Some(first.id()))?;
+    let mut second = start(Side::Second, second_cpus, second, Some(first.pid()))?;
     wait(plan, &mut first, &mut second, stop)?;
-    let printed = second.stdout.take().map(child::text).unwrap_or_default();
     // What still runs has nothing to say, and is ended.
-    serde_json::from_str(&printed).map_err(|_| {
-        let ended = [first, second]
-            .into_iter()
-            .filter_map(|mut side| side.try_wait().ok()?.and_then(|_| side.complaint()));
-        match ended.collect::<Vec<_>>() {
-            words if words.is_empty() => "a process ended without a word".into(),
-            words => words.join("; ").into(),
+    let mut words = Vec::new();
+    if second.has_ended()? {
+        match second.line() {
+            Ok(figures) => return Ok(serde_json::from_str(&figures)?),
+            Err(error) => words.push(error.to_string()),
         }
-    })
+    }
+    if first.has_ended()? {
+        words.push(first.complaint("the other process ended without a word"));
+    }
+    Err(words.join("; ").into())
 }
 
 /// Waits until the side that measures has ended, and the other one, too, if it did not see to that.
@@ -266,11 +267,11 @@ fn wait(plan: &Plan, first: &mut Child, second: &mut Child, stop: &AtomicBool) -
         if stop.load(Ordering::Relaxed) {
             return Err(RunError::Stopped.into());
         }
-        if second.try_wait()?.is_some() {
+        if second.has_ended()? {
             return Ok(());
         }
         let now = Instant::now();
-        if !alone && first.try_wait()?.is_some() {
+        if !alone && first.has_ended()? {
             alone = true;
             patience = patience.min(now + GRACE); // it notices by itself, or never
         }

@@ -17,7 +17,7 @@ use serde_json::json;
 use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::Served;
+use crate::child::Child;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
@@ -311,7 +311,7 @@ fn measure(
 }
 
 /// A server on a free port.
-fn start(engine: Engine, point: &Point<'_>) -> Result<(Served, u16), Reason> {
+fn start(engine: Engine, point: &Point<'_>) -> Result<(Child, u16), Reason> {
     let server = peer::Options {
         engine,
         listen: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -321,7 +321,7 @@ fn start(engine: Engine, point: &Point<'_>) -> Result<(Served, u16), Reason> {
     };
     let mut command = server.command(&this_program());
     command.env_remove("MEGAPIPE_ENGINE"); // the engine's name says which one to measure
-    let (server, port) = Served::listening(&mut command)?;
+    let (server, port) = Child::listening(&mut command)?;
     Ok((server, port.parse()?))
 }
 
@@ -346,7 +346,7 @@ fn client_failed(error: LoadError) -> Reason {
 fn observe(
     plan: &Plan,
     rate: Option<u64>,
-    server: &Served,
+    server: &Child,
     load: &Load,
     stop: &AtomicBool,
 ) -> Result<Option<Window>, Reason> {

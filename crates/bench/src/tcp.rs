@@ -16,7 +16,7 @@ use serde_json::json;
 use sys::file::raise_open_files;
 
 use crate::Reason;
-use crate::child::Served;
+use crate::child::Child;
 use crate::clock;
 use crate::cpu::{self, CpuSet};
 use crate::load::{self, Connections, Load, Options, Request};
@@ -309,7 +309,7 @@ impl Turn<'_> {
 
     /// Lets the load run for the window, after a quarter of it; all that once the first answer is there: a new
     /// link may lose the first SYN, which is repeated after a second.
-    fn observe(&self, server: &mut Served, load: &Load) -> Result<(Sample, Sample), Reason> {
+    fn observe(&self, server: &mut Child, load: &Load) -> Result<(Sample, Sample), Reason> {
         let end = Instant::now() + PATIENCE;
         while load.sample()?.transactions == 0 && !load.is_broken() && Instant::now() < end {
             self.pause(Duration::from_millis(10))?;
@@ -325,7 +325,7 @@ impl Turn<'_> {
     }
 
     /// Connects, asks once on each connection, is silent, and asks again.
-    fn share(&self, server: &mut Served) -> Result<Record, Reason> {
+    fn share(&self, server: &mut Child) -> Result<Record, Reason> {
         let target = self.addresses()[1];
         let mut connections = (0..SHARED)
             .map(|_| {
@@ -368,7 +368,7 @@ struct Sample {
 }
 
 impl Sample {
-    fn take(side: Side, server: &mut Served, load: &Load) -> Result<Self, Reason> {
+    fn take(side: Side, server: &mut Child, load: &Load) -> Result<Self, Reason> {
         let counts = matches!(side, Side::Stack | Side::TwoStacks).then(|| counts(server)).transpose()?;
         let load = load.sample()?;
         Ok(Self {
@@ -383,7 +383,7 @@ impl Sample {
 }
 
 /// Starts the server of a turn, and waits until it serves.
-fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
+fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Child, Reason> {
     let ([client, server], device) = (turn.addresses(), format!("mpt{}", turn.network));
     let Facts { service, connections, .. } = turn.row.facts();
     let many = turn.row.is_short() || turn.row.is_bulk();
@@ -399,7 +399,7 @@ fn start(turn: &Turn<'_>, cpus: &CpuSet) -> Result<Served, Reason> {
     if turn.side == Side::Kernel {
         Namespace::joined(&device, *client.ip(), *server.ip())?.enter(&mut command);
     }
-    Ok(Served::listening(&mut command)?.0)
+    Ok(Child::listening(&mut command)?.0)
 }
 
 /// How the kernel's TCP controls congestion here.
@@ -408,7 +408,7 @@ fn congestion_control() -> String {
     name.map_or("unknown".to_owned(), |name| name.trim().to_owned())
 }
 
-fn counts(server: &mut Served) -> io::Result<Vec<Counts>> {
+fn counts(server: &mut Child) -> io::Result<Vec<Counts>> {
     server.ask("")?;
     Ok(serde_json::from_str(&server.line()?)?)
 }
