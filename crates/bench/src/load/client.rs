@@ -225,7 +225,8 @@ impl<'load> Client<'load> {
             }
         }
         self.rest(index);
-        self.follow(wire, now)
+        // New connections begin together at the end of a turn: servers accept several for one wake-up.
+        if self.options.lifetime == Connections::Short { Ok(()) } else { self.follow(wire, now) }
     }
 
     /// Counts a failed connection. Its request, if it has one, is made again or given up.
