@@ -23,7 +23,7 @@ use testkit::process::preload_library;
 /// A program that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 /// Programs that run at a time.
-const AT_ONCE: usize = 2;
+const AT_ONCE: usize = 3;
 
 #[test]
 fn promoted_connections_behave_as_on_tcp() {
