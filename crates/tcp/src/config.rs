@@ -94,10 +94,16 @@ pub struct Limits {
     pub receive_pages: usize,
     /// Pages of 4 KB for bytes that the peer has not acknowledged.
     pub send_pages: usize,
-    /// Unread bytes of one connection: the largest window that is offered.
+    /// Unread bytes of one connection at most: the largest window that is offered.
     pub receive_buffer: u32,
-    /// Unacknowledged and unsent bytes of one connection.
+    /// Unread bytes of a new connection. They double each time the program reads a quarter of them
+    /// within a round trip, while half of all pages are free.
+    pub first_receive_buffer: u32,
+    /// Unacknowledged and unsent bytes of one connection at most.
     pub send_buffer: u32,
+    /// Unacknowledged and unsent bytes of a new connection. Beyond them it has twice the congestion
+    /// window, but at most a quarter of what all connections leave free.
+    pub first_send_buffer: u32,
 }
 
 impl Default for Limits {
@@ -110,8 +116,10 @@ impl Default for Limits {
             listeners: 64,
             receive_pages: 8192,
             send_pages: 8192,
-            receive_buffer: 256 << 10,
-            send_buffer: 256 << 10,
+            receive_buffer: 8 << 20,
+            first_receive_buffer: 256 << 10,
+            send_buffer: 8 << 20,
+            first_send_buffer: 256 << 10,
         }
     }
 }

@@ -89,7 +89,7 @@ pub mod sockets;
 mod time;
 
 pub use config::{Config, Initial, KeepAlive, Limits, Marking, Offers, Prefix, Profile};
-pub use control::{Control, Reno, Window};
+pub use control::{Acked, Control, Cubic, CubicMemory, Reno, Window};
 pub use core::calls::{ConnectError, Info, ListenError};
 pub use core::listen::Pattern;
 pub use core::seq::{Seq, Span};

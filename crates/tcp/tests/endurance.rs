@@ -63,7 +63,7 @@ fn timestamp_of_a_refused_segment() {
 /// Segments that are sent in each round trip, to a peer that acknowledges `each` segments at once, all
 /// in one batch or one after the other.
 fn rounds(each: u32, together: bool) -> Vec<u32> {
-    let change = |config: &mut tcp::Config| config.limits.send_buffer = 1 << 20;
+    let change = |config: &mut tcp::Config| config.limits.first_send_buffer = 1 << 20;
     let (mut trace, flow) = Trace::accepted(change, ",sackOK,wscale 7");
     write(&mut trace, flow, 1 << 20);
     let (mut acked, mut flight) = (1, during(&mut trace, ms(10)).len() as u32);
@@ -131,10 +131,61 @@ fn no_timeout_after_a_fast_retransmission() {
     }
 }
 
+/// RFC 3522 and RFC 4015: an acknowledgement that echoes a timestamp from before the timeout says that
+/// nothing was lost: the window is what it was, and nothing more is sent again.
+#[test]
+fn late_acknowledgements_undo_a_timeout() {
+    let (mut trace, flow) = with_timestamps();
+    write(&mut trace, flow, 5 * 988);
+    assert_eq!(trace.take().len(), 5);
+    let before = trace.host.info(flow).expect("open");
+    // A tail loss probe, and a timeout.
+    let sent = during(&mut trace, ms(300));
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(trace.host.info(flow).expect("open").congestion_window, 1_000);
+    trace.send(". 1:1(0) ack 989 win 65535 <TS 400 1010>");
+    assert_eq!(trace.take(), Vec::<String>::new());
+    let after = trace.host.info(flow).expect("open");
+    assert!(after.congestion_window >= before.congestion_window, "{after:?}");
+    assert_eq!(after.slow_start_threshold, u32::MAX);
+    assert_eq!(after.segments_again, 2);
+    // One that echoes the repetition does not.
+    let _ = during(&mut trace, ms(600));
+    let window = trace.host.info(flow).expect("open").congestion_window;
+    trace.send(". 1:1(0) ack 1977 win 65535 <TS 900 2000>");
+    assert!(trace.host.info(flow).expect("open").congestion_window <= 2 * window);
+}
+
+/// RFC 3708, 2: so does a report that all that was sent again arrived twice.
+#[test]
+fn needless_repetition_is_undone() {
+    let (mut trace, flow) = Trace::accepted(|_| {}, ",sackOK");
+    write(&mut trace, flow, 20_000);
+    assert_eq!(trace.take().len(), 10);
+    trace.pass(ms(10));
+    for end in [2_001, 3_001] {
+        trace.send(&format!(". 1:1(0) ack 1 <sack 1001:{end}>"));
+        assert_eq!(trace.take().len(), 1, "RFC 3042");
+    }
+    trace.send(". 1:1(0) ack 1 <sack 1001:4001>");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 1:1001(1000)"), "{sent:?}");
+    let reduced = trace.host.info(flow).expect("open");
+    assert_eq!(reduced.slow_start_threshold, 7_000);
+    trace.pass(ms(1));
+    trace.send(". 1:1(0) ack 10001");
+    trace.take();
+    trace.send(". 1:1(0) ack 10001 <sack 1:1001>");
+    let after = trace.host.info(flow).expect("open");
+    assert!(after.congestion_window >= 10_000 && after.slow_start_threshold == u32::MAX, "{after:?}");
+}
+
 /// RFC 2018, 8: what was reported stays, though there are many gaps.
 #[test]
 fn what_was_reported_is_kept() {
-    let change = |config: &mut tcp::Config| config.limits.receive_buffer = 1 << 20;
+    let change = |config: &mut tcp::Config| {
+        (config.limits.receive_buffer, config.limits.first_receive_buffer) = (1 << 20, 1 << 20);
+    };
     let (mut trace, _) = Trace::accepted(change, ",sackOK,wscale 7");
     // The window of a SYN is not scaled.
     trace.send(". 1:2(1) ack 1 win 65535");
@@ -385,5 +436,46 @@ fn path_mtu_expires() {
         write(&mut trace, flow, 10);
         trace.take();
         assert_eq!(trace.host.info(flow).expect("open").mss, 1_000, "{mtu}");
+    }
+}
+
+/// Peers that acknowledge nothing keep no block from others, however many they are: an honest answer is
+/// there after as many round trips as without them.
+#[test]
+fn silent_peers_delay_nobody() {
+    let mut trace = Trace::new(|config| {
+        config.limits.active = 4;
+        config.limits.flows = 256;
+    });
+    let listener =
+        trace.host.listen(tcp::Pattern { address: None, port: Some(PORT) }, 256).expect("a listener");
+    let open = |trace: &mut Trace, port: u16| {
+        trace.peer_port = port;
+        trace.send("S 0:0(0) win 65535 <mss 1000,sackOK>");
+        trace.take();
+        trace.now = trace.now.after(ms(10));
+        trace.send(". 1:1(0) ack 1 win 65535");
+        trace.host.accept(listener).expect("a connection")
+    };
+    for port in 1..=100 {
+        let silent = open(&mut trace, port);
+        write(&mut trace, silent, 20_000);
+        trace.take();
+    }
+    // Some have been through timeouts, some not.
+    let _ = during(&mut trace, ms(300));
+    let honest = open(&mut trace, 1_000);
+    write(&mut trace, honest, 40_000);
+    let start = trace.now;
+    let mut acked = 1;
+    while acked < 40_001 {
+        let sent = during(&mut trace, ms(10));
+        // Those of the honest one: the others repeat their first segment.
+        let ends = sent.iter().filter_map(|sent| sent.split([':', '(']).nth(1)?.parse::<u32>().ok());
+        let reached = ends.filter(|end| (acked + 1..=acked + 20_000).contains(end)).max();
+        acked = reached.unwrap_or(acked).max(acked);
+        trace.peer_port = 1_000;
+        trace.send(&format!(". 1:1(0) ack {acked} win 65535"));
+        assert!(trace.now.since(start) < secs(1), "{acked} bytes after {:?}", trace.now.since(start));
     }
 }

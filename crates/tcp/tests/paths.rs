@@ -110,11 +110,6 @@ fn watched(net: &Net) -> &Watch {
     net.wire.watch(CLIENT, PORT).expect("data")
 }
 
-fn large_buffers(config: &mut Config) {
-    config.limits.send_buffer = 8 << 20;
-    config.limits.receive_buffer = 8 << 20;
-}
-
 /// Checks the time and the cost of a transfer, and prints them.
 #[track_caller]
 fn check(name: &str, path: Path, bytes: usize, change: impl Fn(&mut Config)) {
@@ -136,7 +131,7 @@ fn check(name: &str, path: Path, bytes: usize, change: impl Fn(&mut Config)) {
 #[test]
 fn long_paths() {
     for rtt in [20, 50, 100, 300] {
-        check(&format!("{rtt} ms"), Path::new(ms(rtt)), 10_000_000, large_buffers);
+        check(&format!("{rtt} ms"), Path::new(ms(rtt)), 10_000_000, |_| {});
     }
 }
 
@@ -145,7 +140,7 @@ fn long_paths() {
 fn long_paths_with_offloads() {
     for rtt in [20, 100] {
         let path = Path { capabilities: OFFLOADS, ..Path::new(ms(rtt)) };
-        check(&format!("{rtt} ms, offloads"), path, 10_000_000, large_buffers);
+        check(&format!("{rtt} ms, offloads"), path, 10_000_000, |_| {});
     }
 }
 
@@ -153,24 +148,22 @@ fn long_paths_with_offloads() {
 fn losses() {
     for (rtt, loss) in [(20, 0.001), (20, 0.01), (100, 0.001)] {
         let path = Path { loss, ..Path::new(ms(rtt)) };
-        check(&format!("{rtt} ms, {} % lost", loss * 100.0), path, 10_000_000, large_buffers);
+        check(&format!("{rtt} ms, {} % lost", loss * 100.0), path, 10_000_000, |_| {});
     }
 }
 
 #[test]
 fn reordering() {
     let path = Path { reorder: (0.02, ms(3)), ..Path::new(ms(20)) };
-    check("20 ms, 2 % late by 3 ms", path, 10_000_000, large_buffers);
+    check("20 ms, 2 % late by 3 ms", path, 10_000_000, |_| {});
 }
 
 #[test]
 fn short_paths() {
     for loss in [0.0, 0.001, 0.01] {
         let path = Path { rate: 125_000_000, queue: 500_000, loss, ..Path::new(Duration::from_micros(100)) };
-        check(&format!("100 us, {} % lost", loss * 100.0), path, 20_000_000, |config| {
-            large_buffers(config);
-            config.profile = Profile::lan();
-        });
+        let lan = |config: &mut Config| config.profile = Profile::lan();
+        check(&format!("100 us, {} % lost", loss * 100.0), path, 20_000_000, lan);
     }
 }
 

@@ -131,7 +131,8 @@ fn given_up() {
 }
 
 /// RFC 8985, 6.2: three segments above a gap, and no sign of reordering: the gap is repaired at
-/// once; the congestion window is halved once (RFC 5681, 3.2).
+/// once; the congestion window becomes 0.7 of what it was (RFC 9438, 4.6), as fast as segments are
+/// delivered (RFC 9937), and once.
 #[test]
 fn fast_recovery() {
     //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.2
@@ -145,17 +146,24 @@ fn fast_recovery() {
     trace.expect(&[". 11001:12001(1000) ack 1"]);
     trace.send(". 1:1(0) ack 1 <sack 1001:4001>");
     trace.expect(&[". 1:1001(1000) ack 1"]);
-    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 5_000);
-    // What was sent with the lost one arrives. Three are in flight, the window is five.
-    trace.pass(ms(9));
-    trace.send(". 1:1(0) ack 1 <sack 1001:10001>");
-    trace.expect(&[". 12001:13001(1000) ack 1", ". 13001:14001(1000) ack 1"]);
-    trace.pass(ms(1));
+    // Eight are in flight, of which the one that is lost has just left.
+    let info = trace.host.info(flow).expect("a flow");
+    assert_eq!((info.congestion_window, info.slow_start_threshold), (9_000, 7_000));
+    // What was sent with the lost one arrives, one after the other: of ten that were in flight seven are
+    // replaced.
+    let mut sent = 0;
+    for end in (5_001..=10_001).step_by(1_000) {
+        trace.send(&format!(". 1:1(0) ack 1 <sack 1001:{end}>"));
+        let now = trace.take();
+        assert!(now.len() <= 1 && now.iter().all(|sent| sent.starts_with(". 1")), "{now:?}");
+        sent += now.len();
+    }
+    assert_eq!(sent, 4);
+    trace.pass(ms(10));
     // All that was sent when the loss was found is there: the recovery is over.
     trace.send(". 1:1(0) ack 12001");
-    let sent = trace.take();
-    assert_eq!(sent.len(), 3, "{sent:?}");
-    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 5_000);
+    trace.take();
+    assert_eq!(trace.host.info(flow).expect("a flow").congestion_window, 7_000);
 }
 
 /// RFC 8985, 6.2, step 4: after reordering was seen, a gap is given a quarter of a round trip.
@@ -286,10 +294,10 @@ fn syn_without_answer() {
     assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
 }
 
-/// A connection that had to wait for a record of outstanding data sends as soon as there
-/// is one, and its first timeout is no longer for it.
+/// A connection without a record of outstanding data sends a segment at a time, and repeats it by the
+/// timer; with one it goes on as any other.
 #[test]
-fn waiting_for_a_record_is_no_timeout() {
+fn a_segment_at_a_time_without_a_record() {
     let (mut trace, first) = Trace::accepted(|config| config.limits.active = 1, "");
     trace.peer_port += 1;
     trace.send("S 0:0(0) win 65535 <mss 1000>");
@@ -299,27 +307,47 @@ fn waiting_for_a_record_is_no_timeout() {
     let second = trace.host.accept(trace.listeners[0]).expect("a connection");
     write(&mut trace, first, 1000);
     trace.expect(&["P. 1:1001(1000) ack 1"]);
-    write(&mut trace, second, 1000);
     trace.pass(ms(150));
+    write(&mut trace, second, 4000);
+    trace.expect(&[". 1:1001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 1001 win 65535");
+    trace.expect(&[". 1001:2001(1000) ack 1"]);
     trace.peer_port -= 1;
     trace.send(". 1:1(0) ack 1001 win 65535");
-    assert_eq!(trace.take().len(), 1);
-    // A tail loss probe at the latest, then the timeout.
-    assert_eq!(wait(&mut trace, ms(250)).len(), 1);
+    trace.peer_port += 1;
+    // The rest goes out with the record that the first connection had.
+    trace.expect(&[". 2001:3001(1000) ack 1", "P. 3001:4001(1000) ack 1"]);
+    trace.send(". 1:1(0) ack 4001 win 65535");
+    trace.expect(&[]);
 }
 
-/// What is sent next, within `most`.
-#[track_caller]
-fn wait(trace: &mut Trace, most: Duration) -> Vec<String> {
-    let start = trace.now;
-    loop {
+/// Its timeout doubles, and it gives up, as any other.
+#[test]
+fn timeouts_without_a_record() {
+    let change = |config: &mut tcp::Config| {
+        config.limits.active = 1;
+        config.profile.give_up = Duration::from_secs(100);
+    };
+    let (mut trace, first) = Trace::accepted(change, "");
+    trace.peer_port += 1;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.take();
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let second = trace.host.accept(trace.listeners[0]).expect("a connection");
+    write(&mut trace, first, 1000);
+    trace.take();
+    write(&mut trace, second, 2000);
+    trace.expect(&[". 1:1001(1000) ack 1"]);
+    let (start, mut sent) = (trace.now, Vec::new());
+    while trace.host.info(second).expect("a flow").state == State::Established {
         trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
-        assert!(trace.now.since(start) <= most, "{:?}", trace.now.since(start));
-        let sent = trace.take();
-        if !sent.is_empty() {
-            return sent;
-        }
+        sent.extend(trace.take().into_iter().filter(|sent| sent.starts_with(". 1:1001(1000)")));
     }
+    let lasted = trace.now.since(start);
+    assert!(lasted > Duration::from_secs(95) && lasted < Duration::from_secs(160), "{lasted:?}");
+    // 210 ms, doubled.
+    assert!((7..=10).contains(&sent.len()), "{sent:?}");
 }
 
 /// RFC 5681, 4.1: after an idle time as long as the retransmission timeout no more is

@@ -342,3 +342,81 @@ fn early_fin() {
     let now = trace.now;
     assert_eq!(trace.host.read(now, flow, &mut [0; 8]), Ok(Read::End));
 }
+
+/// A receive buffer doubles when the program reads a quarter of it within a round trip, up to its bound, while
+/// half of all pages are free; a program that reads slowly keeps what it has.
+#[test]
+fn receive_buffers_grow() {
+    let first = |config: &mut tcp::Config| config.limits.first_receive_buffer = 16_000;
+    let receive = |change: &dyn Fn(&mut tcp::Config), wait: Duration| {
+        let (mut trace, flow) = Trace::accepted(|config| change(config), "");
+        for at in 0..20 {
+            trace.send(&format!(". {}:{}(1000) ack 1", 1 + at * 1000, 1001 + at * 1000));
+            read(&mut trace, flow, 1000);
+            trace.take();
+            trace.now = trace.now.after(wait);
+        }
+        trace.host.info(flow).expect("open").receive_buffer
+    };
+    // The round trip is 10 ms.
+    assert_eq!(receive(&first, ms(0)), 60_000);
+    assert_eq!(receive(&first, ms(20)), 16_000);
+    // Unread bytes of another connection take more than half.
+    let few = |config: &mut tcp::Config| {
+        first(config);
+        config.limits.receive_pages = 16;
+    };
+    assert_eq!(receive(&few, ms(0)), 60_000);
+    let (mut trace, flow) = Trace::accepted(few, "");
+    trace.peer_port += 1;
+    trace.send("S 0:0(0) win 65535 <mss 1000>");
+    trace.take();
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let other = trace.host.accept(trace.listeners[0]).expect("a connection");
+    trace.host.set_buffers(other, Some(60_000), None);
+    for at in 0..9 {
+        trace.send(&format!(". {}:{}(4096) ack 1", 1 + at * 4096, 4097 + at * 4096));
+        trace.take();
+    }
+    trace.peer_port -= 1;
+    for at in 0..6 {
+        trace.send(&format!(". {}:{}(1000) ack 1", 1 + at * 1000, 1001 + at * 1000));
+        read(&mut trace, flow, 1000);
+    }
+    assert_eq!(trace.host.info(flow).expect("open").receive_buffer, 16_000);
+}
+
+/// A send buffer is twice the congestion window, at least its first size.
+#[test]
+fn send_buffers_grow() {
+    let (mut trace, flow) = Trace::accepted(|config| config.limits.first_send_buffer = 20_000, ",sackOK");
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 100_000]), Ok(20_000));
+    assert_eq!(trace.take().len(), 10);
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 10001");
+    assert_eq!(trace.host.info(flow).expect("open").congestion_window, 20_000);
+    let now = trace.now;
+    // 10,000 of 40,000 bytes are there already.
+    assert_eq!(trace.host.write(now, flow, &[0; 100_000]), Ok(30_000));
+}
+
+/// A connection can have buffers of its own, which do not grow.
+#[test]
+fn buffers_of_a_connection() {
+    let (mut trace, flow) = Trace::accepted(|config| config.limits.first_receive_buffer = 16_000, "");
+    trace.host.set_buffers(flow, Some(8_000), Some(3_000));
+    let now = trace.now;
+    assert_eq!(trace.host.write(now, flow, &[0; 10_000]), Ok(3_000));
+    for at in 0..20 {
+        trace.send(&format!(". {}:{}(1000) ack 1", 1 + at * 1000, 1001 + at * 1000));
+        read(&mut trace, flow, 1000);
+        trace.take();
+    }
+    assert_eq!(trace.host.info(flow).expect("open").receive_buffer, 8_000);
+    trace.send(". 20001:21001(1000) ack 1");
+    let sent = trace.take();
+    assert!(sent[0].starts_with(". 3001:3001(0) ack 21001 win 7000"), "{sent:?}");
+    trace.host.set_buffers(flow, Some(1 << 30), Some(1 << 30));
+    assert_eq!(trace.host.info(flow).expect("open").receive_buffer, 60_000);
+}

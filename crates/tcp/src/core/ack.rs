@@ -1,14 +1,15 @@
 //! What an acknowledgement changes (RFC 9293, 3.10.7.4, fifth; RFC 5681; RFC 6298).
 
-use super::flow::{NO_COLD, flag};
+use super::flow::{Lasting, NO_COLD, flag};
 use super::listen::timestamp;
 use super::pace::Undo;
 use super::planted::{Bug, planted};
 use super::rack::DUPLICATES;
+use super::reduce::Reduction;
 use super::state::{State, Step};
 use super::wire::{Flags, Head};
 use super::{Keep, Stack};
-use crate::control::Control;
+use crate::control::{Acked, Control};
 use crate::event::{Ready, Reason};
 use crate::time::{Deadline, Time, micros};
 
@@ -76,6 +77,8 @@ impl<C: Control> Stack<C> {
         if hot.cold != NO_COLD {
             let duplicate = acked == 0 && len == 0 && same_window && !head.flags.has(Flags::FIN);
             self.on_delivery(now, slot, head, duplicate);
+        } else if acked > 0 {
+            self.acknowledged_single(now, slot);
         }
         let hot = &mut self.flows[slot];
         hot.snd_una = ack;
@@ -115,14 +118,19 @@ impl<C: Control> Stack<C> {
         let numbers = (ack, hot.snd_nxt);
         let delivered = cold.flight.acknowledge(&mut self.records, rack, numbers, sacks, now);
         let echo = || self.echoed(now, slot, head).filter(|_| acked > 0);
-        if let Some(rtt) = delivered.rtt.or_else(echo) {
+        let rtt = delivered.rtt.or_else(echo);
+        if let Some(rtt) = rtt {
             self.measured(slot, rtt);
         }
         let rto = self.rto(slot);
+        let may_wait = self.user_timeout(slot).is_none();
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
-        let rack = &mut self.lasting[slot as usize].rack;
+        let Lasting { rack, memory, rate, .. } = &mut self.lasting[slot as usize];
         let mss = u32::from(hot.mss);
+        if let Some(bytes_a_second) = cold.delivery.delivered(now, delivered.bytes, ack, hot.snd_nxt) {
+            *rate = bytes_a_second;
+        }
         let mut lost = false;
         if with_sack {
             // What a tail loss probe repeats says nothing of the order.
@@ -152,8 +160,7 @@ impl<C: Control> Stack<C> {
         //# below) (MUST-35).
         // A peer that answers, and has taken back the window for what is outstanding, lives: for as long
         // as the program has set no bound.
-        let may_wait = || self.choices.of(slot).user_timeout.is_none();
-        if acked > 0 || hot.snd_edge().before(hot.snd_nxt) && may_wait() {
+        if acked > 0 || hot.snd_edge().before(hot.snd_nxt) && may_wait {
             cold.progress_at = now;
         }
         if acked > 0 {
@@ -163,31 +170,47 @@ impl<C: Control> Stack<C> {
         if cold.recovery.is_some_and(|point| point.upto(ack)) {
             cold.recovery = None;
             cold.by_timeout = false;
+            if cold.reduction.take().is_some() {
+                hot.window.congestion = hot.window.threshold;
+            }
             rack.recovered();
         }
         let repaired = cold.settle_tail_probe(ack, &delivered, duplicate);
-        if let Some(twice) = delivered.duplicate
-            && let Some(before) = cold.undo.as_mut().and_then(|undo| undo.arrived_twice(twice))
-        {
-            // Nothing was lost, only late (RFC 3708, 2; RFC 4015, 3.2).
+        let echo = head.timestamps.filter(|_| hot.has(flag::TIMESTAMPS)).map(|stamps| stamps.echo);
+        if let Some((before, remembered)) = cold.needless(ack, acked, echo, delivered.duplicate) {
+            // Nothing was lost, only late (RFC 4015, 3.2; RFC 9438, 4.9).
             hot.window.congestion = hot.window.congestion.max(before.congestion);
             hot.window.threshold = before.threshold;
-            cold.recovery = None;
-            cold.undo = None;
+            *memory = remembered;
+            cold.flight.fly_again(&mut self.records);
+            (cold.recovery, cold.reduction, cold.undo) = (None, None, None);
+            (cold.by_timeout, lost) = (false, false);
         }
         if (lost || repaired) && cold.recovery.is_none() {
-            cold.undo = lost.then(|| Undo::new(hot.window));
-            self.control.congested(&mut hot.window, flight, mss);
+            cold.undo = lost.then(|| Undo::new(hot.window, *memory));
+            self.control.congested(&mut hot.window, memory, flight, mss);
             if lost {
                 cold.recovery = Some(hot.snd_nxt);
                 cold.by_timeout = false;
+                // Without SACK each acknowledgement says too little of what was delivered.
+                cold.reduction = with_sack.then(|| Reduction::new(flight));
                 // Fast retransmit (RFC 5681, 3.2): the first one at once.
                 hot.set(flag::FORCE);
             }
         } else if acked > 0 && may_grow && cold.usage.may_grow(&hot.window) {
             // What was selectively acknowledged has counted before.
             let bytes = if with_sack { delivered.bytes } else { acked };
-            self.control.acknowledged(&mut hot.window, bytes, mss);
+            let (srtt, upto, sent_to) = (hot.srtt, ack, hot.snd_nxt);
+            let acked = Acked { now, bytes, mss, rtt, srtt, upto, sent_to };
+            self.control.acknowledged(&mut hot.window, memory, &acked);
+        }
+        if let Some(reduction) = &mut cold.reduction
+            && delivered.bytes > 0
+        {
+            let safe = acked > 0 && !lost;
+            let in_flight = cold.flight.in_flight();
+            let threshold = hot.window.threshold;
+            hot.window.congestion = reduction.window(delivered.bytes, in_flight, threshold, mss, safe);
         }
         if acked > 0 || delivered.sacked {
             let max_ack_delay = micros(self.profile.rto_min);

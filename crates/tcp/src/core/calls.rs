@@ -258,7 +258,7 @@ impl<C: Control> Stack<C> {
 
     /// Sets the times of probes, and begins to wait anew.
     pub(crate) fn probe_after(&mut self, now: Time, slot: u32, times: Option<KeepAlive>) {
-        self.choices.change(slot, |chosen| &mut chosen.keep_alive, times);
+        self.choose_keep_alive(slot, times);
         self.touch_keep_alive(now, slot);
         self.settle(now, slot);
     }
@@ -324,6 +324,7 @@ impl<C: Control> Stack<C> {
 
     pub(crate) fn info(&self, slot: u32) -> Info {
         let hot: &Hot = &self.flows[slot];
+        let lasting = &self.lasting[slot as usize];
         let owes_data = hot.snd_limit() != hot.snd_una;
         Info {
             state: hot.state,
@@ -335,7 +336,16 @@ impl<C: Control> Stack<C> {
             received_to: hot.rcv_nxt,
             offered_edge: hot.rcv_edge,
             congestion_window: hot.window.congestion,
+            slow_start_threshold: hot.window.threshold,
             round_trip_micros: hot.srtt,
+            round_trip_variation_micros: hot.rttvar,
+            least_round_trip_micros: lasting.rack.min_rtt,
+            timeout_micros: self.rto(slot),
+            segments_again: lasting.segments_again,
+            bytes_again: lasting.again,
+            reordering: lasting.rack.reordering_seen,
+            delivery_rate: lasting.rate,
+            receive_buffer: self.receive_space(slot),
             mss: hot.mss,
             trouble: self.choices.of(slot).trouble,
             timestamps: hot.has(flag::TIMESTAMPS),
@@ -390,8 +400,26 @@ pub struct Info {
     pub offered_edge: Seq,
     /// Congestion window in bytes.
     pub congestion_window: u32,
+    /// Slow start ends there, in bytes; `u32::MAX` before the first loss.
+    pub slow_start_threshold: u32,
     /// Smoothed round-trip time; 0 before the first measurement.
     pub round_trip_micros: u32,
+    /// Its mean deviation (RTTVAR of RFC 6298).
+    pub round_trip_variation_micros: u32,
+    /// The least round trip of a segment that was sent once; 0 before the first.
+    pub least_round_trip_micros: u32,
+    /// The retransmission timeout, backed off where it has expired.
+    pub timeout_micros: u64,
+    /// Segments that were sent more than once, up to 2^32 - 1.
+    pub segments_again: u32,
+    /// Bytes that were sent more than once.
+    pub bytes_again: u64,
+    /// Segments were seen to overtake others (RFC 8985, 6.2, step 3).
+    pub reordering: bool,
+    /// Bytes a second that were acknowledged in the last round trip, up to 2^32 - 1; 0 before the first.
+    pub delivery_rate: u32,
+    /// Bytes that may be unread now.
+    pub receive_buffer: u32,
     /// Payload of a segment without options.
     pub mss: u16,
     /// What may end the connection, if something was [reported](Ready::TROUBLE): the network does not

@@ -7,22 +7,22 @@ use crate::time::Time;
 pub(crate) const BASE: u64 = 4;
 pub(crate) const SPREAD: u64 = 8;
 
-/// The answers of the current second.
+/// Enough for the largest number.
+const COUNT_BITS: u32 = 4;
+
+/// The answers of the current second: its number above, their count in the lower bits.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Challenges {
-    second: u32,
-    count: u8,
-}
+pub(crate) struct Challenges(u32);
 
 impl Challenges {
     /// Counts an answer, if there may be another one.
     pub(crate) fn may_answer(&mut self, now: Time, most: u64) -> bool {
-        let second = (now.micros() / 1_000_000) as u32;
-        if self.second != second {
-            *self = Challenges { second, count: 0 };
+        let second = ((now.micros() / 1_000_000) as u32) << COUNT_BITS;
+        if self.0 >> COUNT_BITS != second >> COUNT_BITS {
+            self.0 = second;
         }
-        let may = u64::from(self.count) < most;
-        self.count += u8::from(may);
+        let may = u64::from(self.0 - second) < most;
+        self.0 += u32::from(may);
         may
     }
 }

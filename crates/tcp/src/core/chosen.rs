@@ -1,25 +1,52 @@
 //! What programs have chosen for single connections, which few do: apart from what every connection
 //! has.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::Stack;
 use super::seq::Seq;
-use crate::config::{KeepAlive, Marking};
+use crate::config::{DAY, KeepAlive, Marking};
 use crate::control::Control;
 use crate::event::Failure;
 use crate::time::Time;
+
+/// Up to a day, and at least a millisecond.
+#[derive(Clone, Copy, PartialEq)]
+struct Millis(NonZeroU32);
+
+impl Millis {
+    fn of(time: Duration) -> Millis {
+        let millis = time.min(DAY).as_micros().div_ceil(1000) as u32;
+        Millis(NonZeroU32::new(millis).unwrap_or(NonZeroU32::MIN))
+    }
+
+    fn time(self) -> Duration {
+        Duration::from_millis(self.0.get().into())
+    }
+}
+
+/// Keep-alive times.
+#[derive(Clone, Copy, PartialEq)]
+struct Probing {
+    idle: Millis,
+    interval: Millis,
+    probes: u8,
+}
 
 /// Of one connection; `None` is as the host has it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Chosen {
     slot: u32,
     /// How long bytes may stay unacknowledged, or unsent for the peer's window.
-    pub(crate) user_timeout: Option<Duration>,
-    pub(crate) keep_alive: Option<KeepAlive>,
+    user_timeout: Option<Millis>,
+    keep_alive: Option<Probing>,
     pub(crate) marking: Marking,
-    /// Where the peer's window holds bytes back, and since when.
-    held: Option<(Seq, Time)>,
+    /// Sizes of the buffers, in bytes; 0: they grow.
+    pub(crate) receive_buffer: u32,
+    pub(crate) send_buffer: u32,
+    /// Where the peer's window holds bytes back, and since which millisecond.
+    held: Option<(Seq, NonZeroU32)>,
     /// What may end it: the network or the silence of the peer.
     pub(crate) trouble: Option<Failure>,
 }
@@ -29,6 +56,8 @@ const NOTHING: Chosen = Chosen {
     user_timeout: None,
     keep_alive: None,
     marking: Marking::HOST,
+    receive_buffer: 0,
+    send_buffer: 0,
     held: None,
     trouble: None,
 };
@@ -94,16 +123,39 @@ impl<C: Control> Stack<C> {
     //# (d) An application MUST (MUST-21) be able to set the value for R2 for a particular connection.
     /// How long bytes may stay unacknowledged.
     pub(crate) fn patience(&self, slot: u32) -> Duration {
-        self.choices.of(slot).user_timeout.unwrap_or(self.profile.give_up)
+        self.user_timeout(slot).unwrap_or(self.profile.give_up)
+    }
+
+    /// The same, where the program has chosen it.
+    pub(crate) fn user_timeout(&self, slot: u32) -> Option<Duration> {
+        self.choices.of(slot).user_timeout.map(Millis::time)
+    }
+
+    pub(crate) fn choose_user_timeout(&mut self, slot: u32, time: Option<Duration>) {
+        self.choices.change(slot, |chosen| &mut chosen.user_timeout, time.map(Millis::of));
+    }
+
+    pub(crate) fn choose_keep_alive(&mut self, slot: u32, times: Option<KeepAlive>) {
+        let times = times.map(KeepAlive::within_bounds).map(|KeepAlive { idle, interval, probes }| Probing {
+            idle: Millis::of(idle),
+            interval: Millis::of(interval),
+            probes,
+        });
+        self.choices.change(slot, |chosen| &mut chosen.keep_alive, times);
     }
 
     pub(crate) fn keep_alive(&self, slot: u32) -> KeepAlive {
-        let chosen = self.choices.of(slot).keep_alive.unwrap_or(KeepAlive {
-            idle: self.profile.keep_alive,
-            interval: self.profile.keep_alive_interval,
-            probes: self.profile.probes,
-        });
-        chosen.within_bounds()
+        let times = match self.choices.of(slot).keep_alive {
+            Some(Probing { idle, interval, probes }) => {
+                KeepAlive { idle: idle.time(), interval: interval.time(), probes }
+            }
+            None => KeepAlive {
+                idle: self.profile.keep_alive,
+                interval: self.profile.keep_alive_interval,
+                probes: self.profile.probes,
+            },
+        };
+        times.within_bounds()
     }
 
     /// Whether keep-alive probes have been unanswered for too long: a user timeout decides before
@@ -111,7 +163,7 @@ impl<C: Control> Stack<C> {
     pub(crate) fn is_silent_for_too_long(&self, slot: u32) -> bool {
         let KeepAlive { idle, interval, probes } = self.keep_alive(slot);
         let unanswered = self.flows[slot].probes;
-        match self.choices.of(slot).user_timeout {
+        match self.user_timeout(slot) {
             Some(most) => unanswered > 0 && idle + interval * u32::from(unanswered) >= most,
             None => unanswered >= probes,
         }
@@ -120,13 +172,13 @@ impl<C: Control> Stack<C> {
     /// Whether the peer's window has held back the next byte for longer than the user timeout, also
     /// by a peer that answers probes: the program has chosen to wait no longer.
     pub(crate) fn is_held_for_too_long(&mut self, now: Time, slot: u32) -> bool {
-        let Some(most) = self.choices.of(slot).user_timeout else { return false };
+        let Some(most) = self.user_timeout(slot) else { return false };
         let at = self.flows[slot].snd_nxt;
         let chosen = self.choices.of_mut(slot);
         match chosen.held {
-            Some((held, since)) if held == at => now.since(since) >= most,
+            Some((held, since)) if held == at => begun(now, since).after(most) <= now,
             _ => {
-                chosen.held = Some((at, now));
+                chosen.held = Some((at, millisecond(now)));
                 false
             }
         }
@@ -136,9 +188,20 @@ impl<C: Control> Stack<C> {
     pub(crate) fn held_until(&self, slot: u32) -> Option<Time> {
         let chosen = self.choices.of(slot);
         let (at, since) = chosen.held?;
-        let most = chosen.user_timeout.filter(|_| at == self.flows[slot].snd_nxt)?;
-        Some(since.after(most))
+        let most = self.user_timeout(slot).filter(|_| at == self.flows[slot].snd_nxt)?;
+        Some(begun(self.now, since).after(most))
     }
+}
+
+/// Of the caller's clock, modulo 2^32.
+fn millisecond(now: Time) -> NonZeroU32 {
+    NonZeroU32::new((now.micros() / 1000) as u32).unwrap_or(NonZeroU32::MIN)
+}
+
+/// The last moment that was in this millisecond.
+fn begun(now: Time, since: NonZeroU32) -> Time {
+    let ago = millisecond(now).get().wrapping_sub(since.get());
+    Time::from_micros((now.micros() / 1000).saturating_sub(ago.into()) * 1000)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use super::blocks::{List, Pool};
 use super::challenges::Challenges;
 use super::few::Few;
-use super::pace::{Pace, Undo, Usage};
+use super::pace::{Delivery, Pace, Undo, Usage};
+use super::reduce::Reduction;
 use super::sent::Flight;
 use super::seq::{Seq, Span};
 use super::state::State;
@@ -102,6 +103,8 @@ pub(crate) struct Hot {
     pub(crate) quick_and_largest: u8,
     /// Unanswered probes.
     pub(crate) probes: u8,
+    /// How often the receive buffer has doubled.
+    pub(crate) grown: u8,
 }
 
 const _: () = assert!(size_of::<Hot>() == 128 && align_of::<Hot>() == 64);
@@ -207,19 +210,19 @@ pub(crate) struct Rack {
     /// When the most recently sent of all delivered segments was sent, and where it ends.
     pub(crate) xmit_at: Time,
     pub(crate) end: Seq,
-    /// Its round trip, and the least of all, in microseconds.
+    /// Its round trip, and the least of all, in microseconds; 0 before the first.
     pub(crate) rtt: u32,
     pub(crate) min_rtt: u32,
     /// The highest sequence number delivered.
     pub(crate) fack: Seq,
-    pub(crate) started: bool,
     pub(crate) reordering_seen: bool,
     /// Multiple of a quarter of the least round-trip time.
     pub(crate) wnd_mult: u8,
     /// Recoveries after which the multiple is 1 again.
     pub(crate) wnd_persist: u8,
-    /// A DSACK counts once a round trip.
-    pub(crate) dsack_round: Option<Seq>,
+    /// A DSACK counts once a round trip, which is over when this is acknowledged.
+    pub(crate) dsack_round: Seq,
+    pub(crate) in_dsack_round: bool,
 }
 
 impl Default for Rack {
@@ -230,11 +233,11 @@ impl Default for Rack {
             rtt: 0,
             min_rtt: 0,
             fack: Seq::default(),
-            started: false,
             reordering_seen: false,
             wnd_mult: 1,
             wnd_persist: 0,
-            dsack_round: None,
+            dsack_round: Seq::default(),
+            in_dsack_round: false,
         }
     }
 }
@@ -248,9 +251,22 @@ pub(crate) struct TailProbe {
 
 /// What a flow keeps for its life, and rarely needs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lasting {
+pub(crate) struct Lasting<M> {
     pub(crate) rack: Rack,
+    /// The congestion controller's.
+    pub(crate) memory: M,
     pub(crate) challenges: Challenges,
+    /// Bytes and segments that were sent again.
+    pub(crate) again: u64,
+    pub(crate) segments_again: u32,
+    /// Bytes a second that were delivered in the last round trip.
+    pub(crate) rate: u32,
+    /// When the program last read a part of the receive buffer, in microseconds modulo 2^32.
+    pub(crate) read_at: u32,
+    /// Without a block: the second in which something was last acknowledged, or first sent.
+    pub(crate) progress: u32,
+    /// What is outstanding had a block, and is lost.
+    pub(crate) gave_block: bool,
     /// The largest segment that the peer and the device take.
     pub(crate) mss: u16,
     /// Second until which the path MTU is less than the device's; 0 if it is not.
@@ -258,16 +274,20 @@ pub(crate) struct Lasting {
 }
 
 /// What a flow needs while data is unacknowledged or held.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Cold {
+#[derive(Clone, Debug)]
+pub(crate) struct Cold<M> {
+    /// Whose it is.
+    pub(crate) slot: u32,
     pub(crate) flight: Flight,
     /// The end of what was sent when a loss was found; nothing more is reduced until it is
     /// acknowledged.
     pub(crate) recovery: Option<Seq>,
     /// That recovery began with a timeout: the window grows in it.
     pub(crate) by_timeout: bool,
+    /// How the window shrinks in a fast recovery.
+    pub(crate) reduction: Option<Reduction>,
     /// What the last reduction of the window can be undone with.
-    pub(crate) undo: Option<Undo>,
+    pub(crate) undo: Option<Undo<M>>,
     pub(crate) tail_probe: Option<TailProbe>,
     /// Duplicate acknowledgements of a peer without SACK.
     pub(crate) duplicates: u32,
@@ -278,6 +298,7 @@ pub(crate) struct Cold {
     pub(crate) progress_at: Time,
     pub(crate) usage: Usage,
     pub(crate) pace: Pace,
+    pub(crate) delivery: Delivery,
     /// Out-of-order bytes, in order.
     pub(crate) held: List,
     /// A byte of each of the ranges that grew last, the last first: they are reported first
@@ -291,13 +312,42 @@ pub(crate) struct Cold {
     pub(crate) holds: bool,
 }
 
-impl Cold {
+impl<M> Default for Cold<M> {
+    fn default() -> Cold<M> {
+        Cold {
+            slot: 0,
+            flight: Flight::default(),
+            recovery: None,
+            by_timeout: false,
+            reduction: None,
+            undo: None,
+            tail_probe: None,
+            duplicates: 0,
+            rto_at: None,
+            tail_at: None,
+            reorder_at: None,
+            progress_at: Time::default(),
+            usage: Usage::default(),
+            pace: Pace::default(),
+            delivery: Delivery::default(),
+            held: List::default(),
+            young: Few::default(),
+            duplicate: None,
+            fin_at: None,
+            holds: false,
+        }
+    }
+}
+
+impl<M> Cold<M> {
     /// Makes it as new. Its lists are empty already, and not written over: they are most of it.
     pub(crate) fn reset(&mut self) {
         let Cold {
+            slot: _,
             flight,
             recovery,
             by_timeout,
+            reduction,
             undo,
             tail_probe,
             duplicates,
@@ -307,6 +357,7 @@ impl Cold {
             progress_at,
             usage,
             pace,
+            delivery,
             held,
             young,
             duplicate,
@@ -316,6 +367,7 @@ impl Cold {
         debug_assert!(flight.is_empty() && held.is_empty());
         *recovery = None;
         *by_timeout = false;
+        *reduction = None;
         *undo = None;
         *tail_probe = None;
         *duplicates = 0;
@@ -325,6 +377,7 @@ impl Cold {
         *progress_at = Time::default();
         *usage = Usage::default();
         *pace = Pace::default();
+        *delivery = Delivery::default();
         young.clear();
         *duplicate = None;
         *fin_at = None;

@@ -45,6 +45,7 @@ impl<C: Control> Stack<C> {
             ready: Ready::default(),
             quick_and_largest: self.profile.quick_acks.min(7),
             probes: 0,
+            grown: 0,
         };
         let slot = self.flows.insert(hot)?;
         self.choices.forget(slot);

@@ -8,14 +8,16 @@
 //! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
 //! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `cookies`, `wait` |
 //! | what was lost? | `rack`, `sent` |
-//! | what may be sent? | `transmit`, `pace`, `output` |
+//! | what may be sent? | `transmit`, `pace`, `reduce`, `output`; `single` where there is no block |
 //! | when next? | `timers`, `wheel` |
+//! | what may it hold? | `buffers` |
 //! | what does the program want? | `calls`, `chosen` |
 //! | does a test notice? | `planted` |
 
 pub(crate) mod ack;
 pub(crate) mod address;
 pub(crate) mod blocks;
+pub(crate) mod buffers;
 pub(crate) mod calls;
 pub(crate) mod challenges;
 pub(crate) mod chosen;
@@ -34,9 +36,11 @@ pub(crate) mod predicted;
 pub(crate) mod queue;
 pub(crate) mod rack;
 pub(crate) mod receive;
+pub(crate) mod reduce;
 pub(crate) mod secret;
 pub(crate) mod sent;
 pub(crate) mod seq;
+pub(crate) mod single;
 pub(crate) mod state;
 pub(crate) mod table;
 pub(crate) mod timers;
@@ -65,6 +69,7 @@ use wire::{Head, Plain};
 use crate::config::{Config, Limits, Marking, Offers, Profile};
 use crate::control::Control;
 use crate::event::{Flow, REASONS, Ready, Reason};
+use crate::host::store::PAGE;
 use crate::time::Time;
 
 /// The least that a link carries (RFC 791, 3.2; RFC 8200, 5).
@@ -154,7 +159,7 @@ struct Reply {
 }
 
 /// All flows of one core.
-pub(crate) struct Stack<C> {
+pub(crate) struct Stack<C: Control> {
     pub(crate) limits: Limits,
     pub(crate) profile: Profile,
     pub(crate) offers: Offers,
@@ -162,6 +167,10 @@ pub(crate) struct Stack<C> {
     pub(crate) mtu: u16,
     /// Longest payload of a frame that the device cuts; 0 if it cuts none.
     pub(crate) gso: u32,
+    /// Of a new connection's receive buffer.
+    part_bits: u32,
+    /// What all connections together can receive.
+    received_bytes: u32,
     control: C,
     /// When something was last done.
     now: Time,
@@ -170,11 +179,11 @@ pub(crate) struct Stack<C> {
     /// The flow of the last segment: the next one often is of the same.
     last: u32,
     pub(crate) flows: Table<Hot>,
-    pub(crate) colds: Table<Cold>,
+    pub(crate) colds: Table<Cold<C::Memory>>,
     pub(crate) records: Records,
     pub(crate) ranges: Ranges,
     /// By the flow's slot, as far as slots were ever used.
-    pub(crate) lasting: Vec<Lasting>,
+    pub(crate) lasting: Vec<Lasting<C::Memory>>,
     /// Blocks with something that a peer has left there.
     holding: usize,
     pub(crate) choices: Choices,
@@ -199,8 +208,9 @@ pub(crate) struct Stack<C> {
     /// Where the search for the oldest half-open connection and TIME_WAIT goes on.
     syn_hand: u32,
     wait_hand: u32,
-    /// Likewise for connections that the program has closed.
+    /// Likewise for connections that the program has closed, and for blocks.
     orphan_hand: u32,
+    cold_hand: u32,
     pub(crate) refused: [u64; REASONS],
 }
 
@@ -218,6 +228,8 @@ impl<C: Control> Stack<C> {
             icmp_ends_attempts: config.icmp_ends_attempts,
             mtu: config.capabilities.mtu.clamp(usize::from(MTU_MIN_V4), 65_535) as u16,
             gso,
+            part_bits: buffers::part_bits(limits.first_receive_buffer),
+            received_bytes: u32::try_from(limits.receive_pages).unwrap_or(u32::MAX).saturating_mul(PAGE),
             control,
             now: Time::default(),
             last: 0,
@@ -247,6 +259,7 @@ impl<C: Control> Stack<C> {
             syn_hand: 0,
             wait_hand: 0,
             orphan_hand: 0,
+            cold_hand: 0,
             refused: [0; REASONS],
         }
     }
@@ -276,7 +289,7 @@ impl<C: Control> Stack<C> {
 
     /// The window of our SYN, which is never scaled (RFC 7323, 2.2).
     fn first_window(&self) -> u32 {
-        self.limits.receive_buffer.min(65_535)
+        self.limits.first_receive_buffer.min(65_535)
     }
 
     fn refuse(&mut self, reason: Reason) -> Verdict {
@@ -308,7 +321,12 @@ impl<C: Control> Stack<C> {
     fn warm(&mut self, slot: u32) -> Option<u32> {
         let hot = &mut self.flows[slot];
         if hot.cold == NO_COLD {
+            let is_single = Self::is_single(hot);
             hot.cold = self.colds.insert_reset(Cold::reset)?;
+            self.colds[hot.cold].slot = slot;
+            if is_single {
+                self.adopt(slot);
+            }
         }
         Some(self.flows[slot].cold)
     }

@@ -53,7 +53,10 @@ impl<C: Control> Stack<C> {
     }
 
     fn emit_one(&mut self, now: Time, slot: u32, room: u32, emit: &mut impl Emit) -> Result<(), Full> {
-        let plan = self.plan(slot);
+        let mut plan = self.plan(slot);
+        if plan == Plan::Starved && self.warm(slot).is_some() {
+            plan = self.plan(slot);
+        }
         let hot = &self.flows[slot];
         let (window, edge) = self.offered_window(slot, room);
         let mut head = Head { ack: hot.rcv_nxt, flags: Flags::ACK, window, ..Head::default() };
@@ -168,7 +171,7 @@ impl<C: Control> Stack<C> {
     fn sent_new(&mut self, now: Time, slot: u32, span: Span) {
         self.widen(now, slot);
         let rto = self.rto(slot);
-        let Some(cold) = self.warm(slot) else { return };
+        let Some(cold) = self.warm(slot) else { return self.sent_single(now, slot, span) };
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[cold];
         if hot.snd_una == hot.snd_nxt {
@@ -181,6 +184,9 @@ impl<C: Control> Stack<C> {
         let flight = cold.flight.in_flight();
         let limited = flight + u32::from(hot.mss) > hot.window.congestion;
         cold.usage.sent(hot.snd_una, hot.snd_nxt, flight, limited);
+        if let Some(reduction) = &mut cold.reduction {
+            reduction.sent(span.len());
+        }
         cold.pace.sent(now, span.len(), &hot.window, hot.srtt, hot.mss);
         // RFC 6298, 5.1.
         cold.rto_at.get_or_insert(now.plus(rto));
@@ -195,11 +201,21 @@ impl<C: Control> Stack<C> {
 
     fn sent_again(&mut self, now: Time, slot: u32, span: Span) {
         let rto = self.rto(slot);
+        let size = self.payload_size(slot).max(1);
+        let lasting = &mut self.lasting[slot as usize];
+        lasting.again += u64::from(span.len());
+        lasting.segments_again = lasting.segments_again.saturating_add(span.len().div_ceil(size));
+        if self.flows[slot].cold == NO_COLD {
+            return self.restart_single(now, slot);
+        }
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
         cold.flight.record_again(&mut self.records, span, now);
         if let Some(undo) = &mut cold.undo {
-            undo.sent_again(span);
+            undo.sent_again(span, timestamp(now, hot.ts_offset));
+        }
+        if let Some(reduction) = &mut cold.reduction {
+            reduction.sent(span.len());
         }
         cold.pace.sent(now, span.len(), &hot.window, hot.srtt, hot.mss);
         hot.clear(flag::FORCE);

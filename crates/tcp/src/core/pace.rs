@@ -32,36 +32,75 @@ impl Usage {
     }
 }
 
+/// How fast bytes are delivered, by round trips.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Delivery {
+    begun_at: Time,
+    bytes: u64,
+    /// The round is over when this is acknowledged.
+    until: Option<Seq>,
+}
+
+impl Delivery {
+    /// So many bytes were delivered, and all before `ack`. Returns the bytes a second of a round trip that
+    /// is over.
+    pub(crate) fn delivered(&mut self, now: Time, bytes: u32, ack: Seq, nxt: Seq) -> Option<u32> {
+        self.bytes += u64::from(bytes);
+        if self.until.is_some_and(|until| until.after(ack)) {
+            return None;
+        }
+        let micros = now.micros() - self.begun_at.micros();
+        let rate = self.bytes.saturating_mul(1_000_000).checked_div(micros);
+        let is_whole = self.until.is_some();
+        *self = Delivery { begun_at: now, bytes: 0, until: Some(nxt) };
+        rate.filter(|_| is_whole).map(|rate| rate.min(u32::MAX.into()) as u32)
+    }
+}
+
 /// A reduction of the window that may have been needless: it was if everything that was sent again since
-/// arrives twice.
+/// arrives twice (DSACK: RFC 3708, 2), or if an acknowledgement of the first of it echoes an earlier
+/// timestamp (Eifel: RFC 3522, 3.2).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Undo {
-    before: Window,
+pub(crate) struct Undo<M> {
+    before: (Window, M),
     /// What was sent again lies here.
     range: Option<Span>,
     /// Bytes of it that were not reported as having arrived twice.
     open: u32,
+    /// Where the first of it begins, and its timestamp, until that is acknowledged.
+    first: Option<(Seq, u32)>,
 }
 
-impl Undo {
-    /// The window was this.
-    pub(crate) fn new(before: Window) -> Undo {
-        Undo { before, range: None, open: 0 }
+impl<M: Copy> Undo<M> {
+    /// The window, and what the controller remembered, were these.
+    pub(crate) fn new(window: Window, memory: M) -> Undo<M> {
+        Undo { before: (window, memory), range: None, open: 0, first: None }
     }
 
-    pub(crate) fn sent_again(&mut self, span: Span) {
+    /// Bytes were sent again, with this timestamp.
+    pub(crate) fn sent_again(&mut self, span: Span, stamp: u32) {
+        if self.range.is_none() {
+            self.first = Some((span.start, stamp));
+        }
         let range = self.range.unwrap_or(span);
         self.range = Some(Span::new(range.start.min(span.start), range.end.max(span.end)));
         self.open += span.len();
     }
 
-    /// Takes a report. Returns the window as it was if there was no need to reduce it.
-    pub(crate) fn arrived_twice(&mut self, twice: Span) -> Option<Window> {
+    /// Takes a report. Returns what was before if there was no need to reduce the window.
+    pub(crate) fn arrived_twice(&mut self, twice: Span) -> Option<(Window, M)> {
         let ours = self.range.is_some_and(|range| range.contains(twice));
         if ours {
             self.open = self.open.saturating_sub(twice.len());
         }
         (ours && self.open == 0).then_some(self.before)
+    }
+
+    /// Takes an acknowledgement of all before `ack`, and the timestamp that it echoes. Returns the same.
+    pub(crate) fn acknowledged(&mut self, ack: Seq, echo: u32) -> Option<(Window, M)> {
+        let (_, stamp) = self.first.take_if(|(start, _)| ack.after(*start))?;
+        let earlier = (echo.wrapping_sub(stamp) as i32) < 0;
+        earlier.then_some(self.before)
     }
 }
 

@@ -3,7 +3,8 @@
 use super::flow::{Cold, Hot, Rack, TailProbe, flag};
 use super::planted::{Bug, planted};
 use super::sent::{Delivered, Fate, Flight, Records, Sent};
-use super::seq::Seq;
+use super::seq::{Seq, Span};
+use crate::control::Window;
 use crate::time::Time;
 
 /// Duplicate acknowledgements, or segments above a gap, that say that something is lost
@@ -19,6 +20,11 @@ fn sent_after(at: Time, end: Seq, other_at: Time, other_end: Seq) -> bool {
 }
 
 impl Rack {
+    /// Whether anything was delivered.
+    fn has_started(&self) -> bool {
+        self.rtt > 0
+    }
+
     /// A segment was delivered (RFC 8985, 6.2, steps 1 to 3).
     pub(crate) fn delivered(&mut self, record: &Sent, rtt: u32) {
         let end = record.span.end;
@@ -29,8 +35,7 @@ impl Rack {
         if !record.repeated && (self.min_rtt == 0 || rtt < self.min_rtt) {
             self.min_rtt = rtt;
         }
-        if !self.started {
-            self.started = true;
+        if !self.has_started() {
             self.fack = end;
             (self.xmit_at, self.end, self.rtt) = (record.at, end, rtt);
         }
@@ -46,11 +51,9 @@ impl Rack {
 
     /// Adapts to a report of a needless repetition, once a round trip (RFC 8985, 6.2, step 4).
     pub(crate) fn adapt(&mut self, ack: Seq, nxt: Seq, duplicate: bool) {
-        if self.dsack_round.is_some_and(|round| round.upto(ack)) {
-            self.dsack_round = None;
-        }
-        if duplicate && self.dsack_round.is_none() {
-            self.dsack_round = Some(nxt);
+        self.in_dsack_round &= self.dsack_round.after(ack);
+        if duplicate && !self.in_dsack_round {
+            (self.dsack_round, self.in_dsack_round) = (nxt, true);
             self.wnd_mult = self.wnd_mult.saturating_add(1);
             self.wnd_persist = PERSIST;
             self.reordering_seen = true;
@@ -80,12 +83,12 @@ impl Rack {
     }
 }
 
-impl Cold {
+impl<M> Cold<M> {
     /// Marks what was sent well before something that has been delivered (RFC 8985, 6.2, step 5),
     /// and notes when to look again. Returns whether anything is newly lost.
     pub(crate) fn detect_losses(&mut self, records: &mut Records, rack: &Rack, hot: &Hot, now: Time) -> bool {
         self.reorder_at = None;
-        if !rack.started {
+        if !rack.has_started() {
             return false;
         }
         let window = rack.reordering_window(&self.flight, self.recovery.is_some(), hot);
@@ -135,6 +138,23 @@ impl Cold {
             }
             self.tail_at = Some(now.plus(wait.max(1_000)).min(rto_at));
         }
+    }
+
+    /// Whether an acknowledgement says that the last reduction of the window was needless; what was before
+    /// then. `echo` is the timestamp that it echoes, `twice` what it says arrived twice.
+    pub(crate) fn needless(
+        &mut self,
+        ack: Seq,
+        acked: u32,
+        echo: Option<u32>,
+        twice: Option<Span>,
+    ) -> Option<(Window, M)>
+    where
+        M: Copy,
+    {
+        let undo = self.undo.as_mut()?;
+        let early = echo.filter(|_| acked > 0).and_then(|echo| undo.acknowledged(ack, echo));
+        early.or_else(|| undo.arrived_twice(twice?))
     }
 
     /// What an acknowledgement says of a tail loss probe (RFC 8985, 7.4). Returns true if the

@@ -277,10 +277,10 @@ impl<C: Control> Stack<C> {
     pub(crate) fn offered_window(&self, slot: u32, room: u32) -> (u16, Seq) {
         let hot = &self.flows[slot];
         let scale = hot.rcv_scale();
-        let space = self.limits.receive_buffer;
+        let space = self.receive_space(slot);
         let promised = hot.rcv_edge.past(hot.rcv_nxt);
         // A quarter of what is left for everybody: a dry pool closes the window.
-        let most = space.min(room / 4);
+        let most = space.min(Self::window_share(room));
         let wanted = (hot.rcv_read + space).past(hot.rcv_nxt).min(most);
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.2.2
         //# A TCP implementation MUST include a SWS avoidance algorithm in the receiver (MUST-39).
@@ -301,17 +301,19 @@ impl<C: Control> Stack<C> {
     /// segments, or half of the buffer.
     #[inline]
     pub(crate) fn consumed(&mut self, now: Time, slot: u32, upto: Seq, room: u32) {
-        let hot = &mut self.flows[slot];
-        hot.rcv_read = upto;
+        let from = std::mem::replace(&mut self.flows[slot].rcv_read, upto);
+        self.was_read(now, slot, (from, upto), room);
+        let hot = &self.flows[slot];
         if !matches!(hot.state, State::Established | State::FinWait1 | State::FinWait2) {
             return;
         }
         // After a closed window at once; else when the peer has used half of what it was offered.
         let before = hot.rcv_edge.past(hot.rcv_nxt);
-        if before >= (self.limits.receive_buffer / 2).max(u32::from(hot.mss)) {
+        let space = self.receive_space(slot);
+        if before >= (space / 2).max(u32::from(hot.mss)) {
             return;
         }
-        let step = (2 * u32::from(hot.mss)).min(self.limits.receive_buffer.min(room / 4) / 2);
+        let step = (2 * u32::from(hot.mss)).min(space.min(Self::window_share(room)) / 2);
         let (_, edge) = self.offered_window(slot, room);
         let hot = &mut self.flows[slot];
         let gained = edge.past(hot.rcv_edge);

@@ -108,6 +108,18 @@ impl Flight {
         self.flying += span.len();
     }
 
+    /// Begins with what was sent before, nobody knows when: lost, or on its way.
+    pub(crate) fn adopt(&mut self, records: &mut Records, span: Span, now: Time, is_lost: bool) {
+        self.record(records, span, now);
+        self.again_to = span.end;
+        if let Some(first) = records.get_mut(&self.list, Place::default()) {
+            first.repeated = true;
+        }
+        if is_lost {
+            self.turn(records, Place::default(), Fate::Lost);
+        }
+    }
+
     /// Remembers that bytes were sent again.
     pub(crate) fn record_again(&mut self, records: &mut Records, span: Span, now: Time) {
         self.split(records, span.start);
@@ -316,6 +328,16 @@ impl Flight {
         self.split(records, first.span.start + most);
         self.turn(records, Place::default(), Fate::Lost);
         true
+    }
+
+    /// What was thought to be lost, and was not sent again since, is on its way.
+    pub(crate) fn fly_again(&mut self, records: &mut Records) {
+        records.for_each(&self.list, |record| {
+            if record.fate == Fate::Lost {
+                record.fate = Fate::Flying;
+            }
+        });
+        self.flying += std::mem::take(&mut self.lost);
     }
 
     /// The peer's reports do not hold any more.

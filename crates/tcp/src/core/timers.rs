@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::Stack;
-use super::flow::{NO_COLD, flag};
+use super::flow::{Lasting, NO_COLD, flag};
 use super::pace::Undo;
 use super::planted::{Bug, planted};
+use super::reduce::Reduction;
 use super::state::{State, Step};
 use super::transmit::Plan;
 use super::wire::{Flags, Head};
@@ -20,7 +21,7 @@ const WINDOW_PROBES: u8 = 12;
 
 //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.3
 //# The value of R1 SHOULD correspond to at least 3 retransmissions, at the current RTO (SHLD-10).
-const R1: u8 = 3;
+pub(super) const R1: u8 = 3;
 
 impl<C: Control> Stack<C> {
     /// When to call [`advance`](Stack::advance) next.
@@ -77,8 +78,9 @@ impl<C: Control> Stack<C> {
             hot.set(flag::ACK_NOW);
         }
         if hot.send_at.is_due(now) {
+            let late = hot.send_at.tick(now).map_or(Duration::ZERO, |due| now.since(Time::of_tick(due)));
             hot.send_at = Deadline::NONE;
-            self.on_send_timer(now, slot);
+            self.on_send_timer(now, slot, late);
         }
         if self.flows[slot].life_at.is_due(now) {
             self.flows[slot].life_at = Deadline::NONE;
@@ -87,7 +89,7 @@ impl<C: Control> Stack<C> {
         self.settle(now, slot);
     }
 
-    fn on_send_timer(&mut self, now: Time, slot: u32) {
+    fn on_send_timer(&mut self, now: Time, slot: u32, late: Duration) {
         let hot = &mut self.flows[slot];
         match hot.state {
             State::Closed => {}
@@ -98,6 +100,7 @@ impl<C: Control> Stack<C> {
                 hot.backoff = (hot.backoff + 1).min(20);
                 hot.set(flag::SYN_NOW | flag::SYN_REPEATED);
             }
+            _ if Self::is_single(hot) => self.on_single_timer(now, slot, late),
             _ if hot.outstanding() > 0 => self.on_outstanding_timer(now, slot),
             _ => self.on_persist_timer(now, slot),
         }
@@ -106,18 +109,20 @@ impl<C: Control> Stack<C> {
     /// Reordering, tail probe or retransmission.
     fn on_outstanding_timer(&mut self, now: Time, slot: u32) {
         let hot = &mut self.flows[slot];
-        if hot.cold == NO_COLD {
-            return;
-        }
         let cold = &mut self.colds[hot.cold];
         let due = |at: Option<Time>| at.is_some_and(|at| at.tick_after() <= now.tick());
         if due(cold.reorder_at) {
             let flight = cold.flight.in_flight();
-            let rack = &self.lasting[slot as usize].rack;
+            let Lasting { rack, memory, .. } = &mut self.lasting[slot as usize];
             // RFC 8985, 6.2: the reordering timer.
             if cold.detect_losses(&mut self.records, rack, hot, now) && cold.recovery.is_none() {
-                cold.undo = Some(Undo::new(hot.window));
-                self.control.congested(&mut hot.window, flight, u32::from(hot.mss));
+                let mss = u32::from(hot.mss);
+                cold.undo = Some(Undo::new(hot.window, *memory));
+                self.control.congested(&mut hot.window, memory, flight, mss);
+                let mut reduction = Reduction::new(flight);
+                let (in_flight, threshold) = (cold.flight.in_flight(), hot.window.threshold);
+                hot.window.congestion = reduction.window(0, in_flight, threshold, mss, false);
+                cold.reduction = Some(reduction);
                 cold.recovery = Some(hot.snd_nxt);
                 cold.by_timeout = false;
                 hot.set(flag::FORCE);
@@ -155,7 +160,7 @@ impl<C: Control> Stack<C> {
         if self.flows[slot].backoff == R1 {
             self.report(slot, Failure::TimedOut);
         }
-        let end = self.choices.of(slot).user_timeout.map(|most| progress_at.after(most));
+        let end = self.user_timeout(slot).map(|most| progress_at.after(most));
         let hot = &mut self.flows[slot];
         let cold = &mut self.colds[hot.cold];
         let again = cold.by_timeout && cold.recovery.is_some();
@@ -164,11 +169,15 @@ impl<C: Control> Stack<C> {
         //# A TCP endpoint MUST implement the basic congestion control algorithms slow start, congestion
         //# avoidance, and exponential backoff of RTO to avoid creating congestion collapse conditions
         //# (MUST-19).
-        self.control.timed_out(&mut hot.window, flight, u32::from(hot.mss), again);
-        cold.lose_on_timeout(&mut self.records, &self.lasting[slot as usize].rack, hot, now);
+        let Lasting { rack, memory, .. } = &mut self.lasting[slot as usize];
+        if !again {
+            cold.undo = Some(Undo::new(hot.window, *memory));
+        }
+        self.control.timed_out(&mut hot.window, memory, flight, u32::from(hot.mss), again);
+        cold.lose_on_timeout(&mut self.records, rack, hot, now);
         cold.recovery = Some(hot.snd_nxt);
         cold.by_timeout = true;
-        cold.undo = None;
+        cold.reduction = None;
         cold.tail_probe = None;
         cold.tail_at = None;
         cold.reorder_at = None;
@@ -179,6 +188,9 @@ impl<C: Control> Stack<C> {
         let next = now.plus(self.rto(slot));
         let cold = self.flows[slot].cold;
         self.colds[cold].rto_at = Some(end.map_or(next, |end| end.min(next)));
+        if !self.waiting.is_empty() {
+            self.give_block(now, slot);
+        }
     }
 
     /// Something may be wrong that ends nothing yet: the program can ask what
@@ -273,7 +285,7 @@ impl<C: Control> Stack<C> {
     }
 
     /// Ends a flow whose peer is silent, with an RST for a peer that is not.
-    fn give_up(&mut self, slot: u32) {
+    pub(super) fn give_up(&mut self, slot: u32) {
         self.send_reset(slot);
         self.end(slot, Some(Failure::TimedOut));
     }
@@ -343,7 +355,12 @@ impl<C: Control> Stack<C> {
         let plan = self.plan(slot);
         match plan {
             Plan::Nothing => {}
-            Plan::Starved => self.waiting.push(slot),
+            Plan::Starved => {
+                self.waiting.push(slot);
+                if self.colds.is_full() {
+                    self.take_block(now);
+                }
+            }
             _ => self.ready.push(slot),
         }
         self.cool(slot);
@@ -378,8 +395,6 @@ impl<C: Control> Stack<C> {
                 let next = now.plus(self.rto(slot));
                 self.flows[slot].send_at = Deadline::at(next);
             }
-        } else if plan == Plan::Starved {
-            hot.send_at = Deadline::NONE;
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6.1
         //# The transmitting host SHOULD send the first zero-window probe when a zero window has existed for
         //# the retransmission timeout period (SHLD- 29) (Section 3.8.1), and SHOULD increase exponentially

@@ -12,7 +12,7 @@ use crate::control::Control;
 pub(crate) enum Plan {
     /// There is none.
     Nothing,
-    /// There would be data, but all blocks for outstanding data are taken.
+    /// There would be more data, but all blocks for outstanding data are taken.
     Starved,
     Syn,
     /// Bytes again; the span may end with the FIN.
@@ -49,6 +49,9 @@ impl<C: Control> Stack<C> {
     fn plan_data(&self, slot: u32, hot: &Hot) -> Plan {
         let cold = (hot.cold != NO_COLD).then(|| &self.colds[hot.cold]);
         let size = self.payload_size(slot);
+        if Self::is_single(hot) {
+            return self.plan_single(slot, hot, size);
+        }
         if let Some(cold) = cold {
             if cold.pace.held_until().is_some() && !hot.has(flag::FORCE) && !hot.has(flag::TAIL_PROBE) {
                 return Plan::Nothing;
@@ -72,14 +75,16 @@ impl<C: Control> Stack<C> {
             }
         }
         match self.plan_new(hot, cold, size) {
-            Plan::New(_) if hot.cold == NO_COLD && self.colds.is_full() => Plan::Starved,
+            Plan::New(span) if hot.cold == NO_COLD && self.colds.is_full() => {
+                Plan::New(Span::new(span.start, span.end.min(span.start + size)))
+            }
             plan => plan,
         }
     }
 
     /// New bytes: what the peer's window, the congestion window, the avoidance of silly windows
     /// and Nagle's algorithm allow.
-    fn plan_new(&self, hot: &Hot, cold: Option<&Cold>, size: u32) -> Plan {
+    fn plan_new(&self, hot: &Hot, cold: Option<&Cold<C::Memory>>, size: u32) -> Plan {
         let queued = hot.snd_end.past(hot.snd_nxt);
         let beyond = if planted(Bug::BeyondTheWindow) { 1 << 20 } else { 0 };
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.8.6
@@ -168,7 +173,7 @@ impl<C: Control> Stack<C> {
 
 /// What is in the network. Without SACK, each duplicate acknowledgement says that a segment has
 /// left it (RFC 5681, 3.2, steps 3 and 4).
-fn emulated_flight(hot: &Hot, cold: &Cold) -> u32 {
+fn emulated_flight<M>(hot: &Hot, cold: &Cold<M>) -> u32 {
     let left = if hot.has(flag::SACK) { 0 } else { cold.duplicates.saturating_mul(hot.mss.into()) };
     cold.flight.in_flight().saturating_sub(left)
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use super::{Host, is_for_the_wire};
-use crate::config::{DAY, KeepAlive, Marking};
+use crate::config::{KeepAlive, Marking};
 use crate::control::Control;
 use crate::core::address::Address;
 use crate::core::calls::{Closing, ConnectError, Info, ListenError};
@@ -137,7 +137,8 @@ impl<C: Control> Host<C> {
             return Err(WriteError::Ended);
         }
         let (end, queued) = (hot.snd_end, hot.snd_end.past(hot.snd_una));
-        let room = self.stack.limits.send_buffer.saturating_sub(queued) as usize;
+        let space = self.stack.send_space(slot, self.store.sent.room());
+        let room = space.saturating_sub(queued) as usize;
         let bytes = &bytes[..bytes.len().min(room)];
         let stream = &mut self.store.streams[slot as usize].sent;
         let written = self.store.sent.write(stream, end, bytes);
@@ -268,8 +269,21 @@ impl<C: Control> Host<C> {
     /// host's profile says if `None`.
     pub fn set_user_timeout(&mut self, flow: Flow, time: Option<Duration>) {
         if let Some(slot) = self.stack.slot(flow) {
-            let time = time.map(|time| time.min(DAY));
-            self.stack.choices.change(slot, |chosen| &mut chosen.user_timeout, time);
+            self.stack.choose_user_timeout(slot, time);
+        }
+    }
+
+    /// Sizes of a connection's buffers, in bytes, for good instead of growing (SO_RCVBUF, SO_SNDBUF): at least
+    /// one, at most [`Limits::receive_buffer`](crate::Limits::receive_buffer) and
+    /// [`Limits::send_buffer`](crate::Limits::send_buffer). They grow if `None`. What was offered to the
+    /// peer stays offered.
+    pub fn set_buffers(&mut self, flow: Flow, receive: Option<u32>, send: Option<u32>) {
+        if let Some(slot) = self.stack.slot(flow) {
+            let limits = self.stack.limits;
+            let size = |size: Option<u32>, most: u32| size.map_or(0, |size| size.clamp(1, most));
+            let (receive, send) = (size(receive, limits.receive_buffer), size(send, limits.send_buffer));
+            self.stack.choices.change(slot, |chosen| &mut chosen.receive_buffer, receive);
+            self.stack.choices.change(slot, |chosen| &mut chosen.send_buffer, send);
         }
     }
 
@@ -346,6 +360,12 @@ impl<C: Control> Host<C> {
             needed.iter().all(|page| stored.contains(page))
                 && stored.iter().all(|page| needed.contains(page) || Some(*page) == next)
         })
+    }
+
+    /// Bytes that can be unsent or unacknowledged on a connection now.
+    pub(crate) fn send_space(&self, flow: Flow) -> u32 {
+        let room = self.store.sent.room();
+        self.stack.slot(flow).map_or(0, |slot| self.stack.send_space(slot, room))
     }
 
     /// Pages of the pools for received and for sent bytes that nobody uses.

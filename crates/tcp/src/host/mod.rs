@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use packet::{Batch, Capabilities, Frame, Offload, Protocol};
 
 use crate::config::{Config, Prefix, Profile};
-use crate::control::{Control, Reno};
+use crate::control::{Control, Cubic};
 use crate::core::address::Address;
 use crate::core::input::{BURST, Burst};
 use crate::core::planted::{Bug, planted};
@@ -40,7 +40,7 @@ pub use calls::{Read, ReadError, WriteError};
 /// 4. sends what [`output`](Host::output) puts into a batch, until there is no more.
 ///
 /// All memory is reserved when it is made. It is used by one thread.
-pub struct Host<C: Control = Reno> {
+pub struct Host<C: Control = Cubic> {
     pub(crate) stack: Stack<C>,
     pub(crate) store: Store,
     addresses: Vec<Prefix>,
@@ -65,11 +65,11 @@ pub(crate) struct Streams {
     pub(crate) sent: Stream,
 }
 
-impl Host<Reno> {
-    /// A host with Reno congestion control. The seed must be unpredictable: sequence numbers,
+impl Host<Cubic> {
+    /// A host with CUBIC congestion control. The seed must be unpredictable: sequence numbers,
     /// ports and the order of tables follow from it.
-    pub fn new(config: Config, seed: [u8; 32]) -> Host<Reno> {
-        Host::with_control(config, seed, Reno)
+    pub fn new(config: Config, seed: [u8; 32]) -> Host<Cubic> {
+        Host::with_control(config, seed, Cubic)
     }
 }
 
@@ -85,6 +85,8 @@ impl<C: Control> Host<C> {
         let limits = &mut config.limits;
         limits.receive_buffer = limits.receive_buffer.clamp(1, 1 << 30);
         limits.send_buffer = limits.send_buffer.clamp(1, 1 << 30);
+        limits.first_receive_buffer = limits.first_receive_buffer.clamp(1, limits.receive_buffer);
+        limits.first_send_buffer = limits.first_send_buffer.clamp(1, limits.send_buffer);
         let limits = config.limits;
         Host {
             stack: Stack::new(&config, seed, control),

@@ -28,7 +28,7 @@ use std::time::Duration;
 use packet::{Batch, Frame};
 
 use crate::config::{KeepAlive, Marking};
-use crate::control::{Control, Reno};
+use crate::control::{Control, Cubic};
 use crate::core::listen::Pattern;
 use crate::core::state::State;
 use crate::event::{Event, Flow, Listener, Ready};
@@ -119,7 +119,7 @@ struct Member {
 }
 
 /// A host with descriptors. See the [module](self).
-pub struct Sockets<C: Control = Reno> {
+pub struct Sockets<C: Control = Cubic> {
     host: Host<C>,
     entries: Vec<Option<Entry>>,
     /// Descriptors that are free again, the lowest first.

@@ -68,7 +68,7 @@ impl<C: Control> Sockets<C> {
             }
         };
         let queued = (info.unacknowledged + info.unsent) as usize + written;
-        if written < bytes.len() || queued >= self.host.stack.limits.send_buffer as usize {
+        if written < bytes.len() || queued >= self.host.send_space(flow) as usize {
             self.stream_mut(socket)?.full = true;
         }
         if written == 0 && !bytes.is_empty() { Err(Errno::WouldBlock) } else { Ok(written) }

@@ -1,0 +1,325 @@
+//! CUBIC (RFC 9438) with HyStart++ (RFC 9406).
+
+use super::{Acked, Control, LARGEST, Window, initial_window};
+use crate::core::seq::Seq;
+use crate::time::Time;
+
+/// CUBIC (RFC 9438), whose slow start ends where the round trip begins to grow (HyStart++,
+/// RFC 9406), and the initial window of RFC 6928.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Cubic;
+
+/// What CUBIC remembers of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CubicMemory {
+    /// W_max: the window at the last congestion, less if it was below the one before; 0: none.
+    most: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    Slow(Slow),
+    Avoid(Avoid),
+}
+
+impl Default for Phase {
+    fn default() -> Phase {
+        Phase::Slow(Slow::default())
+    }
+}
+
+/// State of HyStart++ (RFC 9406, 4.2). Round trips in microseconds; 0: none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slow {
+    /// The round is over when this is acknowledged.
+    until: Seq,
+    last: u32,
+    least: u32,
+    /// Of conservative slow start: the round trip that it began with; 0: it has not.
+    baseline: u32,
+    samples: u8,
+    rounds: u8,
+}
+
+/// An epoch of congestion avoidance (RFC 9438, 4.1). Times are milliseconds of the caller's clock.
+#[derive(Clone, Copy, Debug)]
+struct Avoid {
+    since: u32,
+    /// The last acknowledgement: time in which the window was not used does not count (RFC 9438, 5.8).
+    last: u32,
+    /// K: how long after its begin the plateau is reached.
+    plateau: u32,
+    /// The window at the plateau.
+    origin: u32,
+    /// W_est: the window that Reno would have.
+    reno: u32,
+    /// Acknowledged bytes that do not count in it yet.
+    credit: u32,
+}
+
+/// C (RFC 9438, 5).
+const C: f64 = 0.4;
+/// beta_cubic, in tenths (RFC 9438, 4.6).
+const BETA: u64 = 7;
+
+/// RFC 9406, 4.3.
+const RTT_THRESHOLD: (u32, u32) = (4_000, 16_000);
+const RTT_SAMPLES: u8 = 8;
+/// Segments of a window for which a few late acknowledgements are not the queue, as Linux has it.
+const LOW_WINDOW: u32 = 16;
+const CSS_DIVISOR: u32 = 4;
+const CSS_ROUNDS: u8 = 5;
+
+impl Control for Cubic {
+    type Memory = CubicMemory;
+
+    fn start(&self, mss: u32, conservative: bool) -> Window {
+        initial_window(mss, conservative)
+    }
+
+    fn acknowledged(&self, window: &mut Window, memory: &mut CubicMemory, acked: &Acked) {
+        let mut rest = acked.bytes;
+        if window.congestion < window.threshold {
+            if !matches!(memory.phase, Phase::Slow(_)) {
+                memory.phase = Phase::default();
+            }
+            if let Phase::Slow(slow) = &mut memory.phase {
+                rest = slow.acknowledged(window, acked);
+            }
+        }
+        if rest > 0 && window.congestion >= window.threshold {
+            let most = memory.most;
+            if let Phase::Slow(_) = memory.phase {
+                memory.phase = Phase::Avoid(Avoid::new(window.congestion, most, acked));
+            }
+            if let Phase::Avoid(avoid) = &mut memory.phase {
+                avoid.acknowledged(window, rest, acked);
+            }
+        }
+        window.congestion = window.congestion.min(LARGEST);
+    }
+
+    fn congested(&self, window: &mut Window, memory: &mut CubicMemory, flight: u32, mss: u32) {
+        memory.reduce(window, flight, mss);
+        window.congestion = window.threshold;
+    }
+
+    fn timed_out(&self, window: &mut Window, memory: &mut CubicMemory, flight: u32, mss: u32, again: bool) {
+        if !again {
+            memory.reduce(window, flight, mss);
+            // RFC 9438, 4.8: congestion avoidance begins at the plateau.
+            memory.most = 0;
+        }
+        memory.phase = Phase::default();
+        window.congestion = mss;
+    }
+}
+
+impl CubicMemory {
+    /// RFC 9438, 4.6 and 4.7.
+    fn reduce(&mut self, window: &mut Window, flight: u32, mss: u32) {
+        // What is not in flight, as pacing holds it back, counts; what the program did not send does not.
+        let used = window.congestion.min(flight.saturating_mul(2));
+        // Fast convergence: leave room to those that came later.
+        let behind = used < self.most;
+        self.most = if behind { tenths(used, 10 + BETA) / 2 } else { used };
+        window.threshold = tenths(used, BETA).max(2 * mss);
+        self.phase = Phase::default();
+    }
+}
+
+fn tenths(bytes: u32, count: u64) -> u32 {
+    (u64::from(bytes) * count / 10) as u32
+}
+
+impl Slow {
+    /// Lets the window grow. Returns how many bytes are left for congestion avoidance.
+    fn acknowledged(&mut self, window: &mut Window, acked: &Acked) -> u32 {
+        if let Some(rtt) = acked.rtt {
+            self.least = if self.samples == 0 { rtt } else { self.least.min(rtt) };
+            self.samples = self.samples.saturating_add(1);
+        }
+        let allowed = window.threshold - window.congestion;
+        let conservative = self.baseline > 0;
+        let grown = if conservative { acked.bytes / CSS_DIVISOR } else { acked.bytes };
+        window.congestion += grown.min(allowed);
+        if conservative {
+            // The growth of the round trip was a disturbance. Few acknowledgements say so, too, or a small
+            // window would never learn it.
+            let enough = if self.samples >= RTT_SAMPLES { 0 } else { RTT_THRESHOLD.0 / 2 };
+            if self.samples > 0 && self.least + enough < self.baseline {
+                self.baseline = 0;
+            }
+        } else if self.samples >= RTT_SAMPLES && window.congestion >= LOW_WINDOW * acked.mss {
+            let (low, high) = RTT_THRESHOLD;
+            if self.last > 0 && self.least >= self.last + (self.last / 8).clamp(low, high) {
+                (self.baseline, self.rounds) = (self.least, 0);
+            }
+        }
+        if self.until.upto(acked.upto) {
+            if conservative && self.baseline > 0 {
+                self.rounds += 1;
+                if self.rounds >= CSS_ROUNDS {
+                    window.threshold = window.congestion;
+                }
+            }
+            if self.samples > 0 {
+                self.last = self.least;
+            }
+            (self.until, self.samples) = (acked.sent_to, 0);
+        }
+        grown.saturating_sub(allowed)
+    }
+}
+
+fn millis(now: Time) -> u32 {
+    (now.micros() / 1000) as u32
+}
+
+impl Avoid {
+    fn new(congestion: u32, most: u32, acked: &Acked) -> Avoid {
+        let now = millis(acked.now);
+        let origin = most.max(congestion);
+        let missing = f64::from(origin - congestion) / f64::from(acked.mss.max(1));
+        let plateau = ((missing / C).cbrt() * 1e3) as u32;
+        Avoid { since: now, last: now, plateau, origin, reno: congestion, credit: 0 }
+    }
+
+    /// W_cubic (RFC 9438, 4.2), so many milliseconds after the begin.
+    fn cubic(&self, millis: u32, mss: u32) -> f64 {
+        let t = (f64::from(millis) - f64::from(self.plateau)) / 1e3;
+        f64::from(self.origin) + C * t * t * t * f64::from(mss)
+    }
+
+    fn acknowledged(&mut self, window: &mut Window, bytes: u32, acked: &Acked) {
+        let now = millis(acked.now);
+        let idle = now.wrapping_sub(self.last);
+        let rtt = acked.srtt.div_ceil(1000);
+        if idle > 2 * rtt + IDLE_MILLIS {
+            self.since = self.since.wrapping_add(idle);
+        }
+        self.last = now;
+        let congestion = f64::from(window.congestion);
+        // RFC 9438, 4.3: as many segments a round trip as Reno would add with this reduction, and one from
+        // where the reduction is made good: the threshold is beta of cwnd_prior.
+        let made_good = tenths(self.reno, BETA) >= window.threshold;
+        let alpha = if made_good { 1.0 } else { 9.0 / 17.0 };
+        self.credit = self.credit.saturating_add(bytes);
+        let step = alpha * f64::from(acked.mss) * f64::from(self.credit) / congestion;
+        if step >= 16.0 {
+            self.reno = self.reno.saturating_add(step as u32);
+            self.credit = 0;
+        }
+        let elapsed = now.wrapping_sub(self.since);
+        if self.cubic(elapsed, acked.mss) < f64::from(self.reno) {
+            window.congestion = window.congestion.max(self.reno);
+        } else {
+            // RFC 9438, 4.4 and 4.5.
+            let target =
+                self.cubic(elapsed.saturating_add(rtt), acked.mss).clamp(congestion, 1.5 * congestion);
+            let step = (target - congestion) * f64::from(bytes) / congestion;
+            window.congestion = window.congestion.saturating_add(step as u32);
+        }
+    }
+}
+
+/// Beside two round trips: how long acknowledgements may be apart while the window is in use.
+const IDLE_MILLIS: u32 = 50;
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::acked;
+    use super::*;
+
+    const MSS: u32 = 1000;
+
+    /// Acknowledges whole windows for so many round trips of `rtt` milliseconds.
+    fn rounds(window: &mut Window, memory: &mut CubicMemory, now: &mut u64, rtt: u64, count: u32) {
+        for _ in 0..count {
+            *now += rtt;
+            for _ in 0..window.congestion / MSS {
+                let one = Acked { srtt: rtt as u32 * 1000, ..acked(MSS, *now) };
+                Cubic.acknowledged(window, memory, &one);
+            }
+        }
+    }
+
+    /// RFC 9438, 4.2 and 4.6: 0.7 of the window, back at the plateau after K, slow there and quick beyond.
+    #[test]
+    fn the_window_returns_to_its_plateau() {
+        let mut memory = CubicMemory::default();
+        let mut window = Window { congestion: 1_000_000, threshold: 500_000 };
+        Cubic.congested(&mut window, &mut memory, 1_000_000, MSS);
+        assert_eq!((window.congestion, window.threshold), (700_000, 700_000));
+        // K = cbrt(300 / 0.4) = 9.09 s.
+        let mut now = 1_000;
+        rounds(&mut window, &mut memory, &mut now, 100, 90);
+        assert!((990_000..=1_000_000).contains(&window.congestion), "{window:?}");
+        rounds(&mut window, &mut memory, &mut now, 100, 20);
+        assert!((1_000_000..=1_010_000).contains(&window.congestion), "{window:?}");
+        rounds(&mut window, &mut memory, &mut now, 100, 70);
+        assert!(window.congestion > 1_200_000, "{window:?}");
+        // RFC 9438, 4.7: a second reduction before the plateau lowers it.
+        let reached = window.congestion;
+        Cubic.congested(&mut window, &mut memory, reached, MSS);
+        let below = window.congestion;
+        Cubic.congested(&mut window, &mut memory, below, MSS);
+        assert_eq!(memory.most, tenths(below, 17) / 2);
+    }
+
+    /// RFC 9438, 4.3: on short paths no slower than Reno with the same reduction, 9/17 of a segment a round trip.
+    #[test]
+    fn short_paths_are_as_with_reno() {
+        let mut memory = CubicMemory::default();
+        let mut window = Window { congestion: 20_000, threshold: 10_000 };
+        Cubic.congested(&mut window, &mut memory, 20_000, MSS);
+        let mut now = 1_000;
+        rounds(&mut window, &mut memory, &mut now, 1, 10);
+        let grown = window.congestion - 14_000;
+        assert!((4_000..=5_500).contains(&grown), "{window:?}");
+    }
+
+    /// RFC 9438, 4.8: after a timeout slow start, and no reduction for a second expiry.
+    #[test]
+    fn timeouts() {
+        let mut memory = CubicMemory::default();
+        let mut window = Window { congestion: 100_000, threshold: 50_000 };
+        Cubic.timed_out(&mut window, &mut memory, 100_000, MSS, false);
+        assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
+        Cubic.timed_out(&mut window, &mut memory, MSS, MSS, true);
+        assert_eq!((window.congestion, window.threshold), (MSS, 70_000));
+    }
+
+    /// RFC 9406, 4.2: round trips that grow by an eighth end slow start, five rounds of a quarter of its growth
+    /// later; one that falls below again does not.
+    #[test]
+    fn slow_start_ends_before_the_queue_is_full() {
+        let mut memory = CubicMemory::default();
+        let mut window = Cubic.start(MSS, false);
+        let mut round = |window: &mut Window, number: u32, rtt: u32| {
+            for at in 0..window.congestion / MSS {
+                let sent_to = Seq((number + 1) * 1_000_000 + at);
+                let upto = Seq(number * 1_000_000 + at);
+                let one = Acked { rtt: Some(rtt), upto, sent_to, ..acked(MSS, u64::from(number) * 40) };
+                Cubic.acknowledged(window, &mut memory, &one);
+            }
+        };
+        for number in 1..5 {
+            round(&mut window, number, 40_000);
+        }
+        let before = window.congestion;
+        assert_eq!((before, window.threshold), (160_000, u32::MAX));
+        round(&mut window, 5, 46_000);
+        assert!(window.congestion < before + before / 2, "{window:?}");
+        // A disturbance.
+        round(&mut window, 6, 41_000);
+        let before = window.congestion;
+        round(&mut window, 7, 41_000);
+        assert_eq!(window.congestion, 2 * before);
+        for number in 8..20 {
+            round(&mut window, number, 50_000);
+        }
+        assert!(window.threshold < u32::MAX && window.threshold < 8 * before, "{window:?}");
+    }
+}
