@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use packet::Batch;
 use packet::group::{Foreign, Queue};
 use packet::steer::{LearnError, Ports};
+use packet::{Batch, pump};
 use tcp::sockets::{Options, Socket, Sockets};
 use tcp::{Config, Host, Time};
 
@@ -19,9 +19,6 @@ use crate::pipe::Pipe;
 
 /// Memory for packets on their way in, and as much for those on their way out.
 const BATCH_BYTES: usize = 256 << 10;
-
-/// Batches that are sent in a row; windows bound what there is.
-const BATCHES_MAX: usize = 64;
 
 /// A program that polls without waiting has packets moved at most this often.
 const TURN_MIN: Duration = Duration::from_micros(100);
@@ -150,16 +147,8 @@ impl Context {
     }
 
     fn send(&mut self, now: Time) {
-        for _ in 0..BATCHES_MAX {
-            let more = self.sockets.output(now, &mut self.to_send);
-            if self.carrier.send(&mut self.to_send).is_err() {
-                // Lost, as on a wire that was cut.
-                self.to_send.clear();
-            }
-            if !more || !self.to_send.is_empty() {
-                break;
-            }
-        }
+        // What a broken device does not send is lost; receiving says what is wrong with it.
+        let _ = pump::send(now, &mut self.sockets, &mut *self.carrier, &mut self.to_send);
     }
 
     /// Sends what there is before a sleep. Returns how to sleep, and for how long at most: the

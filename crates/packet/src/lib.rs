@@ -7,6 +7,7 @@
 //!   [`tun::Tun`] is the kernel's TUN device with checksum and segmentation offload. [`group`] is
 //!   one device for several stacks, and [`steer`] has the local ports that the kernel answers on
 //!   a stack's own queue.
+//! * [`pump`] moves packets between a device and a TCP.
 //! * [`Faulty`] wraps any device and loses, repeats, reorders, delays, corrupts, marks, cuts,
 //!   joins and overlaps packets, repeatably, from a seed and under a clock of the caller.
 //!
@@ -20,6 +21,7 @@ mod device;
 mod doorbell;
 mod faults;
 pub mod link;
+pub mod pump;
 pub mod segment;
 mod view;
 

@@ -5,27 +5,9 @@ use std::error::Error;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use packet::{Batch, Capabilities, Device, link};
+use packet::pump::{Moved, turn};
+use packet::{Batch, Capabilities, link};
 use tcp::{Config, Event, Host, Pattern, Prefix, Read, Ready, Time};
-
-/// Moves packets between a host and its device. Returns whether any moved.
-fn pump(
-    host: &mut Host,
-    device: &mut impl Device,
-    batch: &mut Batch,
-    now: Time,
-) -> Result<bool, Box<dyn Error>> {
-    host.advance(now);
-    batch.clear();
-    let mut moved = device.receive(batch)?;
-    host.input(now, batch.frames());
-    batch.clear();
-    while host.output(now, batch) {
-        moved += device.send(batch)?;
-    }
-    moved += device.send(batch)?;
-    Ok(moved > 0)
-}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let capabilities = Capabilities { mtu: 1500, checksum: true, segment: 65_535 };
@@ -38,13 +20,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut now = Time::from_micros(0);
     let listener = server.listen(Pattern { address: None, port: Some(7) }, 16)?;
     let question = client.connect(now, None, None, SocketAddr::new(address(2), 7))?;
-    let mut batch = Batch::new(1 << 20);
+    let (mut received, mut to_send) = (Batch::new(1 << 20), Batch::new(1 << 20));
     let mut bytes = [0; 64];
 
     loop {
-        while pump(&mut client, &mut left, &mut batch, now)? | pump(&mut server, &mut right, &mut batch, now)?
-        {
-        }
+        while turn(now, &mut client, &mut left, &mut received, &mut to_send)? != Moved::default()
+            || turn(now, &mut server, &mut right, &mut received, &mut to_send)? != Moved::default()
+        {}
         while let Some(event) = client.event() {
             if let Event::Flow { ready, .. } = event
                 && ready.has(Ready::CONNECTED)

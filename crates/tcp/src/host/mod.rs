@@ -10,6 +10,7 @@ use std::hint::black_box;
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
+use packet::pump::Endpoint;
 use packet::{Batch, Capabilities, Frame, Offload, Protocol};
 
 use crate::config::{Config, Prefix, Profile};
@@ -306,6 +307,26 @@ impl<C: Control> Host<C> {
         {
             self.stack.wake_writer(slot);
         }
+    }
+}
+
+impl<C: Control> Endpoint for Host<C> {
+    type Time = Time;
+
+    fn input<'a>(&mut self, now: Time, frames: impl Iterator<Item = Frame<'a>>) {
+        Host::input(self, now, frames);
+    }
+
+    fn advance(&mut self, now: Time) {
+        Host::advance(self, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        Host::deadline(self)
+    }
+
+    fn output(&mut self, now: Time, batch: &mut Batch) -> bool {
+        Host::output(self, now, batch)
     }
 }
 

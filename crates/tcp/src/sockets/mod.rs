@@ -25,6 +25,7 @@ use std::collections::BinaryHeap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use packet::pump::Endpoint;
 use packet::{Batch, Frame};
 
 use crate::config::{KeepAlive, Marking};
@@ -129,6 +130,26 @@ pub struct Sockets<C: Control = Cubic> {
     sets: Vec<Option<Interests<Socket>>>,
     /// Sockets of listeners, by the listener's slot.
     listeners: Vec<u32>,
+}
+
+impl<C: Control> Endpoint for Sockets<C> {
+    type Time = Time;
+
+    fn input<'a>(&mut self, now: Time, frames: impl Iterator<Item = Frame<'a>>) {
+        Sockets::input(self, now, frames);
+    }
+
+    fn advance(&mut self, now: Time) {
+        Sockets::advance(self, now);
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        Sockets::deadline(self)
+    }
+
+    fn output(&mut self, now: Time, batch: &mut Batch) -> bool {
+        Sockets::output(self, now, batch)
+    }
 }
 
 impl<C: Control> Sockets<C> {

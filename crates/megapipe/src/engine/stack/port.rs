@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use packet::group::{Foreign, Queue};
 use packet::steer::{LearnError, Ports};
 use packet::tun::FRAME_MAX;
-use packet::{Batch, Capabilities, Device};
+use packet::{Batch, Capabilities, Device, pump};
 use tcp::{Config, ConnectError, Flow, Host, Listener, Prefix, Reason, Time};
 
 use super::signal::Signal;
@@ -18,9 +18,6 @@ use crate::engine::view::View;
 /// Memory for packets on their way in, and as much for those on their way out: three frames of
 /// the largest size, or a batch of small ones.
 const BATCH_BYTES: usize = 256 << 10;
-
-/// Batches that are sent in a row; windows bound what there is.
-const BATCHES_MAX: usize = 64;
 
 /// Longest sleep of a channel that is being dropped, for devices that cannot be watched.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
@@ -254,26 +251,15 @@ impl Port {
 
     /// Sends what the host has to send; returns how many packets that were.
     pub(super) fn send(&mut self, now: Time) -> u64 {
-        let mut packets = 0;
         if !self.busy && !self.host.has_output() {
             return 0;
         }
-        for _ in 0..BATCHES_MAX {
-            let more = self.host.output(now, &mut self.to_send);
-            match self.device.send(&mut self.to_send) {
-                Ok(sent) => packets += sent as u64,
-                Err(error) => {
-                    // Lost, as on a wire that was cut.
-                    self.to_send.clear();
-                    self.say(&error);
-                }
-            }
-            self.busy = !self.to_send.is_empty();
-            if self.busy || !more {
-                break;
-            }
-        }
-        packets
+        let sent = pump::send(now, &mut self.host, &mut *self.device, &mut self.to_send);
+        self.busy = !self.to_send.is_empty();
+        sent.unwrap_or_else(|error| {
+            self.say(&error);
+            0
+        }) as u64
     }
 
     /// Takes one batch of packets, and one of what the group has for it.
