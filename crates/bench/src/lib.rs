@@ -5,7 +5,7 @@
 //! runs one [`peer`] and nothing else, so that its CPU time and its system calls are its own.
 //! [`pair`] measures what carries bytes between two processes of one host, both of them children.
 //! [`mmsg`] is the workload of the recvmmmsg proposal: many sockets with a small message each.
-//! [`tcp`] is user-level TCP on a TUN device beside the kernel's.
+//! [`tcp`] is user-level TCP on a TUN device beside the kernel's, [`path`] over paths with a round trip.
 //! [`listen`] measures the listen queues of servers, with and without queues of their own for workers.
 //! [`apps`] measures servers that people run, with and without the preload library.
 //! Results leave as [`record`]s; [`views`] say what they are about, and [`table`] and [`plot`] are made
@@ -27,6 +27,7 @@ mod network;
 pub mod options;
 pub mod pair;
 pub mod part;
+pub mod path;
 pub mod peer;
 pub mod plot;
 mod process;

@@ -39,6 +39,12 @@ pub fn run<P: Part>(json: &str) -> Result<(), Reason> {
     serde_json::from_str::<P>(json)?.run()
 }
 
+/// Prints a word that the controller waits for.
+pub(crate) fn print_word(word: &str) -> io::Result<()> {
+    println!("{word}");
+    io::Write::flush(&mut io::stdout())
+}
+
 /// Prints what the controller waits for.
 pub(crate) fn print(report: &impl Serialize) -> Result<(), Reason> {
     println!("{}", serde_json::to_string(report)?);

@@ -3,14 +3,32 @@
 
 use serde_json::{Value, json};
 
+use crate::path::{FLOODED_PATH, PATH, SHARED_PATH};
 use crate::record::Record;
 use crate::summary::{Row, Spread, Summary};
 use crate::view::{Figure, Key, Over, Plot, Ratio, View};
 
 /// All, in the order of tables.
 pub const VIEWS: &[&View] = &[
-    &RPC, &PINGPONG, &STREAM, &APPS, &OVERHEAD, &MMSG, &TCP, &SHARE, &LISTEN, &SEGMENT, &FLOWS, &THREADS,
-    &IDLE, &COST, &LOAD, &MEMORY,
+    &RPC,
+    &PINGPONG,
+    &STREAM,
+    &APPS,
+    &OVERHEAD,
+    &MMSG,
+    &TCP,
+    &SHARE,
+    &PATH,
+    &SHARED_PATH,
+    &FLOODED_PATH,
+    &LISTEN,
+    &SEGMENT,
+    &FLOWS,
+    &THREADS,
+    &IDLE,
+    &COST,
+    &LOAD,
+    &MEMORY,
 ];
 
 macro_rules! key {

@@ -1,13 +1,13 @@
-//! `megapipe-bench tcp`: real packets between namespaces that the benchmark makes.
+//! `megapipe-bench tcp` and `tcp-path`: real packets between namespaces that the benchmark makes.
 
 use testkit::skip::{self, Skipped};
 
 use crate::support::{Files, of_kind, records};
 
 /// The program, with these arguments; none where this user may have no network of its own.
-fn measured(test: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
+fn measured(test: &str, scenario: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, String)> {
     let files = Files::new(test);
-    let output = files.bench("tcp").args(arguments).output().unwrap();
+    let output = files.bench(scenario).args(arguments).output().unwrap();
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
     let missing = ["cannot make namespaces", "/dev/net/tun", "cannot run `ip`"];
@@ -24,7 +24,7 @@ fn measured(test: &str, arguments: &[&str]) -> Option<(Vec<serde_json::Value>, S
 fn every_server_serves_every_load() {
     let rows = "short,echo,asleep,bulk-in,bulk-out,one,two-short,two-echo";
     let arguments = ["--rows", rows, "--seconds", "0.1", "--rounds", "1"];
-    let Some((records, table)) = measured("every_server_serves_every_load", &arguments) else {
+    let Some((records, table)) = measured("every_server_serves_every_load", "tcp", &arguments) else {
         return;
     };
     assert_eq!(records[0]["scenario"], "tcp");
@@ -40,4 +40,41 @@ fn every_server_serves_every_load() {
         assert_eq!(record["packets_per_wait"].is_number(), counts, "{record}");
     }
     assert!(table.contains("pkt/wait"), "{table}");
+}
+
+#[test]
+fn every_pair_of_ends_meets_the_same_path() {
+    let arguments = ["--rows", "20ms-200-loss1,50ms-200-gro", "--ends", "cubic,ours,cubic-ours,ours-ours"];
+    let arguments = [&arguments[..], &["--rounds", "1"]].concat();
+    let Some((records, table)) = measured("every_pair_of_ends_meets_the_same_path", "tcp-path", &arguments)
+    else {
+        return;
+    };
+    let measured = of_kind(&records, "path");
+    assert_eq!(measured.len(), 8, "{records:?}");
+    let bytes = 11_010_000;
+    for record in &measured {
+        let number = |name: &str| record[name].as_u64().unwrap();
+        assert_eq!(number("sent"), bytes, "{record}");
+        let loses = record["row"] == "20ms-200-loss1";
+        assert!(!loses || (bytes / 200..bytes / 50).contains(&number("lost")), "{record}");
+        assert!(number("again") >= number("lost") / 2, "{record}");
+        // A handshake, a request and its answer take two round trips.
+        let least = if loses { 0.04 } else { 0.1 };
+        assert!(record["seconds_10k"].as_f64().unwrap() >= least, "{record}");
+    }
+    assert!(table.contains("x cubic"), "{table}");
+}
+
+#[test]
+fn two_connections_share_a_path() {
+    let arguments =
+        ["--rows", "20ms-200-with-ours", "--ends", "cubic,ours", "--rounds", "1", "--seconds", "0.5"];
+    let Some((records, _)) = measured("two_connections_share_a_path", "tcp-path", &arguments) else { return };
+    let measured = of_kind(&records, "shared-path");
+    assert_eq!(measured.len(), 2, "{records:?}");
+    for record in measured {
+        let share = record["share"].as_f64().unwrap();
+        assert!(share > 0.0 && share < 1.0, "{record}");
+    }
 }

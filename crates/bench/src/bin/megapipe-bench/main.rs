@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use bench::part::{self, Part};
 use bench::run::Unusable;
-use bench::{Reason, apps, listen, load, mmsg, pair, peer, rpc, tcp, with_causes};
+use bench::{Reason, apps, listen, load, mmsg, pair, path, peer, rpc, tcp, with_causes};
 use clap::{Parser, Subcommand};
 
 mod report;
@@ -54,6 +54,12 @@ enum Scenario {
     /// Measures each of --rows with every server that it compares, in turn, and prints medians over the rounds: the CPU time of the server and of both sides, rates, packets for each wake-up. Everything happens in
     /// network namespaces of its own, which a user without privileges may have, too.
     Tcp(Measure<tcp::Plan>),
+    /// User-level TCP over paths with a round trip, losses and reordering, beside Linux' TCP on the same path
+    ///
+    /// Measures each of --ends on each of --rows, in turn, and prints medians over the rounds: how long 10 KB, 1 MB and
+    /// 10 MB take, what is sent again, and how a bottleneck is shared. Packets go through a relay of this program between
+    /// two network namespaces of its own, which a user without privileges may have, too.
+    TcpPath(Measure<path::Plan>),
     /// Listen queues of servers: shared, one for each worker (SO_REUSEPORT), and `megapipe run --local-listen`
     ///
     /// Makes two network namespaces and starts each server anew for every measurement: as many short connections as nginx
@@ -79,6 +85,7 @@ fn main() -> ExitCode {
         Scenario::Apps(arguments) => arguments.run(),
         Scenario::Mmsg(arguments) => arguments.run(),
         Scenario::Tcp(arguments) => arguments.run(),
+        Scenario::TcpPath(arguments) => arguments.run(),
         Scenario::Listen(arguments) => arguments.run(),
         Scenario::Show(arguments) => arguments.run(),
         Scenario::Part { name, task } => return part_ended(part(&name, &task)),
@@ -117,6 +124,8 @@ fn part(name: &str, task: &str) -> Result<(), Reason> {
         mmsg::Task::NAME => part::run::<mmsg::Task>,
         pair::Busy::NAME => part::run::<pair::Busy>,
         pair::Exchange::NAME => part::run::<pair::Exchange>,
+        path::Endpoint::NAME => part::run::<path::Endpoint>,
+        path::Relay::NAME => part::run::<path::Relay>,
         peer::Options::NAME => part::run::<peer::Options>,
         tcp::Task::NAME => part::run::<tcp::Task>,
         _ => return Err(format!("{name} is no part of a measurement").into()),

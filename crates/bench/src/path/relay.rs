@@ -1,0 +1,310 @@
+//! The path: a TUN device in each of two namespaces, and what happens to packets between them.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use megapipe::packet::tun::Tun;
+use megapipe::packet::{
+    self, Batch, Capabilities, Checksum, Device, Direction, Faults, Faulty, Offload, Random, View,
+    pseudo_header,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde::{Deserialize, Serialize};
+
+use super::Path;
+use crate::Reason;
+use crate::part::{self, Part};
+
+/// A relay, which prints `ready`, and what it has counted whenever a line comes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Relay {
+    pub(super) path: Path,
+    pub(super) seed: u64,
+    pub(super) network: u8,
+}
+
+/// Of what the sender sent, as the relay has seen it: bytes of payload.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+pub(super) struct Counts {
+    sent: u64,
+    again: u64,
+    lost: u64,
+}
+
+/// The kernel's address in the namespace of the sender, and in that of the receiver.
+pub(super) const KERNELS: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 1, 1), Ipv4Addr::new(10, 77, 2, 1)];
+
+/// Both namespaces reach all of 10.0.0.0/8 through the relay, but for nearer networks of their own.
+const PREFIX: u8 = 8;
+
+const MTU: u16 = 1500;
+
+/// Has this namespace forward packets, and learn nothing from one connection for the next.
+pub(super) fn forward() -> io::Result<()> {
+    fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
+    fs::write("/proc/sys/net/ipv4/ip_forward", "1")
+}
+
+impl Part for Relay {
+    const NAME: &'static str = "path-relay";
+
+    fn run(self) -> Result<(), Reason> {
+        let near = open(&format!("mpr{}", self.network), KERNELS[0])?;
+        // SAFETY: the table of descriptors stays shared, which is the only condition.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        if self.path.flood == 0 {
+            // Else it would send back what is for nobody.
+            forward()?;
+        }
+        let far = open(&format!("mpr{}", self.network), KERNELS[1])?;
+        // Timers are 50 us late otherwise, as long as a way of the shortest path (prctl(2)).
+        rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
+        self.carry(near, far)
+    }
+}
+
+fn open(name: &str, address: Ipv4Addr) -> Result<Tun, Reason> {
+    let tun = Tun::open(name, MTU)?;
+    tun.bring_up()?;
+    tun.add_kernel_address(IpAddr::V4(address), PREFIX)?;
+    Ok(tun)
+}
+
+impl Relay {
+    fn carry(&self, near: Tun, far: Tun) -> Result<(), Reason> {
+        let path = self.path;
+        let back = Faults {
+            delay: Duration::from_micros(path.rtt / 2),
+            rate: path.rate,
+            queue: path.queue,
+            ..Faults::default()
+        };
+        let there = Faults {
+            loss: path.loss,
+            duplicate: path.duplicate,
+            reorder: path.late.0,
+            reorder_by: Duration::from_micros(path.late.1),
+            ..back
+        };
+        let device = |tun, faults| {
+            let mut device = Faulty::new(Joining { tun, joins: path.gro, frame: Vec::new() }, self.seed);
+            device.set(Direction::Sent, faults);
+            device
+        };
+        let (mut near, mut far) = (device(near, back), device(far, there));
+        let origin = Instant::now();
+        let mut batch = Batch::new(1 << 20);
+        let mut seen = Seen::default();
+        let mut flood = Flood { rate: self.path.flood, count: 0, random: Random::new(self.seed) };
+        part::print_word("ready")?;
+        loop {
+            let due = [near.deadline(), far.deadline()].into_iter().flatten().min();
+            let due = due.into_iter().chain(flood.next(origin.elapsed())).min();
+            let wait = due.map(|due| due.saturating_sub(origin.elapsed()));
+            let wait = wait.map(|wait| Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: i64::from(wait.subsec_nanos()),
+            });
+            let stdin = rustix::stdio::stdin();
+            let mut ready = [
+                PollFd::from_borrowed_fd(near.device().tun.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(far.device().tun.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(stdin, PollFlags::IN),
+            ];
+            // Interrupted is as good as ready: the devices are asked again.
+            let _ = poll(&mut ready, wait.as_ref());
+            let asked = !ready[2].revents().is_empty();
+            let now = origin.elapsed();
+            near.advance(now)?;
+            far.advance(now)?;
+            flood.fill(now, &mut batch);
+            near.device().tun.send(&mut batch)?;
+            while near.device().tun.receive(&mut batch)? > 0 {
+                batch.frames().for_each(|frame| seen.note(frame.bytes));
+                far.send(&mut batch)?;
+            }
+            while far.device().tun.receive(&mut batch)? > 0 {
+                near.send(&mut batch)?;
+            }
+            if asked {
+                let mut line = String::new();
+                if io::stdin().read_line(&mut line)? == 0 {
+                    return Ok(());
+                }
+                let lost = far.lost(Direction::Sent);
+                part::print(&Counts { lost, ..seen.counts })?;
+            }
+        }
+    }
+}
+
+/// SYNs to a sender, from addresses that are nobody's.
+struct Flood {
+    /// A second.
+    rate: u32,
+    count: u64,
+    random: Random,
+}
+
+impl Flood {
+    /// When some are due next: a millisecond's at once.
+    fn next(&self, now: Duration) -> Option<Duration> {
+        (self.rate > 0).then(|| now + Duration::from_millis(1))
+    }
+
+    /// Adds those that are due, as far as there is room.
+    fn fill(&mut self, now: Duration, batch: &mut Batch) {
+        let due = (now.as_secs_f64() * f64::from(self.rate)) as u64;
+        while self.count < due && batch.room(SYN.len()).is_ok() {
+            self.count += 1;
+            let random = self.random.next_u64().to_be_bytes();
+            let mut packet = SYN;
+            packet[14..16].copy_from_slice(&random[..2]);
+            packet[20] |= random[2];
+            packet[24..28].copy_from_slice(&random[3..7]);
+            let sum = packet::Sum::default().with(&packet[..20]).finish();
+            packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            let sum = pseudo_header(&packet[12..16], &packet[16..20], 6, 20).with(&packet[20..]).finish();
+            packet[36..38].copy_from_slice(&sum.to_be_bytes());
+            let _ = batch.push(packet::Frame { bytes: &packet, offload: Offload::default() });
+        }
+    }
+}
+
+/// From 10.200.0.0/16, a port from 16,384 on, to the first sender of ours.
+const SYN: [u8; 40] = [
+    0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 200, 0, 0, 10, 78, 0, 2, 0x40, 9, 0, 7, 0, 0, 0, 0, 0, 0,
+    0, 0, 0x50, 2, 0xff, 0xff, 0, 0, 0, 0,
+];
+
+/// The sender's connections.
+#[derive(Default)]
+struct Seen {
+    /// By ports: one past the highest number that was sent.
+    next: HashMap<[u8; 4], u32>,
+    counts: Counts,
+}
+
+impl Seen {
+    fn note(&mut self, packet: &[u8]) {
+        let Some(view) = View::of(packet) else { return };
+        let Some(payload) = view.tcp_payload(packet).filter(|&payload| payload < view.end) else { return };
+        let tcp = &packet[view.transport..];
+        let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let len = (view.end - payload) as u32;
+        let end = seq.wrapping_add(len);
+        let next = self.next.entry([tcp[0], tcp[1], tcp[2], tcp[3]]).or_insert(seq);
+        let ahead = end.wrapping_sub(*next) as i32;
+        let new = ahead.clamp(0, len as i32) as u32;
+        self.counts.sent += u64::from(new);
+        self.counts.again += u64::from(len - new);
+        if ahead > 0 {
+            *next = end;
+        }
+    }
+}
+
+/// A device whose kernel gets consecutive segments as one frame, as a card with GRO delivers them.
+struct Joining {
+    tun: Tun,
+    joins: bool,
+    /// The frame that grows.
+    frame: Vec<u8>,
+}
+
+impl Device for Joining {
+    fn capabilities(&self) -> Capabilities {
+        self.tun.capabilities()
+    }
+
+    fn receive(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        self.tun.receive(batch)
+    }
+
+    fn send(&mut self, batch: &mut Batch) -> io::Result<usize> {
+        if !self.joins {
+            return self.tun.send(batch);
+        }
+        let mut joined = Batch::new(1 << 20);
+        let count = batch.len();
+        let mut size = 0;
+        for frame in batch.frames() {
+            if let Some(len) = join(&mut self.frame, size, frame.bytes) {
+                size = size.max(len);
+                continue;
+            }
+            self.flush(size, &mut joined);
+            (size, self.frame) = (0, frame.bytes.to_vec());
+        }
+        self.flush(size, &mut joined);
+        batch.clear();
+        while !joined.is_empty() && self.tun.send(&mut joined)? > 0 {}
+        Ok(count)
+    }
+}
+
+impl Joining {
+    /// Puts what was joined, in segments of `size` bytes, into a batch.
+    fn flush(&mut self, size: u16, into: &mut Batch) {
+        if self.frame.is_empty() {
+            return;
+        }
+        let mut frame = std::mem::take(&mut self.frame);
+        let mut offload = Offload::default();
+        if let Some(view) = View::of(&frame).filter(|_| size > 0) {
+            let (source, destination) = view.addresses(&frame);
+            let sum = pseudo_header(source, destination, view.protocol.0, view.end - view.transport).folded();
+            let field = view.transport + CHECKSUM;
+            frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+            let checksum = Checksum::Partial { start: view.transport as u16, field: CHECKSUM as u16 };
+            offload = Offload { checksum, segment: size };
+        }
+        // It has room: there are no more frames, and no more bytes, than in what they are made of.
+        let _ = into.push(packet::Frame { bytes: &frame, offload });
+    }
+}
+
+const CHECKSUM: usize = 16;
+
+/// Adds an IPv4 segment to the frame before it, of segments of `size` bytes or of one if that is 0. Returns their
+/// size; `None`: it does not follow, or the frame has ended with a shorter segment.
+fn join(frame: &mut Vec<u8>, size: u16, next: &[u8]) -> Option<u16> {
+    let (view, other) = (View::of(frame)?, View::of(next)?);
+    let (payload, theirs) = (view.tcp_payload(frame)?, other.tcp_payload(next)?);
+    let (t, u) = (view.transport, other.transport);
+    let len = view.end - payload;
+    let size = if size == 0 { len } else { usize::from(size) };
+    let added = other.end - theirs;
+    let word = |bytes: &[u8], at: usize| {
+        u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    };
+    // Only ACK, and PSH, which ends a frame.
+    let plain = frame[t + 13] == 0x10 && next[u + 13] & !0x08 == 0x10;
+    let same = !view.v6
+        && !other.v6
+        && frame[12..20] == next[12..20]
+        && frame[t..t + 4] == next[u..u + 4]
+        && frame[t + 8..payload].len() == next[u + 8..theirs].len()
+        && frame[t + 8..t + 13] == next[u + 8..u + 13]
+        && frame[t + 14..t + 16] == next[u + 14..u + 16]
+        && frame[t + 20..payload] == next[u + 20..theirs];
+    let follows = word(frame, t + 4).wrapping_add(len as u32) == word(next, u + 4);
+    let fits = size > 0 && len % size == 0 && (1..=size).contains(&added) && view.end + added <= 65_535;
+    if !(plain && same && follows && fits) {
+        return None;
+    }
+    frame.truncate(view.end);
+    frame.extend_from_slice(&next[theirs..other.end]);
+    frame[t + 13] |= next[u + 13];
+    let total = frame.len() as u16;
+    frame[2..4].copy_from_slice(&total.to_be_bytes());
+    frame[10..12].fill(0);
+    let sum = packet::Sum::default().with(&frame[..t]).finish();
+    frame[10..12].copy_from_slice(&sum.to_be_bytes());
+    Some(size as u16)
+}
