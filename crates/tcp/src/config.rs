@@ -136,6 +136,9 @@ pub struct Offers {
     pub sack: bool,
     /// Timestamps (RFC 7323, 3).
     pub timestamps: bool,
+    /// Explicit congestion notification (RFC 3168), for connections that begin here; peers that ask for it
+    /// get it in any case. Routers then mark packets that they would have dropped.
+    pub ecn: bool,
     /// A SYN that is repeated for this time, or a later one, has the first of these alone: something
     /// on the way may drop SYNs for their options.
     pub plain_repeat: u8,
@@ -143,7 +146,7 @@ pub struct Offers {
 
 impl Default for Offers {
     fn default() -> Offers {
-        Offers { mss: true, scale: true, sack: true, timestamps: true, plain_repeat: u8::MAX }
+        Offers { mss: true, scale: true, sack: true, timestamps: true, ecn: false, plain_repeat: u8::MAX }
     }
 }
 

@@ -385,3 +385,72 @@ fn restart_after_idle() {
     trace.now = trace.now.after(ms(250));
     assert_eq!(rounds(&mut trace, 1)[0], 10);
 }
+
+/// RFC 3168, 6.1: congestion marks are echoed until the sender says that it has reduced its window, which it
+/// does once a round trip, as for a loss; what is sent again is not marked as capable.
+#[test]
+fn congestion_marks() {
+    let mut trace = Trace::new(|_| {});
+    let listener = trace.listen();
+    trace.send("SEW 0:0(0) win 65535 <mss 1000,sackOK>");
+    let answer = trace.take();
+    assert!(answer[0].starts_with("SE. 0:0(0) ack 1"), "{answer:?}");
+    trace.pass(ms(10));
+    trace.send(". 1:1(0) ack 1 win 65535");
+    let flow = trace.host.accept(listener).expect("a connection");
+    trace.send_marked(". 1:1001(1000) ack 1");
+    trace.expect(&["E. 1:1(0) ack 1001"]);
+    trace.send(". 1001:2001(1000) ack 1");
+    trace.expect(&["E. 1:1(0) ack 2001"]);
+    trace.send("W. 2001:3001(1000) ack 1");
+    trace.expect(&[". 1:1(0) ack 3001"]);
+
+    write(&mut trace, flow, 20_000);
+    let sent = trace.packets();
+    assert!(sent.len() == 10 && sent.iter().all(|packet| packet[1] & 3 == 2), "ECT(0)");
+    trace.pass(ms(10));
+    for ack in [1_001, 2_001] {
+        trace.send(&format!("E. 3001:3001(0) ack {ack} win 65535"));
+    }
+    let info = trace.host.info(flow).expect("open");
+    // Of 11 segments, as the acknowledgement counted, too, and only once.
+    assert_eq!(info.slow_start_threshold, 7_700);
+    assert!(info.congestion_window < 8_000, "{info:?}");
+    trace.send("E. 3001:3001(0) ack 6001 win 65535");
+    let sent = trace.take();
+    assert!(sent[0].starts_with("W. 10001:11001(1000)"), "{sent:?}");
+    assert!(sent[1..].iter().all(|sent| sent.starts_with(". ")), "once: {sent:?}");
+    // Nothing more is acknowledged: new bytes as a probe, and then the first again, which is not marked.
+    let start = trace.now;
+    while !trace.packets().iter().any(|packet| packet[1] & 3 == 0) {
+        trace.now = trace.host.deadline().expect("a deadline").max(trace.now);
+        assert!(trace.now.since(start) < Duration::from_secs(1));
+    }
+}
+
+/// It is asked for where the program wants it, and not with a SYN that comes again, since something on the
+/// way may drop the first for it.
+#[test]
+fn asking_for_congestion_marks() {
+    for (answer, agreed) in [("SE.", true), ("S.", false), ("SEW.", false)] {
+        let mut trace = Trace::new(|config| config.offers.ecn = true);
+        let now = trace.now;
+        let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
+        let flow = trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
+        assert!(trace.take()[0].starts_with("SEW 0:0(0)"));
+        trace.send(&format!("{answer} 0:0(0) ack 1 win 65535 <mss 1000>"));
+        trace.take();
+        write(&mut trace, flow, 100);
+        assert_eq!(trace.packets()[0][1] & 3, if agreed { 2 } else { 0 }, "{answer}");
+        trace.send_marked(". 1:1001(1000) ack 101");
+        let flags = trace.take()[0].starts_with("E. ");
+        assert_eq!(flags, agreed, "{answer}");
+    }
+    let mut trace = Trace::new(|config| config.offers.ecn = true);
+    let now = trace.now;
+    let remote = std::net::SocketAddr::new(common::address(1, false), 5_000);
+    trace.host.connect(now, None, Some(common::PORT), remote).expect("a flow");
+    trace.take();
+    trace.now = trace.now.after(Duration::from_millis(1_001));
+    assert!(trace.take()[0].starts_with("S 0:0(0)"));
+}

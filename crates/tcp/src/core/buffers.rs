@@ -23,7 +23,7 @@ impl<C: Control> Stack<C> {
     #[inline]
     pub(crate) fn receive_space(&self, slot: u32) -> u32 {
         let chosen = self.choices.of(slot).receive_buffer;
-        let grown = self.limits.first_receive_buffer << self.flows[slot].grown;
+        let grown = self.limits.first_receive_buffer << self.flows[slot].grown();
         if chosen > 0 { chosen } else { grown.min(self.limits.receive_buffer) }
     }
 
@@ -46,7 +46,7 @@ impl<C: Control> Stack<C> {
     #[inline]
     pub(crate) fn was_read(&mut self, now: Time, slot: u32, (from, upto): (Seq, Seq), room: u32) {
         // Looked at where a part of the buffer ends, which is rare.
-        let shift = self.part_bits + u32::from(self.flows[slot].grown);
+        let shift = self.part_bits + self.flows[slot].grown();
         if from.0 >> shift != upto.0 >> shift {
             self.part_was_read(now, slot, (upto - from) >> shift, room);
         }
@@ -60,10 +60,10 @@ impl<C: Control> Stack<C> {
         let hot = &mut self.flows[slot];
         let round = if hot.srtt > 0 { hot.srtt.max(LEAST_ROUND) } else { UNKNOWN_ROUND };
         let limits = &self.limits;
-        let may_grow = limits.first_receive_buffer << hot.grown < limits.receive_buffer;
+        let may_grow = limits.first_receive_buffer << hot.grown() < limits.receive_buffer;
         let half_is_free = room >= self.received_bytes / 2;
         if may_grow && half_is_free && elapsed <= round.saturating_mul(parts.max(1)) {
-            hot.grown += 1;
+            hot.grown_and_ecn += 1;
         }
     }
 }

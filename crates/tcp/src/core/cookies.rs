@@ -38,6 +38,7 @@ impl<C: Control> Stack<C> {
     pub(crate) fn answer_with_cookie(&mut self, now: Time, mut syn: Syn) -> Verdict {
         let size = SIZES.iter().rposition(|&size| size <= syn.mss).unwrap_or(0);
         syn.iss.0 = self.cookie(&syn.tuple, syn.irs.0, size as u32, period(now));
+        syn.ecn = false;
         if syn.flags & flag::TIMESTAMPS == 0 {
             // There is no place for these.
             (syn.scale, syn.flags) = (None, 0);
@@ -82,6 +83,7 @@ impl<C: Control> Stack<C> {
             mss: SIZES[size as usize].min(self.path_mss(tuple)),
             scale,
             flags: if stamps.is_some() { flag::TIMESTAMPS | sack } else { 0 },
+            ecn: false,
             retries: 0,
             // When it was answered is not known.
             ambiguous: true,

@@ -44,6 +44,16 @@ pub(crate) mod flag {
     pub(crate) const LINGER: u16 = 1 << 15;
 }
 
+/// Facts of explicit congestion notification, of a flow.
+pub(crate) mod ecn {
+    /// Both endpoints do it.
+    pub(crate) const ON: u8 = 1 << 4;
+    /// The peer is to reduce its window.
+    pub(crate) const ECHO: u8 = 1 << 5;
+    /// The window was reduced, which the peer has to learn.
+    pub(crate) const REDUCED: u8 = 1 << 6;
+}
+
 /// No block.
 pub(crate) const NO_COLD: u32 = u32::MAX;
 
@@ -103,8 +113,8 @@ pub(crate) struct Hot {
     pub(crate) quick_and_largest: u8,
     /// Unanswered probes.
     pub(crate) probes: u8,
-    /// How often the receive buffer has doubled.
-    pub(crate) grown: u8,
+    /// How often the receive buffer has doubled (lower four bits), and flags of congestion notification.
+    pub(crate) grown_and_ecn: u8,
 }
 
 const _: () = assert!(size_of::<Hot>() == 128 && align_of::<Hot>() == 64);
@@ -120,6 +130,23 @@ impl Hot {
 
     pub(crate) fn clear(&mut self, flag: u16) {
         self.flags &= !flag;
+    }
+
+    pub(crate) fn has_ecn(&self, flag: u8) -> bool {
+        self.grown_and_ecn & flag != 0
+    }
+
+    pub(crate) fn set_ecn(&mut self, flag: u8) {
+        self.grown_and_ecn |= flag;
+    }
+
+    pub(crate) fn clear_ecn(&mut self, flag: u8) {
+        self.grown_and_ecn &= !flag;
+    }
+
+    /// How often the receive buffer has doubled.
+    pub(crate) fn grown(&self) -> u32 {
+        u32::from(self.grown_and_ecn & 15)
     }
 
     /// Removes a flag, and returns whether it was there.
@@ -284,6 +311,8 @@ pub(crate) struct Cold<M> {
     pub(crate) recovery: Option<Seq>,
     /// That recovery began with a timeout: the window grows in it.
     pub(crate) by_timeout: bool,
+    /// The window was reduced for a congestion mark; not again before this is acknowledged.
+    pub(crate) reduced_until: Option<Seq>,
     /// How the window shrinks in a fast recovery.
     pub(crate) reduction: Option<Reduction>,
     /// What the last reduction of the window can be undone with.
@@ -319,6 +348,7 @@ impl<M> Default for Cold<M> {
             flight: Flight::default(),
             recovery: None,
             by_timeout: false,
+            reduced_until: None,
             reduction: None,
             undo: None,
             tail_probe: None,
@@ -347,6 +377,7 @@ impl<M> Cold<M> {
             flight,
             recovery,
             by_timeout,
+            reduced_until,
             reduction,
             undo,
             tail_probe,
@@ -367,6 +398,7 @@ impl<M> Cold<M> {
         debug_assert!(flight.is_empty() && held.is_empty());
         *recovery = None;
         *by_timeout = false;
+        *reduced_until = None;
         *reduction = None;
         *undo = None;
         *tail_probe = None;

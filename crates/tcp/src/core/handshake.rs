@@ -1,6 +1,6 @@
 //! Segments that belong to a handshake: answers to our SYN, and the last ACK of a peer's.
 
-use super::flow::{Hot, Lasting, NO_COLD, flag};
+use super::flow::{Hot, Lasting, NO_COLD, ecn, flag};
 use super::index::Kind;
 use super::listen::{Syn, peer_mss, timestamp};
 use super::seq::Seq;
@@ -45,7 +45,7 @@ impl<C: Control> Stack<C> {
             ready: Ready::default(),
             quick_and_largest: self.profile.quick_acks.min(7),
             probes: 0,
-            grown: 0,
+            grown_and_ecn: 0,
         };
         let slot = self.flows.insert(hot)?;
         self.choices.forget(slot);
@@ -102,6 +102,11 @@ impl<C: Control> Stack<C> {
         }
         if head.sack_permitted && offers.sack {
             hot.set(flag::SACK);
+        }
+        // RFC 3168, 6.1.1: some answer with the bits that they got.
+        let grants = head.flags.has(Flags::ECE) && !head.flags.has(Flags::CWR);
+        if has_ack && grants && offers.ecn && !hot.has(flag::SYN_REPEATED) {
+            hot.set_ecn(ecn::ON);
         }
         if has_ack {
             hot.snd_una = head.ack;
@@ -261,6 +266,9 @@ impl<C: Control> Stack<C> {
         let window = self.first_window();
         let hot = &mut self.flows[flow];
         hot.flags = flags;
+        if syn.ecn {
+            hot.set_ecn(ecn::ON);
+        }
         if retries > 0 {
             hot.set(flag::SYN_REPEATED);
         }

@@ -270,6 +270,7 @@ impl<C: Control> Stack<C> {
         //# As long as the receiving TCP peer continues to send acknowledgments in response to the probe
         //# segments, the sending TCP peer MUST allow the connection to stay open (MUST-37).
         hot.probes = 0;
+        self.on_marks(slot, segment, head);
         self.touch_keep_alive(now, slot);
         self.on_text(now, slot, segment, head, keep)
     }

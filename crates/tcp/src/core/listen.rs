@@ -74,6 +74,8 @@ pub(crate) struct Syn {
     pub(crate) scale: Option<u8>,
     /// `flag::TIMESTAMPS` and `flag::SACK`.
     pub(crate) flags: u16,
+    /// It asks for explicit congestion notification.
+    pub(crate) ecn: bool,
     pub(crate) retries: u8,
     /// The peer's SYN came twice: which of our answers arrived is not known.
     pub(crate) ambiguous: bool,
@@ -146,6 +148,7 @@ impl<C: Control> Stack<C> {
             mss: peer_mss(head, &tuple).min(self.path_mss(&tuple)),
             scale: head.scale.filter(|_| self.offers.scale),
             flags,
+            ecn: Self::asks_for_ecn(head),
             retries: 0,
             ambiguous: false,
             challenges: Challenges::default(),
@@ -202,7 +205,7 @@ impl<C: Control> Stack<C> {
         Head {
             seq: syn.iss,
             ack: syn.irs + 1,
-            flags: Flags::SYN.with(Flags::ACK),
+            flags: Flags::SYN.with(Flags::ACK).with(if syn.ecn { Flags::ECE } else { Flags::default() }),
             window: self.first_window() as u16,
             mss: self.offers.mss.then(|| self.path_mss(&syn.tuple)),
             // RFC 7323, 2.2 and 3.2, RFC 2018, 2: only what the SYN offered.

@@ -6,7 +6,7 @@
 //! | question | file |
 //! |---|---|
 //! | which record does a segment belong to? | `index`, `tuple`, `address`, `table` |
-//! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `receive`, `handshake`, `cookies`, `wait` |
+//! | what does it change? | `predicted`, for what everybody expects; else `input`, in the order of RFC 9293, 3.10.7; `ack`, `ecn`, `receive`, `handshake`, `cookies`, `wait` |
 //! | what was lost? | `rack`, `sent` |
 //! | what may be sent? | `transmit`, `pace`, `reduce`, `output`; `single` where there is no block |
 //! | when next? | `timers`, `wheel` |
@@ -22,6 +22,7 @@ pub(crate) mod calls;
 pub(crate) mod challenges;
 pub(crate) mod chosen;
 pub(crate) mod cookies;
+pub(crate) mod ecn;
 pub(crate) mod few;
 pub(crate) mod flow;
 pub(crate) mod handshake;
@@ -90,6 +91,8 @@ pub(crate) struct Segment<'a> {
     pub(crate) len: u32,
     /// Payload of each of the segments that were joined into this one; 0 if it is one.
     pub(crate) size: u16,
+    /// A router has marked it (RFC 3168, 5: CE).
+    pub(crate) marked: bool,
 }
 
 /// What becomes of a segment's payload.

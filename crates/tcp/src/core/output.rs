@@ -1,6 +1,6 @@
 //! Builds segments and notes what was sent.
 
-use super::flow::{NO_COLD, TailProbe, flag};
+use super::flow::{NO_COLD, TailProbe, ecn, flag};
 use super::listen::timestamp;
 use super::seq::{Seq, Span};
 use super::state::State;
@@ -102,7 +102,19 @@ impl<C: Control> Stack<C> {
         }
         let size = if data.is_empty() { 0 } else { self.payload_size(slot) };
         let size = if data.len() > size { size as u16 } else { 0 };
-        let marking = self.choices.of(slot).marking;
+        let mut marking = self.choices.of(slot).marking;
+        if hot.has_ecn(ecn::ON) && plan != Plan::Syn {
+            if hot.has_ecn(ecn::ECHO) {
+                head.flags = head.flags.with(Flags::ECE);
+            }
+            // RFC 3168, 6.1.2 and 6.1.5: ECT(0), but not what is sent again, nor what carries nothing.
+            if matches!(plan, Plan::New(_)) && !data.is_empty() {
+                marking.traffic_class |= 2;
+                if hot.has_ecn(ecn::REDUCED) {
+                    head.flags = head.flags.with(Flags::CWR);
+                }
+            }
+        }
         emit.segment(&Outgoing { tuple: &hot.tuple, slot, head: &head, data, size, marking })?;
         self.sent(now, slot, plan, edge);
         self.settle(now, slot);
@@ -133,6 +145,9 @@ impl<C: Control> Stack<C> {
         //= https://www.rfc-editor.org/rfc/rfc9293#section-3.7.1
         //# TCP implementations SHOULD send an MSS Option in every SYN segment when its receive MSS differs
         //# from the default 536 for IPv4 or 1220 for IPv6 (SHLD-5), and MAY send it always (MAY-3).
+        if first && offers.ecn && hot.backoff == 0 {
+            head.flags = head.flags.with(Flags::ECE).with(Flags::CWR);
+        }
         head.mss = offers.mss.then(|| self.path_mss(&hot.tuple));
         // After a SYN of the peer only what it offered.
         head.scale = (first && offers.scale || hot.scales != 0).then(|| self.window_scale());
@@ -178,6 +193,9 @@ impl<C: Control> Stack<C> {
             cold.progress_at = now;
         }
         hot.snd_nxt = span.end;
+        if span.start.before(hot.snd_end) {
+            hot.clear_ecn(ecn::REDUCED);
+        }
         // RFC 9293, 3.8.6.2.1: the override is for one segment.
         hot.clear(flag::PUSH);
         cold.flight.record(&mut self.records, span, now);

@@ -4,7 +4,7 @@
 //! A short way to what `input` and `output` do with them, and nothing that they do not do. Whatever is
 //! unusual goes there.
 
-use super::flow::flag;
+use super::flow::{ecn, flag};
 use super::handshake::is_older;
 use super::listen::timestamp;
 use super::planted::{Bug, planted};
@@ -28,7 +28,7 @@ impl<C: Control> Stack<C> {
         segment: &Segment<'_>,
         keep: &mut impl Keep,
     ) -> Option<Verdict> {
-        let head = Plain::parse(segment.header)?;
+        let head = Plain::parse(segment.header).filter(|_| !segment.marked)?;
         let hot = &mut self.flows[slot];
         let quiet = hot.state == State::Established && hot.flags & UNUSUAL == 0 && hot.is_quiet();
         let fresh = Span::new(head.seq, head.seq + segment.len);
@@ -70,6 +70,7 @@ impl<C: Control> Stack<C> {
         let hot = &self.flows[slot];
         hot.state == State::Established
             && hot.flags & (UNUSUAL | flag::ACK_NOW) == flag::ACK_NOW
+            && !hot.has_ecn(ecn::ECHO)
             && hot.is_quiet()
     }
 

@@ -13,6 +13,10 @@ impl Flags {
     pub(crate) const RST: Flags = Flags(0x04);
     pub(crate) const PSH: Flags = Flags(0x08);
     pub(crate) const ACK: Flags = Flags(0x10);
+    /// Congestion was met on the way here (RFC 3168, 6.1).
+    pub(crate) const ECE: Flags = Flags(0x40);
+    /// The window was reduced for that.
+    pub(crate) const CWR: Flags = Flags(0x80);
 
     pub(crate) const fn with(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)

@@ -12,6 +12,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) source: Address,
     pub(crate) destination: Address,
     pub(crate) protocol: Protocol,
+    /// A router has marked it (RFC 3168, 5: CE).
+    pub(crate) marked: bool,
     /// The whole packet, without what a link layer padded.
     pub(crate) bytes: &'a [u8],
     /// What follows the IP headers.
@@ -53,6 +55,7 @@ pub(crate) fn parse_v4(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
         source: address(12),
         destination: address(16),
         protocol: Protocol(header[9]),
+        marked: header[1] & 3 == 3,
         bytes: &bytes[..total],
         payload: &bytes[len..total],
     })
@@ -86,7 +89,8 @@ pub(crate) fn parse_v6(bytes: &[u8]) -> Result<Packet<'_>, Reason> {
                     // RFC 4291, 2.5: mapped addresses are not for the wire.
                     return Err(Reason::Address);
                 }
-                return Ok(Packet { source, destination, protocol: Protocol(protocol), bytes, payload });
+                let (protocol, marked) = (Protocol(protocol), header[1] >> 4 & 3 == 3);
+                return Ok(Packet { source, destination, protocol, marked, bytes, payload });
             }
         }
     }

@@ -351,7 +351,8 @@ fn segment<'a>(packet: &Packet<'a>, offload: Offload) -> Result<(Segment<'a>, &'
     let (header, payload) = packet.payload.split_at(len);
     let port = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
     let tuple = Tuple::between((packet.destination, port(2)), (packet.source, port(0)));
-    let segment = Segment { tuple, header, len: payload.len() as u32, size: offload.segment };
+    let (len, size) = (payload.len() as u32, offload.segment);
+    let segment = Segment { tuple, header, len, size, marked: packet.marked };
     Ok((segment, payload))
 }
 

@@ -73,6 +73,16 @@ impl Trace {
         self.host.input(self.now, [frame]);
     }
 
+    /// The same, marked by a router (RFC 3168).
+    pub(crate) fn send_marked(&mut self, segment: &str) {
+        let mut bytes = self.packet_of_peer(segment);
+        bytes[1] |= 3;
+        bytes[10..12].fill(0);
+        let sum = packet::Sum::default().with(&bytes[..20]).finish();
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        self.host.input(self.now, [Frame { bytes: &bytes, offload: Offload::default() }]);
+    }
+
     /// The packet that the peer sends it in.
     pub(crate) fn packet_of_peer(&self, segment: &str) -> Vec<u8> {
         build(segment, self.peer_port)
@@ -184,6 +194,8 @@ fn build(segment: &str, port: u16) -> Vec<u8> {
             'F' => builder.fin(),
             'R' => builder.rst(),
             'P' => builder.psh(),
+            'E' => builder.ece(),
+            'W' => builder.cwr(),
             '.' => builder.ack(OURS.wrapping_add(value("ack").expect("ack"))),
             other => panic!("flag {other}"),
         };
@@ -224,9 +236,15 @@ fn print(packet: &[u8]) -> String {
     let sum = tcp.calc_checksum_ipv4(ip.header().source(), ip.header().destination());
     assert_eq!(sum.expect("a sum"), tcp.checksum());
     let mut flags = String::new();
-    for (set, flag) in
-        [(tcp.syn(), 'S'), (tcp.fin(), 'F'), (tcp.rst(), 'R'), (tcp.psh(), 'P'), (tcp.ack(), '.')]
-    {
+    for (set, flag) in [
+        (tcp.syn(), 'S'),
+        (tcp.fin(), 'F'),
+        (tcp.rst(), 'R'),
+        (tcp.psh(), 'P'),
+        (tcp.ece(), 'E'),
+        (tcp.cwr(), 'W'),
+        (tcp.ack(), '.'),
+    ] {
         if set {
             flags.push(flag);
         }
