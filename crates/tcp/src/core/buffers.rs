@@ -11,9 +11,6 @@ use crate::time::Time;
 /// Length Thresholds, 1998).
 const SHARE: u32 = 4;
 
-/// A receive buffer grows when the program reads one part in so many of it within a round trip.
-const PART_BITS: u32 = 2;
-
 /// Microseconds that a round trip counts for at least, and without a measurement.
 const LEAST_ROUND: u32 = 10_000;
 const UNKNOWN_ROUND: u32 = 100_000;
@@ -66,9 +63,4 @@ impl<C: Control> Stack<C> {
             hot.grown_and_ecn += 1;
         }
     }
-}
-
-/// The binary logarithm of a part of this buffer.
-pub(super) fn part_bits(buffer: u32) -> u32 {
-    (buffer >> PART_BITS).max(1).ilog2()
 }

@@ -77,6 +77,9 @@ use crate::time::Time;
 const MTU_MIN_V4: u16 = 68;
 const MTU_MIN_V6: u16 = 1280;
 
+/// A receive buffer grows when the program reads one part in so many of it within a round trip.
+const PARTS: u32 = 4;
+
 /// Segments that belong to no flow and wait to be sent: RSTs, SYN-ACKs, ACKs of TIME_WAIT.
 /// Further ones are dropped; the peer repeats what they answer.
 const REPLIES: usize = 256;
@@ -170,7 +173,7 @@ pub(crate) struct Stack<C: Control> {
     pub(crate) mtu: u16,
     /// Longest payload of a frame that the device cuts; 0 if it cuts none.
     pub(crate) gso: u32,
-    /// Of a new connection's receive buffer.
+    /// The binary logarithm of a part of a new connection's receive buffer.
     part_bits: u32,
     /// What all connections together can receive.
     received_bytes: u32,
@@ -231,7 +234,7 @@ impl<C: Control> Stack<C> {
             icmp_ends_attempts: config.icmp_ends_attempts,
             mtu: config.capabilities.mtu.clamp(usize::from(MTU_MIN_V4), 65_535) as u16,
             gso,
-            part_bits: buffers::part_bits(limits.first_receive_buffer),
+            part_bits: (limits.first_receive_buffer / PARTS).max(1).ilog2(),
             received_bytes: u32::try_from(limits.receive_pages).unwrap_or(u32::MAX).saturating_mul(PAGE),
             control,
             now: Time::default(),
