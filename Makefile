@@ -7,6 +7,9 @@ BUILT = $(or $(CARGO_TARGET_DIR),target)/release
 
 .PHONY: build test test-apps test-kernels test-systemd test-fresh soak soak-apps loom miri model planted fuzz nightly lint demo bench program product install uninstall deb tarball clean help
 
+# A library below the command's own prefix is found without being told: another prefix is no other program.
+FOREIGN_LIBDIR = $(filter-out $(PREFIX)/lib,$(LIBDIR))
+
 define finish
 crates/capi/slim.sh $(BUILT)/libmegapipe_c.a
 crates/capi/slim.sh $(BUILT)/libmegapipe_mtcp.a
@@ -15,7 +18,7 @@ crates/mtcp/weaken.sh $(BUILT)/libmegapipe_mtcp.a
 endef
 
 build: ## Build everything, optimised
-	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --workspace --locked
+	MEGAPIPE_LIBDIR='$(FOREIGN_LIBDIR)' $(CARGO) build --release --workspace --locked
 	$(finish)
 
 test: ## Run every test, in one build that is not optimised
@@ -73,10 +76,10 @@ bench: build ## Run the long suite of measurements into target/bench
 	scripts/bench.sh
 
 program: ## Build `megapipe` and the library of `megapipe run`, optimised
-	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked -p megapipe-cli -p megapipe-preload
+	MEGAPIPE_LIBDIR='$(FOREIGN_LIBDIR)' $(CARGO) build --release --locked -p megapipe-cli -p megapipe-preload
 
 product: ## Build what is installed, optimised
-	MEGAPIPE_LIBDIR='$(LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi mtcp)
+	MEGAPIPE_LIBDIR='$(FOREIGN_LIBDIR)' $(CARGO) build --release --locked $(addprefix -p megapipe-,cli preload capi mtcp)
 	$(finish)
 
 # Root often has no cargo: then what `make product` or `make build` has built is installed.

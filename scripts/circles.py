@@ -65,7 +65,7 @@ def largest_circle(edges):
     for middle in edges:
         for file in edges:
             reach[file] |= reach[middle] if middle in reach[file] else set()
-    return max((sorted(file for file in reach[start] if start in reach[file]) for start in edges), key=len)
+    return max((sorted(file for file in reach[start] if start in reach[file]) for start in edges), key=len, default=[])
 
 
 def complaints(root, ceilings):

@@ -8,6 +8,10 @@ cd "$(dirname "$0")/.."
 . scripts/provision.sh
 
 PAIRS=${PAIRS:-5} # runs of each row: plain and under megapipe run, in turn
+if ! [[ $PAIRS =~ ^[1-9][0-9]*$ ]]; then
+    printf 'PAIRS is %s; give a number from 1 on\n' "$PAIRS" >&2
+    exit 2
+fi
 RUN=0.5           # seconds that a run takes, about
 # A row says what disturbed it from these on.
 UNEVEN=1.3 # the fastest plain run to the slowest
@@ -305,7 +309,11 @@ programs() {
     [ ! -e "$RUNS" ] || summary
     # What the library said itself: why it stayed out.
     cat "$OUT"/*-run.log 2>/dev/null | grep -a '^megapipe' | sort -u || true
-    printf '\nall figures: %s\n' "$RUNS"
+    if [ ! -e "$RUNS" ]; then
+        printf '\nnothing was measured: no server and no client is here\n' >&2
+        return 1
+    fi
+    printf '\nall figures: %s; the programs: %s\n' "$RUNS" "$BUILT"
 }
 
 prepare

@@ -20,7 +20,7 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), Reason> {
     let mut summaries = plotted.map(|view| Summary::of(view, records));
     let summary = summaries
         .find(|summary| !summary.rows.is_empty())
-        .ok_or("nothing was measured that can be plotted")?;
+        .ok_or("nothing to plot: no such measurements, or a scenario that has tables alone")?;
     let panels = panels(&summary);
     let columns = panels.len() / summary.view.plot.figures.len();
     let lines = summary.view.plot.figures.len();

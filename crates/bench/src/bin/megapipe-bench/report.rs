@@ -53,6 +53,9 @@ impl<S: Args + Scenario> Measure<S> {
     /// Runs the scenario, if its records can be written, and shows what was measured, however the run ended.
     pub(super) fn run(mut self) -> Result<bool, Reason> {
         let measurements = self.scenario.prepare(self.rounds)?;
+        if measurements == 0 {
+            return Err("nothing to measure: no two of these options go together; --help has the defaults".into());
+        }
         let create = |path: PathBuf| match File::create(&path) {
             Ok(file) => Ok((path, file)),
             Err(error) => Err(cannot_write(&path, error)),
@@ -100,7 +103,13 @@ impl Show {
         if let Some(file) = &self.plot {
             plot::draw(&records, file)?;
         }
-        print(&table::render(&records))?;
+        let table = table::render(&records);
+        if table.trim().is_empty() {
+            let file = self.file.display();
+            let hint = "it has none, or --only names a field or value that none has";
+            return Err(format!("{file}: no measurement to show: {hint}").into());
+        }
+        print(&table)?;
         Ok(true)
     }
 }
