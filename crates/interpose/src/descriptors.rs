@@ -227,7 +227,10 @@ fn part(promoted: &mut Promoted, fd: c_int) {
             // wake none of this one's sets.
             false => {
                 promoted.connection.mute();
-                promoted.drop_bells(fd);
+                // An error is told once, and is theirs.
+                if kernel::ends(fd) & libc::POLLERR as u32 == 0 {
+                    promoted.drop_bells(fd);
+                }
             }
         }
     }

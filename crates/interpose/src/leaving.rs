@@ -179,6 +179,31 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     }
 }
 
+/// Does `call`, a connect(2) that dissolves the connection. If it does the socket stays on TCP: what the monitor may
+/// still answer is of the connection before.
+pub(crate) fn dissolve(socket: &'static Socket, fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    // Nobody promotes it meanwhile.
+    let mut inner = socket.lock();
+    if let Some(promoted) = inner.promoted.as_deref_mut() {
+        promoted.connection.is_resetting(true);
+    }
+    let status = call();
+    match inner.promoted.as_deref_mut() {
+        None if status == 0 && socket.state() != State::Kernel => {
+            stats::stays(socket, Reason::ClosedEarly);
+            real::kept_errno(|| promoter::keep_on_tcp(socket, socket.number()));
+        }
+        None => {}
+        // The kernel refused.
+        Some(promoted) if status != 0 => promoted.connection.is_resetting(false),
+        Some(promoted) => {
+            promoted.connection.reads_no_more();
+            real::kept_errno(|| back_to_tcp(socket, inner, fd, State::Kernel));
+        }
+    }
+    status
+}
+
 /// The kernel alone has the connection from here on: its options are the program's, and its set's waits know.
 pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_int, becomes: State) {
     let Some(promoted) = inner.promoted.as_deref() else { return };

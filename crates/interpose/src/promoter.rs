@@ -293,7 +293,8 @@ pub(crate) fn answer_came() {
 
 /// A socket is not to be promoted any more; one that was already stays so.
 pub(crate) fn keep_on_tcp(socket: &Socket, number: u32) {
-    if !socket.change_state(State::Plain, State::Kernel) {
+    // The monitor may answer in between.
+    while !socket.change_state(State::Plain, State::Kernel) && socket.state() == State::Offered {
         forget_offer(socket, number);
     }
 }

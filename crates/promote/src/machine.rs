@@ -486,8 +486,8 @@ impl Machine {
     #[cold]
     fn as_on_tcp(&self, end: KernelEnd) -> KernelEnd {
         // Who closes says that he has ended, and takes his bells out before.
-        let died = !self.end.sender.peer_ended();
-        let over_bells = died && self.end.sender.all_was_taken() && self.end.receiver.took_all();
+        let over_bells =
+            !self.end.sender.peer_resets() && self.end.sender.all_was_taken() && self.end.receiver.took_all();
         match end {
             KernelEnd::Failed(libc::ECONNRESET) if over_bells => KernelEnd::Finished,
             end => end,
@@ -581,6 +581,12 @@ impl Machine {
     /// This end is about to close, and reads no more.
     pub fn reads_no_more(&mut self) {
         self.end.receiver.mark_ended();
+    }
+
+    /// The program is about to reset the kernel connection, or did not after all: the other end's program gets the error.
+    /// If it does [`Self::reads_no_more`] follows.
+    pub fn is_resetting(&mut self, resets: bool) {
+        self.end.receiver.mark_resetting(resets);
     }
 
     /// This end takes nothing for now, whatever comes, and hears no bell: no bell on it may

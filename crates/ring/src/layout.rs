@@ -45,6 +45,10 @@ pub(crate) const BUSY: u32 = 1;
 pub(crate) const REFUSED: u32 = u32::MAX;
 /// `owes`: this end wants back what the other end did not take, and sends nothing until it has that.
 pub(crate) const WANTS_BACK: u32 = u32::MAX - 1;
+/// `ended`: this end reads no more.
+pub(crate) const ENDED: u32 = 1;
+/// `ended`: its program is about to reset the kernel connection.
+pub(crate) const RESETS: u32 = 2;
 /// `left`: this end takes nothing from the ring any more.
 pub(crate) const LEFT: u32 = 1;
 /// `left`: nor can what it did not take be sent again in its order, since it lies in both lanes.

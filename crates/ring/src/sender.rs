@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use crate::Corrupt;
 use crate::bell::{EACH, PeerLoop};
-use crate::layout::{BUSY, COUNTED_EVERY, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, SENT_MESSAGES};
+use crate::layout::{BUSY, COUNTED_EVERY, ENDED, FINISHED, MAX_UNREAD_RECORDS, NO_SLEEPER, SENT_MESSAGES};
 use crate::memory::{PeerSegment, Segment};
 use crate::parts::{self, Lane, Opening};
 use crate::receiver::Receiver;
@@ -131,7 +131,14 @@ impl Sender {
 
     /// Whether the other end reads no more.
     pub fn peer_ended(&self) -> bool {
-        self.peer.header().ended.load(Ordering::Relaxed) != 0
+        self.peer.header().ended.load(Ordering::Relaxed) == ENDED
+    }
+
+    /// Whether a reset of the kernel connection means what it means on TCP: the other end has said that it ends, or has
+    /// no doorbells unread, for which the kernel resets a connection whose process died.
+    pub fn peer_resets(&self) -> bool {
+        let peer = self.peer.header();
+        peer.ended.load(Ordering::Relaxed) != 0 || self.peer_left() || !self.peer_is_aware()
     }
 
     /// Whether the other end takes nothing from the ring any more: see [`Sender::recall`].

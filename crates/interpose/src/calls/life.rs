@@ -27,8 +27,21 @@ pub unsafe fn socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut
 
 pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     connects(fd, address, length);
-    let status = real::connect(fd, address, length);
-    if let Some((number, socket)) = watched(fd)
+    let call = || real::connect(fd, address, length);
+    let family = address.cast::<libc::sa_family_t>();
+    // connect(2): it dissolves the association.
+    let is_nobody = length as usize >= size_of::<libc::sa_family_t>()
+        && is_readable(family)
+        && c_int::from(family.read_unaligned()) == libc::AF_UNSPEC;
+    let status = match is_nobody.then(|| watched(fd)).flatten() {
+        Some((_, socket)) => leaving::dissolve(socket, fd, call),
+        None => call(),
+    };
+    if is_nobody {
+        if status == 0 && local_listen::is_on() {
+            kept_errno(|| local_listen::shut_down(fd));
+        }
+    } else if let Some((number, socket)) = watched(fd)
         && (status == 0 || real::errno() == libc::EINPROGRESS)
     {
         kept_errno(|| promoter::connected(socket, number));

@@ -250,7 +250,7 @@ impl Machine {
         self.end.sender.refuse();
     }
 
-    /// Whether a process that has this end, too, has called [`Self::leave`]: the kernel
+    /// Whether a process that has this end, too, has called [`Self::leave`] or [`Self::reads_no_more`]: the kernel
     /// connection is all there is.
     pub fn has_left(&self) -> bool {
         self.end.receiver.has_left()

@@ -2,7 +2,7 @@
 
 use super::Receiver;
 use crate::Corrupt;
-use crate::layout::{BUSY, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, WANTS_BACK};
+use crate::layout::{BUSY, ENDED, FINISHED, GAVE_BACK, LEFT, LEFT_BOTH, REFUSED, RESETS, WANTS_BACK};
 use crate::parts::{self, Lane, Opening};
 use crate::sync::{Ordering, full_fence};
 
@@ -68,9 +68,17 @@ impl Receiver {
         self.peer.header().at_kernel.load(Ordering::Relaxed) == FINISHED
     }
 
-    /// Whether a process of this end has left.
+    /// Whether a process of this end has left, or reads no more.
     pub fn has_left(&self) -> bool {
-        self.own.header().left.load(Ordering::Relaxed) != 0
+        let own = self.own.header();
+        own.left.load(Ordering::Relaxed) != 0 || own.ended.load(Ordering::Relaxed) == ENDED
+    }
+
+    /// Says whether this end's program is about to reset the kernel connection. If it does [`Self::mark_ended`] follows.
+    pub fn mark_resetting(&self, resets: bool) {
+        self.own.header().ended.store(if resets { RESETS } else { 0 }, Ordering::Relaxed);
+        // Before the reset, behind which the other end looks.
+        full_fence();
     }
 
     /// What is still to be done after [`Receiver::leave`], before anybody reads the kernel
@@ -200,7 +208,7 @@ impl Receiver {
     /// Says that this end reads no more; to be called before its last descriptor is closed,
     /// so that nobody rings on it for a loop that sleeps.
     pub fn mark_ended(&self) {
-        self.own.header().ended.store(1, Ordering::Relaxed);
+        self.own.header().ended.store(ENDED, Ordering::Relaxed);
         // CLOSE-PAIR: one who rings sees it, or is seen behind this.
         full_fence();
     }
