@@ -1,8 +1,8 @@
 //! SO_RCVTIMEO and SO_SNDTIMEO: they bound all waits of one call together, as in the kernel.
 
 use std::ffi::c_int;
-use std::time::Instant;
 
+use crate::clock::{self, Instant};
 use crate::kernel;
 
 /// The time limit of one call.
@@ -28,19 +28,19 @@ impl CallLimit {
     #[inline]
     pub(crate) fn next_wait(&mut self, fd: c_int) -> Result<Option<Instant>, i32> {
         if self.began.is_none() {
-            self.began = Some(Instant::now());
+            self.began = Some(clock::now());
             return Ok(None);
         }
         match self.until(fd) {
-            Some(until) if Instant::now() >= until => Err(libc::EAGAIN),
+            Some(until) if clock::now() >= until => Err(libc::EAGAIN),
             until => Ok(until),
         }
     }
 
     /// When the time is up; `None`: never.
     pub(crate) fn until(&mut self, fd: c_int) -> Option<Instant> {
-        let began = *self.began.get_or_insert_with(Instant::now);
+        let began = *self.began.get_or_insert_with(clock::now);
         let option = self.option;
-        *self.until.get_or_insert_with(|| began.checked_add(kernel::limit(fd, option)?))
+        *self.until.get_or_insert_with(|| Some(began + kernel::limit(fd, option)?))
     }
 }

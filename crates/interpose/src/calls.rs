@@ -17,6 +17,7 @@ use libc::{
 };
 use promote::Reason;
 
+use crate::clock::{self, Instant};
 use crate::confined;
 use crate::descriptors;
 use crate::epoll::{self, Limit};

@@ -1,10 +1,24 @@
-//! The times that the standard library does not tell.
-#![allow(unsafe_code)] // clock_gettime(2); rustix's would look for the vDSO itself, which valgrind takes away
+//! Times of the kernel's clocks, past libc's: a library before that (libfaketime) may have its clock stand still.
+#![allow(unsafe_code)] // the vDSO's function (vdso(7))
 
+use std::ffi::CStr;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 /// The longest tick of a kernel, which is as exact as [`milliseconds`] are (CONFIG_HZ of 100).
 pub(crate) const TICK: u64 = 10;
+
+/// A time of CLOCK_MONOTONIC.
+pub(crate) type Instant = Duration;
+
+pub(crate) fn now() -> Instant {
+    duration(get(libc::CLOCK_MONOTONIC))
+}
+
+pub(crate) fn elapsed(since: Instant) -> Duration {
+    now().saturating_sub(since)
+}
 
 /// Milliseconds of the monotonic clock, up to a tick ago: a fifth of what the exact one costs.
 pub(crate) fn milliseconds() -> u64 {
@@ -15,7 +29,11 @@ pub(crate) fn milliseconds() -> u64 {
 
 /// What this thread has had of its core.
 pub(crate) fn of_thread() -> Duration {
-    let time = get(libc::CLOCK_THREAD_CPUTIME_ID);
+    duration(get(libc::CLOCK_THREAD_CPUTIME_ID))
+}
+
+/// Neither part is negative, nor are there more nanoseconds than a second has.
+fn duration(time: libc::timespec) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -26,9 +44,37 @@ pub(crate) fn nanoseconds() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+type Get = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
+
+/// The vDSO's clock_gettime(2); null: there is none, as under valgrind.
+static OF_VDSO: AtomicPtr<()> = AtomicPtr::new(null_mut());
+
+#[cfg(target_arch = "aarch64")]
+const NAME: &CStr = c"__kernel_clock_gettime";
+#[cfg(not(target_arch = "aarch64"))]
+const NAME: &CStr = c"__vdso_clock_gettime";
+
+/// To be called at the start, before others have the loader's lock.
+pub(crate) fn find() {
+    // SAFETY: names that end with 0. The loader lists the vDSO among its libraries, where nothing loads it anew.
+    let function = unsafe {
+        match libc::dlopen(c"linux-vdso.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) {
+            vdso if vdso.is_null() => return,
+            vdso => libc::dlsym(vdso, NAME.as_ptr()),
+        }
+    };
+    OF_VDSO.store(function.cast(), Ordering::Relaxed);
+}
+
 fn get(clock: libc::clockid_t) -> libc::timespec {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: room for the time.
-    unsafe { libc::clock_gettime(clock, &raw mut now) };
+    let function = OF_VDSO.load(Ordering::Relaxed);
+    // SAFETY: room for the time, and a function of that type, which is never unmapped.
+    unsafe {
+        match function.is_null() {
+            true => libc::clock_gettime(clock, &raw mut now),
+            false => std::mem::transmute::<*mut (), Get>(function)(clock, &raw mut now),
+        }
+    };
     now
 }

@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{epoll_event, sigset_t, timespec};
 
@@ -157,7 +157,7 @@ pub(crate) unsafe fn wait(
             }
         }
     };
-    let began = Instant::now();
+    let began = clock::now();
     let before = real::errno();
     let deadline = match limit {
         Limit::Never => None,
@@ -170,7 +170,7 @@ pub(crate) unsafe fn wait(
     let mut inner = set.lock();
     inner.enter();
     let done = loop {
-        let now = if slept || wait.is_some() { Instant::now() } else { began };
+        let now = if slept || wait.is_some() { clock::now() } else { began };
         let due = at_once || inner.kernel_is_due(now);
         let share = if due { inner.share_of_rings(room.len()) } else { room.len() };
         let mut told = inner.collect(fd, &mut room[..share], !slept && wait.is_none());
@@ -220,7 +220,7 @@ pub(crate) unsafe fn wait(
         }
         let left = match deadline {
             None => Limit::Never,
-            Some(deadline) => Limit::After(deadline.saturating_duration_since(Instant::now())),
+            Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
         };
         let found = ask(room, left);
         let errno = real::errno();
@@ -231,12 +231,12 @@ pub(crate) unsafe fn wait(
             real::set_errno(errno);
             break -1;
         };
-        inner.kernel_was_asked(Instant::now());
+        inner.kernel_was_asked(clock::now());
         let mut told = inner.filter(fd, &mut room[..found], 0);
         if told == 0 {
             told = inner.collect(fd, room, false);
         }
-        if told > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if told > 0 || deadline.is_some_and(|deadline| clock::now() >= deadline) {
             break told as c_int;
         }
     };

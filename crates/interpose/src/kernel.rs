@@ -3,13 +3,14 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{iovec, msghdr};
 use promote::KernelEnd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::clock::{self, Instant};
 use crate::memory::{Pieces, VECTOR};
 use crate::real;
 use crate::sockets::Promoted;
@@ -187,7 +188,7 @@ pub(crate) fn wait_for_room(fd: c_int, until: Option<Instant>) -> Result<(), i32
 
 fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
     let timeout = until.map_or(-1, |until| {
-        let left = until.saturating_duration_since(Instant::now());
+        let left = until.saturating_sub(clock::now());
         c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
     });
     let mut one = libc::pollfd { fd, events, revents: 0 };

@@ -5,12 +5,13 @@
 use std::ffi::c_int;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::iovec;
 use promote::Reason;
 use ring::{Front, Leaving};
 
+use crate::clock::{self, Instant};
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
 use crate::promoter;
@@ -535,6 +536,6 @@ fn wait_for_other_end(deadline: &mut Option<Instant>) -> Option<()> {
 
 /// Waits a moment; `None`: for too long already.
 pub(crate) fn wait(deadline: &mut Option<Instant>) -> Option<()> {
-    let now = Instant::now();
+    let now = clock::now();
     (now < *deadline.get_or_insert(now + PATIENCE)).then(|| std::thread::sleep(PAUSE))
 }

@@ -3,11 +3,12 @@
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::{pollfd, sigset_t, timespec};
 use promote::Next;
 
+use crate::clock::{self, Instant};
 use crate::epoll::Limit;
 use crate::promoter;
 use crate::real;
@@ -49,7 +50,7 @@ fn promoted(fd: &pollfd) -> Option<&'static Socket> {
 ///
 /// `mask` is null or a mask.
 pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
-    let began = Instant::now();
+    let began = clock::now();
     let before = real::errno();
     let deadline = match limit {
         Limit::Never => None,
@@ -60,7 +61,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     let mut asked_kernel: Option<Instant> = None;
     let handled = signals::handled();
     let done = loop {
-        let now = if wait.is_some() { Instant::now() } else { began };
+        let now = if wait.is_some() { clock::now() } else { began };
         let ready = any_ready(fds);
         // Who sleeps at once need not ask before.
         let due = |asked: Instant| now >= asked + KERNEL_EVERY;
@@ -101,7 +102,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         }
         let left = match deadline {
             None => Limit::Never,
-            Some(deadline) => Limit::After(deadline.saturating_duration_since(Instant::now())),
+            Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
         };
         // SAFETY: the caller's promise.
         let found = unsafe { kernel_poll(fds, left, mask) };
@@ -110,7 +111,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
             break found;
         }
         let found = settle(fds);
-        if found > 0 || deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+        if found > 0 || deadline.is_some_and(|deadline| clock::now() >= deadline) {
             break found;
         }
     };

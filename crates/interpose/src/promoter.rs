@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use promote::client::{Answer, Client, LossCause, OfferError, Options, PeerLoop};
 use promote::wire::Token;
@@ -12,7 +12,7 @@ use promote::{OtherLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
-use crate::clock::milliseconds;
+use crate::clock::{self, Instant, milliseconds};
 use crate::family;
 use crate::mode;
 use crate::pages;
@@ -201,13 +201,13 @@ pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
 /// Lets the monitor answer before the first byte goes, for as long as [`EAGER_PATIENCE`].
 #[cold]
 fn await_answer(socket: &'static Socket, number: u32) {
-    let deadline = Instant::now() + EAGER_PATIENCE;
+    let deadline = clock::now() + EAGER_PATIENCE;
     // Another thread may have had the promoter when this was to be offered.
-    while socket.state() == State::Plain && !offer(socket, number) && Instant::now() < deadline {
+    while socket.state() == State::Plain && !offer(socket, number) && clock::now() < deadline {
         std::thread::yield_now();
     }
     while socket.state() == State::Offered {
-        let left = deadline.saturating_duration_since(Instant::now());
+        let left = deadline.saturating_sub(clock::now());
         let Some(monitor) = hidden().and_then(borrow).filter(|_| !left.is_zero()) else { return };
         let mut monitor = [rustix::event::PollFd::new(&monitor, rustix::event::PollFlags::IN)];
         // Another thread may take the answer meanwhile.
@@ -220,7 +220,7 @@ fn await_answer(socket: &'static Socket, number: u32) {
         }
         with(|promoter| {
             if let Some(promoter) = promoter {
-                promoter.ask_at = Instant::now();
+                promoter.ask_at = clock::now();
                 promoter.answers();
             }
         });
@@ -344,9 +344,9 @@ impl Promoter {
             client: None,
             others: Vec::new(),
             kept: Vec::new(),
-            listens_until: Instant::now(),
+            listens_until: clock::now(),
             absence: Reason::NoMonitor,
-            ask_at: Instant::now(),
+            ask_at: clock::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
             unmet_word: Reason::NoPeer,
@@ -355,7 +355,6 @@ impl Promoter {
     }
 
     fn client(&mut self) -> Option<&mut Client> {
-        let now = Instant::now();
         if !sets::prepare(hidden_from) {
             return None;
         }
@@ -364,7 +363,8 @@ impl Promoter {
             self.client = Client::connect(&options).ok();
         }
         let client = self.client.as_mut()?;
-        let _ = client.reconnect_due(now);
+        #[allow(clippy::disallowed_methods)] // seconds pass between two attempts, by whatever clock
+        let _ = client.reconnect_due(std::time::Instant::now());
         HIDDEN.store(client.fd().map_or(-1, |fd| std::os::fd::AsRawFd::as_raw_fd(&fd)), Ordering::Relaxed);
         Some(client)
     }
@@ -408,7 +408,7 @@ impl Promoter {
             Some(Ok(())) => {
                 family::offered();
                 stats::offered(socket);
-                self.expect_soon(Instant::now());
+                self.expect_soon(clock::now());
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 if !socket.change_state(State::Plain, State::Offered) {
                     WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -418,7 +418,7 @@ impl Promoter {
             None | Some(Err(OfferError::NoMonitor)) => {
                 stats::stays(socket, self.absence);
                 // Its end is heard only by listening; then another is looked for.
-                self.ask_at = Instant::now();
+                self.ask_at = clock::now();
                 self.answers();
             }
             Some(Err(OfferError::Full)) => stats::stays(socket, Reason::Rate),
@@ -432,7 +432,7 @@ impl Promoter {
         let Some(client) = &mut self.client else { return };
         client.withdraw(token);
         if unanswered {
-            self.listens_until = Instant::now() + LISTENS_FOR;
+            self.listens_until = clock::now() + LISTENS_FOR;
         }
         if unanswered || client.has_unsent() {
             LISTENS.store(true, Ordering::Relaxed);
@@ -447,7 +447,7 @@ impl Promoter {
     }
 
     fn answers(&mut self) {
-        let now = Instant::now();
+        let now = clock::now();
         if now < self.ask_at {
             return;
         }
@@ -489,7 +489,7 @@ impl Promoter {
                     LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
                     // Where one has come, as those of connections that began together do, more may.
                     if came {
-                        self.expect_soon(Instant::now());
+                        self.expect_soon(clock::now());
                     }
                     return;
                 }

@@ -2,11 +2,12 @@
 //! no longer used.
 
 use std::ffi::c_int;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ring::Corrupt;
 
 use crate::call_limit::CallLimit;
+use crate::clock::{self, Instant};
 use crate::kernel;
 use crate::memory::Pieces;
 use crate::real;
@@ -62,7 +63,7 @@ pub(crate) fn send(
         let promoted = inner.promoted.as_deref_mut()?;
         let before = *done;
         let step =
-            promoted.step(fd, from, done, flags, deadline.is_some_and(|deadline| Instant::now() >= deadline));
+            promoted.step(fd, from, done, flags, deadline.is_some_and(|deadline| clock::now() >= deadline));
         if !step.is_last() {
             // This thread comes back to the record.
             kept.get_or_insert_with(|| socket.keep());
@@ -85,7 +86,7 @@ pub(crate) fn send(
                     handled = signals::handled();
                 }
                 if *done > before || deadline.is_none() {
-                    deadline = Some(Instant::now() + PATIENCE);
+                    deadline = Some(clock::now() + PATIENCE);
                 }
                 looks = looks.wrapping_add(1);
                 for _ in 0..LOOKS {
@@ -277,7 +278,7 @@ impl Promoted {
                     return false;
                 }
             }
-            let now = Instant::now();
+            let now = clock::now();
             match deadline {
                 None => {
                     // Nobody may come back to this socket soon. socket(7): the kernel doubles it.

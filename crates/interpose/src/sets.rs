@@ -8,11 +8,11 @@
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 use ring::layout::SLEEPERS;
 use rustc_hash::FxHashMap;
 
+use crate::clock::{self, Instant};
 use crate::free_list::FreeList;
 use crate::lock::{Held, Lock};
 use crate::sockets::{self, Interest};
@@ -141,7 +141,7 @@ pub(crate) fn add() -> Option<u32> {
             crowd: false,
             wakes: false,
             turn: 0,
-            asked_kernel: Instant::now(),
+            asked_kernel: clock::now(),
             kernel_is_due: true,
             kernels_turn: false,
         }),

@@ -12,9 +12,9 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::clock;
+use crate::clock::{self, Instant};
 use crate::family;
 use crate::stats::{COUNTERS, count};
 
@@ -127,7 +127,7 @@ thread_local! {
 #[inline]
 pub(crate) fn received() {
     if trial::any() {
-        learn(|learned| learned.trial.received(Instant::now));
+        learn(|learned| learned.trial.received(clock::now));
     }
 }
 
@@ -142,7 +142,7 @@ impl Learned {
         self.shared += u32::from(shared == Some(true));
         if self.shared == SHARED {
             (self.measured, self.shared) = (0, 0);
-            self.trial.begin(Instant::now());
+            self.trial.begin(clock::now());
         }
     }
 }
@@ -179,7 +179,7 @@ pub(crate) struct Wait {
 impl Wait {
     /// Begins a wait that ends at `deadline` at the latest.
     pub(crate) fn new(deadline: Option<Instant>) -> Wait {
-        let began = Instant::now();
+        let began = clock::now();
         let fixed = FIXED.load(Ordering::Relaxed);
         let (mut keeps, mut measures) = (false, false);
         let budget = if fixed > 0 {
@@ -218,7 +218,7 @@ impl Wait {
             std::hint::spin_loop();
             return true;
         }
-        let before = Instant::now();
+        let before = clock::now();
         if before >= self.until {
             if self.spins() {
                 self.in_vain();
@@ -230,7 +230,7 @@ impl Wait {
             return true;
         }
         std::thread::yield_now();
-        let lost = before.elapsed();
+        let lost = clock::elapsed(before);
         if lost > CROWDED && others_ran() {
             crowded(lost);
             return false;
@@ -246,7 +246,8 @@ impl Wait {
     /// What was looked for is here.
     pub(crate) fn found(&mut self) {
         // Before the first yield nobody else has had the core, and no clock need be asked.
-        let took = if self.keeps || self.looks >= PAUSES { self.began.elapsed() } else { Duration::ZERO };
+        let took =
+            if self.keeps || self.looks >= PAUSES { clock::elapsed(self.began) } else { Duration::ZERO };
         let shared = self.before.take().map(|before| {
             let own = clock::of_thread().saturating_sub(before);
             // The rest was others', or an interrupt's.
@@ -313,7 +314,7 @@ fn crowded(lost: Duration) {
             learned.next_pause = PAUSE;
         }
         learned.found = 0;
-        learned.paused = Some(Instant::now() + lost * learned.next_pause);
+        learned.paused = Some(clock::now() + lost * learned.next_pause);
         learned.next_pause = (learned.next_pause * 2).min(LONGEST_PAUSE);
     });
 }

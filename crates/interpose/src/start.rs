@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{Mode as FileMode, OFlags};
 
+use crate::clock;
 use crate::descriptors;
 use crate::holders;
 use crate::leaving;
@@ -30,6 +31,7 @@ use crate::vfork;
 pub fn start(settings: Settings) {
     if settings.mode != Mode::Off || settings.local_listen {
         vfork::owns_memory();
+        clock::find();
         threads::find();
         prepare_report(&settings);
         local_listen::start(&settings);

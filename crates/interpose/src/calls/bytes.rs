@@ -235,7 +235,7 @@ pub unsafe fn recvmmsg(
     }
     let until = match epoll::time(timeout.as_ref()) {
         Ok(Limit::Never) => None,
-        Ok(Limit::After(limit)) => Some(std::time::Instant::now() + limit),
+        Ok(Limit::After(limit)) => Some(clock::now() + limit),
         Err(()) => return real::recvmmsg(fd, messages, count, flags, timeout),
     };
     let before = real::errno();
@@ -258,7 +258,7 @@ pub unsafe fn recvmmsg(
         (*message).msg_len = received as c_uint;
         done += 1;
         // The time is looked at after a message only (recvmmsg(2), BUGS).
-        if until.is_some_and(|until| std::time::Instant::now() >= until) {
+        if until.is_some_and(|until| clock::now() >= until) {
             break;
         }
     }
@@ -266,7 +266,7 @@ pub unsafe fn recvmmsg(
         return failed(libc::EFAULT) as c_int;
     }
     if let (Some(timeout), Some(until)) = (timeout.as_mut(), until) {
-        let left = until.saturating_duration_since(std::time::Instant::now());
+        let left = until.saturating_sub(clock::now());
         timeout.tv_sec = left.as_secs() as i64;
         timeout.tv_nsec = i64::from(left.subsec_nanos());
     }

@@ -4,7 +4,7 @@
 #![allow(missing_docs)] // each is documented under its name in section 2 of the manual
 #![allow(clippy::missing_safety_doc)] // said in the module above
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::forks::{clone3, shares_memory};
 use super::*;
@@ -21,7 +21,7 @@ impl Clock {
             Ok(Limit::After(limit)) => Some(limit),
             Ok(Limit::Never) | Err(()) => None,
         };
-        Clock { began: Instant::now(), limit }
+        Clock { began: clock::now(), limit }
     }
 
     /// What cannot be told does no harm.
@@ -29,7 +29,7 @@ impl Clock {
         if let Some(limit) = self.limit
             && is_writable(timeout)
         {
-            let left = limit.saturating_sub(self.began.elapsed());
+            let left = limit.saturating_sub(clock::elapsed(self.began));
             *timeout = timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         }
     }

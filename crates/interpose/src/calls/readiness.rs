@@ -237,11 +237,11 @@ pub unsafe fn select(
     let Ok(limit) = epoll::time(limit.as_ref()) else {
         return real::select(count, read, write, except, timeout);
     };
-    let began = std::time::Instant::now();
+    let began = clock::now();
     let ready = selecting::wait(count, sets, limit, std::ptr::null());
     if let (Some(timeout), Limit::After(limit)) = (timeout.as_mut(), limit) {
         // Linux's select leaves the time that was not slept (select(2)).
-        let left = limit.saturating_sub(began.elapsed());
+        let left = limit.saturating_sub(clock::elapsed(began));
         timeout.tv_sec = left.as_secs() as i64;
         timeout.tv_usec = i64::from(left.subsec_micros());
     }

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::mem::ManuallyDrop;
 use std::sync::MutexGuard;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{INSIDE, PROMOTER, Promoter};
+use crate::clock;
 use crate::signals::Quiet;
 
 /// How long a thread that talks to the monitor is waited for. It takes no time itself, but may wait for a core; one that
@@ -32,14 +33,14 @@ pub(crate) fn hold_still() {
 }
 
 fn wait() -> Option<Still> {
-    let began = Instant::now();
+    let began = clock::now();
     loop {
         let quiet = Quiet::begin();
         if let Ok(promoter) = PROMOTER.try_lock() {
             return Some(ManuallyDrop::new((promoter, quiet)));
         }
         drop(quiet);
-        if began.elapsed() >= HELD_FOR {
+        if clock::elapsed(began) >= HELD_FOR {
             return None;
         }
         std::thread::sleep(PAUSE);

@@ -2,13 +2,13 @@
 //! kernel's events about them mean, and how the set goes to sleep.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use libc::epoll_event;
 use promote::Next;
 use ring::layout::NO_SLEEPER;
 
 use super::{EDGE, IN, IN_TOO, Inner, ONCE, OUT_TOO, at, shots, take_sleeper};
+use crate::clock::Instant;
 use crate::kernel;
 use crate::pages;
 use crate::sockets::{self, Interest, Promoted};

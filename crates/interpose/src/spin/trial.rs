@@ -4,7 +4,9 @@
 //! nothing that this thread can see of one wait tells which is more. What it receives in a second with and without does.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::clock::Instant;
 
 /// Messages of half a turn, of either kind. A turn is judged by its second half: the first has the rests of the other
 /// end's rings that the turn before brought about.
@@ -115,7 +117,7 @@ impl Trial {
     #[inline]
     pub(super) fn looks(&mut self, now: Instant) -> bool {
         match self.state {
-            State::Running { began, .. } if now.saturating_duration_since(began) > SLOW => self.give_up(now),
+            State::Running { began, .. } if now.saturating_sub(began) > SLOW => self.give_up(now),
             State::Running { half, .. } => return !is_without(half),
             // Who looks begins one only where that hands the core to others still.
             State::Settled(until) if !self.looks && now >= until => {
@@ -141,7 +143,7 @@ impl Trial {
     #[cold]
     fn end_half(&mut self, now: Instant) {
         let State::Running { turn, half, began, messages, took } = &mut self.state else { return };
-        let (ended, lasted) = (*half, now.saturating_duration_since(*began));
+        let (ended, lasted) = (*half, now.saturating_sub(*began));
         if lasted > SLOW {
             return self.give_up(now);
         }
@@ -186,6 +188,7 @@ fn is_without(half: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock;
 
     /// Waits for a message each, for so many milliseconds, which take so many microseconds with a look and
     /// without: how many there were of both.
@@ -205,7 +208,7 @@ mod tests {
 
     #[test]
     fn what_is_faster_is_done() {
-        let (mut trial, mut now) = (Trial::NONE, Instant::now());
+        let (mut trial, mut now) = (Trial::NONE, clock::now());
         assert!(trial.looks(now));
         let mut run = |lasts, costs| run(&mut trial, &mut now, lasts, costs);
         // Looks cost a fifth more: nearly all waits do without.
@@ -221,7 +224,7 @@ mod tests {
 
     #[test]
     fn little_difference_is_no_reason() {
-        let (mut trial, mut now) = (Trial::NONE, Instant::now());
+        let (mut trial, mut now) = (Trial::NONE, clock::now());
         let [with, without] = run(&mut trial, &mut now, 10_000, [100, 98]);
         assert!(with > 20 * without, "{with} with a look, {without} without");
         // Nor is a difference that others make.
@@ -231,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_pause_says_nothing() {
-        let (mut trial, mut now) = (Trial::NONE, Instant::now());
+        let (mut trial, mut now) = (Trial::NONE, clock::now());
         trial.begin(now);
         // In the half that counts of the turn with looks.
         run(&mut trial, &mut now, 8, [20, 20]);
