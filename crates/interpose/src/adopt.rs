@@ -29,10 +29,6 @@ pub(crate) fn adopt(
 ) -> Result<(), Reason> {
     let raw = socket.fd.load(Ordering::Relaxed);
     let Some(fd) = real::borrow(raw) else { return Err(Reason::ClosedEarly) };
-    // An accepted socket has its listener's mark, under which no bell would be readable.
-    if kernel::option(raw, libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_some_and(|mark| mark > 1) {
-        return Err(Reason::Option);
-    }
     let mut inner = socket.lock();
     if socket.holders.are_several() || inner.interest.is_one_of_several() {
         return Err(Reason::Shared);

@@ -293,6 +293,15 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     (status == 0).then_some(value)
 }
 
+/// Whether a packet filter is attached to the socket.
+pub(crate) fn has_filter(fd: c_int) -> bool {
+    let mut length = 0;
+    // SAFETY: of a filter's length nothing is written but that (sk_get_filter). One of eBPF is EACCES.
+    let status =
+        unsafe { real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, null_mut(), &raw mut length) };
+    length > 0 || (status < 0 && real::errno() == libc::EACCES)
+}
+
 /// Which socket it is, for as long as the system runs; 0: none.
 pub(crate) fn cookie(fd: c_int) -> u64 {
     let mut value = 0u64;

@@ -21,6 +21,7 @@ mod free_list;
 mod heir;
 mod holders;
 mod kernel;
+mod kernel_options;
 mod leaving;
 mod local_listen;
 mod lock;

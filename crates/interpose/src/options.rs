@@ -8,11 +8,11 @@ use libc::socklen_t;
 use promote::Reason;
 
 use crate::kernel;
+use crate::kernel_options;
+use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
-use crate::promoter;
 use crate::sets;
 use crate::sockets::{self, Socket, State};
-use crate::stats;
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
 ///
@@ -20,12 +20,16 @@ use crate::stats;
 ///
 /// As getsockopt(2).
 pub(crate) unsafe fn get(
+    fd: c_int,
     socket: &Socket,
     level: c_int,
     name: c_int,
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+        leaving::leave_for(fd, Reason::Option);
+    }
     let is_ours = matches!(
         (level, name),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_ERROR)
@@ -68,16 +72,15 @@ pub(crate) unsafe fn set(
     length: socklen_t,
 ) -> Option<c_int> {
     let socket = sockets::at(number);
-    if keeps_on_tcp(level, name) && matches!(socket.state(), State::Plain | State::Offered) {
-        stats::stays(socket, Reason::Option);
-        promoter::keep_on_tcp(socket, number);
-        return None;
-    }
-    if (length as usize) < size_of::<c_int>() || !is_readable(value.cast::<c_int>()) {
-        return None;
-    }
+    let is_number = length as usize >= size_of::<c_int>() && is_readable(value.cast::<c_int>());
     // SAFETY: the caller's promise.
-    let wanted = unsafe { value.cast::<c_int>().read_unaligned() };
+    let wanted = is_number.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
+    let is_mark = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+    if kernel_options::turns_on(level, name, wanted) && !(is_mark && socket.state() == State::Promoted) {
+        leaving::leave_for(fd, Reason::Option);
+        return None;
+    }
+    let wanted = wanted?;
     let ours = matches!(
         (level, name),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
@@ -132,28 +135,7 @@ fn limit(socket: &Socket, wanted: c_int) {
 /// Bytes.
 const LEAST_LIMIT: u32 = 32 << 10;
 
-/// Options that make a connection something else than a plain stream of bytes, or that the
-/// kernel acts on with every read.
-fn keeps_on_tcp(level: c_int, name: c_int) -> bool {
-    match level {
-        libc::SOL_SOCKET => matches!(
-            name,
-            libc::SO_RCVLOWAT
-                | libc::SO_OOBINLINE
-                | libc::SO_ZEROCOPY
-                | libc::SO_TIMESTAMP
-                | libc::SO_TIMESTAMPNS
-                | libc::SO_TIMESTAMPING
-                | libc::SO_MAX_PACING_RATE
-                | libc::SO_PEEK_OFF
-        ),
-        libc::IPPROTO_TCP => {
-            matches!(name, libc::TCP_REPAIR | libc::TCP_ULP | libc::TCP_MD5SIG | TCP_ZEROCOPY_RECEIVE)
-        }
-        _ => false,
-    }
-}
-
+/// getsockopt(2) with it receives.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
 
 /// FIONREAD of a promoted socket: bytes that reads would get at once. Programs that were told

@@ -14,6 +14,7 @@ use sys::mapping::SharedMapping;
 use crate::adopt::adopt;
 use crate::clock::{self, Instant, milliseconds};
 use crate::family;
+use crate::kernel_options;
 use crate::mode;
 use crate::pages;
 use crate::real::{self, borrow};
@@ -374,8 +375,8 @@ impl Promoter {
             // Another thread was faster.
             return;
         }
-        let fd = socket.fd.load(Ordering::Relaxed);
-        let Some(fd) = borrow(fd) else { return };
+        let raw = socket.fd.load(Ordering::Relaxed);
+        let Some(fd) = borrow(raw) else { return };
         look_later(socket);
         let (Some(local), Some(peer)) = (
             address(rustix::net::getsockname(fd).ok()),
@@ -390,6 +391,10 @@ impl Promoter {
             stats::stays(socket, if admitted { Reason::OtherHost } else { Reason::Ports });
             socket.set_state(State::Kernel);
             return;
+        }
+        if kernel_options::has_any(raw) {
+            stats::stays(socket, Reason::Option);
+            return socket.set_state(State::Kernel);
         }
         if self.leave_out > 0 && !mode::is_eager() {
             self.leave_out -= 1;

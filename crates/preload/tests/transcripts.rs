@@ -51,6 +51,22 @@ fn promoted_connections_behave_as_on_tcp() {
     assert!(failures.is_empty(), "{} programs differ:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// What is documented of socket options is what `kernel_options.c` tries.
+#[test]
+fn options_that_keep_connections_on_tcp_are_documented() {
+    let program = fs::read_to_string(directory().join("kernel_options.c")).expect("readable");
+    let tried: Vec<&str> = program
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("{OPTION(")?.strip_suffix(")},")?.split(", ").nth(1))
+        .collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/compatibility.md");
+    let document = fs::read_to_string(path).expect("readable");
+    let row = document.lines().find(|line| line.contains("stays on TCP (`option`)")).expect("a row");
+    let documented: Vec<&str> = row.split('|').nth(1).expect("a cell").trim().split(", ").collect();
+    assert_eq!(documented, tried);
+    assert!(tried.len() > 10);
+}
+
 fn programs() -> VecDeque<PathBuf> {
     let only = std::env::var_os("TRANSCRIPT");
     let chosen = |path: &PathBuf| match &only {

@@ -244,7 +244,7 @@ pub unsafe fn getsockopt(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
-    let ours = table::socket(fd).and_then(|socket| options::get(socket, level, name, value, length));
+    let ours = table::socket(fd).and_then(|socket| options::get(fd, socket, level, name, value, length));
     let status = ours.unwrap_or_else(|| real::getsockopt(fd, level, name, value, length));
     if status == 0 && local_listen::is_on() && local_listen::hides_option(fd, level, name) {
         // The kernel has just written so many bytes there.

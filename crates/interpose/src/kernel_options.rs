@@ -1,0 +1,52 @@
+//! Options that the kernel acts on with each segment or call: connections that have one are on TCP.
+
+use std::ffi::c_int;
+use std::ops::RangeInclusive;
+
+use crate::kernel;
+
+/// Level, name, and values that are off.
+const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 20] = [
+    (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0..=0),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW, 0..=0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW, 0..=0),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1..=-1),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1..=-1),
+    // Under it no doorbell would be readable.
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0..=1),
+    // The monitor does not find the other end of one that is bound.
+    (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 0..=0),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, 0..=0),
+    (libc::IPPROTO_TCP, libc::TCP_ULP, 0..=0),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0..=0),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY, 0..=0),
+    (libc::IPPROTO_TCP, libc::TCP_INQ, 0..=0),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, 0..=0),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT, 0..=0),
+];
+
+const SO_TIMESTAMP_NEW: c_int = 63;
+const SO_TIMESTAMPNS_NEW: c_int = 64;
+const SO_TIMESTAMPING_NEW: c_int = 65;
+const TCP_TX_DELAY: c_int = 37;
+
+/// Whether setting an option turns one of them on; `value`: its int, if it has one.
+pub(crate) fn turns_on(level: c_int, name: c_int, value: Option<c_int>) -> bool {
+    let is_on = |off: &RangeInclusive<c_int>| value.is_none_or(|value| !off.contains(&value));
+    (level, name) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER)
+        || OPTIONS.iter().any(|(of, option, off)| (*of, *option) == (level, name) && is_on(off))
+}
+
+/// Whether a socket has one, also of its listener, or from before the library saw it.
+pub(crate) fn has_any(fd: c_int) -> bool {
+    let is_on = |(level, name, off): &(c_int, c_int, RangeInclusive<c_int>)| {
+        kernel::option(fd, *level, *name).is_some_and(|value| !off.contains(&value))
+    };
+    OPTIONS.iter().any(is_on) || kernel::has_filter(fd)
+}
