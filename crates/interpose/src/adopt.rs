@@ -74,6 +74,8 @@ pub(crate) fn adopt(
     let unseen = inner.interest.sets == 0;
     connection.rings_each(unseen);
     let armed = !unseen || !connection.arm().unwrap_or(true);
+    let tells_unread = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_INQ) == Some(1);
+    socket.tells_unread.store(tells_unread, Ordering::Relaxed);
     stats::in_memory(socket);
     promoter::answer_came();
     inner.promoted = Some(Box::new(Promoted {

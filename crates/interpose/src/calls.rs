@@ -25,7 +25,7 @@ use crate::fork as process;
 use crate::kernel;
 use crate::leaving;
 use crate::local_listen;
-use crate::memory::{Pieces, are_readable, is_range, is_readable, is_writable, piece};
+use crate::memory::{Pieces, are_readable, are_writable, is_range, is_readable, is_writable, piece};
 use crate::options;
 use crate::poll as polling;
 use crate::promoter;

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use crate::kernel;
 
 /// Level, name, and values that are off.
-const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 20] = [
+const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 19] = [
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0..=0),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0..=0),
@@ -26,7 +26,6 @@ const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 20] = [
     (libc::IPPROTO_TCP, libc::TCP_ULP, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0..=0),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, 0..=0),
-    (libc::IPPROTO_TCP, libc::TCP_INQ, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT, 0..=0),
 ];

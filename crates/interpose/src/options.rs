@@ -12,7 +12,7 @@ use crate::kernel_options;
 use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
 use crate::sets;
-use crate::sockets::{self, Socket, State};
+use crate::sockets::{self, Promoted, Socket, State};
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
 ///
@@ -27,7 +27,8 @@ pub(crate) unsafe fn get(
     value: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
-    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE) {
+    // Which receives.
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) {
         leaving::leave_for(fd, Reason::Option);
     }
     let is_ours = matches!(
@@ -89,6 +90,9 @@ pub(crate) unsafe fn set(
         limit(socket, wanted);
         return None;
     }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) && matches!(wanted, 0 | 1) {
+        socket.tells_unread.store(wanted == 1, Relaxed);
+    }
     if socket.state() != State::Promoted || !ours {
         return None;
     }
@@ -135,8 +139,23 @@ fn limit(socket: &Socket, wanted: c_int) {
 /// Bytes.
 const LEAST_LIMIT: u32 = 32 << 10;
 
-/// getsockopt(2) with it receives.
-const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+/// What recvmsg(2) adds where TCP_INQ asks for it: the bytes that are left, and 1 for FIN (`tcp_inq_hint`).
+pub(crate) fn left_unread(socket: &Socket, fd: c_int) -> Option<c_int> {
+    if !socket.tells_unread.load(Relaxed) {
+        return None;
+    }
+    let mut inner = socket.lock();
+    let promoted = inner.promoted.as_deref_mut()?;
+    let is_in_ring = !promoted.connection.reads_from_kernel() && !promoted.connection.kernel_has_bytes();
+    let in_kernel = if is_in_ring { 0 } else { promoted.look_behind_bells(fd) };
+    let here = promoted.shows(in_kernel);
+    // Who is told 0 waits: then the kernel is asked, whose event may have been reported.
+    let may_end = here == 0 || promoted.connection.peer_has_finished();
+    // The kernel tells of a reset once, and that may have been us.
+    let may_end = may_end && !promoted.connection.has_error();
+    let has_fin = || kernel::ends(fd) & (libc::POLLRDHUP | libc::POLLERR) as u32 == libc::POLLRDHUP as u32;
+    Some(here.saturating_add((may_end && has_fin()).into()))
+}
 
 /// FIONREAD of a promoted socket: bytes that reads would get at once. Programs that were told
 /// of them by an edge-triggered set stop reading after so many. `None`: it is not promoted.
@@ -147,10 +166,17 @@ pub(crate) fn unread(socket: &Socket, fd: c_int) -> Option<c_int> {
     let mut inner = socket.lock();
     let promoted = inner.promoted.as_deref_mut()?;
     let in_kernel = promoted.look_behind_bells(fd);
-    // Of nonsense that the other end wrote, whoever reads is told.
-    let here = promoted.connection.here(in_kernel).map_or(0, |here| here.readable);
-    promoted.shown = promoted.shown.max(promoted.connection.taken() + here);
-    Some(c_int::try_from(here).unwrap_or(c_int::MAX))
+    Some(promoted.shows(in_kernel))
+}
+
+impl Promoted {
+    /// The program is about to read how many bytes are here, so many of the kernel's among them.
+    fn shows(&mut self, in_kernel: usize) -> c_int {
+        // Of nonsense that the other end wrote, whoever reads is told.
+        let here = self.connection.here(in_kernel).map_or(0, |here| here.readable);
+        self.shown = self.shown.max(self.connection.taken() + here);
+        c_int::try_from(here).unwrap_or(c_int::MAX)
+    }
 }
 
 /// FIONBIO and F_SETFL: what the program asked for.

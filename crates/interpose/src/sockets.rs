@@ -67,6 +67,8 @@ pub(crate) struct Socket {
     pub(crate) hears: AtomicBool,
     /// The answer to its offer was waited for: eager promotion does so once.
     pub(crate) awaited: AtomicBool,
+    /// TCP_INQ, while it is promoted.
+    pub(crate) tells_unread: AtomicBool,
     /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
     connected: AtomicBool,
     inner: UnsafeCell<Inner>,
@@ -295,6 +297,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.low_water.store(0, Ordering::Relaxed);
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
+    socket.tells_unread.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);

@@ -165,11 +165,32 @@ pub unsafe fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t 
             return failed(libc::EFAULT);
         }
         (*message).msg_namelen = 0;
-        (*message).msg_controllen = 0;
+        let room = std::mem::take(&mut (*message).msg_controllen);
         // As Linux leaves it.
         (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        if let Some(left) = kept_errno(|| options::left_unread(socket.1, fd)) {
+            add_control(message, room, left);
+        }
     }
     count
+}
+
+/// Adds what TCP_INQ asks for, as far as there is room (`put_cmsg`).
+unsafe fn add_control(message: *mut msghdr, room: usize, left: c_int) {
+    const HEADER: usize = size_of::<libc::cmsghdr>();
+    let value = left.to_ne_bytes();
+    let length = room.min(HEADER + value.len());
+    let at = (*message).msg_control.cast::<u8>();
+    if length < HEADER + value.len() {
+        (*message).msg_flags |= libc::MSG_CTRUNC;
+    }
+    if length < HEADER || !are_writable(at, length) {
+        return;
+    }
+    let header = libc::cmsghdr { cmsg_len: length, cmsg_level: libc::IPPROTO_TCP, cmsg_type: libc::TCP_INQ };
+    at.cast::<libc::cmsghdr>().write_unaligned(header);
+    at.add(HEADER).copy_from_nonoverlapping(value.as_ptr(), length - HEADER);
+    (*message).msg_controllen = room.min(libc::CMSG_SPACE(value.len() as c_uint) as usize);
 }
 
 /// Whether sendmsg(2) and recvmsg(2) come to the socket: what is no message, and the flag of 32-bit
