@@ -36,6 +36,13 @@ pub(crate) fn foreign(fd: c_int) {
     }
 }
 
+/// A descriptor was made that has no record.
+pub(crate) fn made(fd: c_int, entry: Entry) {
+    if !borrowed(fd) {
+        forget(table::set(fd, entry), -1);
+    }
+}
+
 /// A descriptor came from another process, which may go on to use what it stands for.
 pub(crate) fn handed_over(fd: c_int) {
     if !borrowed(fd) {
@@ -49,7 +56,7 @@ pub(crate) fn inherited() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
     for entry in open.flatten() {
         if let Some(fd) = entry.file_name().to_str().and_then(|number| number.parse().ok())
-            && is_tcp(fd)
+            && matches!(protocol(fd), Some(libc::IPPROTO_TCP | libc::IPPROTO_MPTCP))
         {
             learn(fd, true);
         }
@@ -90,7 +97,7 @@ pub(crate) fn same(fd: c_int, new: c_int) {
             sockets::at(number).names.fetch_add(1, Ordering::Relaxed);
         }
         Entry::Set(number) => sets::name(number),
-        Entry::Unknown | Entry::Foreign => {}
+        Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
     }
     forget(table::set(new, entry), -1);
 }
@@ -128,7 +135,7 @@ pub(crate) fn closing_range(first: c_int, last: c_int) {
 /// -1: it is closed already, on a way that was not seen.
 fn forget(entry: Entry, fd: c_int) {
     match entry {
-        Entry::Unknown | Entry::Foreign => {}
+        Entry::Unknown | Entry::Foreign | Entry::Multipath => {}
         Entry::Set(number) => {
             if !sets::remove(number) && sets::at(number).is_named(fd) {
                 // The kernel has to be told by a descriptor that lives.
@@ -280,9 +287,13 @@ pub(crate) fn classify(fd: c_int) -> Entry {
 fn learn(fd: c_int, others: bool) -> Entry {
     crate::real::kept_errno(|| {
         let nonblocking = kernel::flags(fd) & libc::O_NONBLOCK != 0;
-        let Some((number, socket)) = is_tcp(fd).then(|| sockets::add(fd, nonblocking)).flatten() else {
-            let _ = table::claim(fd, Entry::Foreign);
-            return Entry::Foreign;
+        let protocol = protocol(fd);
+        let is_tcp = protocol == Some(libc::IPPROTO_TCP);
+        let Some((number, socket)) = is_tcp.then(|| sockets::add(fd, nonblocking)).flatten() else {
+            let is_multipath = protocol == Some(libc::IPPROTO_MPTCP);
+            let entry = if is_multipath { Entry::Multipath } else { Entry::Foreign };
+            let _ = table::claim(fd, entry);
+            return entry;
         };
         let connected = kernel::is_connected(fd);
         // What others sent and received before is no business of ours, and what this program did, nobody saw.
@@ -310,6 +321,6 @@ fn learn(fd: c_int, others: bool) -> Entry {
     })
 }
 
-fn is_tcp(fd: c_int) -> bool {
-    kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP)
+fn protocol(fd: c_int) -> Option<c_int> {
+    kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL)
 }

@@ -42,10 +42,12 @@ pub(crate) fn turns_on(level: c_int, name: c_int, value: Option<c_int>) -> bool 
         || OPTIONS.iter().any(|(of, option, off)| (*of, *option) == (level, name) && is_on(off))
 }
 
-/// Whether a socket has one, also of its listener, or from before the library saw it.
+/// Whether a socket has one, also of its listener, or from before the library saw it; or is not TCP's.
 pub(crate) fn has_any(fd: c_int) -> bool {
     let is_on = |(level, name, off): &(c_int, c_int, RangeInclusive<c_int>)| {
         kernel::option(fd, *level, *name).is_some_and(|value| !off.contains(&value))
     };
-    OPTIONS.iter().any(is_on) || kernel::has_filter(fd)
+    // `mptcpize` makes a socket of MPTCP where TCP was asked for.
+    let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
+    !is_tcp || OPTIONS.iter().any(is_on) || kernel::has_filter(fd)
 }

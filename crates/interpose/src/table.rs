@@ -16,6 +16,8 @@ pub(crate) enum Entry {
     Unknown,
     /// It is not for us.
     Foreign,
+    /// Neither, but sockets that it accepts may be TCP's: it is one of MPTCP, which a peer may not speak.
+    Multipath,
     /// The TCP socket of this number.
     Socket(u32),
     /// The epoll set of this number.
@@ -24,6 +26,7 @@ pub(crate) enum Entry {
 
 const UNKNOWN: u32 = 0;
 const FOREIGN: u32 = 1;
+const MULTIPATH: u32 = 2;
 const SOCKETS: u32 = 16;
 const SETS: u32 = 1 << 31;
 
@@ -104,6 +107,7 @@ fn stored(fd: c_int, entry: Entry) -> u32 {
     let value = match entry {
         Entry::Unknown => UNKNOWN,
         Entry::Foreign => FOREIGN,
+        Entry::Multipath => MULTIPATH,
         Entry::Socket(number) => SOCKETS + number,
         Entry::Set(number) => SETS + number,
     };
@@ -117,6 +121,7 @@ fn stored(fd: c_int, entry: Entry) -> u32 {
 fn meant(value: u32) -> Entry {
     match value {
         UNKNOWN => Entry::Unknown,
+        MULTIPATH => Entry::Multipath,
         set if set >= SETS => Entry::Set(set - SETS),
         socket if socket >= SOCKETS => Entry::Socket(socket - SOCKETS),
         _ => Entry::Foreign,

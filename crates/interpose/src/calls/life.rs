@@ -9,13 +9,12 @@ use super::*;
 pub unsafe fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let fd = real::socket(domain, kind, protocol);
     if fd >= 0 {
-        let is_tcp = matches!(domain, libc::AF_INET | libc::AF_INET6)
-            && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM
-            && matches!(protocol, 0 | libc::IPPROTO_TCP);
-        if is_tcp {
-            descriptors::tcp(fd, kind & libc::SOCK_NONBLOCK != 0);
-        } else {
-            descriptors::foreign(fd);
+        let is_stream = matches!(domain, libc::AF_INET | libc::AF_INET6)
+            && kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) == libc::SOCK_STREAM;
+        match protocol {
+            0 | libc::IPPROTO_TCP if is_stream => drop(descriptors::tcp(fd, kind & libc::SOCK_NONBLOCK != 0)),
+            libc::IPPROTO_MPTCP => descriptors::made(fd, Entry::Multipath),
+            _ => descriptors::foreign(fd),
         }
     }
     fd
@@ -80,7 +79,14 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
         return new;
     }
     kept_errno(|| {
-        let Some((_, listener)) = watched(listener) else { return descriptors::foreign(new) };
+        let Some((_, listener)) = watched(listener) else {
+            let is_multipath = table::entry(listener) == Entry::Multipath;
+            descriptors::made(new, if is_multipath { Entry::Unknown } else { Entry::Foreign });
+            if let Some((number, socket)) = watched(new) {
+                promoter::accepted(socket, number);
+            }
+            return;
+        };
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
             // Options are inherited.
             socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -262,7 +268,7 @@ pub unsafe fn setsockopt(
 ) -> c_int {
     let ours = match table::entry(fd) {
         Entry::Socket(number) => options::set(fd, number, level, name, value, length),
-        Entry::Unknown | Entry::Foreign | Entry::Set(_) => None,
+        _ => None,
     };
     let status = ours.unwrap_or_else(|| real::setsockopt(fd, level, name, value, length));
     if status == 0 && local_listen::is_on() {
