@@ -102,6 +102,7 @@ pub(crate) fn adopt(
         quiet: 0,
         in_vain: 0,
         from_kernel: true,
+        corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         no_delay,
         low_water: 0,
         kernel_mark: 0,

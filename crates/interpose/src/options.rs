@@ -93,6 +93,9 @@ pub(crate) unsafe fn set(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_INQ) && matches!(wanted, 0 | 1) {
         socket.tells_unread.store(wanted == 1, Relaxed);
     }
+    if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
+        socket.lock().promoted.as_deref_mut()?.corked = wanted != 0;
+    }
     if socket.state() != State::Promoted || !ours {
         return None;
     }
@@ -101,6 +104,10 @@ pub(crate) unsafe fn set(
     } else {
         // Bells need it on underneath; what the program asked for is what it is told.
         socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+        if wanted != 0 {
+            // What TCP_CORK holds back is sent.
+            kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
+        }
     }
     Some(0)
 }

@@ -176,7 +176,9 @@ impl Promoted {
         if !from.is_plausible() {
             return Step::Failed(libc::EFAULT);
         }
-        if !self.connection.stays_with_kernel() {
+        // The kernel holds it back, and for 200 ms at most.
+        let is_held_back = self.corked || flags & libc::MSG_MORE != 0;
+        if !self.connection.stays_with_kernel() && !is_held_back {
             let mut rest = from.after(*done).at_most(self.connection.most_at_once());
             if !rest.is_readable() {
                 return Step::Failed(libc::EFAULT);

@@ -183,6 +183,8 @@ pub(crate) struct Promoted {
     pub(crate) in_vain: u8,
     /// The last bytes came through the kernel.
     pub(crate) from_kernel: bool,
+    /// TCP_CORK.
+    pub(crate) corked: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
     /// SO_RCVLOWAT, as [`Socket::low_water`].

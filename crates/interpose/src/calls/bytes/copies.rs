@@ -75,8 +75,9 @@ pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c
         Err(errno) => return failed(errno.raw_os_error()),
     };
     // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
+    let more = if flags & libc::SPLICE_F_MORE != 0 { libc::MSG_MORE } else { 0 };
     // SAFETY: so many bytes were read.
-    let sent = unsafe { send(out, room.as_ptr().cast(), count, 0) };
+    let sent = unsafe { send(out, room.as_ptr().cast(), count, more) };
     let mut left = usize::try_from(sent).unwrap_or(0);
     while left > 0 {
         // The same bytes, which are there: nobody waits for them.
