@@ -104,7 +104,6 @@ pub(crate) fn adopt(
         from_kernel: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         no_delay,
-        low_water: 0,
         kernel_mark: 0,
         cookie: kernel::cookie(raw),
         token,

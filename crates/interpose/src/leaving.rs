@@ -210,9 +210,6 @@ pub(crate) fn back_to_tcp(socket: &'static Socket, mut inner: Guard<'_>, fd: c_i
     let Some(promoted) = inner.promoted.as_deref() else { return };
     promoter::withdraw(promoted.token);
     kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &promoted.no_delay);
-    if promoted.low_water > 0 {
-        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &promoted.low_water);
-    }
     // Also of a set that it was taken out of, which nobody would tell later.
     sets::tell(&mut inner.interest);
     let set = inner.interest.set;

@@ -1,8 +1,5 @@
-//! SO_RCVLOWAT of a promoted socket: it is readable with so many bytes, wherever they lie.
-//!
-//! The kernel would call no bell readable under the program's mark. While too few bytes are here,
-//! its own mark is one more than it holds, so that whatever comes, data or bell, wakes whoever
-//! sleeps; then they are counted again.
+//! A sleep until so many bytes are here, wherever they lie. While too few are, the kernel's low-water mark is one more
+//! than it holds: whatever comes, data or bell, wakes whoever sleeps; then they are counted again.
 
 use std::ffi::c_int;
 
@@ -12,22 +9,13 @@ use crate::kernel::{self, Found};
 use crate::sockets::Promoted;
 
 impl Promoted {
-    /// Whether the program asked for more than one byte.
-    #[inline]
-    pub(crate) fn has_mark(&self) -> bool {
-        self.low_water > 1
-    }
-
-    /// Whether the program's mark is reached, by bytes of the ring and of the kernel, or there will
-    /// be no more.
-    #[cold]
-    pub(crate) fn reaches_mark(&mut self, fd: c_int) -> bool {
+    /// Whether so many bytes are here, of the ring and of the kernel, or there will be no more.
+    fn has(&mut self, fd: c_int, wanted: usize) -> bool {
         // Nonsense of the other end's is met by whoever reads.
         if self.connection.look_again().is_err() {
             return true;
         }
         let in_ring = self.connection.untaken_here();
-        let wanted = self.low_water.unsigned_abs() as usize;
         if in_ring >= wanted || self.connection.kernel_has_ended() || kernel::has_ended(fd) {
             return true;
         }
@@ -52,15 +40,20 @@ impl Promoted {
     }
 
     /// Before a thread sleeps in the kernel: asks for a bell. True: there is something to read.
-    pub(crate) fn arm_to_sleep(&mut self, fd: c_int) -> bool {
+    pub(crate) fn arm_to_sleep(&mut self) -> bool {
         self.is_used();
         self.connection.rings_each(false);
-        if !self.has_mark() {
-            return self.arm().unwrap_or(true);
-        }
+        self.arm().unwrap_or(true)
+    }
+
+    /// The same for who waits for so many bytes, until [`Self::unmark`].
+    #[cold]
+    pub(crate) fn arm_for(&mut self, fd: c_int, wanted: usize) -> bool {
+        self.is_used();
+        self.connection.rings_each(false);
         // More may come while it is counted.
         loop {
-            if self.reaches_mark(fd) {
+            if self.has(fd, wanted) {
                 return true;
             }
             self.stale = false;

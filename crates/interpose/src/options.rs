@@ -11,7 +11,6 @@ use crate::kernel;
 use crate::kernel_options;
 use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
-use crate::sets;
 use crate::sockets::{self, Promoted, Socket, State};
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
@@ -31,10 +30,8 @@ pub(crate) unsafe fn get(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ZEROCOPY_RECEIVE) {
         leaving::leave_for(fd, Reason::Option);
     }
-    let is_ours = matches!(
-        (level, name),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT | libc::SO_ERROR)
-    );
+    let is_ours =
+        matches!((level, name), (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_ERROR));
     if !is_ours || socket.state() != State::Promoted || !is_writable(length) {
         return None;
     }
@@ -47,7 +44,6 @@ pub(crate) unsafe fn get(
     }
     let answer = match name {
         libc::TCP_NODELAY if level == libc::IPPROTO_TCP => socket.lock().promoted.as_deref()?.no_delay,
-        libc::SO_RCVLOWAT => socket.low_water.load(Relaxed).max(1),
         // An error that the kernel told us instead of the program.
         _ => socket.lock().promoted.as_deref_mut()?.connection.take_error()?,
     };
@@ -76,16 +72,11 @@ pub(crate) unsafe fn set(
     let is_number = length as usize >= size_of::<c_int>() && is_readable(value.cast::<c_int>());
     // SAFETY: the caller's promise.
     let wanted = is_number.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
-    let is_mark = (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-    if kernel_options::turns_on(level, name, wanted) && !(is_mark && socket.state() == State::Promoted) {
+    if kernel_options::turns_on(level, name, wanted) {
         leaving::leave_for(fd, Reason::Option);
         return None;
     }
     let wanted = wanted?;
-    let ours = matches!(
-        (level, name),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) | (libc::SOL_SOCKET, libc::SO_RCVLOWAT)
-    );
     if (level, name) == (libc::SOL_SOCKET, libc::SO_SNDBUF) {
         limit(socket, wanted);
         return None;
@@ -96,41 +87,16 @@ pub(crate) unsafe fn set(
     if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CORK) {
         socket.lock().promoted.as_deref_mut()?.corked = wanted != 0;
     }
-    if socket.state() != State::Promoted || !ours {
+    if (level, name) != (libc::IPPROTO_TCP, libc::TCP_NODELAY) || socket.state() != State::Promoted {
         return None;
     }
-    if name == libc::SO_RCVLOWAT && level == libc::SOL_SOCKET {
-        set_mark(socket, fd, wanted)?;
-    } else {
-        // Bells need it on underneath; what the program asked for is what it is told.
-        socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
-        if wanted != 0 {
-            // What TCP_CORK holds back is sent.
-            kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
-        }
+    // Bells need it on underneath; what the program asked for is what it is told.
+    socket.lock().promoted.as_deref_mut()?.no_delay = c_int::from(wanted != 0);
+    if wanted != 0 {
+        // What TCP_CORK holds back is sent.
+        kernel::set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1);
     }
     Some(0)
-}
-
-/// SO_RCVLOWAT: the kernel says what is too much, makes room for it, and goes on with its own.
-fn set_mark(socket: &'static Socket, fd: c_int, wanted: c_int) -> Option<()> {
-    let set = {
-        let mut inner = socket.lock();
-        let set = inner.interest.set;
-        let promoted = inner.promoted.as_deref_mut()?;
-        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &wanted);
-        promoted.low_water = kernel::option(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT)?;
-        kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1);
-        promoted.kernel_mark = 0;
-        // What is here may be enough now, which is news to an edge-triggered set.
-        promoted.reported = u64::MAX;
-        socket.low_water.store(promoted.low_water, Relaxed);
-        set
-    };
-    if set > 0 {
-        sets::list(set - 1, socket);
-    }
-    Some(())
 }
 
 /// SO_SNDBUF: who asks for a small buffer counts on being told soon that the other end does

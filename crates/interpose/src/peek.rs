@@ -43,11 +43,8 @@ pub(crate) fn all(socket: &'static Socket, fd: c_int, into: Pieces<'_>, flags: c
         let mut inner = socket.lock();
         let promoted = inner.promoted.as_deref_mut()?;
         promoted.is_awaited_here();
-        let mark =
-            std::mem::replace(&mut promoted.low_water, c_int::try_from(into.left).unwrap_or(c_int::MAX));
-        let enough = promoted.arm_to_sleep(fd);
+        let enough = promoted.arm_for(fd, into.left);
         promoted.is_slept_on();
-        promoted.low_water = mark;
         // This thread comes back to the record.
         kept.get_or_insert_with(|| socket.keep());
         drop(inner);

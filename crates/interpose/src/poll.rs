@@ -147,15 +147,12 @@ fn any_in_use(fds: &[pollfd]) -> bool {
     fds.iter().any(|fd| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
 }
 
-fn has_bytes(promoted: &mut Promoted, fd: c_int) -> bool {
-    if promoted.has_mark() {
-        return promoted.reaches_mark(fd);
-    }
+fn has_bytes(promoted: &mut Promoted) -> bool {
     !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
 }
 
 fn any_ready(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| with(fd, has_bytes).unwrap_or(false))
+    fds.iter().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
 }
 
 fn spin(fds: &[pollfd], wait: &mut Wait, handled: u32) -> bool {
@@ -179,7 +176,7 @@ fn arm_all(fds: &[pollfd]) -> bool {
         }
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
             // One that its epoll set looks at hears no bells of its own.
-            news |= !promoted.will_hear() && promoted.arm_to_sleep(fd.fd);
+            news |= !promoted.will_hear() && promoted.arm_to_sleep();
             promoted.is_slept_on();
         }
     }
@@ -204,8 +201,7 @@ fn settle(fds: &mut [pollfd]) -> c_int {
     let mut ready = 0;
     for fd in fds {
         let kernel_says = fd.revents & IN != 0;
-        let news =
-            with(fd, |promoted, raw| has_bytes(promoted, raw) || (kernel_says && has_news(promoted, raw)));
+        let news = with(fd, |promoted, raw| has_bytes(promoted) || (kernel_says && has_news(promoted, raw)));
         match news {
             Some(true) => fd.revents |= fd.events & IN,
             Some(false) => fd.revents &= !IN,
@@ -223,9 +219,8 @@ fn settle(fds: &mut [pollfd]) -> c_int {
 /// Whether a socket that the kernel calls readable has anything to read.
 fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
     let kernel_knows = promoted.connection.reads_data_from_kernel() && !promoted.connection.peer_left();
-    let told = |promoted: &mut Promoted| !promoted.has_mark() && promoted.kernel_has_news(fd);
     // FIN may lie behind bells, and who does not wait asks once.
-    (kernel_knows && !promoted.has_mark()) || told(promoted) || has_bytes(promoted, fd) || told(promoted)
+    kernel_knows || promoted.kernel_has_news(fd) || has_bytes(promoted) || promoted.kernel_has_news(fd)
 }
 
 /// # Safety

@@ -35,11 +35,7 @@ pub(crate) fn receive(
 ) -> Option<Outcome> {
     let waits = flags & (libc::MSG_PEEK | libc::MSG_DONTWAIT) == 0;
     // Bytes before which a call that waits does not return.
-    let wanted = match waits {
-        false => 1,
-        true if flags & libc::MSG_WAITALL != 0 => into.left,
-        true => into.left.min(socket.low_water.load(Ordering::Relaxed).max(1).unsigned_abs() as usize),
-    };
+    let wanted = if waits && flags & libc::MSG_WAITALL != 0 { into.left } else { 1 };
     if peek::waits_for_all(socket, flags) {
         return peek::all(socket, fd, into, flags);
     }
@@ -504,7 +500,7 @@ impl Promoted {
             }
             more = true;
         }
-        if more && !self.has_mark() {
+        if more {
             // No bell came for these. The kernel tells again of what lies in it, bells of before, if its mark is set
             // (tcp_set_rcvlowat).
             kernel::set(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, &1i32);
@@ -576,7 +572,7 @@ impl Promoted {
     /// Whether a bell will come for the next bytes of the ring, and what is in the kernel tells
     /// of itself.
     pub(crate) fn will_hear(&self) -> bool {
-        self.armed && !self.stale && !self.has_mark() && self.connection.reads_from_kernel()
+        self.armed && !self.stale && self.connection.reads_from_kernel()
     }
 
     /// The ring is not in use: a call of the kernel that may wait also looks.

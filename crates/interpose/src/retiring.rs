@@ -72,7 +72,7 @@ impl Promoted {
 
     /// Other processes may be in the middle of a call, and what was promised to sets and poll(2) is not undone.
     fn can_retire(&self) -> bool {
-        !self.connection.is_shared() && !self.has_mark() && !self.shown_in_kernel && self.low_water == 0
+        !self.connection.is_shared() && !self.shown_in_kernel
     }
 }
 

@@ -72,9 +72,6 @@ pub(crate) struct Socket {
     /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
     connected: AtomicBool,
     inner: UnsafeCell<Inner>,
-    /// SO_RCVLOWAT, as the program set it since a promotion: reads that wait, wait for so many
-    /// bytes. 0: it did not.
-    pub(crate) low_water: AtomicI32,
     /// The processes that have it.
     pub(crate) holders: Holders,
     /// What SO_SNDBUF leaves of the ring; [`WHOLE_RING`]: all.
@@ -187,9 +184,7 @@ pub(crate) struct Promoted {
     pub(crate) corked: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
-    /// SO_RCVLOWAT, as [`Socket::low_water`].
-    pub(crate) low_water: i32,
-    /// What the kernel's is set to meanwhile; 0: it was left alone.
+    /// The kernel's SO_RCVLOWAT; 0: it was left alone.
     pub(crate) kernel_mark: i32,
     /// SO_COOKIE: which socket it is, whatever its number.
     pub(crate) cookie: u64,
@@ -296,7 +291,6 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.messages_sent.store(0, Ordering::Relaxed);
     socket.messages_received.store(0, Ordering::Relaxed);
     socket.nonblocking.store(nonblocking, Ordering::Relaxed);
-    socket.low_water.store(0, Ordering::Relaxed);
     socket.holders.reset();
     socket.hears.store(false, Ordering::Relaxed);
     socket.tells_unread.store(false, Ordering::Relaxed);

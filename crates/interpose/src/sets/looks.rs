@@ -82,11 +82,10 @@ impl Inner {
         let mut news = false;
         for number in &self.list {
             let mut guard = sockets::at(*number).lock();
-            let fd = guard.interest.fd;
             if let Some(promoted) = guard.promoted.as_deref_mut()
                 && !promoted.armed
             {
-                news |= promoted.arm_to_sleep(fd);
+                news |= promoted.arm_to_sleep();
             }
         }
         if news {
@@ -97,8 +96,7 @@ impl Inner {
     fn sleeper_of(&self, promoted: &Promoted) -> Option<u32> {
         let alone =
             !promoted.shown_in_kernel && promoted.slept_by == 0 && !promoted.connection.has_several_users();
-        // A word for all of them would wake for bytes that are too few, too.
-        self.sleeper.filter(|_| !self.crowd && alone && !promoted.has_mark())
+        self.sleeper.filter(|_| !self.crowd && alone)
     }
 
     /// Events of the sockets in the list that have bytes, as many as there is room for. `first`: the first look
@@ -124,13 +122,11 @@ impl Inner {
             }
             let edge = interest.events & EDGE != 0;
             let mut ready = 0;
-            if interest.events & IN != 0 && has_bytes(promoted, interest.fd, edge) && promoted.is_news(edge) {
+            if interest.events & IN != 0 && has_bytes(promoted, edge) && promoted.is_news(edge) {
                 promoted.report(interest.fd, edge);
                 promoted.quiet = 0;
                 promoted.in_vain = 0;
                 ready |= interest.events & IN_TOO;
-                // What reached the mark may be the end.
-                self.kernel_is_due |= promoted.has_mark();
             }
             let writable = interest.events & OUT_TOO;
             if writable != 0 {
@@ -244,13 +240,6 @@ impl Inner {
     /// Whether a socket that the kernel calls readable has anything to read. Bells are taken
     /// out, unless the kernel has to keep the socket readable for other threads.
     fn has_news(&mut self, number: u32, promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
-        if promoted.has_mark() {
-            if promoted.arm_to_sleep(fd) {
-                self.list(number, promoted);
-                return true;
-            }
-            return false;
-        }
         let sleeper = self.sleeper_of(promoted);
         let ring = |promoted: &mut Promoted| match promoted.connection.look_again() {
             Ok(true) => promoted.is_news(edge),
@@ -340,22 +329,19 @@ impl Inner {
             let mut guard = sockets::at(*number).lock();
             let inner = &mut *guard;
             let Some(promoted) = inner.promoted.as_deref_mut() else { return false };
-            let Interest { set, fd, events, .. } = inner.interest;
+            let Interest { set, events, .. } = inner.interest;
             let edge = events & EDGE != 0;
             set == self.number + 1
                 && of(promoted)
                 && events & IN != 0
                 && !shots::is_used_up(epfd, &mut inner.interest)
-                && has_bytes(promoted, fd, edge)
+                && has_bytes(promoted, edge)
                 && promoted.is_news(edge)
         })
     }
 }
 
-fn has_bytes(promoted: &mut Promoted, fd: i32, edge: bool) -> bool {
-    if promoted.has_mark() {
-        return promoted.reaches_mark(fd);
-    }
+fn has_bytes(promoted: &mut Promoted, edge: bool) -> bool {
     // The kernel told once of what lies in it before the ring's bytes, and not again because of these.
     promoted.connection.look_again().unwrap_or(true) || (edge && promoted.connection.untaken_here() > 0)
 }
@@ -383,7 +369,7 @@ impl Promoted {
         self.is_used();
         self.connection.rings_each(false);
         if self.is_news(interest.events & EDGE != 0) {
-            return !self.arm_to_sleep(interest.fd);
+            return !self.arm_to_sleep();
         }
         // What is here was told of; only more is news.
         self.armed = !self.connection.arm_for_more().unwrap_or(true);
@@ -394,9 +380,8 @@ impl Promoted {
 
     /// Whether a set that no longer looks at it will hear of what comes next.
     fn hears_next(&mut self, interest: &Interest) -> bool {
-        // Of a mark only who looks knows whether it is reached; a bell that may have come does not come again.
-        let wanted = interest.events & IN != 0 && !self.has_mark();
-        let rings = wanted && ((self.armed && !self.stale) || self.rings_next(interest));
+        // A bell that may have come does not come again.
+        let rings = interest.events & IN != 0 && ((self.armed && !self.stale) || self.rings_next(interest));
         rings && !self.connection.look_again().unwrap_or(true)
     }
 

@@ -19,6 +19,7 @@ static const struct { int level, name; const char *text; } keeps[] = {
     {OPTION(SOL_SOCKET, SO_TIMESTAMPING_NEW)},
     {OPTION(SOL_SOCKET, SO_MAX_PACING_RATE)},
     {OPTION(SOL_SOCKET, SO_PEEK_OFF)},
+    {OPTION(SOL_SOCKET, SO_RCVLOWAT)},
     {OPTION(SOL_SOCKET, SO_BINDTODEVICE)},
     {OPTION(SOL_SOCKET, SO_BINDTOIFINDEX)},
     {OPTION(SOL_SOCKET, SO_ATTACH_FILTER)},
@@ -36,7 +37,7 @@ static const struct timeval second = {1, 0};
 static struct sock_filter accepts_all = BPF_STMT(BPF_RET | BPF_K, 0x40000);
 static const struct sock_fprog filter = {1, &accepts_all};
 static const int bytes_64k = 1 << 16, segment = 1000, milliseconds_30k = 30000, stamps = SOF_TIMESTAMPING_RX_SOFTWARE | SOF_TIMESTAMPING_SOFTWARE,
-                 delay_us = 1000, rate = 100 << 20, offset = 0, rto_max_ms = 5000;
+                 delay_us = 1000, two = 2, rate = 100 << 20, offset = 0, rto_max_ms = 5000;
 static const struct { int level, name; const void *value; socklen_t length; } values[] = {
     {SOL_SOCKET, SO_LINGER, &lingers, sizeof lingers},
     {SOL_SOCKET, SO_RCVTIMEO, &second, sizeof second},
@@ -53,6 +54,7 @@ static const struct { int level, name; const void *value; socklen_t length; } va
     {SOL_SOCKET, SO_TIMESTAMPING_NEW, &stamps, sizeof(int)},
     {SOL_SOCKET, SO_MAX_PACING_RATE, &rate, sizeof(int)},
     {SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof(int)},
+    {SOL_SOCKET, SO_RCVLOWAT, &two, sizeof(int)},
     {IPPROTO_TCP, TCP_CONGESTION, "reno", 4},
     {IPPROTO_TCP, TCP_MAXSEG, &segment, sizeof(int)},
     {IPPROTO_TCP, TCP_WINDOW_CLAMP, &bytes_64k, sizeof(int)},
