@@ -44,10 +44,13 @@ pub(crate) fn receive(
     loop {
         // What is here in the other lane belongs to the same read; nobody waits for it.
         let more = if *taken >= wanted { libc::MSG_DONTWAIT } else { 0 };
-        match receive_some(socket, &mut kept, &mut limit, fd, into.after(*taken), flags | more, *taken > 0) {
+        let rest = into.after(*taken);
+        match receive_some(socket, &mut kept, &mut limit, fd, rest, flags | more, *taken > 0) {
             Some(Ok((count, seam))) => {
                 *taken += count;
-                if count == 0 || *taken >= into.left || (*taken >= wanted && !seam) {
+                // The kernel has more for pieces that its call did not name.
+                let ends = *taken >= wanted && !seam && count < rest.in_one_call();
+                if count == 0 || *taken >= into.left || ends {
                     return Some(Ok(*taken));
                 }
             }
@@ -224,6 +227,14 @@ fn finish(
     }
     let behind = promoted.connection.nears_next_part() || promoted.shown > taken;
     let seam = flags & libc::MSG_PEEK == 0 && behind;
+    if promoted.connection.nears_next_part()
+        && promoted.connection.look_again() == Ok(false)
+        && promoted.connection.reads_from_kernel()
+        && !promoted.connection.reads_data_from_kernel()
+    {
+        // The ring's bytes are taken: copies of them leave the kernel no room for what comes next, which is an edge.
+        promoted.look_behind_bells(fd);
+    }
     let list = promoted.wants_list(fd);
     if list && !in_a_set && !promoted.awaited_here && outcome.is_ok() {
         promoted.tells_unseen_sets(fd);
@@ -323,7 +334,8 @@ pub(crate) fn take(
                 Err(_) => return Break(Err(promoted.corrupt(fd))),
             }
         }
-        if promoted.connection.reads_from_kernel() && flags & libc::MSG_TRUNC == 0 {
+        // Bells and copies before the data may be more than there is room for.
+        if promoted.connection.reads_data_from_kernel() && flags & libc::MSG_TRUNC == 0 {
             // Copied before it is known what it is, and taken after: a call less.
             let seen = kernel::receive(fd, into, libc::MSG_PEEK | libc::MSG_DONTWAIT);
             match (seen, crate::real::errno()) {
@@ -391,35 +403,28 @@ impl Promoted {
 
     fn copy(&mut self, into: Pieces<'_>, flags: c_int) -> Outcome {
         let mut taken = 0;
-        let filled = into.at_most(self.connection.untaken_here());
+        // No more than this part: a look at the next one would hide that its bytes belong to the same call.
+        let filled = match self.connection.next(0) {
+            Ok(Next::Ring(here)) => into.at_most(here),
+            _ => return Err(libc::ECONNRESET),
+        };
         if flags & libc::MSG_TRUNC == 0 && !(filled.is_plausible() && filled.is_writable()) {
             return Err(libc::EFAULT);
         }
         if flags & libc::MSG_PEEK != 0 {
             if flags & libc::MSG_TRUNC != 0 {
-                return match self.connection.next(0) {
-                    Ok(Next::Ring(here)) => Ok(here.min(into.left)),
-                    _ => Err(libc::ECONNRESET),
-                };
+                return Ok(filled.left);
             }
-            for target in into.targets() {
-                let count = self.connection.peek_ring(taken, target).map_err(|_| libc::ECONNRESET)?;
-                taken += count;
-                if count < target.len() {
-                    break;
-                }
+            for target in filled.targets() {
+                taken += self.connection.peek_ring(taken, target).map_err(|_| libc::ECONNRESET)?;
             }
             return Ok(taken);
         }
         if flags & libc::MSG_TRUNC != 0 {
-            taken = self.connection.skip_ring(into.left).map_err(|_| libc::ECONNRESET)?;
+            taken = self.connection.skip_ring(filled.left).map_err(|_| libc::ECONNRESET)?;
         } else {
-            for target in into.targets() {
-                let count = self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
-                taken += count;
-                if count < target.len() {
-                    break;
-                }
+            for target in filled.targets() {
+                taken += self.connection.read_ring(target).map_err(|_| libc::ECONNRESET)?;
             }
         }
         self.quiet = 0;
@@ -530,16 +535,20 @@ impl Promoted {
 
     /// Bytes in the kernel; bells before data are taken out, since copies may leave it no room.
     pub(crate) fn look_behind_bells(&mut self, fd: c_int) -> usize {
-        for _ in 0..2 {
-            let Found::Bytes(unread) = self.look(fd) else { break };
+        let mut here = 0;
+        for _ in 0..ROUNDS {
+            let Found::Bytes(unread) = self.look(fd) else { return 0 };
+            here = unread;
             match self.connection.front(unread) {
                 Ok(Front::Bells(bells)) if self.connection.reads_from_kernel() => {
-                    self.drop_bells_of(fd, bells)
+                    if self.drop_bells_of(fd, bells) == 0 {
+                        break;
+                    }
                 }
-                _ => return unread,
-            };
+                _ => break,
+            }
         }
-        0
+        here
     }
 
     /// Bytes in the kernel that are no bells.
