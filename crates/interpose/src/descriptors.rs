@@ -31,7 +31,8 @@ fn borrowed(fd: c_int) -> bool {
 /// A descriptor was made that is not for us.
 #[inline]
 pub(crate) fn foreign(fd: c_int) {
-    if fd >= 0 && table::entry(fd) != Entry::Foreign && !borrowed(fd) {
+    let entry = table::entry(fd);
+    if fd >= 0 && entry != Entry::Foreign && !(is_of_concern(entry) && borrowed(fd)) {
         forget(table::set(fd, Entry::Foreign), -1);
     }
 }
@@ -43,9 +44,14 @@ pub(crate) fn made(fd: c_int, entry: Entry) {
     }
 }
 
+/// Whether it matters whose an entry is: without sockets and sets nobody goes by it.
+fn is_of_concern(entry: Entry) -> bool {
+    sockets::any() || matches!(entry, Entry::Set(_))
+}
+
 /// A descriptor came from another process, which may go on to use what it stands for.
 pub(crate) fn handed_over(fd: c_int) {
-    if !borrowed(fd) {
+    if !(is_of_concern(table::entry(fd)) && borrowed(fd)) {
         forget(table::set(fd, Entry::Unknown), -1);
         learn(fd, true);
     }
@@ -54,12 +60,10 @@ pub(crate) fn handed_over(fd: c_int) {
 /// At the start: what this program was given is not its own.
 pub(crate) fn inherited() {
     let Ok(open) = std::fs::read_dir("/proc/self/fd") else { return };
-    for entry in open.flatten() {
-        if let Some(fd) = entry.file_name().to_str().and_then(|number| number.parse().ok())
-            && matches!(protocol(fd), Some(libc::IPPROTO_TCP | libc::IPPROTO_MPTCP))
-        {
-            learn(fd, true);
-        }
+    let open: Vec<c_int> =
+        open.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for fd in open.into_iter().filter(|fd| kernel::is_open(*fd)) {
+        learn(fd, true);
     }
     INHERITED_KNOWN.store(true, Ordering::Relaxed);
 }
@@ -79,7 +83,7 @@ pub(crate) fn tcp(fd: c_int, nonblocking: bool) -> Option<(u32, &'static Socket)
 
 /// An epoll set was made.
 pub(crate) fn set(fd: c_int) {
-    if borrowed(fd) {
+    if sockets::any() && borrowed(fd) {
         return;
     }
     let entry = sets::add().map_or(Entry::Foreign, Entry::Set);
@@ -88,10 +92,11 @@ pub(crate) fn set(fd: c_int) {
 
 /// `new` is the same open file as `fd`.
 pub(crate) fn same(fd: c_int, new: c_int) {
-    if fd == new || borrowed(new) {
+    let entry = table::entry(fd);
+    let concerns = is_of_concern(entry) || is_of_concern(table::entry(new));
+    if fd == new || (concerns && borrowed(new)) {
         return;
     }
-    let entry = table::entry(fd);
     match entry {
         Entry::Socket(number) => {
             sockets::at(number).names.fetch_add(1, Ordering::Relaxed);
@@ -286,10 +291,9 @@ pub(crate) fn classify(fd: c_int) -> Entry {
 /// `others`: other processes may use it, too.
 fn learn(fd: c_int, others: bool) -> Entry {
     crate::real::kept_errno(|| {
-        let nonblocking = kernel::flags(fd) & libc::O_NONBLOCK != 0;
         let protocol = protocol(fd);
-        let is_tcp = protocol == Some(libc::IPPROTO_TCP);
-        let Some((number, socket)) = is_tcp.then(|| sockets::add(fd, nonblocking)).flatten() else {
+        let add = || sockets::add(fd, kernel::flags(fd) & libc::O_NONBLOCK != 0);
+        let Some((number, socket)) = (protocol == Some(libc::IPPROTO_TCP)).then(add).flatten() else {
             let is_multipath = protocol == Some(libc::IPPROTO_MPTCP);
             let entry = if is_multipath { Entry::Multipath } else { Entry::Foreign };
             let _ = table::claim(fd, entry);

@@ -46,13 +46,14 @@ fn get_to_know(set_fd: c_int) {
 
 /// # Safety
 ///
-/// `event` is as epoll_ctl(2) has it, or no address that a program can have.
+/// `event` is as epoll_ctl(2) has it, or no address that a program can have and the kernel has not read it.
 #[inline(always)]
 unsafe fn change(operation: c_int, fd: c_int, event: *const epoll_event) -> Option<Change> {
     if operation == libc::EPOLL_CTL_DEL {
         return Some(Change::Delete);
     }
-    if !is_readable(event) {
+    // Without a socket of ours the kernel has read it.
+    if sockets::any() && !is_readable(event) {
         return None;
     }
     // SAFETY: the caller's promise. The event is packed: its words need not be aligned.
@@ -262,7 +263,8 @@ pub(crate) unsafe fn wait_unaware(
     call: impl FnOnce() -> c_int,
 ) -> c_int {
     let Entry::Set(number) = table::entry(fd) else { return call() };
-    if matches!(limit, Limit::After(Duration::ZERO)) || most <= 0 || !is_writable(events) {
+    let is_refused = most <= 0 || (sockets::any() && !is_writable(events));
+    if matches!(limit, Limit::After(Duration::ZERO)) || is_refused {
         return call();
     }
     let began = clock::milliseconds();
@@ -292,6 +294,10 @@ pub(crate) unsafe fn wait_unaware(
             Limit::After(limit.saturating_sub(Duration::from_millis(waited)))
         }
     };
+    if !is_writable(events) {
+        real::set_errno(libc::EFAULT);
+        return -1;
+    }
     // SAFETY: the caller's promise.
     unsafe { wait(fd, set, events, most, left, mask) }
 }

@@ -13,7 +13,7 @@ use crate::vfork;
 
 /// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.
 pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
-    if vfork::borrows_memory() {
+    if sockets::any() && vfork::borrows_memory() {
         return call();
     }
     promoter::hold_still();
@@ -60,7 +60,7 @@ pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
 
 /// In the child of a fork: from here on it is a process of its own.
 pub(crate) fn in_child() {
-    vfork::owns_memory();
+    vfork::owns_memory(0);
     promoter::move_on();
     signals::forked();
     sockets::reset_locks();

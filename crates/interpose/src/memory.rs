@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::{iovec, msghdr, size_t};
 
 use crate::faults;
+use crate::mode;
 use crate::real::kept_errno;
+use crate::signals;
 
-/// Whether a program may have memory there: the kernel refuses what it may not.
+/// Whether a program may have memory there, which can be tried: the kernel refuses what it may not.
 #[inline(always)]
 fn is_memory<T>(address: *const T) -> bool {
-    address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST
+    address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST && (signals::has_begun() || signals::begin())
 }
 
 /// Whether a `T` lies there.
@@ -61,7 +63,7 @@ pub(crate) fn is_range(base: *const u8, len: usize) -> bool {
     base.addr().checked_add(len).is_some_and(|end| end < SURELY || end <= highest())
 }
 
-/// The end of a program's addresses.
+/// The end of a program's addresses, at most a page too early.
 #[cold]
 fn highest() -> usize {
     static KNOWN: AtomicUsize = AtomicUsize::new(0);
@@ -69,16 +71,22 @@ fn highest() -> usize {
         let is_users = |bits: u32| {
             // SAFETY: of no pages nothing is written: mincore(2) looks at the address alone.
             unsafe {
-                libc::syscall(libc::SYS_mincore, (1usize << bits) - 2 * PAGE, 0usize, null_mut::<u8>()) == 0
+                let last = (1usize << bits) - 2 * LARGEST_PAGE;
+                libc::syscall(libc::SYS_mincore, last, 0usize, null_mut::<u8>()) == 0
             }
         };
-        let bits = kept_errno(|| [63, 56, 52, 48].into_iter().find(|bits| is_users(*bits)).unwrap_or(47));
+        let asked = [63, 56, 52, 48].into_iter().filter(|_| !mode::is_confined());
+        let bits = kept_errno(|| asked.into_iter().find(|bits| is_users(*bits)).unwrap_or(USUAL_BITS));
         KNOWN.store((1 << bits) - PAGE, Relaxed);
     }
     KNOWN.load(Relaxed)
 }
 
+/// The smallest page of the processors, and the largest, whose multiples are addresses of pages with each.
 const PAGE: usize = 4096;
+const LARGEST_PAGE: usize = 64 << 10;
+/// The bits of a program's addresses, unless it asks the kernel for higher ones.
+const USUAL_BITS: u32 = if cfg!(target_arch = "x86_64") { 47 } else { 48 };
 /// Below this all addresses are a program's, whatever the processor.
 const SURELY: usize = (1 << 47) - PAGE;
 

@@ -3,7 +3,8 @@
 //! A call that looks at rings is no system call that a signal could end, and a handler may do there what no lock of
 //! ours survives: leave by siglongjmp(3), or use the connection whose lock is held. So handlers are reached by way
 //! of [`arrives`], which counts them, and has those wait that come while the thread holds a lock: they are sent to
-//! it again, blocked until it holds none.
+//! it again, blocked until it holds none. All that begins with the first TCP socket: before, each handler is the
+//! kernel's to call, on whatever stack the program gave it.
 #![allow(unsafe_code)] // signal frames are changed as sigreturn(2) reads them, and words of the thread are found
 
 use std::arch::{asm, global_asm, naked_asm};
@@ -234,17 +235,42 @@ unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut 
 const OF_FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// So, where it does not.
 const OF_GUARD: c_int = libc::SA_SIGINFO | libc::SA_ONSTACK;
-static GUARDS: AtomicBool = AtomicBool::new(false);
+static BEGUN: AtomicBool = AtomicBool::new(false);
 /// The flags that go with what the program left to the kernel.
 static LEFT: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
-/// Has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
-pub(crate) fn guard() {
-    if !mode::is_confined() && !GUARDS.swap(true, Relaxed) {
-        OF_FAULTS.into_iter().for_each(guard_against);
+/// Whether handlers are reached by [`entrance`], and faults can be recovered from.
+#[inline(always)]
+pub(crate) fn has_begun() -> bool {
+    BEGUN.load(Relaxed)
+}
+
+/// Before the first record of a socket, and before the first address of the program's that is tried. False: there may
+/// be no system call for it.
+#[cold]
+pub(crate) fn begin() -> bool {
+    if !mode::is_confined() && !BEGUN.swap(true, Relaxed) {
+        (1..MOST as c_int).for_each(take_over);
+    }
+    has_begun()
+}
+
+/// Has what the program has the kernel do at a signal come by [`entrance`], too.
+fn take_over(signal: c_int) {
+    let Some(mut action) = action(signal) else { return };
+    match (action.sa_sigaction, handler_of(signal)) {
+        (libc::SIG_DFL, _) if OF_FAULTS.contains(&signal) => guard_against(signal),
+        (libc::SIG_DFL | libc::SIG_IGN, _) => {}
+        (handler, Some(place)) if action.sa_flags & libc::SA_RESETHAND == 0 => {
+            place.store(handler as *mut c_void, Relaxed);
+            action.sa_sigaction = entrance as *const () as usize;
+            set_action(signal, &action);
+        }
+        _ => {}
     }
 }
 
+/// Has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
 fn guard_against(signal: c_int) {
     if let Some(mut action) = action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL)
         && let Some(left) = LEFT.get(signal.unsigned_abs() as usize)
@@ -256,7 +282,7 @@ fn guard_against(signal: c_int) {
     }
 }
 
-/// What the kernel tells of a signal that the program leaves to it, without what [`guard`] added.
+/// What the kernel tells of a signal that the program leaves to it, without what [`begin`] added.
 pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
     if action.sa_sigaction == libc::SIG_DFL
         && OF_FAULTS.contains(&signal)
@@ -332,7 +358,7 @@ pub(crate) fn install(
     call: impl FnOnce(usize) -> usize,
 ) -> usize {
     let ours = entrance as *const () as usize;
-    let Some(place) = handler_of(signal) else { return call(handler) };
+    let Some(place) = handler_of(signal).filter(|_| has_begun()) else { return call(handler) };
     let before = place.load(Relaxed);
     let is_function = !matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR) && handler != ours;
     let was = if is_function && keeps {
@@ -345,12 +371,7 @@ pub(crate) fn install(
         was
     } else {
         let was = call(handler);
-        if handler == libc::SIG_DFL
-            && was != libc::SIG_ERR
-            && keeps
-            && OF_FAULTS.contains(&signal)
-            && GUARDS.load(Relaxed)
-        {
+        if handler == libc::SIG_DFL && was != libc::SIG_ERR && keeps && OF_FAULTS.contains(&signal) {
             place.store(null_mut(), Relaxed);
             guard_against(signal);
         }

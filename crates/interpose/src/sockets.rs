@@ -267,8 +267,7 @@ fn unused() -> Option<u32> {
         }
     }
     if used == 0 {
-        // From here on calls look at what the program names.
-        signals::guard();
+        signals::begin();
     }
     Some(used)
 }

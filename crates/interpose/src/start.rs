@@ -30,7 +30,7 @@ use crate::vfork;
 /// it every function of [`crate::calls`] is the kernel's.
 pub fn start(settings: Settings) {
     if settings.mode != Mode::Off || settings.local_listen {
-        vfork::owns_memory();
+        vfork::owns_memory(std::process::id());
         clock::find();
         threads::find();
         prepare_report(&settings);
@@ -75,7 +75,7 @@ static TOLD: AtomicBool = AtomicBool::new(false);
 /// Parts from promoted connections and writes the summary that MEGAPIPE_STATS asks for, once, when the process ends: by exit(3), or
 /// by _exit(2), which signal handlers and the children of vfork(2) call too.
 pub fn finish() {
-    if !vfork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
+    if has_watched() && !vfork::borrows_memory() && !TOLD.swap(true, Ordering::Relaxed) {
         descriptors::exit();
         if !mode::is_confined() {
             recorded::ends();
@@ -84,11 +84,16 @@ pub fn finish() {
     }
 }
 
+/// Whether there was anything that a summary tells of.
+fn has_watched() -> bool {
+    sockets::any() || local_listen::is_on()
+}
+
 /// The same before another program takes this one's place; if that fails, this one goes on, and descriptors that the
 /// other was not to get, which are returned, are inherited again.
 pub(crate) fn before_exec() -> Vec<(std::ffi::c_int, u64)> {
     let kept = leaving::before_exec();
-    if !vfork::borrows_memory() && !mode::is_confined() {
+    if has_watched() && !vfork::borrows_memory() && !mode::is_confined() {
         tell();
     }
     kept

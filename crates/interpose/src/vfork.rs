@@ -2,13 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// The process whose descriptors the table knows, once it lends its memory; 0: it has not.
+/// The process whose descriptors the table knows; 0: it was forked, and has not lent its memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Another process may have this one's memory; also until the table knows any.
 static LENDS: AtomicBool = AtomicBool::new(true);
 
-/// This process has its memory for itself.
-pub(crate) fn owns_memory() {
+/// This process has its memory for itself. `process` is getpid(2), or 0: that costs a call.
+pub(crate) fn owns_memory(process: u32) {
+    OWNER.store(process, Ordering::Relaxed);
     LENDS.store(false, Ordering::Relaxed);
 }
 
@@ -16,7 +17,9 @@ pub(crate) fn owns_memory() {
 /// the kernel, for good.
 pub(crate) fn lends_memory() {
     if !LENDS.load(Ordering::Relaxed) {
-        OWNER.store(std::process::id(), Ordering::Relaxed);
+        if OWNER.load(Ordering::Relaxed) == 0 {
+            OWNER.store(std::process::id(), Ordering::Relaxed);
+        }
         // Who sees this sees the owner.
         LENDS.store(true, Ordering::Release);
     }

@@ -220,7 +220,8 @@ const MOST_CONTROL: usize = 1 << 20;
 /// The descriptors that a message carries.
 unsafe fn carried(message: *const msghdr, mut tell: impl FnMut(c_int)) {
     let (control, length) = ((*message).msg_control.cast::<u8>(), (*message).msg_controllen);
-    if length > MOST_CONTROL || !are_readable(control, length) {
+    // Without a socket of ours the kernel has just filled it.
+    if length > MOST_CONTROL || (sockets::any() && !are_readable(control, length)) {
         return;
     }
     let mut header = libc::CMSG_FIRSTHDR(message);
@@ -344,7 +345,7 @@ pub unsafe fn sendto(
 }
 
 pub unsafe fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    if flags & libc::MSG_FASTOPEN != 0 && is_readable(message) {
+    if flags & libc::MSG_FASTOPEN != 0 && local_listen::is_on() && is_readable(message) {
         connects(fd, (*message).msg_name.cast(), (*message).msg_namelen);
     }
     let Some(socket) = watched(fd).filter(|_| comes_to_socket(message, flags)) else {

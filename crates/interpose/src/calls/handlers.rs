@@ -10,6 +10,9 @@ use super::*;
 use crate::signals;
 
 pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
+    if !signals::has_begun() {
+        return real::sigaction(signal, new, old);
+    }
     let mut was: libc::sigaction = std::mem::zeroed();
     let status = if new.is_null() {
         real::sigaction(signal, new, &raw mut was)
@@ -43,7 +46,8 @@ fn simply(
     keeps: bool,
     call: impl FnOnce(sighandler_t) -> sighandler_t,
 ) -> sighandler_t {
-    signals::install(signal, handler, keeps && !vfork::borrows_memory(), call)
+    let keeps = keeps && signals::has_begun() && !vfork::borrows_memory();
+    signals::install(signal, handler, keeps, call)
 }
 
 pub unsafe fn signal(signal: c_int, handler: sighandler_t) -> sighandler_t {

@@ -80,8 +80,10 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
     }
     kept_errno(|| {
         let Some((_, listener)) = watched(listener) else {
-            let is_multipath = table::entry(listener) == Entry::Multipath;
-            descriptors::made(new, if is_multipath { Entry::Unknown } else { Entry::Foreign });
+            if table::entry(listener) != Entry::Multipath {
+                return descriptors::foreign(new);
+            }
+            descriptors::made(new, Entry::Unknown);
             if let Some((number, socket)) = watched(new) {
                 promoter::accepted(socket, number);
             }
@@ -181,7 +183,7 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     let before = real::errno();
-    let borrows = vfork::borrows_memory();
+    let borrows = sockets::any() && vfork::borrows_memory();
     if borrows {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
@@ -198,8 +200,9 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
         real::set_errno(before);
         call()
     };
-    // In the child of a vfork(2) the call replaces the child's copy alone.
-    let status = if borrows || fd == new { call() } else { promoter::replacing(fd, new, call) };
+    // In the child of a vfork(2) the call replaces the child's copy alone; without a socket nothing is hidden.
+    let is_plain = borrows || fd == new || !sockets::any();
+    let status = if is_plain { call() } else { promoter::replacing(fd, new, call) };
     if status >= 0 {
         duplicated(fd, new);
     }
@@ -326,7 +329,7 @@ pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, 
 
 /// fclose(3) of a stream that fdopen(3) made closes its descriptor by itself.
 pub unsafe fn fclose(stream: *mut libc::FILE) -> c_int {
-    if is_readable(stream) {
+    if sockets::any() && is_readable(stream) {
         kept_errno(|| descriptors::closing(libc::fileno(stream)));
     }
     real::fclose(stream)
@@ -401,7 +404,7 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// which inherits what its parent has as well, but may have put other files at the numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
     let kept = crate::start::before_exec();
-    if !vfork::borrows_memory() {
+    if !sockets::any() || !vfork::borrows_memory() {
         return kept;
     }
     vfork::diverges_no_more();

@@ -127,7 +127,10 @@ unsafe fn wait_exactly(
     promoter::answers();
     let promoted = epoll::promoted_set(set);
     let call = || real::epoll_pwait2(set, events, most, timeout, mask);
-    match limit_at(timeout).filter(|_| !epoll::is_the_kernels(promoted)) {
+    if epoll::is_the_kernels(promoted) {
+        return call();
+    }
+    match limit_at(timeout) {
         Some(limit) => wait(set, promoted, events, most, limit, mask, call),
         None => call(),
     }
