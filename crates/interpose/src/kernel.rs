@@ -70,11 +70,17 @@ impl Promoted {
 
 /// Which ends, and whether an error, poll(2) tells of.
 pub(crate) fn ends(fd: c_int) -> u32 {
-    let mut fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+    const OPEN: [c_int; 3] = [1, 4, 5]; // ESTABLISHED, FIN_WAIT1 and FIN_WAIT2 of Linux
+    let mut one = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one descriptor.
-    unsafe { real::poll(&raw mut fd, 1, 0) };
+    if unsafe { real::poll(&raw mut one, 1, 0) } < 0 {
+        // RLIMIT_NOFILE is 0.
+        let state = option(fd, libc::IPPROTO_TCP, libc::TCP_INFO).map(|info| info & 0xff);
+        let ended = state.is_some_and(|state| !OPEN.contains(&state));
+        one.revents = if ended { libc::POLLRDHUP } else { 0 };
+    }
     // epoll(7) has the same bits.
-    u32::from(fd.revents.cast_unsigned())
+    u32::from(one.revents.cast_unsigned())
 }
 
 /// Whether the connection has an end or an error behind whatever can be read.
@@ -194,6 +200,31 @@ fn wait_for(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
     let mut one = libc::pollfd { fd, events, revents: 0 };
     // SAFETY: one entry.
     match unsafe { real::poll(&raw mut one, 1, timeout) } {
+        0 => Err(libc::EAGAIN),
+        1.. => Ok(()),
+        // RLIMIT_NOFILE is 0.
+        _ if real::errno() == libc::EINVAL => select_one(fd, events, until),
+        _ => Err(real::errno()),
+    }
+}
+
+#[cold]
+fn select_one(fd: c_int, events: i16, until: Option<Instant>) -> Result<(), i32> {
+    let Some(place) = usize::try_from(fd).ok().filter(|place| *place < libc::FD_SETSIZE) else {
+        return Err(libc::EINVAL);
+    };
+    let mut set = [0u64; libc::FD_SETSIZE / u64::BITS as usize];
+    set[place / u64::BITS as usize] = 1 << (place % u64::BITS as usize);
+    let set = set.as_mut_ptr().cast();
+    let (read, write) = if events == libc::POLLIN { (set, null_mut()) } else { (null_mut(), set) };
+    let left = until.map(|until| until.saturating_sub(clock::now()));
+    let time = left.map(|left| libc::timespec {
+        tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(left.subsec_nanos()),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a set that has the descriptor, and a time or null.
+    match unsafe { real::pselect(fd + 1, read, write, null_mut(), time, std::ptr::null()) } {
         0 => Err(libc::EAGAIN),
         1.. => Ok(()),
         _ => Err(real::errno()),

@@ -30,18 +30,58 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     for fd in fds {
         match table::entry(fd.fd) {
             Entry::Set(set) => sets::watched_from_outside(set),
-            _ => concerns |= promoted(fd).is_some(),
+            _ => concerns |= fd.events & IN != 0 && promoted(fd.fd).is_some(),
         }
     }
     concerns
 }
 
-#[inline]
-fn promoted(fd: &pollfd) -> Option<&'static Socket> {
-    if fd.events & IN == 0 {
-        return None;
+/// The descriptors that a call waits for.
+pub(crate) trait Waited {
+    /// Those that it is to tell of when they can be read, and whether the kernel has just said so.
+    fn to_read(&self) -> impl Iterator<Item = (c_int, bool)>;
+
+    /// Has the kernel wait, and keeps what it says; its result.
+    ///
+    /// # Safety
+    ///
+    /// `time` is null or a time, `mask` null or a mask.
+    unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int;
+
+    /// Corrects what the kernel said of those to read by what is [true](judge). Returns how many are ready.
+    fn correct(&mut self) -> c_int;
+}
+
+impl Waited for [pollfd] {
+    #[inline]
+    fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
+        self.iter().filter(|fd| fd.events & IN != 0).map(|fd| (fd.fd, fd.revents & IN != 0))
     }
-    table::socket(fd.fd).filter(|socket| socket.state() == State::Promoted)
+
+    unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
+        // SAFETY: descriptors of that number, and the caller's promise.
+        unsafe { real::ppoll(self.as_mut_ptr(), self.len() as libc::nfds_t, time, mask) }
+    }
+
+    fn correct(&mut self) -> c_int {
+        let mut ready = 0;
+        for fd in self {
+            if let Some(Truth { readable, failed }) =
+                (fd.events & IN != 0).then(|| judge(fd.fd, fd.revents & IN != 0)).flatten()
+            {
+                let (has, error) =
+                    (if readable { fd.events & IN } else { 0 }, if failed { libc::POLLERR } else { 0 });
+                fd.revents = (fd.revents & !IN) | has | error;
+            }
+            ready += c_int::from(fd.revents != 0);
+        }
+        ready
+    }
+}
+
+#[inline]
+fn promoted(fd: c_int) -> Option<&'static Socket> {
+    table::socket(fd).filter(|socket| socket.state() == State::Promoted)
 }
 
 /// ppoll(2) for descriptors among which are promoted ones.
@@ -49,7 +89,7 @@ fn promoted(fd: &pollfd) -> Option<&'static Socket> {
 /// # Safety
 ///
 /// `mask` is null or a mask.
-pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
+pub(crate) unsafe fn wait<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
     let began = clock::now();
     let before = real::errno();
     let deadline = match limit {
@@ -70,11 +110,11 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
         if ready || at_once || (spins && asked_kernel.is_none_or(due)) {
             asked_kernel = Some(now);
             // SAFETY: the caller's promise.
-            let found = unsafe { kernel_poll(fds, Limit::After(Duration::ZERO), mask) };
+            let found = unsafe { ask(fds, Limit::After(Duration::ZERO), mask) };
             if found < 0 {
                 break found;
             }
-            let found = settle(fds);
+            let found = fds.correct();
             if found > 0 || at_once {
                 break found;
             }
@@ -83,7 +123,7 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
             && let Some(wait) = &mut wait
             && wait.again()
         {
-            for fd in fds.iter() {
+            for fd in fds.to_read() {
                 with(fd, |promoted, _| promoted.heat_alone());
             }
             if spin(fds, wait, handled) {
@@ -105,12 +145,12 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
             Some(deadline) => Limit::After(deadline.saturating_sub(clock::now())),
         };
         // SAFETY: the caller's promise.
-        let found = unsafe { kernel_poll(fds, left, mask) };
+        let found = unsafe { ask(fds, left, mask) };
         woke(fds);
         if found < 0 {
             break found;
         }
-        let found = settle(fds);
+        let found = fds.correct();
         if found > 0 || deadline.is_some_and(|deadline| clock::now() >= deadline) {
             break found;
         }
@@ -118,12 +158,12 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     let errno = real::errno();
     woke(fds);
     // The program may wait in a way of its own the next time.
-    for fd in fds.iter() {
+    for fd in fds.to_read() {
         let news = with(fd, |promoted, _| {
             promoted.is_awaited_here();
             promoted.listed_in == 0 && !promoted.armed && promoted.arm().unwrap_or(true)
         });
-        if let (Some(true), Some(socket)) = (news, promoted(fd)) {
+        if let (Some(true), Some(socket)) = (news, promoted(fd.0)) {
             // Its set, in which another thread may sleep, is not woken for this either.
             receive::settle(socket);
         }
@@ -133,29 +173,29 @@ pub(crate) unsafe fn wait(fds: &mut [pollfd], limit: Limit, mask: *const sigset_
     done
 }
 
-/// Of those that have to be looked at.
-fn with<T>(fd: &pollfd, run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
+/// Of those that have to be looked at. `said`: the kernel calls it readable.
+fn with<T>((fd, said): (c_int, bool), run: impl FnOnce(&mut Promoted, c_int) -> T) -> Option<T> {
     let socket = promoted(fd)?;
-    if socket.hears.load(Ordering::Relaxed) && fd.revents & IN == 0 {
+    if socket.hears.load(Ordering::Relaxed) && !said {
         return None;
     }
-    Some(run(socket.lock().promoted.as_deref_mut()?, fd.fd))
+    Some(run(socket.lock().promoted.as_deref_mut()?, fd))
 }
 
 /// Whether a ring is in use among them, which is worth a look before sleeping.
-fn any_in_use(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
+fn any_in_use<W: Waited + ?Sized>(fds: &W) -> bool {
+    fds.to_read().any(|(fd, _)| promoted(fd).is_some_and(|socket| !socket.hears.load(Ordering::Relaxed)))
 }
 
 fn has_bytes(promoted: &mut Promoted) -> bool {
     !matches!(promoted.connection.next(0), Ok(Next::Nothing | Next::Kernel))
 }
 
-fn any_ready(fds: &[pollfd]) -> bool {
-    fds.iter().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
+fn any_ready<W: Waited + ?Sized>(fds: &W) -> bool {
+    fds.to_read().any(|fd| with(fd, |promoted, _| has_bytes(promoted)).unwrap_or(false))
 }
 
-fn spin(fds: &[pollfd], wait: &mut Wait, handled: u32) -> bool {
+fn spin<W: Waited + ?Sized>(fds: &W, wait: &mut Wait, handled: u32) -> bool {
     loop {
         if any_ready(fds) {
             return true;
@@ -167,9 +207,9 @@ fn spin(fds: &[pollfd], wait: &mut Wait, handled: u32) -> bool {
 }
 
 /// True: something is here already.
-fn arm_all(fds: &[pollfd]) -> bool {
+fn arm_all<W: Waited + ?Sized>(fds: &W) -> bool {
     let mut news = false;
-    for fd in fds {
+    for (fd, _) in fds.to_read() {
         let Some(socket) = promoted(fd) else { continue };
         if threads::is_alone() && socket.hears.load(Ordering::Relaxed) {
             continue;
@@ -184,36 +224,30 @@ fn arm_all(fds: &[pollfd]) -> bool {
 }
 
 /// After a sleep: no other thread has to mind this one any more.
-fn woke(fds: &[pollfd]) {
+fn woke<W: Waited + ?Sized>(fds: &W) {
     if threads::is_alone() {
         return;
     }
-    for socket in fds.iter().filter_map(promoted) {
+    for socket in fds.to_read().filter_map(|(fd, _)| promoted(fd)) {
         if let Some(promoted) = socket.lock().promoted.as_deref_mut() {
             promoted.is_used();
         }
     }
 }
 
-/// What the kernel said, with what rings hold, and without what only bells said. Returns how
-/// many descriptors are ready.
-fn settle(fds: &mut [pollfd]) -> c_int {
-    let mut ready = 0;
-    for fd in fds {
-        let kernel_says = fd.revents & IN != 0;
-        let news = with(fd, |promoted, raw| has_bytes(promoted) || (kernel_says && has_news(promoted, raw)));
-        match news {
-            Some(true) => fd.revents |= fd.events & IN,
-            Some(false) => fd.revents &= !IN,
-            None => {}
-        }
-        // The kernel told us of the error, and no longer tells the program.
-        if with(fd, |promoted, _| promoted.connection.has_error()).unwrap_or(false) {
-            fd.revents |= libc::POLLERR;
-        }
-        ready += c_int::from(fd.revents != 0);
-    }
-    ready
+/// What is true of a descriptor.
+pub(crate) struct Truth {
+    pub(crate) readable: bool,
+    /// The kernel told us of the error, and no longer tells the program.
+    pub(crate) failed: bool,
+}
+
+/// What the kernel said of a descriptor, with what its ring holds, and without what only bells said. `None`: the kernel knows best.
+pub(crate) fn judge(fd: c_int, said: bool) -> Option<Truth> {
+    with((fd, said), |promoted, fd| Truth {
+        readable: has_bytes(promoted) || (said && has_news(promoted, fd)),
+        failed: promoted.connection.has_error(),
+    })
 }
 
 /// Whether a socket that the kernel calls readable has anything to read.
@@ -226,7 +260,7 @@ fn has_news(promoted: &mut Promoted, fd: c_int) -> bool {
 /// # Safety
 ///
 /// `mask` is null or a mask.
-unsafe fn kernel_poll(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -> c_int {
+unsafe fn ask<W: Waited + ?Sized>(fds: &mut W, limit: Limit, mask: *const sigset_t) -> c_int {
     let time = match limit {
         Limit::Never => None,
         // Longer than any machine runs, if it does not fit.
@@ -236,6 +270,6 @@ unsafe fn kernel_poll(fds: &mut [pollfd], limit: Limit, mask: *const sigset_t) -
         }),
     };
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: descriptors of that number, a time or null, and the caller's mask.
-    unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) }
+    // SAFETY: a time or null, and the caller's mask.
+    unsafe { fds.ask(time, mask) }
 }

@@ -1,13 +1,14 @@
-//! select(2), as poll(2) of the descriptors in its sets.
+//! select(2), whose sets are waited for as descriptors of poll(2) are.
 #![allow(unsafe_code)] // sets lie in the program's memory
 
 use std::ffi::c_int;
 
-use libc::{fd_set, pollfd, sigset_t};
+use libc::{fd_set, sigset_t, timespec};
 
 use crate::epoll::Limit;
 use crate::memory::{are_readable, are_writable};
-use crate::poll;
+use crate::poll::{self, Truth};
+use crate::real;
 use crate::sockets::{self, Socket, State};
 use crate::table::{self, Entry};
 
@@ -26,10 +27,6 @@ impl Sets {
         [self.read, self.write, self.except].iter().all(|set| set.is_null() || look(set.cast(), words))
     }
 }
-
-const READ: i16 = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
-const WRITE: i16 = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
-const EXCEPT: i16 = libc::POLLPRI;
 
 const MOST: usize = libc::FD_SETSIZE;
 
@@ -73,69 +70,95 @@ pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
     })
 }
 
+/// What one call asks, and what the kernel said, as words of the sets: it counts in these, too.
+struct Waited {
+    count: c_int,
+    sets: Sets,
+    asked: [[u64; WORDS]; 3],
+    said: [[u64; WORDS]; 3],
+}
+
+const WORDS: usize = MOST / u64::BITS as usize;
+
+/// Which of the three sets.
+const TO_READ: usize = 0;
+const TO_WRITE: usize = 1;
+
+impl poll::Waited for Waited {
+    fn to_read(&self) -> impl Iterator<Item = (c_int, bool)> {
+        let words = self.asked[TO_READ].iter().zip(&self.said[TO_READ]).zip(0..);
+        words.flat_map(|((asked, said), place)| {
+            let bits = (0..u64::BITS as c_int).filter(move |bit| asked >> bit & 1 != 0);
+            bits.map(move |bit| (place * u64::BITS as c_int + bit, said >> bit & 1 != 0))
+        })
+    }
+
+    unsafe fn ask(&mut self, time: *const timespec, mask: *const sigset_t) -> c_int {
+        self.said = self.asked;
+        let [read, write, except] = self.said.each_mut().map(|words| words.as_mut_ptr().cast::<fd_set>());
+        let or_null = |set: *mut fd_set, own| if set.is_null() { set } else { own };
+        let Sets { read: r, write: w, except: e } = self.sets;
+        // SAFETY: sets of that many bits, and the caller's promise.
+        unsafe {
+            real::pselect(self.count, or_null(r, read), or_null(w, write), or_null(e, except), time, mask)
+        }
+    }
+
+    fn correct(&mut self) -> c_int {
+        for place in 0..WORDS {
+            let mut left = self.asked[TO_READ][place];
+            while left != 0 {
+                let bit = left & left.wrapping_neg();
+                left ^= bit;
+                let fd = (place as u32 * u64::BITS + bit.trailing_zeros()).cast_signed();
+                let Some(Truth { readable, failed }) = poll::judge(fd, self.said[TO_READ][place] & bit != 0)
+                else {
+                    continue;
+                };
+                self.said[TO_READ][place] &= !bit;
+                if readable || failed {
+                    self.said[TO_READ][place] |= bit;
+                }
+                if failed {
+                    // As the kernel's select has it (fs/select.c, POLLOUT_SET).
+                    self.said[TO_WRITE][place] |= self.asked[TO_WRITE][place] & bit;
+                }
+            }
+        }
+        self.said.as_flattened().iter().map(|word| word.count_ones().cast_signed()).sum()
+    }
+}
+
 /// pselect(2) for sets of which [`concerns`] said yes.
 ///
 /// # Safety
 ///
 /// As pselect(2).
 pub(crate) unsafe fn wait(count: c_int, sets: Sets, limit: Limit, mask: *const sigset_t) -> c_int {
-    let mut room = [pollfd { fd: -1, events: 0, revents: 0 }; MOST];
-    let mut used = 0;
-    for fd in 0..count {
-        // SAFETY: the caller's promise; `concerns` bounded the count.
-        let (read, write, except) =
-            unsafe { (has(sets.read, fd), has(sets.write, fd), has(sets.except, fd)) };
-        let asked = |asked: bool, events: i16| if asked { events } else { 0 };
-        let events = asked(read, libc::POLLIN) | asked(write, libc::POLLOUT) | asked(except, EXCEPT);
-        if events != 0 {
-            room[used] = pollfd { fd, events, revents: 0 };
-            used += 1;
+    // `concerns` bounded the count.
+    let bits = usize::try_from(count).unwrap_or(0);
+    let words = bits.div_ceil(u64::BITS as usize);
+    let mut waited = Waited { count, sets, asked: [[0; WORDS]; 3], said: [[0; WORDS]; 3] };
+    let places = [sets.read, sets.write, sets.except].map(|set| set.cast::<u8>());
+    for (place, asked) in places.into_iter().zip(&mut waited.asked).filter(|(place, _)| !place.is_null()) {
+        // SAFETY: `concerns` found so many words there.
+        unsafe { std::ptr::copy_nonoverlapping(place, asked.as_mut_ptr().cast(), words * size_of::<u64>()) };
+        if bits % u64::BITS as usize != 0 {
+            asked[words - 1] &= (1 << (bits % u64::BITS as usize)) - 1;
         }
     }
-    let fds = &mut room[..used];
     // SAFETY: the caller's promise.
-    if unsafe { poll::wait(fds, limit, mask) } < 0 {
+    let ready = unsafe { poll::wait(&mut waited, limit, mask) };
+    if ready < 0 {
+        return ready;
+    }
+    if !sets.lie_there(bits, are_writable) {
+        real::set_errno(libc::EFAULT);
         return -1;
     }
-    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        crate::real::set_errno(libc::EBADF);
-        return -1;
-    }
-    if !sets.lie_there(usize::try_from(count).unwrap_or(0), are_writable) {
-        crate::real::set_errno(libc::EFAULT);
-        return -1;
-    }
-    let mut ready = 0;
-    for set in [sets.read, sets.write, sets.except] {
-        if !set.is_null() {
-            // SAFETY: the caller's set: the first `count` bits are the call's.
-            unsafe { clear(set, count) };
-        }
-    }
-    for fd in fds.iter() {
-        // As the kernel's select does it (fs/select.c, POLLIN_SET and the like).
-        let kinds = [
-            (sets.read, libc::POLLIN, READ | libc::POLLHUP | libc::POLLERR),
-            (sets.write, libc::POLLOUT, WRITE | libc::POLLERR),
-            (sets.except, EXCEPT, EXCEPT),
-        ];
-        for (set, asked, meant) in kinds {
-            if fd.events & asked != 0 && fd.revents & meant != 0 {
-                // SAFETY: a set that has this descriptor was asked for.
-                unsafe { libc::FD_SET(fd.fd, set) };
-                ready += 1;
-            }
-        }
+    for (place, said) in places.into_iter().zip(&waited.said).filter(|(place, _)| !place.is_null()) {
+        // SAFETY: there is room for so many words, which the kernel would write, too.
+        unsafe { std::ptr::copy_nonoverlapping(said.as_ptr().cast(), place, words * size_of::<u64>()) };
     }
     ready
-}
-
-/// # Safety
-///
-/// `set` is a set.
-unsafe fn clear(set: *mut fd_set, count: c_int) {
-    for fd in 0..count {
-        // SAFETY: the caller's promise; `concerns` bounded the count.
-        unsafe { libc::FD_CLR(fd, set) };
-    }
 }
