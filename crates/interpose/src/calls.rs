@@ -38,6 +38,7 @@ use crate::sockets::{self, Socket, State};
 use crate::spin;
 use crate::stats;
 use crate::table::{self, Entry};
+use crate::threads;
 use crate::uring;
 use crate::vfork;
 

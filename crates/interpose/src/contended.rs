@@ -20,8 +20,16 @@ impl Promoted {
     fn is_used_beside(&mut self) {
         if self.slept_by == threads::own() {
             self.slept_by = 0;
-        } else if !self.contended {
+        } else {
             // Before anything of what may wake that thread is taken.
+            self.wakes_for_each();
+        }
+    }
+
+    /// From here on each publication has a wake-up, which stays until its bytes were consumed.
+    #[cold]
+    pub(crate) fn wakes_for_each(&mut self) {
+        if !self.contended {
             count(&COUNTERS.contended, 1);
             self.contended = true;
             self.shown_in_kernel = true;

@@ -118,7 +118,7 @@ fn make_unknown(
             (Some((place, change)), ..) => sets::made(place, change),
             (None, Entry::Set(set), other) => {
                 if let Entry::Set(inner) = other {
-                    sets::watched_from_outside(inner);
+                    sets::watched_from_outside(inner, true);
                 }
                 sets::other_changed(set, fd, change);
             }

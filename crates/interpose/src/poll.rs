@@ -29,7 +29,7 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
     let mut concerns = false;
     for fd in fds {
         match table::entry(fd.fd) {
-            Entry::Set(set) => sets::watched_from_outside(set),
+            Entry::Set(set) => sets::watched_from_outside(set, false),
             _ => concerns |= fd.events & IN != 0 && promoted(fd.fd).is_some(),
         }
     }

@@ -63,7 +63,7 @@ pub(crate) unsafe fn concerns(count: c_int, sets: Sets) -> bool {
     let asked = unsafe { asked_to_read(count, sets) };
     asked.fold(false, |concerns, fd| {
         if let Entry::Set(set) = table::entry(fd) {
-            crate::sets::watched_from_outside(set);
+            crate::sets::watched_from_outside(set, false);
         }
         let promoted = |socket: &'static Socket| socket.state() == State::Promoted;
         concerns || table::socket(fd).is_some_and(promoted)

@@ -86,6 +86,9 @@ pub(crate) struct Inner {
     /// hears of what the kernel knows only.
     waiting: u32,
     awaited: bool,
+    /// Somebody waits for the set itself; and in another set, where each arrival is an edge.
+    watched: bool,
+    in_a_set: bool,
     /// Several threads have waited at once: bells of each socket wake, none of the set's.
     crowd: bool,
     /// The kernel knows by what its waiters can be woken.
@@ -138,6 +141,8 @@ pub(crate) fn add() -> Option<u32> {
             sleeper: None,
             waiting: 0,
             awaited: false,
+            watched: false,
+            in_a_set: false,
             crowd: false,
             wakes: false,
             turn: 0,
@@ -202,6 +207,7 @@ pub(crate) fn remove(number: u32) -> bool {
     at(number).mixed.store(false, Ordering::SeqCst);
     inner.waiting = 0;
     (inner.crowd, inner.wakes) = (false, false);
+    (inner.watched, inner.in_a_set) = (false, false);
     at(number).is_numbered.store(false, Ordering::Relaxed);
     at(number).was_woken.store(false, Ordering::Relaxed);
     if let Some(sleeper) = inner.sleeper.take() {

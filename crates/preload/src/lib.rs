@@ -137,6 +137,7 @@ names! {
     setresuid = setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
     prctl = prctl(option: c_int, a: c_ulong, b: c_ulong, c: c_ulong, d: c_ulong) -> c_int;
 
+    unshare = unshare(flags: c_int) -> c_int;
     fork = fork() -> pid_t;
     __fork = fork() -> pid_t;
     __libc_fork = fork() -> pid_t;

@@ -54,9 +54,27 @@ pub unsafe fn clone(
 
 /// What a clone(2) of these flags makes, may be another process with this one's memory.
 pub(super) fn shares_memory(flags: u64) {
-    if flags & (libc::CLONE_VM | libc::CLONE_THREAD) as u64 == libc::CLONE_VM as u64 {
-        vfork::lends_memory();
+    let has = |flag: c_int| flags & flag as u64 != 0;
+    match (has(libc::CLONE_VM), has(libc::CLONE_THREAD)) {
+        (true, false) => vfork::lends_memory(),
+        (true, true) if !has(libc::CLONE_FILES) => parts_descriptors(),
+        _ => {}
     }
+}
+
+/// A thread is to have descriptors of its own, by the numbers of the others': here one table knows all.
+pub(super) fn parts_descriptors() {
+    kept_errno(|| {
+        promoter::stop();
+        leaving::leave_all(Reason::Shared);
+    });
+}
+
+pub unsafe fn unshare(flags: c_int) -> c_int {
+    if flags & libc::CLONE_FILES != 0 && !threads::is_alone() {
+        parts_descriptors();
+    }
+    real::unshare(flags)
 }
 
 /// vfork(2) is about to be called: the next function of that name, which whoever asks jumps to. One that called

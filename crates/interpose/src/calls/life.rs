@@ -130,6 +130,9 @@ pub unsafe fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let (Ok(low), high) = (c_int::try_from(first), c_int::try_from(last).unwrap_or(c_int::MAX)) else {
         return real::close_range(first, last, flags);
     };
+    if flags & libc::CLOSE_RANGE_UNSHARE as c_int != 0 && !threads::is_alone() {
+        forks::parts_descriptors();
+    }
     if flags & ONLY_MARK != 0 || first > last {
         return real::close_range(first, last, flags);
     }
@@ -210,6 +213,10 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 }
 
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
+    if command == libc::F_SETFL && argument.addr() as c_int & libc::O_ASYNC != 0 {
+        // The kernel sends a signal for each arrival, which it has to see.
+        leaving::leave_for(fd, Reason::Option);
+    }
     let result = real::fcntl(fd, command, argument);
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC if result >= 0 => duplicated(fd, result),
@@ -230,6 +237,8 @@ fn became_nonblocking(fd: c_int, nonblocking: bool) {
     }
 }
 
+const FIOASYNC: c_ulong = 0x5452;
+
 pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if request == libc::FIONREAD as c_ulong
         && let Some(socket) = table::socket(fd)
@@ -238,6 +247,9 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
     {
         argument.cast::<c_int>().write_unaligned(unread);
         return 0;
+    }
+    if request == FIOASYNC {
+        leaving::leave_for(fd, Reason::Option);
     }
     let result = real::ioctl(fd, request, argument);
     if request == libc::FIONBIO as c_ulong && result >= 0 {

@@ -105,6 +105,7 @@ pub unsafe fn syscall(
             }
             return real::syscall(number, a, b, c, d, e, f);
         }
+        libc::SYS_unshare => unshare(fd),
         libc::SYS_dup3 => dup3(fd, b as c_int, c as c_int),
 
         libc::SYS_epoll_create1 => epoll_create1(fd),

@@ -368,11 +368,23 @@ fn register(operation: i32, told: Membership) {
 
 /// Somebody waits for the set itself, by poll(2) or in another set: nobody looks at its
 /// sockets then, and each hears its own bells.
-pub(crate) fn watched_from_outside(number: u32) {
+pub(crate) fn watched_from_outside(number: u32, in_a_set: bool) {
     let mut inner = at(number).lock();
+    if inner.watched && inner.in_a_set >= in_a_set {
+        return;
+    }
+    inner.watched = true;
+    inner.in_a_set |= in_a_set;
     if !inner.crowd {
         inner.tell_kernel();
         inner.share();
+    }
+    for socket in inner.by_data.values() {
+        let mut socket = sockets::at(*socket).lock();
+        let events = socket.interest.events;
+        if let Some(promoted) = socket.promoted.as_deref_mut().filter(|_| inner.shows_each(events)) {
+            promoted.wakes_for_each();
+        }
     }
 }
 

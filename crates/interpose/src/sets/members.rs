@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::changes::tell;
-use super::{IN, Inner, OUT_TOO, at};
+use super::{EDGE, IN, Inner, OUT_TOO, at};
 use crate::sockets::{self, Interest, Membership, Promoted};
 
 impl Inner {
@@ -56,6 +56,9 @@ impl Inner {
             }
             Some(promoted) if now.set == here => {
                 self.can_be_woken();
+                if self.shows_each(now.events) {
+                    promoted.wakes_for_each();
+                }
                 // What a change of the interest asks for is told anew, as epoll_ctl(2) does.
                 promoted.reported = u64::MAX;
                 promoted.told_writable = false;
@@ -84,6 +87,11 @@ impl Inner {
         if promoted.load(Ordering::Relaxed) != self.by_data.len() as u32 {
             promoted.store(self.by_data.len() as u32, Ordering::SeqCst);
         }
+    }
+
+    /// Whether who waits for the set hears of each arrival, whatever was read of those before.
+    pub(super) fn shows_each(&self, events: u32) -> bool {
+        self.in_a_set || (self.watched && events & EDGE != 0)
     }
 
     /// If somebody may sleep in the set, wakes him for what lies in the socket's ring already.
