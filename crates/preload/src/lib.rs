@@ -14,6 +14,7 @@ use libc::{
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval, uid_t,
 };
 
+mod behind;
 mod creators;
 mod variadic;
 mod vfork;
@@ -152,6 +153,9 @@ names! {
     fexecve = fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
     fdopen = fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     posix_spawn_file_actions_adddup2 = posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int;
+    _IO_fclose = fclose(stream: *mut libc::FILE) -> c_int;
+    _IO_fdopen = fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    _IO_popen = popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE;
     fclose = fclose(stream: *mut libc::FILE) -> c_int;
     vdprintf = vdprintf(fd: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;
     __vdprintf_chk = __vdprintf_chk(fd: c_int, flag: c_int, format: *const c_char, arguments: *mut c_void) -> c_int;

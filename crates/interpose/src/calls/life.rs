@@ -333,6 +333,11 @@ pub unsafe fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     real::fdopen(fd, mode)
 }
 
+/// A function of libc's own reads or writes the descriptor next.
+pub fn read_by_libc(fd: c_int) {
+    leaving::leave(fd);
+}
+
 /// posix_spawn(3) is to give a descriptor to another program.
 pub unsafe fn posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, new: c_int) -> c_int {
     leaving::leave(fd);
