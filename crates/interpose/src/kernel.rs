@@ -10,6 +10,7 @@ use promote::KernelEnd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
+use crate::buffer;
 use crate::clock::{self, Instant};
 use crate::memory::{Pieces, VECTOR};
 use crate::real;
@@ -101,13 +102,12 @@ pub(crate) fn wait(fd: c_int, flags: c_int) -> Result<(), i32> {
 pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
     // With MSG_TRUNC nothing is written (tcp(7)), but tools that watch a program's memory believe
     // that it is. Bells are few.
-    if count <= 256 { discard_into(fd, count, &mut [0; 256]) } else { discard_much(fd, count) }
+    if count <= 64 { discard_into(fd, count, &mut [0; 64]) } else { discard_much(fd, count) }
 }
 
 #[cold]
-#[inline(never)] // its room would be on every caller's stack
 fn discard_much(fd: c_int, count: usize) -> (usize, Option<c_int>) {
-    discard_into(fd, count, &mut [0; 4 << 10])
+    buffer::with(|room| discard_into(fd, count, room))
 }
 
 fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_int>) {
@@ -138,6 +138,12 @@ pub(crate) fn receive(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
         // SAFETY: the piece is the caller's memory.
         return unsafe { real::recv(fd, base.cast(), len, flags) };
     }
+    receive_pieces(fd, into, flags)
+}
+
+/// Apart, since its vector would be on the stack of each call.
+#[inline(never)]
+fn receive_pieces(fd: c_int, into: Pieces<'_>, flags: c_int) -> isize {
     let mut room = [EMPTY; VECTOR];
     let vector = into.vector(&mut room);
     let mut message = message(vector);
@@ -151,6 +157,12 @@ pub(crate) fn send(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
         // SAFETY: as for `receive`.
         return unsafe { real::send(fd, base.cast_const().cast(), len, flags) };
     }
+    send_pieces(fd, from, flags)
+}
+
+/// As [`receive_pieces`].
+#[inline(never)]
+fn send_pieces(fd: c_int, from: Pieces<'_>, flags: c_int) -> isize {
     let mut room = [EMPTY; VECTOR];
     let vector = from.vector(&mut room);
     let message = message(vector);

@@ -11,6 +11,7 @@ use libc::iovec;
 use promote::Reason;
 use ring::{Front, Leaving};
 
+use crate::buffer;
 use crate::clock::{self, Instant};
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
@@ -33,10 +34,6 @@ const BELL_LOOKS: u32 = 1500;
 const BELL_YIELDS: u32 = 50;
 /// Between two looks at what it came to.
 const PAUSE: Duration = Duration::from_micros(20);
-/// Bytes that are taken, or sent again, in one call.
-const PIECE: usize = 16 * 1024;
-/// Bytes that are copied in one call, on stacks that may be small.
-const COPIED_AT_ONCE: usize = 4 * 1024;
 /// Bytes that lie in no lane at most: more than the buffers of both ends hold (tcp_rmem and tcp_wmem of tcp(7)).
 const APART_MOST: usize = 64 << 20;
 
@@ -336,13 +333,14 @@ impl Promoted {
 
     /// Takes a piece of what is here to [`Promoted::apart`], as [`receive::take`] does.
     pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<receive::Outcome> {
-        let mut piece = [0u8; PIECE];
-        let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-        let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
-        if let ControlFlow::Break(Ok(count)) = taken {
-            self.apart.extend(&piece[..count]);
-        }
-        taken
+        buffer::with(|piece| {
+            let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+            let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
+            if let ControlFlow::Break(Ok(count)) = taken {
+                self.apart.extend(&piece[..count]);
+            }
+            taken
+        })
     }
 
     /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
@@ -390,21 +388,22 @@ impl Promoted {
         // Of nonsense that the other end wrote, whoever reads is told.
         let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
         let (mut left, mut room_made) = (untaken, false);
-        let mut piece = [0; COPIED_AT_ONCE];
-        while left > 0 {
-            let count = self.connection.peek_copies(left, &mut piece);
-            match kernel::send_now(fd, &piece[..count]) {
-                Ok(sent) => {
-                    self.connection.copied(sent);
-                    left -= sent;
+        buffer::with(|piece| {
+            while left > 0 {
+                let count = self.connection.peek_copies(left, piece);
+                match kernel::send_now(fd, &piece[..count]) {
+                    Ok(sent) => {
+                        self.connection.copied(sent);
+                        left -= sent;
+                    }
+                    Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
+                        // As for what is sent again.
+                        kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
+                    }
+                    Err(_) => break,
                 }
-                Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
-                    // As for what is sent again.
-                    kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
-                }
-                Err(_) => break,
             }
-        }
+        });
         self.connection.end_copies(left == 0);
     }
 
@@ -493,18 +492,21 @@ impl Promoted {
         if (self.connection.is_shared() && self.is_owed_by_other_end(fd)?) || !self.has_back(fd)? {
             return Err(libc::EAGAIN);
         }
+        buffer::with(|piece| self.send_pieces_again(fd, piece))
+    }
+
+    fn send_pieces_again(&mut self, fd: c_int, piece: &mut [u8]) -> Result<(), i32> {
         let mut room_made = false;
-        let mut piece = [0; PIECE];
         loop {
             let idle = self.connection.kernel_is_idle();
             let (owed, count) = match self.apart.len() {
                 0 => {
                     let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
-                    (owed, self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?)
+                    (owed, self.connection.peek_owed(piece).map_err(|_| self.corrupt(fd))?)
                 }
                 owed => {
                     let first = self.apart.as_slices().0;
-                    let count = first.len().min(PIECE);
+                    let count = first.len().min(piece.len());
                     piece[..count].copy_from_slice(&first[..count]);
                     (owed, count)
                 }

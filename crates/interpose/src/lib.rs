@@ -7,6 +7,7 @@
 //! over the kernel, is decided in `promote`, whose state machine this drives.
 
 mod adopt;
+mod buffer;
 mod call_limit;
 pub mod calls;
 mod clock;

@@ -20,7 +20,7 @@ use crate::pages;
 use crate::real::{self, borrow};
 use crate::sets;
 use crate::settings::{Mode, Settings};
-use crate::signals::Quiet;
+use crate::signals::{self, Quiet};
 use crate::sockets::{self, Socket, State};
 use crate::spin;
 use crate::stats;
@@ -151,6 +151,9 @@ fn with<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
 }
 
 fn alone<T>(run: impl FnOnce(&mut Option<Promoter>) -> T) -> Option<T> {
+    if signals::is_on_small_stack() {
+        return None;
+    }
     let _quiet = Quiet::begin();
     let mut promoter = PROMOTER.try_lock().ok()?;
     INSIDE.set(true);
@@ -587,6 +590,7 @@ impl Promoter {
             self.kept.push(grant);
             return;
         }
+        real::look_up();
         if let Err(why) = adopt(socket, token.get() as u32, token, grant.own, grant.peer, grant.other) {
             stats::stays(socket, why);
             answered(socket, State::Kernel);

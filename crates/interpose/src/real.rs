@@ -10,8 +10,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, off_t, pid_t, pollfd, sighandler_t, sigset_t,
@@ -80,6 +80,31 @@ pub fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
     let result = run();
     set_errno(errno);
     result
+}
+
+/// Has those looked up that calls on promoted connections make: where such a call is the first, its stack may be too
+/// small for dlsym(3).
+pub(crate) fn look_up() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    if DONE.swap(true, Relaxed) {
+        return;
+    }
+    let none = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is no descriptor -1, and of nothing nothing is waited for.
+    kept_errno(|| unsafe {
+        recv(-1, null_mut(), 0, 0);
+        recvmsg(-1, null_mut(), 0);
+        send(-1, null(), 0, 0);
+        sendmsg(-1, null(), 0);
+        close(-1);
+        ioctl(-1, 0, null_mut());
+        getsockopt(-1, 0, 0, null_mut(), null_mut());
+        setsockopt(-1, 0, 0, null(), 0);
+        epoll_ctl(-1, 0, -1, null_mut());
+        epoll_pwait(-1, null_mut(), 0, 0, null());
+        ppoll(null_mut(), 0, &raw const none, null());
+        pselect(0, null_mut(), null_mut(), null_mut(), &raw const none, null());
+    });
 }
 
 /// Defines functions that call the next ones of their names.

@@ -108,6 +108,21 @@ impl Drop for Quiet {
     }
 }
 
+/// Whether this is a handler on an alternate stack, too small for what the monitor is asked and answers.
+pub(crate) fn is_on_small_stack() -> bool {
+    const ENOUGH: usize = 64 << 10;
+    if !has_begun() || mode::is_confined() {
+        return false;
+    }
+    // SAFETY: zeros are a stack, and there is room for one.
+    let stack = unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(null(), &raw mut stack);
+        stack
+    };
+    stack.ss_flags & libc::SS_ONSTACK != 0 && stack.ss_size < ENOUGH
+}
+
 /// In the child of a fork, which may go on elsewhere than its parent: it holds nothing.
 pub(crate) fn forked() {
     local().locks.store(0, Relaxed);

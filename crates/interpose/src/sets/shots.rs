@@ -7,6 +7,7 @@ use libc::epoll_event;
 use rustix::fs::{Mode, OFlags};
 
 use super::{EDGE, ONCE};
+use crate::buffer;
 use crate::real;
 use crate::sockets::{Interest, c_path};
 
@@ -56,10 +57,11 @@ fn ask(epfd: i32, interest: &mut Interest) {
         return;
     };
     let mut text = Vec::new();
-    let mut page = [0; 4096];
-    while let Ok(count @ 1..) = rustix::io::read(&file, &mut page) {
-        text.extend_from_slice(&page[..count]);
-    }
+    buffer::with(|room| {
+        while let Ok(count @ 1..) = rustix::io::read(&file, &mut *room) {
+            text.extend_from_slice(&room[..count]);
+        }
+    });
     interest.spent = String::from_utf8_lossy(&text)
         .lines()
         .filter_map(registered)

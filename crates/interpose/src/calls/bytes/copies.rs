@@ -1,13 +1,21 @@
 //! sendfile(2) and splice(2) of promoted sockets, as copies through a buffer.
 
 use super::*;
-
-/// What one round moves: small enough for a thread's stack.
-const ROOM: usize = 16 << 10;
+use crate::buffer;
 
 /// sendfile(2) to a promoted socket. Bytes that the socket does not take are left in the file.
 pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    let mut room = [0u8; ROOM];
+    // SAFETY: the caller's promise.
+    buffer::with(|room| unsafe { send_file_through(room, out, input, offset, count) })
+}
+
+unsafe fn send_file_through(
+    room: &mut [u8],
+    out: c_int,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
     let mut done = 0usize;
     // SAFETY: an offset or null, as sendfile(2) asks for.
     let mut at = match unsafe { offset.as_ref() } {
@@ -23,7 +31,7 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
         return -1;
     }
     while done < count {
-        let want = ROOM.min(count - done);
+        let want = room.len().min(count - done);
         // SAFETY: room for that many bytes.
         let got = unsafe { libc::pread(input, room.as_mut_ptr().cast(), want, at) };
         if got <= 0 {
@@ -59,16 +67,26 @@ pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, cou
 /// splice(2) from a pipe to a promoted socket. What the socket does not take stays in the pipe: its
 /// bytes are sent from a copy that tee(2) makes, and read from the pipe once they are sent.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
+    // SAFETY: the caller's promise.
+    buffer::with(|room| unsafe { splice_to_through(room, pipe, out, length, flags) })
+}
+
+unsafe fn splice_to_through(
+    room: &mut [u8],
+    pipe: c_int,
+    out: c_int,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
     let (Some(from), Ok((copy, to))) =
         (real::borrow(pipe), rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
     else {
         return failed(libc::ENOMEM);
     };
-    let mut room = [0u8; ROOM];
     let nonblocking = flags & libc::SPLICE_F_NONBLOCK != 0;
     let mode =
         if nonblocking { rustix::pipe::SpliceFlags::NONBLOCK } else { rustix::pipe::SpliceFlags::empty() };
-    let here = rustix::pipe::tee(from, &to, ROOM.min(length), mode);
+    let here = rustix::pipe::tee(from, &to, room.len().min(length), mode);
     let count = match here.and_then(|here| rustix::io::read(&copy, &mut room[..here])) {
         Ok(0) => return 0,
         Ok(count) => count,
@@ -92,13 +110,23 @@ pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c
 
 /// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
 pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flags: c_uint) -> ssize_t {
-    let mut room = [0u8; ROOM];
+    // SAFETY: the caller's promise.
+    buffer::with(|room| unsafe { splice_from_through(room, input, pipe, length, flags) })
+}
+
+unsafe fn splice_from_through(
+    room: &mut [u8],
+    input: c_int,
+    pipe: c_int,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
     // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
     let receive = |room: &mut [u8], more: c_int| {
         // SAFETY: room of that length.
         unsafe { recv(input, room.as_mut_ptr().cast(), room.len(), more) }
     };
-    let mut limit = ROOM.min(length);
+    let mut limit = room.len().min(length);
     if flags & libc::SPLICE_F_NONBLOCK != 0 {
         if !ready(pipe, libc::POLLOUT) {
             real::set_errno(libc::EAGAIN);
