@@ -28,8 +28,9 @@ pub unsafe fn connect(fd: c_int, address: *const sockaddr, length: socklen_t) ->
     connects(fd, address, length);
     let call = || real::connect(fd, address, length);
     let family = address.cast::<libc::sa_family_t>();
-    // connect(2): it dissolves the association.
-    let is_nobody = length as usize >= size_of::<libc::sa_family_t>()
+    // connect(2): it dissolves the association. Where there is no TCP socket the address is the kernel's alone to try.
+    let is_nobody = sockets::any()
+        && length as usize >= size_of::<libc::sa_family_t>()
         && is_readable(family)
         && c_int::from(family.read_unaligned()) == libc::AF_UNSPEC;
     let status = match is_nobody.then(|| watched(fd)).flatten() {
