@@ -48,8 +48,9 @@ pub(crate) fn receive(
         match receive_some(socket, &mut kept, &mut limit, fd, rest, flags | more, *taken > 0) {
             Some(Ok((count, seam))) => {
                 *taken += count;
-                // The kernel has more for pieces that its call did not name.
-                let ends = *taken >= wanted && !seam && count < rest.in_one_call();
+                // The kernel has more for pieces that its call did not name; a peek would see the same bytes again.
+                let is_whole = flags & libc::MSG_PEEK != 0 || count < rest.in_one_call();
+                let ends = *taken >= wanted && !seam && is_whole;
                 if count == 0 || *taken >= into.left || ends {
                     return Some(Ok(*taken));
                 }

@@ -1,6 +1,24 @@
 /* MSG_PEEK: more than a piece, then part of it read, at the end, and with other flags. */
 #include "transcript.h"
 
+/* Into more pieces than fit into one call of the library's. */
+static void into_many(struct pair pair)
+{
+    unsigned char sent[180], got[200] = {0};
+    struct iovec pieces[20];
+    for (int at = 0; at < 20; at++)
+        pieces[at] = (struct iovec){got + 10 * at, 10};
+    struct msghdr head = {.msg_iov = pieces, .msg_iovlen = 20};
+    fill(sent, 0, sizeof sent);
+    SHOW(send(pair.client, sent, sizeof sent, 0));
+    wait_for(pair.server, sizeof sent);
+    SHOW(recvmsg(pair.server, &head, MSG_PEEK));
+    SHOW(same(got, 0, sizeof sent));
+    memset(got, 0, sizeof got);
+    SHOW(recvmsg(pair.server, &head, 0));
+    SHOW(same(got, 0, sizeof sent));
+}
+
 int main(void)
 {
     struct pair pair = promoted();
@@ -29,6 +47,7 @@ int main(void)
     SHOW(recv(pair.server, b, 9, 0));
     show_bytes("read", b, 9);
     SHOW(recv(pair.server, b, 1, MSG_PEEK | MSG_DONTWAIT));
+    into_many(pair);
     SHOW(send(pair.client, "last", 4, 0));
     SHOW(shutdown(pair.client, SHUT_WR));
     wait_for(pair.server, 4);
