@@ -205,6 +205,10 @@ pub(crate) fn before_message(socket: &'static Socket, number: u32) -> bool {
 /// Lets the monitor answer before the first byte goes, for as long as [`EAGER_PATIENCE`].
 #[cold]
 fn await_answer(socket: &'static Socket, number: u32) {
+    if signals::is_on_small_stack() {
+        // Here nothing is offered, nor an answer taken.
+        return;
+    }
     let deadline = clock::now() + EAGER_PATIENCE;
     // Another thread may have had the promoter when this was to be offered.
     while socket.state() == State::Plain && !offer(socket, number) && clock::now() < deadline {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use promote::wire::Token;
 
 use super::{INSIDE, Promoter, alone, with};
+use crate::signals;
 
 /// Withdrawals that wait for the promoter; those beyond wait themselves.
 const NOTES_MOST: usize = 64;
@@ -39,8 +40,9 @@ pub(super) fn take_back(token: Token, unanswered: bool) {
             fence(Ordering::SeqCst);
             return tell_noted();
         }
-        if INSIDE.get() {
-            // A signal handler that closes more than can be noted: told when the process ends.
+        if INSIDE.get() || signals::is_on_small_stack() {
+            // A signal handler that closes more than can be noted, and cannot have the promoter itself: told when the
+            // process ends.
             return;
         }
         std::thread::yield_now();

@@ -133,6 +133,19 @@ static void handler(int signal)
     SHOW(recv(pair.server, text, 4, 0));
 }
 
+/* More ends than there is room for to note that the monitor has to be told. */
+enum { MANY = 40 };
+static struct pair many[MANY];
+
+static void closer(int signal)
+{
+    for (int at = 0; at < MANY; at++) {
+        close(many[at].client);
+        close(many[at].server);
+    }
+    say("closed at %d", signal);
+}
+
 int main(void)
 {
     libc = dlopen("libc.so.6", RTLD_NOW);
@@ -166,5 +179,11 @@ int main(void)
     NEED(sigaction(SIGUSR1, &action, NULL));
     for (int round = 0; round < 3; round++)
         SHOW(raise(SIGUSR1));
+    for (int at = 0; at < MANY; at++)
+        many[at] = promoted();
+    action.sa_handler = closer;
+    NEED(sigaction(SIGUSR1, &action, NULL));
+    SHOW(raise(SIGUSR1));
+    used(promoted());
     return 0;
 }
