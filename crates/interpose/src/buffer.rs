@@ -1,10 +1,9 @@
-//! Room for bytes that a call copies by itself, for which a small alternate stack has none: one mapping a thread, made at its
-//! first use. A signal handler that comes while it is in use has another.
-#![allow(unsafe_code)] // mappings, and the thread's own word for its one
+//! Room for bytes that a call copies by itself, for which a small alternate stack has none: mappings that are kept for the
+//! next call, whatever thread makes it. A signal handler that comes while one is in use has another, and takes no lock.
+#![allow(unsafe_code)] // mappings
 
-use std::ffi::c_void;
-use std::ptr::null;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::mappings;
 
@@ -13,70 +12,42 @@ const ROOM: usize = 16 << 10;
 /// Bytes on the stack, where there is no memory for one.
 const LEAST: usize = 256;
 
-/// The key of pthread_key_create(3), and 1; 0: none yet.
-static KEY: AtomicU32 = AtomicU32::new(0);
+/// Those that nobody uses; those beyond are unmapped.
+static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
 /// Runs with room, whose bytes may be any.
 pub(crate) fn with<T>(run: impl FnOnce(&mut [u8]) -> T) -> T {
     match Buffer::take() {
         // SAFETY: ROOM bytes that are mapped, and nobody else's while the buffer lives.
-        Some(buffer) => run(unsafe { std::slice::from_raw_parts_mut(buffer.0.cast(), ROOM) }),
+        Some(buffer) => run(unsafe { std::slice::from_raw_parts_mut(buffer.0, ROOM) }),
         None => run(&mut [0; LEAST]),
     }
 }
 
 /// A mapping that is in use; given back when dropped.
-struct Buffer(*mut c_void);
+struct Buffer(*mut u8);
 
 impl Buffer {
     fn take() -> Option<Buffer> {
-        let key = key()?;
-        // SAFETY: a key that was made.
-        let kept = unsafe { libc::pthread_getspecific(key) };
-        if kept.is_null() {
-            return mappings::reserve(ROOM).ok().map(|memory| Buffer(memory.cast()));
-        }
-        // A handler that comes before this has given it back by now. SAFETY: so.
-        unsafe { libc::pthread_setspecific(key, null()) };
-        Some(Buffer(kept))
+        let taken = FREE.iter().find_map(|free| {
+            let is_there = !free.load(Ordering::Relaxed).is_null();
+            // ROOM-PAIR: what its last user did with it is over.
+            let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
+            (!memory.is_null()).then_some(memory)
+        });
+        taken.or_else(|| mappings::reserve(ROOM).ok()).map(Buffer)
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: a key that was made, and a mapping that nobody uses any more.
-        unsafe {
-            let free = key().filter(|key| libc::pthread_getspecific(*key).is_null());
-            if free.is_none_or(|key| libc::pthread_setspecific(key, self.0) != 0) {
-                unmap(self.0);
-            }
-        }
-    }
-}
-
-/// # Safety
-///
-/// It is such a mapping.
-unsafe extern "C" fn unmap(memory: *mut c_void) {
-    // SAFETY: the caller's promise.
-    unsafe { libc::munmap(memory, ROOM) };
-}
-
-fn key() -> Option<libc::pthread_key_t> {
-    if let Some(key) = KEY.load(Relaxed).checked_sub(1) {
-        return Some(key);
-    }
-    let mut key = 0;
-    // SAFETY: room for a key; at the end of each thread its mapping is given up.
-    if unsafe { libc::pthread_key_create(&raw mut key, Some(unmap)) } != 0 {
-        return None;
-    }
-    match KEY.compare_exchange(0, key + 1, Relaxed, Relaxed) {
-        Ok(_) => Some(key),
-        Err(other) => {
-            // SAFETY: the key that was just made, which nobody has used.
-            unsafe { libc::pthread_key_delete(key) };
-            other.checked_sub(1)
+        let keeps = |free: &AtomicPtr<u8>| {
+            // ROOM-PAIR
+            free.compare_exchange(null_mut(), self.0, Ordering::Release, Ordering::Relaxed).is_ok()
+        };
+        if !FREE.iter().any(keeps) {
+            // SAFETY: such a mapping, which nobody uses any more.
+            unsafe { libc::munmap(self.0.cast(), ROOM) };
         }
     }
 }
@@ -85,17 +56,23 @@ fn key() -> Option<libc::pthread_key_t> {
 mod tests {
     use super::*;
 
+    /// More threads than mappings are kept, each with two at a time, as where a handler interrupts a call.
     #[test]
-    fn a_thread_has_one_and_who_interrupts_it_another() {
-        let place = || with(|room| room.as_ptr().addr());
-        let first = with(|room| {
-            room.fill(1);
-            assert_ne!(place(), room.as_ptr().addr());
-            assert!(room.iter().all(|byte| *byte == 1));
-            room.as_ptr().addr()
+    fn nobody_uses_what_another_does() {
+        std::thread::scope(|scope| {
+            for thread in 0..2 * FREE.len() as u8 {
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        with(|room| {
+                            room.fill(thread);
+                            with(|other| other.fill(!thread));
+                            assert!(room.iter().all(|byte| *byte == thread));
+                        });
+                    }
+                });
+            }
         });
-        // One of the two is kept.
-        assert_eq!(place(), place());
-        assert_ne!(first, 0);
+        // They are kept.
+        assert!(FREE.iter().filter(|free| !free.load(Ordering::Relaxed).is_null()).count() >= 2);
     }
 }
