@@ -14,7 +14,7 @@ use crate::signals;
 /// Whether a program may have memory there, which can be tried: the kernel refuses what it may not.
 #[inline(always)]
 fn is_memory<T>(address: *const T) -> bool {
-    address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST && (signals::has_begun() || signals::begin())
+    address.addr().wrapping_sub(LOWEST) < HIGHEST - LOWEST && (signals::guards() || signals::begin())
 }
 
 /// Whether a `T` lies there.

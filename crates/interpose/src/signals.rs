@@ -11,7 +11,9 @@ use std::arch::{asm, global_asm, naked_asm};
 use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::Relaxed, compiler_fence,
+    AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+    compiler_fence,
 };
 
 use libc::{siginfo_t, ucontext_t};
@@ -250,51 +252,86 @@ unsafe extern "C" fn arrives(signal: c_int, info: *mut siginfo_t, context: *mut 
 const OF_FAULTS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 /// So, where it does not.
 const OF_GUARD: c_int = libc::SA_SIGINFO | libc::SA_ONSTACK;
+/// It begins: handlers that are installed from here on are.
 static BEGUN: AtomicBool = AtomicBool::new(false);
+/// It has begun: all that were installed before are, and faults are recovered from.
+static GUARDS: AtomicBool = AtomicBool::new(false);
 /// The flags that go with what the program left to the kernel.
 static LEFT: [AtomicI32; MOST] = [const { AtomicI32::new(0) }; MOST];
 
-/// Whether handlers are reached by [`entrance`], and faults can be recovered from.
+/// Whether handlers are reached by [`entrance`], or just come to be.
 #[inline(always)]
 pub(crate) fn has_begun() -> bool {
     BEGUN.load(Relaxed)
 }
 
+/// Whether faults can be recovered from.
+#[inline(always)]
+pub(crate) fn guards() -> bool {
+    GUARDS.load(Acquire)
+}
+
 /// Before the first record of a socket, and before the first address of the program's that is tried. False: there may
-/// be no system call for it.
+/// be no system call for it. Threads that do it at the same time all go through it: there is no lock that a handler could
+/// find held.
 #[cold]
 pub(crate) fn begin() -> bool {
-    if !mode::is_confined() && !BEGUN.swap(true, Relaxed) {
-        (1..MOST as c_int).for_each(take_over);
+    if !mode::is_confined() && !guards() {
+        BEGUN.store(true, Relaxed);
+        (1..MOST as c_int).for_each(|signal| take_over(signal, null_mut()));
+        GUARDS.store(true, Release);
     }
-    has_begun()
+    guards()
 }
 
-/// Has what the program has the kernel do at a signal come by [`entrance`], too.
-fn take_over(signal: c_int) {
-    let Some(mut action) = action(signal) else { return };
-    match (action.sa_sigaction, handler_of(signal)) {
-        (libc::SIG_DFL, _) if OF_FAULTS.contains(&signal) => guard_against(signal),
-        (libc::SIG_DFL | libc::SIG_IGN, _) => {}
-        (handler, Some(place)) if action.sa_flags & libc::SA_RESETHAND == 0 => {
-            place.store(handler as *mut c_void, Relaxed);
-            action.sa_sigaction = entrance as *const () as usize;
-            set_action(signal, &action);
+/// Has what the program has the kernel do at a signal come by [`entrance`], too; `known` is its handler as far as that is
+/// in [`HANDLERS`]. What another thread installs meanwhile is found by what the kernel had last, and taken over as well.
+fn take_over(signal: c_int, mut known: *mut c_void) {
+    let Some(mut found) = action(signal) else { return };
+    let mut expected = found;
+    loop {
+        let ours = match (found.sa_sigaction, handler_of(signal)) {
+            (libc::SIG_DFL, _) if OF_FAULTS.contains(&signal) => guarded(signal, found),
+            (libc::SIG_DFL | libc::SIG_IGN, _) => found,
+            (handler, Some(place))
+                if handler != entrance as *const () as usize && found.sa_flags & libc::SA_RESETHAND == 0 =>
+            {
+                let handler = handler as *mut c_void;
+                if place
+                    .compare_exchange(known, handler, Relaxed, Relaxed)
+                    .is_err_and(|there| there != handler)
+                {
+                    // Another thread has [`install`] do it.
+                    return;
+                }
+                known = handler;
+                libc::sigaction { sa_sigaction: entrance as *const () as usize, ..found }
+            }
+            _ => found,
+        };
+        if is_same(&ours, &expected) {
+            return;
         }
-        _ => {}
+        let Some(was) = exchange(signal, &ours).filter(|was| !is_same(was, &expected)) else { return };
+        (found, expected) = (was, ours);
     }
 }
 
-/// Has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
-fn guard_against(signal: c_int) {
-    if let Some(mut action) = action(signal).filter(|action| action.sa_sigaction == libc::SIG_DFL)
-        && let Some(left) = LEFT.get(signal.unsigned_abs() as usize)
-    {
-        left.store(action.sa_flags, Relaxed);
-        action.sa_sigaction = entrance as *const () as usize;
-        action.sa_flags = (action.sa_flags & !libc::SA_RESETHAND) | OF_GUARD;
-        set_action(signal, &action);
+/// What has faults come by [`entrance`] that the program leaves to the kernel. Where it has a handler, that is told of them.
+fn guarded(signal: c_int, found: libc::sigaction) -> libc::sigaction {
+    if let Some(left) = LEFT.get(signal.unsigned_abs() as usize) {
+        left.store(found.sa_flags, Relaxed);
     }
+    let sa_flags = (found.sa_flags & !libc::SA_RESETHAND) | OF_GUARD;
+    libc::sigaction { sa_sigaction: entrance as *const () as usize, sa_flags, ..found }
+}
+
+/// Whether the kernel does the same by both.
+fn is_same(one: &libc::sigaction, other: &libc::sigaction) -> bool {
+    // SAFETY: the kernel's own set is the first 64 bits of libc's.
+    let mask = |action: &libc::sigaction| unsafe { (&raw const action.sa_mask).cast::<u64>().read() };
+    let all = |action: &libc::sigaction| (action.sa_sigaction, action.sa_flags, mask(action));
+    all(one) == all(other)
 }
 
 /// What the kernel tells of a signal that the program leaves to it, without what [`begin`] added.
@@ -316,7 +353,7 @@ pub(crate) fn without_guard(signal: c_int, action: &mut libc::sigaction) {
 #[cold]
 unsafe fn leave_to_kernel(signal: c_int, info: *const siginfo_t) {
     // SAFETY: zeros are an action, SIG_DFL.
-    set_action(signal, &unsafe { std::mem::zeroed() });
+    exchange(signal, &unsafe { std::mem::zeroed() });
     // What an instruction brought it brings again. SAFETY: the caller's promise.
     let is_sent =
         unsafe { (*info).si_code <= 0 || (signal == libc::SIGBUS && (*info).si_code == libc::BUS_MCEERR_AO) };
@@ -326,9 +363,13 @@ unsafe fn leave_to_kernel(signal: c_int, info: *const siginfo_t) {
     }
 }
 
-fn set_action(signal: c_int, action: &libc::sigaction) {
-    // SAFETY: an action of which the handler is this library's, or none.
-    unsafe { real::sigaction(signal, &raw const *action, null_mut()) };
+/// Has the kernel do another thing at a signal; what it did till then.
+fn exchange(signal: c_int, action: &libc::sigaction) -> Option<libc::sigaction> {
+    // SAFETY: an action of which the handler is this library's, the program's own or none, and room for one.
+    unsafe {
+        let mut was: libc::sigaction = std::mem::zeroed();
+        (real::sigaction(signal, &raw const *action, &raw mut was) == 0).then_some(was)
+    }
 }
 
 /// Without its handler the thread cannot go on.
@@ -373,26 +414,38 @@ pub(crate) fn install(
     call: impl FnOnce(usize) -> usize,
 ) -> usize {
     let ours = entrance as *const () as usize;
-    let Some(place) = handler_of(signal).filter(|_| has_begun()) else { return call(handler) };
-    let before = place.load(Relaxed);
+    let Some(place) = handler_of(signal) else { return call(handler) };
+    if !has_begun() {
+        let was = call(handler);
+        return if has_begun() && was != libc::SIG_ERR { came_late(signal, was) } else { was };
+    }
     let is_function = !matches!(handler, libc::SIG_DFL | libc::SIG_IGN | libc::SIG_ERR) && handler != ours;
-    let was = if is_function && keeps {
+    if is_function && keeps {
         // Before the kernel may call it.
-        place.store(handler as *mut c_void, Relaxed);
+        let before = place.swap(handler as *mut c_void, Relaxed);
         let was = call(ours);
         if was == libc::SIG_ERR {
             place.store(before, Relaxed);
         }
-        was
-    } else {
-        let was = call(handler);
-        if handler == libc::SIG_DFL && was != libc::SIG_ERR && keeps && OF_FAULTS.contains(&signal) {
-            place.store(null_mut(), Relaxed);
-            guard_against(signal);
-        }
-        was
-    };
+        return if was == ours { before as usize } else { was };
+    }
+    let was = call(handler);
+    let before = place.load(Relaxed);
+    if handler == libc::SIG_DFL && was != libc::SIG_ERR && keeps && OF_FAULTS.contains(&signal) {
+        let _ = place.compare_exchange(before, null_mut(), Relaxed, Relaxed);
+        take_over(signal, null_mut());
+    }
     if was == ours { before as usize } else { was }
+}
+
+/// Something was installed past [`entrance`], before which the kernel had `was`, while it began. Returns what the program
+/// had installed.
+#[cold]
+pub(crate) fn came_late(signal: c_int, was: usize) -> usize {
+    let Some(place) = handler_of(signal) else { return was };
+    let before = place.load(Relaxed);
+    take_over(signal, before);
+    if was == entrance as *const () as usize { before as usize } else { was }
 }
 
 /// What the program has installed, if the kernel knows `installed`.

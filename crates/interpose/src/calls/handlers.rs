@@ -11,7 +11,15 @@ use crate::signals;
 
 pub unsafe fn sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int {
     if !signals::has_begun() {
-        return real::sigaction(signal, new, old);
+        let status = real::sigaction(signal, new, old);
+        if status == 0 && !new.is_null() && signals::has_begun() && !vfork::borrows_memory() {
+            let was = old.as_ref().map_or(libc::SIG_DFL, |old| old.sa_sigaction);
+            let was = signals::came_late(signal, was);
+            if let Some(old) = old.as_mut() {
+                old.sa_sigaction = was;
+            }
+        }
+        return status;
     }
     let mut was: libc::sigaction = std::mem::zeroed();
     let status = if new.is_null() {
