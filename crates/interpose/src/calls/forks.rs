@@ -97,12 +97,11 @@ struct Clone3 {
 pub(super) unsafe fn clone3(arguments: *const c_void, size: size_t) -> c_long {
     let call = || real::syscall(libc::SYS_clone3, arguments as c_long, size as c_long, 0, 0, 0, 0);
     if !sockets::any() {
-        // Nothing has to be held for a child, and what the kernel has read is there.
+        // Its flags are read once the kernel has: no address is tried here. By then a child of a vfork(2) has run.
+        vfork::lends_memory();
         let process = call();
-        match (process >= 0).then(|| arguments.cast::<Clone3>().read_unaligned().flags) {
-            Some(flags) if flags & libc::CLONE_VM as u64 != 0 => shares_memory(flags),
-            Some(_) if process == 0 => kept_errno(process::in_child),
-            _ => {}
+        if process == 0 && arguments.cast::<Clone3>().read_unaligned().flags & libc::CLONE_VM as u64 == 0 {
+            kept_errno(process::in_child);
         }
         return process;
     }
