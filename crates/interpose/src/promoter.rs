@@ -12,7 +12,7 @@ use promote::{OtherLoop, Reason};
 use sys::mapping::SharedMapping;
 
 use crate::adopt::adopt;
-use crate::clock::{self, Instant, milliseconds};
+use crate::clock::{self, Instant, milliseconds, nanoseconds};
 use crate::family;
 use crate::kernel_options;
 use crate::mode;
@@ -70,8 +70,7 @@ struct Promoter {
     others: Vec<Arc<OtherLoop>>,
     /// Of connections that were in the middle of a call.
     kept: Vec<Grant>,
-    /// When the monitor is asked next, and the pause before that.
-    ask_at: Instant,
+    /// The pause before the monitor is asked next.
     pause: Duration,
     /// Offers in a row that nobody met.
     unmet: u32,
@@ -91,7 +90,9 @@ static WAITING: AtomicU32 = AtomicU32::new(0);
 /// The monitor may have something to say, or has to be told something, beside that: one that is not
 /// read from reads no more.
 static LISTENS: AtomicBool = AtomicBool::new(false);
-/// While none is expected at any moment: when the monitor is asked next, as `clock` has it.
+/// When the monitor is asked next: in nanoseconds of the clock while an answer is expected at any moment, else in
+/// milliseconds.
+static ASK_AT: AtomicU64 = AtomicU64::new(0);
 static ASKED_FROM: AtomicU64 = AtomicU64::new(0);
 /// An answer is expected at any moment.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
@@ -228,7 +229,6 @@ fn await_answer(socket: &'static Socket, number: u32) {
         }
         with(|promoter| {
             if let Some(promoter) = promoter {
-                promoter.ask_at = clock::now();
                 promoter.answers();
             }
         });
@@ -273,7 +273,11 @@ pub(crate) fn answers() {
 
 #[cold]
 fn take_answers() {
-    if !is_impatient() && milliseconds() < ASKED_FROM.load(Ordering::Relaxed) {
+    let is_early = match is_impatient() {
+        true => nanoseconds() < ASK_AT.load(Ordering::Relaxed),
+        false => milliseconds() < ASKED_FROM.load(Ordering::Relaxed),
+    };
+    if is_early {
         return;
     }
     real::kept_errno(|| {
@@ -354,7 +358,6 @@ impl Promoter {
             kept: Vec::new(),
             listens_until: clock::now(),
             absence: Reason::NoMonitor,
-            ask_at: clock::now(),
             pause: ANSWERS_EVERY[0],
             unmet: 0,
             unmet_word: Reason::NoPeer,
@@ -420,7 +423,7 @@ impl Promoter {
             Some(Ok(())) => {
                 family::offered();
                 stats::offered(socket);
-                self.expect_soon(clock::now());
+                self.expect_soon();
                 WAITING.fetch_add(1, Ordering::Relaxed);
                 if !socket.change_state(State::Plain, State::Offered) {
                     WAITING.fetch_sub(1, Ordering::Relaxed);
@@ -430,7 +433,6 @@ impl Promoter {
             None | Some(Err(OfferError::NoMonitor)) => {
                 stats::stays(socket, self.absence);
                 // Its end is heard only by listening; then another is looked for.
-                self.ask_at = clock::now();
                 self.answers();
             }
             Some(Err(OfferError::Full)) => stats::stays(socket, Reason::Rate),
@@ -452,20 +454,21 @@ impl Promoter {
     }
 
     /// An answer may come at any moment.
-    fn expect_soon(&mut self, now: Instant) {
+    fn expect_soon(&mut self) {
         self.pause = ANSWERS_EVERY[0];
-        self.ask_at = now + self.pause;
+        self.ask_later();
         IMPATIENT.store(true, Ordering::Relaxed);
+    }
+
+    fn ask_later(&self) {
+        ASK_AT.store(nanoseconds() + self.pause.as_nanos() as u64, Ordering::Relaxed);
+        ASKED_FROM.store(milliseconds() + self.pause.as_millis() as u64, Ordering::Relaxed);
     }
 
     fn answers(&mut self) {
         let now = clock::now();
-        if now < self.ask_at {
-            return;
-        }
         self.pause = (self.pause * 2).min(ANSWERS_EVERY[1]);
-        self.ask_at = now + self.pause;
-        ASKED_FROM.store(milliseconds() + self.pause.as_millis() as u64, Ordering::Relaxed);
+        self.ask_later();
         IMPATIENT.store(self.pause < PATIENT, Ordering::Relaxed);
         for grant in std::mem::take(&mut self.kept) {
             self.pause = ANSWERS_EVERY[0];
@@ -501,7 +504,7 @@ impl Promoter {
                     LISTENS.store(unsent || now < self.listens_until, Ordering::Relaxed);
                     // Where one has come, as those of connections that began together do, more may.
                     if came {
-                        self.expect_soon(clock::now());
+                        self.expect_soon();
                     }
                     return;
                 }
