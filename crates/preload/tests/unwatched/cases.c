@@ -707,6 +707,8 @@ static void cancels(void)
     pthread_create(&id, NULL, cancelled, pair);
     usleep(20000);
     pthread_cancel(id);
+    /* Else it depends on time whether it is waited for. */
+    usleep(200000);
     void *result;
     pthread_join(id, &result);
     SHOW(result == PTHREAD_CANCELED);
