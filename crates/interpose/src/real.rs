@@ -10,8 +10,8 @@
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use std::os::fd::BorrowedFd;
-use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, off_t, pid_t, pollfd, sighandler_t, sigset_t,
@@ -41,7 +41,10 @@ impl Next {
     fn find(&self) -> *mut c_void {
         // SAFETY: the name ends with 0, and RTLD_NEXT is a handle that dlsym(3) knows.
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
-        let found = if found.is_null() { missing as *mut c_void } else { found };
+        if found.is_null() {
+            // A library that has it may be loaded later.
+            return missing as *mut c_void;
+        }
         self.address.store(found, Relaxed);
         found
     }
@@ -82,44 +85,13 @@ pub fn kept_errno<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Has those looked up that calls on promoted connections make: where such a call is the first, its stack may be too
-/// small for dlsym(3).
-pub(crate) fn look_up() {
-    static DONE: AtomicBool = AtomicBool::new(false);
-    if DONE.swap(true, Relaxed) {
-        return;
-    }
-    let none = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: there is no descriptor -1, and of nothing nothing is waited for.
-    kept_errno(|| unsafe {
-        recv(-1, null_mut(), 0, 0);
-        recvmsg(-1, null_mut(), 0);
-        send(-1, null(), 0, 0);
-        sendmsg(-1, null(), 0);
-        close(-1);
-        ioctl(-1, 0, null_mut());
-        getsockopt(-1, 0, 0, null_mut(), null_mut());
-        setsockopt(-1, 0, 0, null(), 0);
-        epoll_ctl(-1, 0, -1, null_mut());
-        epoll_pwait(-1, null_mut(), 0, 0, null());
-        ppoll(null_mut(), 0, &raw const none, null());
-        pselect(0, null_mut(), null_mut(), null_mut(), &raw const none, null());
-    });
-}
-
 /// Defines functions that call the next ones of their names.
 #[macro_export]
 macro_rules! functions {
     ($($name:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {$(
         #[inline]
         pub unsafe fn $name($($argument: $type),*) -> $result {
-            // The names are literals without 0.
-            const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name with 0"),
-            };
-            static NEXT: $crate::real::Next = $crate::real::Next::new(NAME);
-            let function = NEXT.address();
+            let function = $name::NEXT.address();
             // SAFETY: the address is that of the function of this name, whose C prototype has
             // these arguments and this result; the caller keeps that function's contract.
             // Variable arguments travel in the same registers on Linux's 64-bit systems.
@@ -128,10 +100,31 @@ macro_rules! functions {
                 function($($argument),*)
             }
         }
+
+        mod $name {
+            // The names are literals without 0.
+            const NAME: &std::ffi::CStr = match std::ffi::CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("a name with 0"),
+            };
+            pub(super) static NEXT: $crate::real::Next = $crate::real::Next::new(NAME);
+        }
     )*};
 }
 
-functions! {
+/// Has all of them looked up: where a call on a promoted connection is the first of its name, its stack may be too small
+/// for dlsym(3).
+macro_rules! functions_and_look_up {
+    ($($name:ident $arguments:tt -> $result:ty;)*) => {
+        functions! { $($name $arguments -> $result;)* }
+
+        pub(crate) fn look_up() {
+            $($name::NEXT.address();)*
+        }
+    };
+}
+
+functions_and_look_up! {
     sigaction(signal: c_int, new: *const libc::sigaction, old: *mut libc::sigaction) -> c_int;
     signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
     sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
