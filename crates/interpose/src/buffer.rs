@@ -2,7 +2,9 @@
 //! next call, whatever thread makes it. A signal handler that comes while one is in use has another, and takes no lock.
 #![allow(unsafe_code)] // mappings
 
+use std::ops::{Deref, DerefMut};
 use std::ptr::null_mut;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::mappings;
@@ -15,39 +17,56 @@ const LEAST: usize = 256;
 /// Those that nobody uses; those beyond are unmapped.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
-/// Runs with room, whose bytes may be any.
-pub(crate) fn with<T>(run: impl FnOnce(&mut [u8]) -> T) -> T {
-    match Buffer::take() {
-        // SAFETY: ROOM bytes that are mapped, and nobody else's while the buffer lives.
-        Some(buffer) => run(unsafe { std::slice::from_raw_parts_mut(buffer.0, ROOM) }),
-        None => run(&mut [0; LEAST]),
-    }
+/// Room whose bytes may be any; given back when dropped.
+pub(crate) struct Room {
+    /// A mapping of ROOM bytes; null: there is none.
+    mapped: *mut u8,
+    least: [u8; LEAST],
 }
 
-/// A mapping that is in use; given back when dropped.
-struct Buffer(*mut u8);
+/// Runs with room.
+pub(crate) fn with<T>(run: impl FnOnce(&mut [u8]) -> T) -> T {
+    run(&mut Room::take())
+}
 
-impl Buffer {
-    fn take() -> Option<Buffer> {
+impl Room {
+    pub(crate) fn take() -> Room {
         let taken = FREE.iter().find_map(|free| {
             let is_there = !free.load(Ordering::Relaxed).is_null();
             // ROOM-PAIR: what its last user did with it is over.
             let memory = if is_there { free.swap(null_mut(), Ordering::Acquire) } else { null_mut() };
             (!memory.is_null()).then_some(memory)
         });
-        taken.or_else(|| mappings::reserve(ROOM).ok()).map(Buffer)
+        let mapped = taken.or_else(|| mappings::reserve(ROOM).ok()).unwrap_or(null_mut());
+        Room { mapped, least: [0; LEAST] }
     }
 }
 
-impl Drop for Buffer {
+impl Deref for Room {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: ROOM bytes that are mapped, and nobody else's while this lives.
+        if self.mapped.is_null() { &self.least } else { unsafe { from_raw_parts(self.mapped, ROOM) } }
+    }
+}
+
+impl DerefMut for Room {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`.
+        if self.mapped.is_null() { &mut self.least } else { unsafe { from_raw_parts_mut(self.mapped, ROOM) } }
+    }
+}
+
+impl Drop for Room {
     fn drop(&mut self) {
         let keeps = |free: &AtomicPtr<u8>| {
             // ROOM-PAIR
-            free.compare_exchange(null_mut(), self.0, Ordering::Release, Ordering::Relaxed).is_ok()
+            free.compare_exchange(null_mut(), self.mapped, Ordering::Release, Ordering::Relaxed).is_ok()
         };
-        if !FREE.iter().any(keeps) {
+        if !self.mapped.is_null() && !FREE.iter().any(keeps) {
             // SAFETY: such a mapping, which nobody uses any more.
-            unsafe { libc::munmap(self.0.cast(), ROOM) };
+            unsafe { libc::munmap(self.mapped.cast(), ROOM) };
         }
     }
 }

@@ -1,21 +1,11 @@
 //! sendfile(2) and splice(2) of promoted sockets, as copies through a buffer.
 
 use super::*;
-use crate::buffer;
+use crate::buffer::Room;
 
 /// sendfile(2) to a promoted socket. Bytes that the socket does not take are left in the file.
 pub(super) unsafe fn send_file(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
-    // SAFETY: the caller's promise.
-    buffer::with(|room| unsafe { send_file_through(room, out, input, offset, count) })
-}
-
-unsafe fn send_file_through(
-    room: &mut [u8],
-    out: c_int,
-    input: c_int,
-    offset: *mut off_t,
-    count: size_t,
-) -> ssize_t {
+    let mut room = Room::take();
     let mut done = 0usize;
     // SAFETY: an offset or null, as sendfile(2) asks for.
     let mut at = match unsafe { offset.as_ref() } {
@@ -67,17 +57,7 @@ unsafe fn send_file_through(
 /// splice(2) from a pipe to a promoted socket. What the socket does not take stays in the pipe: its
 /// bytes are sent from a copy that tee(2) makes, and read from the pipe once they are sent.
 pub(super) unsafe fn splice_to(pipe: c_int, out: c_int, length: size_t, flags: c_uint) -> ssize_t {
-    // SAFETY: the caller's promise.
-    buffer::with(|room| unsafe { splice_to_through(room, pipe, out, length, flags) })
-}
-
-unsafe fn splice_to_through(
-    room: &mut [u8],
-    pipe: c_int,
-    out: c_int,
-    length: size_t,
-    flags: c_uint,
-) -> ssize_t {
+    let mut room = Room::take();
     let (Some(from), Ok((copy, to))) =
         (real::borrow(pipe), rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC))
     else {
@@ -110,17 +90,7 @@ unsafe fn splice_to_through(
 
 /// splice(2) from a promoted socket to a pipe: what the pipe does not take stays unread.
 pub(super) unsafe fn splice_from(input: c_int, pipe: c_int, length: size_t, flags: c_uint) -> ssize_t {
-    // SAFETY: the caller's promise.
-    buffer::with(|room| unsafe { splice_from_through(room, input, pipe, length, flags) })
-}
-
-unsafe fn splice_from_through(
-    room: &mut [u8],
-    input: c_int,
-    pipe: c_int,
-    length: size_t,
-    flags: c_uint,
-) -> ssize_t {
+    let mut room = Room::take();
     // Whether it waits is the socket's to say: SPLICE_F_NONBLOCK is about the pipe.
     let receive = |room: &mut [u8], more: c_int| {
         // SAFETY: room of that length.
