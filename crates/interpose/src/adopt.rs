@@ -103,6 +103,7 @@ pub(crate) fn adopt(
         in_vain: 0,
         from_kernel: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
+        held: false,
         no_delay,
         kernel_mark: 0,
         cookie: kernel::cookie(raw),

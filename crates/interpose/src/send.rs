@@ -109,6 +109,9 @@ pub(crate) fn send(
             }
             Step::Kernel => {
                 promoted.connection.kernel_call_begins();
+                let more = promoted.corked || flags & libc::MSG_MORE != 0;
+                // Before the call: another thread's bytes must not go by the ring meanwhile.
+                promoted.held |= more;
                 drop(inner);
                 let quiet = if *done > 0 { libc::MSG_NOSIGNAL } else { 0 };
                 // A call that waits again sends what there is room for, until the time is up.
@@ -130,6 +133,7 @@ pub(crate) fn send(
                         promoted.connection.kernel_refused();
                     } else {
                         promoted.connection.kernel_took(sent as usize);
+                        promoted.held = more;
                         if promoted.connection.is_resting() {
                             retired = promoted.rests();
                         }
@@ -176,8 +180,8 @@ impl Promoted {
         if !from.is_plausible() {
             return Step::Failed(libc::EFAULT);
         }
-        // The kernel holds it back, and for 200 ms at most.
-        let is_held_back = self.corked || flags & libc::MSG_MORE != 0;
+        // The kernel holds it back, for 200 ms at most, unless more bytes follow there.
+        let is_held_back = self.corked || self.held || flags & libc::MSG_MORE != 0;
         if !self.connection.stays_with_kernel() && !is_held_back {
             let mut rest = from.after(*done).at_most(self.connection.most_at_once());
             if !rest.is_readable() {

@@ -182,6 +182,8 @@ pub(crate) struct Promoted {
     pub(crate) from_kernel: bool,
     /// TCP_CORK.
     pub(crate) corked: bool,
+    /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.
+    pub(crate) held: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
     /// The kernel's SO_RCVLOWAT; 0: it was left alone.

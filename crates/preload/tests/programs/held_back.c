@@ -2,6 +2,7 @@
  * also: auto; rings: given up at times */
 #include "transcript.h"
 
+enum { PAIRS = 100 };
 static int on = 1, off = 0;
 
 /* Whether it is readable at once, and without another call of the sender. */
@@ -110,6 +111,49 @@ static void streamed(struct pair pair)
     say("the same: %d", same(got, 0, sizeof got));
 }
 
+/* Reads pairs of a head and a body, as its set reports them. */
+static void *answers(void *argument)
+{
+    int fd = *(int *)argument, set = NEED(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    NEED(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    char bytes[9];
+    for (int round = 0; round < PAIRS; round++) {
+        for (size_t got = 0; got < sizeof bytes;) {
+            NEED(epoll_wait(set, &event, 1, -1));
+            ssize_t count = recv(fd, bytes + got, sizeof bytes - got, MSG_DONTWAIT);
+            if (count == 0 || (count < 0 && errno != EAGAIN))
+                fail("recv");
+            got += count > 0 ? count : 0;
+        }
+        send_all(fd, "got", 3);
+    }
+    close(set);
+    return NULL;
+}
+
+/* A body right behind its head has the kernel send both at once. */
+static void paired(struct pair pair)
+{
+    pthread_t thread;
+    char bytes[3];
+    struct timespec from, to;
+    NEED(clock_gettime(CLOCK_MONOTONIC, &from));
+    pthread_create(&thread, NULL, answers, &pair.server);
+    for (int round = 0; round < PAIRS; round++) {
+        NEED(send(pair.client, "head ", 5, MSG_MORE));
+        if (round % 2)
+            usleep(2000);
+        NEED(send(pair.client, "body", 4, 0));
+        take_all(pair.client, bytes, sizeof bytes);
+    }
+    pthread_join(thread, NULL);
+    NEED(clock_gettime(CLOCK_MONOTONIC, &to));
+    long took = (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000;
+    say("soon: %d", took < PAIRS * 10);
+    used(pair);
+}
+
 int main(void)
 {
     struct sockaddr_in at;
@@ -122,6 +166,7 @@ int main(void)
     more(pair);
     corked(promoted());
     streamed(promoted());
+    paired(promoted());
     /* Where it was asked for before. */
     say("before");
     int listener = listening(&at);
