@@ -181,7 +181,7 @@ unsafe fn add_control(message: *mut msghdr, room: usize, left: c_int) {
     let value = left.to_ne_bytes();
     let length = room.min(HEADER + value.len());
     let at = (*message).msg_control.cast::<u8>();
-    if length < HEADER + value.len() {
+    if length < HEADER + value.len() || at.is_null() {
         (*message).msg_flags |= libc::MSG_CTRUNC;
     }
     if length < HEADER || !are_writable(at, length) {

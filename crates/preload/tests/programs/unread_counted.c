@@ -36,6 +36,17 @@ static void partly(struct pair pair, int flags)
     receive(pair.server, 64, MSG_DONTWAIT, 64);
 }
 
+/* Room that is said to be nowhere. */
+static void nowhere(struct pair pair)
+{
+    char bytes[8];
+    send_all(pair.client, "text", 4);
+    struct iovec piece = {bytes, sizeof bytes};
+    struct msghdr head = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = NULL, .msg_controllen = 64};
+    ssize_t count = recvmsg(pair.server, &head, 0);
+    say("%s: recvmsg = %zd, flags %x, length %zu", state, count, head.msg_flags, head.msg_controllen);
+}
+
 /* More than a ring holds, with the same bytes left behind each read. */
 static void streamed(struct pair pair)
 {
@@ -67,6 +78,7 @@ static void walk(struct pair pair)
     partly(pair, MSG_PEEK);
     partly(pair, MSG_WAITALL | MSG_DONTWAIT);
     partly(pair, MSG_TRUNC);
+    nowhere(pair);
     /* Calls without messages say nothing. */
     char bytes[16];
     send_all(pair.client, "plain", 5);
