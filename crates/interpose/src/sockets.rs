@@ -512,7 +512,7 @@ impl Guard<'_> {
             if is_first {
                 promoted.owes = pages::asleep_before(promoted.connection.sleeper());
             }
-            let left = promoted.connection.has_left();
+            let left = promoted.connection.is_over();
             self.kept_out = Some(self.socket);
             if left {
                 // Another process gave the connection back to the kernel.

@@ -250,9 +250,13 @@ impl Machine {
         self.end.sender.refuse();
     }
 
-    /// Whether a process that has this end, too, has called [`Self::leave`] or [`Self::reads_no_more`]: the kernel
-    /// connection is all there is.
+    /// Whether a process that has this end, too, has called [`Self::leave`].
     pub fn has_left(&self) -> bool {
         self.end.receiver.has_left()
+    }
+
+    /// Whether one has called [`Self::leave`] or [`Self::reads_no_more`]: the kernel connection is all there is.
+    pub fn is_over(&self) -> bool {
+        self.end.receiver.is_over()
     }
 }

@@ -68,10 +68,14 @@ impl Receiver {
         self.peer.header().at_kernel.load(Ordering::Relaxed) == FINISHED
     }
 
-    /// Whether a process of this end has left, or reads no more.
+    /// Whether a process of this end has left.
     pub fn has_left(&self) -> bool {
-        let own = self.own.header();
-        own.left.load(Ordering::Relaxed) != 0 || own.ended.load(Ordering::Relaxed) == ENDED
+        self.own.header().left.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a process of this end has left, or reads no more.
+    pub fn is_over(&self) -> bool {
+        self.has_left() || self.own.header().ended.load(Ordering::Relaxed) == ENDED
     }
 
     /// Says whether this end's program is about to reset the kernel connection. If it does [`Self::mark_ended`] follows.
