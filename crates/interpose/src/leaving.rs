@@ -154,11 +154,12 @@ fn bring_back(number: u32, socket: &'static Socket, fd: c_int, why: Reason) {
     match socket.state() {
         State::Free | State::Kernel => {}
         State::Plain | State::Offered => {
-            if socket.state() == State::Offered {
-                promoter::forget_offer(socket, number);
-            }
             stats::stays(socket, why);
-            socket.set_state(State::Kernel);
+            promoter::keep_on_tcp(socket, number);
+            // Another thread may just have promoted it.
+            if socket.state() == State::Promoted {
+                bring_back(number, socket, fd, why);
+            }
         }
         State::Promoted => {
             let mut inner = socket.lock();
