@@ -65,7 +65,11 @@ pub(crate) fn adopt(
     let consumed = socket.received.load(Ordering::Relaxed);
     // Bells must not wait for acknowledgements.
     let no_delay = kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY).unwrap_or(1);
-    kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    let held = kernel::has_unsent(raw);
+    if no_delay == 0 {
+        // Where it is on already, setting it would send what TCP_CORK and MSG_MORE hold back.
+        kernel::set(raw, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32);
+    }
     let Ok(mut connection) = Connection::new_armed(own, peer, written, consumed, NO_SLEEPER) else {
         socket.set_state(State::Offered);
         return Err(Reason::NoMemory);
@@ -103,7 +107,7 @@ pub(crate) fn adopt(
         in_vain: 0,
         from_kernel: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
-        held: false,
+        held,
         no_delay,
         kernel_mark: 0,
         cookie: kernel::cookie(raw),

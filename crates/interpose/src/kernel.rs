@@ -28,6 +28,16 @@ pub(crate) enum Found {
     Failed(i32),
 }
 
+/// Whether the kernel holds bytes that it has not sent yet.
+pub(crate) fn has_unsent(fd: c_int) -> bool {
+    // linux/sockios.h
+    const SIOCOUTQNSD: libc::c_ulong = 0x894b;
+    let mut unsent: c_int = 0;
+    // SAFETY: it writes one int.
+    let status = unsafe { real::ioctl(fd, SIOCOUTQNSD, (&raw mut unsent).cast()) };
+    status == 0 && unsent > 0
+}
+
 /// Looks at what can be read.
 ///
 /// The kernel tells an error once: [`Promoted::look`] keeps it.
