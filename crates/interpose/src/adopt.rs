@@ -108,6 +108,7 @@ pub(crate) fn adopt(
         from_kernel: true,
         corked: kernel::option(raw, libc::IPPROTO_TCP, libc::TCP_CORK) == Some(1),
         held,
+        leaves_once_read: false,
         no_delay,
         kernel_mark: 0,
         cookie: kernel::cookie(raw),

@@ -49,6 +49,22 @@ pub(crate) fn leave_for(fd: c_int, why: Reason) {
     }
 }
 
+/// An option was set on the socket of this descriptor that the kernel has to act on: it goes back to TCP at once, or, if
+/// bytes lie unread in the ring, which are the kernel's only if the other end's program makes a call, once they were read.
+pub(crate) fn leave_for_option(fd: c_int) {
+    let Entry::Socket(number) = table::entry(fd) else { return };
+    let mut inner = sockets::at(number).lock();
+    if let Some(promoted) = inner.promoted.as_deref_mut()
+        && promoted.connection.has_unread()
+    {
+        promoted.connection.kernel_sends();
+        promoted.leaves_once_read = true;
+        return;
+    }
+    drop(inner);
+    leave_for(fd, Reason::Option);
+}
+
 /// The kernel alone is to tell of the socket of this descriptor, which stays this process's. Where
 /// its bytes cannot be had through the kernel they stay where they are: what is in the way, FIN
 /// or bytes behind them, makes the socket readable for everybody.

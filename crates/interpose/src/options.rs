@@ -11,6 +11,7 @@ use crate::kernel;
 use crate::kernel_options;
 use crate::leaving;
 use crate::memory::{are_writable, is_readable, is_writable};
+use crate::real;
 use crate::sockets::{self, Promoted, Socket, State};
 
 /// getsockopt(2) of a socket that is ours; `None`: the kernel knows best.
@@ -73,7 +74,13 @@ pub(crate) unsafe fn set(
     // SAFETY: the caller's promise.
     let wanted = is_number.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
     if kernel_options::turns_on(level, name, wanted) {
-        leaving::leave_for(fd, Reason::Option);
+        match (level, name) {
+            // What is read, sent or peeked at means something else from then on.
+            (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) | (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {
+                leaving::leave_for(fd, Reason::Option)
+            }
+            _ => real::kept_errno(|| leaving::leave_for_option(fd)),
+        }
         return None;
     }
     let wanted = wanted?;

@@ -6,12 +6,13 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use promote::{KernelEnd, Next};
+use promote::{KernelEnd, Next, Reason};
 use ring::Front;
 use ring::layout::NO_SLEEPER;
 
 use crate::call_limit::CallLimit;
 use crate::kernel::{self, Found};
+use crate::leaving;
 use crate::memory::{Pieces, piece};
 use crate::peek;
 use crate::promoter;
@@ -240,9 +241,13 @@ fn finish(
     if list && !in_a_set && !promoted.awaited_here && outcome.is_ok() {
         promoted.tells_unseen_sets(fd);
     }
+    let leaves = promoted.leaves_once_read && !promoted.connection.has_unread();
     drop(inner);
     if list {
         settle(socket);
+    }
+    if leaves {
+        leaving::leave_for(fd, Reason::Option);
     }
     outcome.map(|count| (count, seam))
 }

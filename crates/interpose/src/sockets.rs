@@ -184,6 +184,8 @@ pub(crate) struct Promoted {
     pub(crate) corked: bool,
     /// The kernel may hold back the last bytes that it took, for MSG_MORE or TCP_CORK.
     pub(crate) held: bool,
+    /// An option was set that takes it back to TCP, once the ring's bytes were read.
+    pub(crate) leaves_once_read: bool,
     /// What the program believes TCP_NODELAY to be.
     pub(crate) no_delay: i32,
     /// The kernel's SO_RCVLOWAT; 0: it was left alone.

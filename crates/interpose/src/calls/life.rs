@@ -216,7 +216,7 @@ fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
 pub unsafe fn fcntl(fd: c_int, command: c_int, argument: *mut c_void) -> c_int {
     if command == libc::F_SETFL && argument.addr() as c_int & libc::O_ASYNC != 0 {
         // The kernel sends a signal for each arrival, which it has to see.
-        leaving::leave_for(fd, Reason::Option);
+        kept_errno(|| leaving::leave_for_option(fd));
     }
     let result = real::fcntl(fd, command, argument);
     match command {
@@ -249,8 +249,11 @@ pub unsafe fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int
         argument.cast::<c_int>().write_unaligned(unread);
         return 0;
     }
-    if request == FIOASYNC {
-        leaving::leave_for(fd, Reason::Option);
+    if request == FIOASYNC
+        && is_readable(argument.cast::<c_int>())
+        && argument.cast::<c_int>().read_unaligned() != 0
+    {
+        kept_errno(|| leaving::leave_for_option(fd));
     }
     let result = real::ioctl(fd, request, argument);
     if request == libc::FIONBIO as c_ulong && result >= 0 {

@@ -320,9 +320,69 @@ static void turned_off(void)
         int status = setsockopt(pair.client, keeps[at].level, keeps[at].name, &value, sizeof value);
         say("%s off: %d %s", keeps[at].text, status, status < 0 ? strerrorname_np(errno) : "");
     }
+    int off = 0;
+    SHOW(ioctl(pair.client, FIOASYNC, &off));
     if (eager())
         warm(pair);
     used(pair);
+}
+
+/* Sends and then makes no call any more, in a process of its own. */
+static void send_and_rest(const struct sockaddr_in *at, bool much, int tells, int rests)
+{
+    static unsigned char bytes[2000000];
+    size_t sent = 0;
+    int fd = NEED(socket(AF_INET, SOCK_STREAM, 0));
+    NEED(connect(fd, (const struct sockaddr *)at, sizeof *at));
+    echo_all(fd, ROUNDS_PLAIN, PING);
+    fill(bytes, 0, sizeof bytes);
+    for (ssize_t count; sent < (much ? sizeof bytes : 8); sent += count)
+        if ((count = send(fd, bytes + sent, much ? 7000 : 8, MSG_DONTWAIT)) < 0)
+            break;
+    NEED(write(tells, &sent, sizeof sent));
+    char byte;
+    NEED(read(rests, &byte, 1));
+    _exit(0);
+}
+
+/* Set over bytes that nobody has read, in memory alone or in the kernel as well: the option waits for no call of the
+ * sender's, nor do the bytes. */
+static void over_unread(int level, int name, bool much)
+{
+    static unsigned char got[2000000];
+    struct sockaddr_in at;
+    int fd = listening(&at), tells[2], rests[2];
+    struct option option = option_of(level, name);
+    NEED(pipe(tells));
+    NEED(pipe(rests));
+    pid_t child = NEED(fork());
+    if (child == 0)
+        send_and_rest(&at, much, tells[1], rests[0]);
+    int server = NEED(accept(fd, NULL, NULL));
+    is_echoed(server, ROUNDS_PLAIN, PING);
+    size_t sent, received = 0;
+    NEED(read(tells[0], &sent, sizeof sent));
+    wait_for(server, 8);
+    long from = milliseconds();
+    int status = set_it(option, server);
+    say("level %d, option %d, over unread bytes: %d, at once %d", level, name, status, milliseconds() - from < 5000);
+    while (received < sent) {
+        struct pollfd one = {.fd = server, .events = POLLIN};
+        ssize_t count = NEED(poll(&one, 1, 5000)) ? recv(server, got + received, sizeof got - received, MSG_DONTWAIT) : 0;
+        if (count <= 0)
+            break;
+        received += count;
+    }
+    say("  all of them: %d", received == sent && same(got, 0, received));
+    NEED(write(rests[1], "", 1));
+    NEED(waitpid(child, NULL, 0));
+    SHOW(recv(server, got, sizeof got, 0));
+    close(server);
+    close(fd);
+    for (int way = 0; way < 2; way++) {
+        close(tells[way]);
+        close(rests[way]);
+    }
 }
 
 int main(void)
@@ -337,5 +397,10 @@ int main(void)
     sweep(IPPROTO_IPV6, 99, AF_INET6);
     repaired();
     turned_off();
+    for (int much = 0; much < 2; much++) {
+        over_unread(SOL_SOCKET, SO_RCVLOWAT, much);
+        over_unread(SOL_SOCKET, SO_TIMESTAMP, much);
+        over_unread(SOL_SOCKET, SO_OOBINLINE, much);
+    }
     return 0;
 }
