@@ -299,6 +299,7 @@ fn learn(fd: c_int, others: bool) -> Entry {
             let _ = table::claim(fd, entry);
             return entry;
         };
+        socket.may_have_options.store(true, Ordering::Relaxed);
         let connected = kernel::is_connected(fd);
         // What others sent and received before is no business of ours, and what this program did, nobody saw.
         let at = real::borrow(fd).and_then(|fd| sys::tcp::positions(fd).ok().flatten());

@@ -2,11 +2,13 @@
 
 use std::ffi::c_int;
 use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering;
 
 use crate::kernel;
+use crate::sockets::Socket;
 
 /// Level, name, and values that are off.
-const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 19] = [
+const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 15] = [
     (libc::SOL_SOCKET, libc::SO_OOBINLINE, 0..=0),
     (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0..=0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0..=0),
@@ -21,13 +23,19 @@ const OPTIONS: [(c_int, c_int, RangeInclusive<c_int>); 19] = [
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0..=1),
     // The monitor does not find the other end of one that is bound.
     (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0..=0),
-    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE, 0..=0),
-    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_ULP, 0..=0),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR, 0..=0),
     (libc::IPPROTO_TCP, TCP_TX_DELAY, 0..=0),
-    (libc::IPPROTO_TCP, libc::TCP_MD5SIG, 0..=0),
-    (libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT, 0..=0),
+];
+
+/// Those that getsockopt(2) does not know. The monitor does not find the other end of a socket that is bound to a device,
+/// for which SO_BINDTOIFINDEX answers, too.
+const UNKNOWN: [(c_int, c_int); 5] = [
+    (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+    (libc::SOL_SOCKET, libc::SO_ATTACH_BPF),
+    (libc::SOL_SOCKET, libc::SO_BINDTODEVICE),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG_EXT),
 ];
 
 const SO_TIMESTAMP_NEW: c_int = 63;
@@ -38,16 +46,17 @@ const TCP_TX_DELAY: c_int = 37;
 /// Whether setting an option turns one of them on; `value`: its int, if it has one.
 pub(crate) fn turns_on(level: c_int, name: c_int, value: Option<c_int>) -> bool {
     let is_on = |off: &RangeInclusive<c_int>| value.is_none_or(|value| !off.contains(&value));
-    (level, name) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER)
+    UNKNOWN.contains(&(level, name))
         || OPTIONS.iter().any(|(of, option, off)| (*of, *option) == (level, name) && is_on(off))
 }
 
 /// Whether a socket has one, also of its listener, or from before the library saw it; or is not TCP's.
-pub(crate) fn has_any(fd: c_int) -> bool {
+pub(crate) fn has_any(socket: &Socket, fd: c_int) -> bool {
     let is_on = |(level, name, off): &(c_int, c_int, RangeInclusive<c_int>)| {
         kernel::option(fd, *level, *name).is_some_and(|value| !off.contains(&value))
     };
     // `mptcpize` makes a socket of MPTCP where TCP was asked for.
     let is_tcp = kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP);
-    !is_tcp || OPTIONS.iter().any(is_on) || kernel::has_filter(fd)
+    let may_have = socket.may_have_options.load(Ordering::Relaxed);
+    !is_tcp || (may_have && (OPTIONS.iter().any(is_on) || kernel::has_filter(fd)))
 }

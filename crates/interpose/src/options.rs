@@ -74,6 +74,8 @@ pub(crate) unsafe fn set(
     // SAFETY: the caller's promise.
     let wanted = is_number.then(|| unsafe { value.cast::<c_int>().read_unaligned() });
     if kernel_options::turns_on(level, name, wanted) {
+        // Inherited by what a listener accepts.
+        socket.may_have_options.store(true, Relaxed);
         match (level, name) {
             // What is read, sent or peeked at means something else from then on.
             (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) | (libc::SOL_SOCKET, libc::SO_PEEK_OFF) => {

@@ -402,7 +402,7 @@ impl Promoter {
             socket.set_state(State::Kernel);
             return;
         }
-        if kernel_options::has_any(raw) {
+        if kernel_options::has_any(socket, raw) {
             stats::stays(socket, Reason::Option);
             return socket.set_state(State::Kernel);
         }

@@ -69,6 +69,8 @@ pub(crate) struct Socket {
     pub(crate) awaited: AtomicBool,
     /// TCP_INQ, while it is promoted.
     pub(crate) tells_unread: AtomicBool,
+    /// The kernel may act on options of it, or of its listener, or was not asked yet: `kernel_options`.
+    pub(crate) may_have_options: AtomicBool,
     /// It was connected or accepted, or is about to be: connect(2) is called twice by some.
     connected: AtomicBool,
     inner: UnsafeCell<Inner>,
@@ -298,6 +300,7 @@ pub(crate) fn add(fd: i32, nonblocking: bool) -> Option<(u32, &'static Socket)> 
     socket.hears.store(false, Ordering::Relaxed);
     socket.tells_unread.store(false, Ordering::Relaxed);
     socket.awaited.store(false, Ordering::Relaxed);
+    socket.may_have_options.store(false, Ordering::Relaxed);
     socket.send_limit.store(WHOLE_RING, Ordering::Relaxed);
     socket.look_at.store(0, Ordering::Relaxed);
     socket.word.store(0, Ordering::Relaxed);

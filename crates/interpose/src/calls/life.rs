@@ -93,6 +93,10 @@ fn accepted(listener: c_int, new: c_int, flags: c_int) -> c_int {
         if let Some((number, socket)) = descriptors::tcp(new, flags & libc::SOCK_NONBLOCK != 0) {
             // Options are inherited.
             socket.send_limit.store(listener.send_limit.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Other processes' calls on the listener were not seen.
+            let may_have =
+                listener.may_have_options.load(Ordering::Relaxed) || listener.holders.are_several();
+            socket.may_have_options.store(may_have, Ordering::Relaxed);
             promoter::accepted(socket, number);
         }
     });

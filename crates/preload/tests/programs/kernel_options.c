@@ -315,7 +315,7 @@ static void turned_off(void)
         bool is_negative = keeps[at].name == SO_MAX_PACING_RATE || keeps[at].name == SO_PEEK_OFF;
         int value = keeps[at].level == SOL_SOCKET && is_negative ? -1 : 0;
         int name = keeps[at].name;
-        if (keeps[at].level == SOL_SOCKET ? name == SO_ATTACH_FILTER || name == SO_BINDTODEVICE : name != TCP_TX_DELAY)
+        if (keeps[at].level == SOL_SOCKET ? name == SO_ATTACH_FILTER || name == SO_ATTACH_BPF || name == SO_BINDTODEVICE : name != TCP_TX_DELAY)
             continue;
         int status = setsockopt(pair.client, keeps[at].level, keeps[at].name, &value, sizeof value);
         say("%s off: %d %s", keeps[at].text, status, status < 0 ? strerrorname_np(errno) : "");
