@@ -55,6 +55,11 @@ impl Namespace {
         Ok(made)
     }
 
+    /// That of a process.
+    pub(crate) fn of(pid: u32) -> io::Result<Self> {
+        Ok(Self(Arc::new(File::open(format!("/proc/{pid}/ns/net"))?)))
+    }
+
     /// A program that is to run there.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
@@ -76,7 +81,7 @@ impl Namespace {
 
 /// Gives the calling thread another network namespace, with settings that are the same for every server. What cannot
 /// be set stays as it is: the client then runs out of ports, and says so.
-fn unshare(flags: UnshareFlags) -> io::Result<()> {
+pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: the table of descriptors stays shared, which is the only condition.
     unsafe { unshare_unsafe(flags) }?;
     for (name, value) in [

@@ -1,6 +1,7 @@
 //! Processes of this program that are part of a measurement. What each is to do travels as JSON.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::Command;
 
@@ -39,15 +40,17 @@ pub fn run<P: Part>(json: &str) -> Result<(), Reason> {
     serde_json::from_str::<P>(json)?.run()
 }
 
-/// Prints a word that the controller waits for.
-pub(crate) fn print_word(word: &str) -> io::Result<()> {
-    println!("{word}");
-    io::Write::flush(&mut io::stdout())
+/// Prints that this process serves, and perhaps where, which [`crate::child::Child::listening`] waits for.
+pub(crate) fn listening(place: impl Display) {
+    let mut stdout = io::stdout();
+    // With a controller that is gone this process ends.
+    let _ = writeln!(stdout, "listening {place}");
+    let _ = stdout.flush();
 }
 
 /// Prints what the controller waits for.
 pub(crate) fn print(report: &impl Serialize) -> Result<(), Reason> {
     println!("{}", serde_json::to_string(report)?);
-    io::Write::flush(&mut io::stdout())?;
+    io::stdout().flush()?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! User-level TCP over paths with a round trip, beside the kernel's on the same path.
 //!
-//! Two network namespaces are joined by a [relay](Relay): it delays, loses, reorders, repeats and limits what it
+//! Two network namespaces are joined by a [relay](Relay): it delays, loses, reorders, joins and limits what it
 //! carries. Losses follow from a seed, and each sender of a round meets the same. The sender is in the first
 //! namespace, the receiver in the second; each is the kernel's TCP or a host of crate `tcp` on a TUN device of
 //! its own. The relay counts what is sent again, so that it counts alike for all.
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::Reason;
 use crate::child::Child;
 use crate::names::names;
-use crate::network;
+use crate::network::{self, Namespace};
 use crate::options::{seconds, this_program};
 use crate::part::Part;
 use crate::record::Record;
@@ -25,12 +25,10 @@ mod endpoint;
 mod ours;
 mod relay;
 mod row;
-mod view;
 
 pub use endpoint::Endpoint;
 pub use relay::Relay;
 pub use row::{Path, Row};
-pub use view::{FLOODED_PATH, PATH, SHARED_PATH};
 
 use relay::Counts;
 
@@ -170,83 +168,70 @@ impl Turn<'_> {
     fn measure(&self) -> Result<Record, Reason> {
         let path = self.row.path();
         let seed = self.plan.seed.wrapping_mul(1000).wrapping_add(self.round.into());
-        let mut relay = start(&Relay { path, seed, network: self.network })?;
+        let relay = Relay { path, seed, network: self.network };
+        let (mut relay, _) = Child::listening(&mut relay.command(&this_program()))?;
         let (sends, receives) = self.ends.ends();
-        let endpoint = |tcp, far: bool, number| Endpoint {
+        let endpoint = |tcp, receives, number| Endpoint {
             tcp,
-            namespace: far.then(|| relay.pid()),
+            receives,
             number,
             network: self.network,
             gso: path.gso,
             lan: path.lan,
         };
-        let sender = endpoint(sends, false, 0);
-        let rival = self.row.rival().map(|tcp| endpoint(tcp, false, 1));
-        let receiver = endpoint(receives, true, 0);
-        let from: Vec<SocketAddr> =
-            [Some(&sender), rival.as_ref()].into_iter().flatten().map(Endpoint::address).collect();
-        let _sender = start(&sender)?;
-        let _rival = rival.as_ref().map(start).transpose()?;
-        let mut receiver = start(&receiver)?;
-        let place = json!({ "row": self.row, "ends": self.ends, "round": self.round });
+        let senders: Vec<Endpoint> = [Some(sends), self.row.rival()]
+            .into_iter()
+            .flatten()
+            .zip(0..)
+            .map(|(tcp, number)| endpoint(tcp, false, number))
+            .collect();
+        let from: Vec<SocketAddr> = senders.iter().map(Endpoint::address).collect();
+        let _senders = senders
+            .iter()
+            .map(|sender| Child::listening(&mut sender.command(&this_program())))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut receiver = endpoint(receives, true, 0).command(&this_program());
+        Namespace::of(relay.pid())?.enter(&mut receiver);
+        let (mut receiver, _) = Child::listening(&mut receiver)?;
+        let mut fields = json!({ "row": self.row, "ends": self.ends });
         if self.row.rival().is_some() {
-            let [own, others] = self.share(&mut receiver, from)?;
-            let share = own.bytes as f64 / (own.bytes + others.bytes).max(1) as f64;
-            let rate = (own.bytes + others.bytes) as f64 / own.seconds;
-            return Ok(Record::new("shared-path", place).with(json!({ "share": share, "bytes_per_s": rate })));
+            let order = Order { from, bytes: None, seconds: self.plan.share.as_secs_f64() };
+            let answers = fetch(&mut receiver, &order)?;
+            let bytes = (answers[0].bytes + answers[1].bytes) as f64;
+            fields["share"] = json!(answers[0].bytes as f64 / bytes.max(1.0));
+            fields["bytes_per_s"] = json!(bytes / answers[0].seconds);
+            return Ok(Record::new("shared-path", fields));
         }
         if path.flood > 0 {
-            let served = self.crowd(&mut receiver, from[0])?;
-            return Ok(Record::new("flooded-path", place).with(json!({ "served": served })));
+            // Of many clients at once, the share of those that get 10 KB within a few seconds.
+            let order = Order { from: vec![from[0]; CLIENTS], bytes: Some(10_000), seconds: 5.0 };
+            let answers = fetch(&mut receiver, &order)?;
+            let served = answers.iter().filter(|answer| answer.bytes == 10_000).count();
+            fields["served"] = json!(served as f64 / CLIENTS as f64);
+            return Ok(Record::new("flooded-path", fields));
         }
-        let mut record = Record::new("path", place);
         for (name, bytes) in SIZES {
             let order = Order { from: from.clone(), bytes: Some(bytes), seconds: PATIENCE };
-            receiver.ask(&serde_json::to_string(&order).expect("numbers and addresses"))?;
-            let answer: Answer = self.answer(&mut receiver)?;
+            let answer = fetch(&mut receiver, &order)?[0];
             if answer.bytes < bytes {
                 let words = format!("{} of {bytes} bytes in {:.1} s", answer.bytes, answer.seconds);
                 return Err(receiver.complaint(&words).into());
             }
-            let field = format!("seconds_{name}");
-            record = record.with(serde_json::Map::from_iter([(field, answer.seconds.into())]));
+            fields[format!("seconds_{name}")] = json!(answer.seconds);
         }
         relay.ask("")?;
-        let counts: Counts = serde_json::from_str(&relay.line()?).map_err(std::io::Error::other)?;
-        Ok(record.with(counts))
-    }
-
-    fn share(&self, receiver: &mut Child, from: Vec<SocketAddr>) -> Result<[Answer; 2], Reason> {
-        let order = Order { from, bytes: None, seconds: self.plan.share.as_secs_f64() };
-        receiver.ask(&serde_json::to_string(&order).expect("numbers and addresses"))?;
-        Ok([self.answer(receiver)?, self.answer(receiver)?])
-    }
-
-    /// Of many clients at once, the share of those that get 10 KB within a few seconds.
-    fn crowd(&self, receiver: &mut Child, from: SocketAddr) -> Result<f64, Reason> {
-        let order = Order { from: vec![from; CLIENTS], bytes: Some(10_000), seconds: 5.0 };
-        receiver.ask(&serde_json::to_string(&order).expect("numbers and addresses"))?;
-        let answers = (0..CLIENTS).map(|_| self.answer(receiver)).collect::<Result<Vec<_>, _>>()?;
-        Ok(answers.iter().filter(|answer| answer.bytes == 10_000).count() as f64 / CLIENTS as f64)
-    }
-
-    fn answer(&self, receiver: &mut Child) -> Result<Answer, Reason> {
-        let line = receiver.line()?;
-        serde_json::from_str(&line).map_err(|_| format!("the receiver said {line:?}").into())
+        Ok(Record::new("path", fields).with(serde_json::from_str::<Counts>(&relay.line()?)?))
     }
 }
 
-/// Starts a part, and waits until it is ready.
-fn start<P: Part>(part: &P) -> Result<Child, Reason> {
-    let mut served = Child::start(&mut part.command(&this_program()))?;
-    match served.line()?.as_str() {
-        "ready" => Ok(served),
-        word => Err(format!("{} said {word:?}", P::NAME).into()),
-    }
+/// Has a receiver do as it is asked: an answer for each connection.
+fn fetch(receiver: &mut Child, order: &Order) -> Result<Vec<Answer>, Reason> {
+    receiver.ask(&serde_json::to_string(order)?)?;
+    order.from.iter().map(|_| Ok(serde_json::from_str(&receiver.line()?)?)).collect()
 }
 
 /// Honest clients beside a flood.
 const CLIENTS: usize = 100;
 
-/// How long a transfer may take.
+/// How long a transfer may take, in seconds.
 const PATIENCE: f64 = 120.0;

@@ -5,7 +5,7 @@
 //! as it would for a good single-threaded server.
 
 use std::convert::Infallible;
-use std::io::{self, Write};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use ::megapipe::EngineKind;
 
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
-use crate::part::Part;
+use crate::part::{self, Part};
 use crate::{Reason, failed};
 
 mod epoll;
@@ -121,10 +121,7 @@ impl Worker {
     /// Called by the engine once it would serve; the last of all threads announces the port.
     fn ready(&self) {
         if self.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let mut stdout = io::stdout();
-            // With a controller that is gone this process ends.
-            let _ = writeln!(stdout, "listening {}", self.port);
-            let _ = stdout.flush();
+            part::listening(self.port);
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use serde_json::{Value, json};
 
-use crate::path::{FLOODED_PATH, PATH, SHARED_PATH};
 use crate::record::Record;
 use crate::summary::{Row, Spread, Summary};
 use crate::view::{Figure, Key, Over, Plot, Ratio, View};
@@ -253,6 +252,46 @@ static SHARE: View = View {
         figure!("silence s", 0, "silence"),
     ],
     ..View::new("Connections of one device, shared by two stacks", "share", "")
+};
+
+/// A sender and a receiver on a path. `seconds_SIZE`: from the begin of the connection to the last byte.
+/// `again`, `lost`: bytes of payload that were sent again, and that the path lost.
+static PATH: View = View {
+    point: &[key!("path", "row")],
+    figures: &[
+        Figure::new("MB/s", 2, |one| Some(10.0 / one.number("seconds_10m")?))
+            .more()
+            .over(Over::Range)
+            .beside(&[CUBIC.ranged(), Ratio::to("x reno", &[&["reno"]]).times()]),
+        figure!("1 MB ms", 0, "seconds_1m", 1e3).beside(&[CUBIC]),
+        figure!("10 KB ms", 1, "seconds_10k", 1e3).beside(&[CUBIC]),
+        figure!("again KB", 1, "again", 1e-3),
+        figure!("lost KB", 1, "lost", 1e-3),
+    ],
+    ..View::new(
+        "TCP over paths with a round trip: medians; MB/s of 10 MB; x: how many times as fast as Linux on the same path",
+        "path",
+        "ends",
+    )
+};
+
+const CUBIC: Ratio = Ratio::to("x cubic", &[&["cubic"]]).times();
+
+/// A sender beside another one on a bottleneck.
+static SHARED_PATH: View = View {
+    point: &[key!("path", "row")],
+    figures: &[
+        figure!("share %", 1, "share", 100.0).over(Over::Range),
+        figure!("both MB/s", 2, "bytes_per_s", 1e-6).more(),
+    ],
+    ..View::new("A bottleneck that two connections share: what the named one gets", "shared-path", "ends")
+};
+
+/// Honest clients of a sender that is flooded with SYNs.
+static FLOODED_PATH: View = View {
+    point: &[key!("path", "row")],
+    figures: &[figure!("served %", 1, "served", 100.0).over(Over::Range)],
+    ..View::new("Clients that are served beside a flood of SYNs", "flooded-path", "ends")
 };
 
 /// A listener of a server. Latencies are of answered requests, from when their connection was due.

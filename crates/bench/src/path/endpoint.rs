@@ -1,14 +1,11 @@
 //! The two ends of a path.
 
-use std::fs::File;
 use std::io::{self, BufRead, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde::{Deserialize, Serialize};
 
 use super::relay::KERNELS;
@@ -16,13 +13,13 @@ use super::{Answer, Order, Tcp, ours};
 use crate::Reason;
 use crate::part::{self, Part};
 
-/// An end. It prints `ready`. A sender serves whoever asks, in eight bytes, for a number of bytes; a receiver
+/// An end, which prints `listening`. A sender serves whoever asks, in eight bytes, for a number of bytes; a receiver
 /// does as the lines of its standard input say.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Endpoint {
     pub(super) tcp: Tcp,
-    /// A process in the namespace of receivers; this is a sender if there is none.
-    pub(super) namespace: Option<u32>,
+    /// Whether it receives, in the other namespace.
+    pub(super) receives: bool,
     /// Of several senders.
     pub(super) number: u8,
     pub(super) network: u8,
@@ -42,7 +39,7 @@ impl Endpoint {
 
     /// Of the TUN device of ours: the kernel's end (1) or ours (2).
     pub(super) fn own_address(&self, last: u8) -> Ipv4Addr {
-        let side = if self.namespace.is_some() { 79 } else { 78 };
+        let side = if self.receives { 79 } else { 78 };
         Ipv4Addr::new(10, side, self.number, last)
     }
 }
@@ -51,15 +48,11 @@ impl Part for Endpoint {
     const NAME: &'static str = "path-endpoint";
 
     fn run(self) -> Result<(), Reason> {
-        if let Some(pid) = self.namespace {
-            let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
-        }
-        match (self.tcp, self.namespace) {
-            (Tcp::Ours, None) => ours::send(&self),
-            (Tcp::Ours, Some(_)) => ours::receive(&self),
-            (_, None) => self.send(),
-            (_, Some(_)) => receive(),
+        match (self.tcp, self.receives) {
+            (Tcp::Ours, false) => ours::send(&self),
+            (Tcp::Ours, true) => ours::receive(&self),
+            (_, false) => self.send(),
+            (_, true) => self.receive(),
         }
     }
 }
@@ -70,12 +63,34 @@ impl Endpoint {
         let listener = TcpListener::bind(self.address())?;
         // Those that it accepts inherit it.
         sockopt::set_tcp_congestion(&listener, self.tcp.name())?;
-        part::print_word("ready")?;
+        part::listening("");
         loop {
             let (stream, _) = listener.accept()?;
             // A receiver that has enough ends the connection.
             thread::spawn(|| serve(stream).ok());
         }
+    }
+
+    /// Receives with the kernel's TCP what is asked for.
+    fn receive(&self) -> Result<(), Reason> {
+        part::listening("");
+        for line in io::stdin().lock().lines() {
+            let order: Order = serde_json::from_str(&line?)?;
+            let answers: Vec<Answer> = thread::scope(|scope| {
+                let each = order.from.iter().map(|&from| {
+                    scope.spawn({
+                        let order = &order;
+                        move || fetch(self.tcp, from, order)
+                    })
+                });
+                let threads: Vec<_> = each.collect();
+                threads.into_iter().map(|one| one.join().expect("it does not panic")).collect()
+            });
+            for answer in answers {
+                part::print(&answer)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -90,40 +105,19 @@ fn serve(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives with the kernel's TCP what is asked for.
-fn receive() -> Result<(), Reason> {
-    part::print_word("ready")?;
-    for line in io::stdin().lock().lines() {
-        let order: Order = serde_json::from_str(&line?)?;
-        let answers: Vec<Answer> = thread::scope(|scope| {
-            let each = order.from.iter().map(|&from| {
-                scope.spawn({
-                    let order = &order;
-                    move || fetch(from, order)
-                })
-            });
-            let threads: Vec<_> = each.collect();
-            threads.into_iter().map(|one| one.join().expect("it does not panic")).collect()
-        });
-        for answer in answers {
-            part::print(&answer)?;
-        }
-    }
-    Ok(())
-}
-
 /// Fetches what can be fetched in time.
-fn fetch(from: SocketAddr, order: &Order) -> Answer {
+fn fetch(tcp: Tcp, from: SocketAddr, order: &Order) -> Answer {
     let start = Instant::now();
     let mut bytes = 0;
     // What it did not get is missing in the answer.
-    let _ = fetch_into(&mut bytes, from, order, start);
+    let _ = fetch_into(&mut bytes, tcp, from, order, start);
     Answer { bytes, seconds: start.elapsed().as_secs_f64() }
 }
 
-fn fetch_into(bytes: &mut u64, from: SocketAddr, order: &Order, start: Instant) -> io::Result<()> {
+fn fetch_into(bytes: &mut u64, tcp: Tcp, from: SocketAddr, order: &Order, start: Instant) -> io::Result<()> {
     let most = Duration::from_secs_f64(order.seconds);
     let mut stream = TcpStream::connect_timeout(&from, most)?;
+    sockopt::set_tcp_congestion(&stream, tcp.name())?;
     stream.set_read_timeout(Some(most))?;
     let wanted = order.bytes.unwrap_or(u64::MAX);
     stream.write_all(&wanted.to_be_bytes())?;

@@ -13,8 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::endpoint::Endpoint;
 use super::{Answer, Order};
-use crate::Reason;
-use crate::part;
+use crate::{Reason, part};
 
 struct Ours {
     host: Host,
@@ -72,7 +71,7 @@ struct Served {
 pub(super) fn send(endpoint: &Endpoint) -> Result<(), Reason> {
     let mut ours = Ours::new(endpoint)?;
     ours.host.listen(Pattern { address: None, port: Some(endpoint.address().port()) }, 16)?;
-    part::print_word("ready")?;
+    part::listening("");
     let piece = vec![0; 256 << 10];
     let mut flows = HashMap::<Flow, Served>::new();
     loop {
@@ -121,7 +120,7 @@ fn serve(host: &mut Host, now: Time, flow: Flow, served: &mut Served, piece: &[u
 pub(super) fn receive(endpoint: &Endpoint) -> Result<(), Reason> {
     let mut ours = Ours::new(endpoint)?;
     let mut piece = vec![0; 256 << 10];
-    part::print_word("ready")?;
+    part::listening("");
     for line in io::stdin().lines() {
         let order: Order = serde_json::from_str(&line?)?;
         let wanted = order.bytes.unwrap_or(u64::MAX);

@@ -7,20 +7,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use megapipe::packet::link::Packet;
 use megapipe::packet::tun::Tun;
 use megapipe::packet::{
-    self, Batch, Capabilities, Checksum, Device, Direction, Faults, Faulty, Offload, Random, View,
-    pseudo_header,
+    Batch, Capabilities, Checksum, Device, Direction, Faults, Faulty, Frame, Offload, Random, Sum, View,
+    pseudo_header, segment,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::UnshareFlags;
 use serde::{Deserialize, Serialize};
 
 use super::Path;
-use crate::Reason;
 use crate::part::{self, Part};
+use crate::{Reason, network};
 
-/// A relay, which prints `ready`, and what it has counted whenever a line comes.
+/// A relay, which prints `listening`, and what it has counted whenever a line comes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Relay {
     pub(super) path: Path,
@@ -55,8 +56,7 @@ impl Part for Relay {
 
     fn run(self) -> Result<(), Reason> {
         let near = open(&format!("mpr{}", self.network), KERNELS[0])?;
-        // SAFETY: the table of descriptors stays shared, which is the only condition.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+        network::unshare(UnshareFlags::NEWNET)?;
         if self.path.flood == 0 {
             // Else it would send back what is for nobody.
             forward()?;
@@ -86,13 +86,12 @@ impl Relay {
         };
         let there = Faults {
             loss: path.loss,
-            duplicate: path.duplicate,
             reorder: path.late.0,
             reorder_by: Duration::from_micros(path.late.1),
             ..back
         };
         let device = |tun, faults| {
-            let mut device = Faulty::new(Joining { tun, joins: path.gro, frame: Vec::new() }, self.seed);
+            let mut device = Faulty::new(Joining { tun, joins: path.gro }, self.seed);
             device.set(Direction::Sent, faults);
             device
         };
@@ -101,7 +100,7 @@ impl Relay {
         let mut batch = Batch::new(1 << 20);
         let mut seen = Seen::default();
         let mut flood = Flood { rate: self.path.flood, count: 0, random: Random::new(self.seed) };
-        part::print_word("ready")?;
+        part::listening("");
         loop {
             let due = [near.deadline(), far.deadline()].into_iter().flatten().min();
             let due = due.into_iter().chain(flood.next(origin.elapsed())).min();
@@ -167,11 +166,11 @@ impl Flood {
             packet[14..16].copy_from_slice(&random[..2]);
             packet[20] |= random[2];
             packet[24..28].copy_from_slice(&random[3..7]);
-            let sum = packet::Sum::default().with(&packet[..20]).finish();
+            let sum = Sum::default().with(&packet[..20]).finish();
             packet[10..12].copy_from_slice(&sum.to_be_bytes());
             let sum = pseudo_header(&packet[12..16], &packet[16..20], 6, 20).with(&packet[20..]).finish();
             packet[36..38].copy_from_slice(&sum.to_be_bytes());
-            let _ = batch.push(packet::Frame { bytes: &packet, offload: Offload::default() });
+            let _ = batch.push(Frame { bytes: &packet, offload: Offload::default() });
         }
     }
 }
@@ -193,12 +192,17 @@ struct Seen {
 impl Seen {
     fn note(&mut self, packet: &[u8]) {
         let Some(view) = View::of(packet) else { return };
-        let Some(payload) = view.tcp_payload(packet).filter(|&payload| payload < view.end) else { return };
+        let Some(payload) = view.tcp_payload(packet) else { return };
         let tcp = &packet[view.transport..];
         let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let ports = [tcp[0], tcp[1], tcp[2], tcp[3]];
+        if tcp[13] & SYN_FLAG != 0 {
+            self.next.entry(ports).or_insert(seq.wrapping_add(1));
+        }
+        // Those of the last measurement have not begun here: the kernel may still repeat their ends.
+        let Some(next) = self.next.get_mut(&ports) else { return };
         let len = (view.end - payload) as u32;
         let end = seq.wrapping_add(len);
-        let next = self.next.entry([tcp[0], tcp[1], tcp[2], tcp[3]]).or_insert(seq);
         let ahead = end.wrapping_sub(*next) as i32;
         let new = ahead.clamp(0, len as i32) as u32;
         self.counts.sent += u64::from(new);
@@ -213,8 +217,6 @@ impl Seen {
 struct Joining {
     tun: Tun,
     joins: bool,
-    /// The frame that grows.
-    frame: Vec<u8>,
 }
 
 impl Device for Joining {
@@ -230,81 +232,49 @@ impl Device for Joining {
         if !self.joins {
             return self.tun.send(batch);
         }
-        let mut joined = Batch::new(1 << 20);
-        let count = batch.len();
-        let mut size = 0;
-        for frame in batch.frames() {
-            if let Some(len) = join(&mut self.frame, size, frame.bytes) {
-                size = size.max(len);
-                continue;
+        let mut frames: Vec<Packet> = Vec::new();
+        for next in batch.frames().map(Packet::from) {
+            match frames.last_mut().and_then(|last| Some((join(last, &next)?, last))) {
+                Some((joined, last)) => *last = joined,
+                None => frames.push(next),
             }
-            self.flush(size, &mut joined);
-            (size, self.frame) = (0, frame.bytes.to_vec());
         }
-        self.flush(size, &mut joined);
+        let count = batch.len();
         batch.clear();
-        while !joined.is_empty() && self.tun.send(&mut joined)? > 0 {}
+        for frame in &frames {
+            // It has room: these are no more frames, and no more bytes, than there were.
+            let _ = batch.push(frame.frame());
+        }
+        while !batch.is_empty() && self.tun.send(batch)? > 0 {}
+        batch.clear();
         Ok(count)
     }
 }
 
-impl Joining {
-    /// Puts what was joined, in segments of `size` bytes, into a batch.
-    fn flush(&mut self, size: u16, into: &mut Batch) {
-        if self.frame.is_empty() {
-            return;
-        }
-        let mut frame = std::mem::take(&mut self.frame);
-        let mut offload = Offload::default();
-        if let Some(view) = View::of(&frame).filter(|_| size > 0) {
-            let (source, destination) = view.addresses(&frame);
-            let sum = pseudo_header(source, destination, view.protocol.0, view.end - view.transport).folded();
-            let field = view.transport + CHECKSUM;
-            frame[field..field + 2].copy_from_slice(&sum.to_be_bytes());
-            let checksum = Checksum::Partial { start: view.transport as u16, field: CHECKSUM as u16 };
-            offload = Offload { checksum, segment: size };
-        }
-        // It has room: there are no more frames, and no more bytes, than in what they are made of.
-        let _ = into.push(packet::Frame { bytes: &frame, offload });
-    }
-}
-
-const CHECKSUM: usize = 16;
-
-/// Adds an IPv4 segment to the frame before it, of segments of `size` bytes or of one if that is 0. Returns their
-/// size; `None`: it does not follow, or the frame has ended with a shorter segment.
-fn join(frame: &mut Vec<u8>, size: u16, next: &[u8]) -> Option<u16> {
-    let (view, other) = (View::of(frame)?, View::of(next)?);
-    let (payload, theirs) = (view.tcp_payload(frame)?, other.tcp_payload(next)?);
-    let (t, u) = (view.transport, other.transport);
-    let len = view.end - payload;
-    let size = if size == 0 { len } else { usize::from(size) };
-    let added = other.end - theirs;
-    let word = |bytes: &[u8], at: usize| {
-        u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-    };
-    // Only ACK, and PSH, which ends a frame.
-    let plain = frame[t + 13] == 0x10 && next[u + 13] & !0x08 == 0x10;
-    let same = !view.v6
-        && !other.v6
-        && frame[12..20] == next[12..20]
-        && frame[t..t + 4] == next[u..u + 4]
-        && frame[t + 8..payload].len() == next[u + 8..theirs].len()
-        && frame[t + 8..t + 13] == next[u + 8..u + 13]
-        && frame[t + 14..t + 16] == next[u + 14..u + 16]
-        && frame[t + 20..payload] == next[u + 20..theirs];
-    let follows = word(frame, t + 4).wrapping_add(len as u32) == word(next, u + 4);
-    let fits = size > 0 && len % size == 0 && (1..=size).contains(&added) && view.end + added <= 65_535;
-    if !(plain && same && follows && fits) {
+/// A frame and the segment that follows it, as one frame; `None`: it does not follow, or the frame has ended with a
+/// shorter segment or with PSH.
+fn join(frame: &Packet, next: &Packet) -> Option<Packet> {
+    let (view, other) = (View::of(&frame.bytes)?, View::of(&next.bytes)?);
+    let len = view.end - view.tcp_payload(&frame.bytes)?;
+    let added = other.end - other.tcp_payload(&next.bytes)?;
+    let size = if frame.offload.segment > 0 { usize::from(frame.offload.segment) } else { len };
+    let has_ended = frame.bytes[view.transport + 13] & PSH_FLAG != 0 || !len.is_multiple_of(size);
+    if has_ended || added > size {
         return None;
     }
-    frame.truncate(view.end);
-    frame.extend_from_slice(&next[theirs..other.end]);
-    frame[t + 13] |= next[u + 13];
-    let total = frame.len() as u16;
-    frame[2..4].copy_from_slice(&total.to_be_bytes());
-    frame[10..12].fill(0);
-    let sum = packet::Sum::default().with(&frame[..t]).finish();
-    frame[10..12].copy_from_slice(&sum.to_be_bytes());
-    Some(size as u16)
+    let mut joined = segment::join(frame, next)?;
+    let view = View::of(&joined.bytes)?;
+    let (source, destination) = view.addresses(&joined.bytes);
+    let sum = pseudo_header(source, destination, view.protocol.0, view.end - view.transport).folded();
+    let field = view.transport + CHECKSUM;
+    joined.bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
+    let checksum = Checksum::Partial { start: view.transport as u16, field: CHECKSUM as u16 };
+    joined.offload = Offload { checksum, segment: size as u16 };
+    Some(joined)
 }
+
+const SYN_FLAG: u8 = 0x02;
+const PSH_FLAG: u8 = 0x08;
+
+/// Where a TCP header has its checksum.
+const CHECKSUM: usize = 16;

@@ -18,8 +18,6 @@ pub struct Path {
     pub loss: f64,
     /// Chance of being late, and by how many microseconds.
     pub late: (f64, u64),
-    /// Chance of arriving twice.
-    pub duplicate: f64,
     /// SYNs a second that the sender gets from elsewhere.
     pub flood: u32,
     /// Whether the receiver gets consecutive segments as one frame, as from a network card with GRO.
@@ -104,7 +102,6 @@ impl Row {
             queue: (rate * millis / 1000).max(100_000),
             loss: 0.0,
             late: (0.0, 0),
-            duplicate: 0.0,
             flood: 0,
             gro: false,
             gso: true,

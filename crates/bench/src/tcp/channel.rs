@@ -15,10 +15,10 @@ use megapipe::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::server::ready;
 use super::{BULK, SIZE, Service};
 use crate::Reason;
 use crate::cpu;
+use crate::part;
 use crate::peer::megapipe::{Server, config};
 
 /// What a server has counted since it began, one entry a thread.
@@ -86,7 +86,7 @@ pub(super) fn run(
         // Ends when the thread drops its end: it listens.
         let _: Result<(), _> = started.recv();
     }
-    worker(0).run(first, networks.to_vec(), ready)
+    worker(0).run(first, networks.to_vec(), || part::listening(""))
 }
 
 /// One thread.

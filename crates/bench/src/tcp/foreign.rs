@@ -17,7 +17,6 @@ use smoltcp::time::Instant;
 use smoltcp::wire::{HardwareAddress, IpAddress, IpCidr};
 
 use super::SIZE;
-use super::server::ready;
 
 /// Serves echoes on one queue.
 pub(super) fn run(tun: Tun, address: SocketAddr, connections: usize) -> io::Result<Infallible> {
@@ -33,7 +32,7 @@ pub(super) fn run(tun: Tun, address: SocketAddr, connections: usize) -> io::Resu
     let mut sockets = SocketSet::new(Vec::new());
     let handles = (0..connections).map(|_| sockets.add(listening(address.port())));
     let handles = handles.collect::<Vec<SocketHandle>>();
-    ready();
+    crate::part::listening("");
     loop {
         device.receive()?;
         loop {

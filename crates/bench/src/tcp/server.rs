@@ -3,7 +3,7 @@
 //! It prints `listening` once it serves.
 
 use std::convert::Infallible;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::net::{SocketAddrV4, TcpListener};
 
 use megapipe::TunNetwork;
@@ -16,7 +16,7 @@ use super::{BULK, SIZE, Service, Side, channel, floor};
 use crate::Reason;
 use crate::cpu::{self, CpuSet};
 use crate::engine::Engine;
-use crate::part::Part;
+use crate::part::{self, Part};
 use crate::peer;
 
 /// What a server process is to do.
@@ -60,7 +60,7 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
         }
         (Side::Floor, Service::Echo) => {
             let tun = tun.open()?;
-            ready();
+            part::listening("");
             Ok(floor::run(tun)?)
         }
         #[cfg(feature = "peers")]
@@ -69,13 +69,6 @@ fn serve(task: &Task) -> Result<Infallible, Reason> {
         (Side::Smoltcp, Service::Echo) => Err(peer::NO_PEERS.into()),
         (side, _) => Err(format!("{side} has no such service").into()),
     }
-}
-
-pub(super) fn ready() {
-    let mut stdout = io::stdout();
-    // With a controller that is gone this process ends.
-    let _ = writeln!(stdout, "listening");
-    let _ = stdout.flush();
 }
 
 /// epoll for messages, blocking calls for one stream.
@@ -91,7 +84,7 @@ fn serve_kernel(task: &Task) -> Result<Infallible, Reason> {
         return peer::serve(&options);
     }
     let listener = TcpListener::bind(task.address)?;
-    ready();
+    part::listening("");
     let mut bytes = vec![b'a'; BULK];
     let (mut stream, _) = listener.accept()?;
     loop {
