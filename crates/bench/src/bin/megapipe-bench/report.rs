@@ -54,7 +54,9 @@ impl<S: Args + Scenario> Measure<S> {
     pub(super) fn run(mut self) -> Result<bool, Reason> {
         let measurements = self.scenario.prepare(self.rounds)?;
         if measurements == 0 {
-            return Err("nothing to measure: no two of these options go together; --help has the defaults".into());
+            return Err(
+                "nothing to measure: no two of these options go together; --help has the defaults".into()
+            );
         }
         let create = |path: PathBuf| match File::create(&path) {
             Ok(file) => Ok((path, file)),
