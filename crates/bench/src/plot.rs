@@ -214,6 +214,6 @@ mod tests {
     #[test]
     fn without_measurements_there_is_none() {
         let error = draw(&[], Path::new("/nonexistent/plot.svg")).unwrap_err();
-        assert!(error.to_string().contains("nothing was measured"), "{error}");
+        assert!(error.to_string().contains("nothing to plot"), "{error}");
     }
 }
