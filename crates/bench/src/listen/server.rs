@@ -1,5 +1,5 @@
 //! A server as many are: it listens, forks its workers, and each waits for the shared listener by epoll. A request for
-//! [`BLOCKING`] blocks its worker.
+//! `BLOCKING` blocks its worker.
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};

@@ -28,7 +28,7 @@ pub enum Request {
     Http,
     /// HTTP/1.0: fetch `/`; the server closes the connection behind the answer.
     HttpOnce,
-    /// The same of [`BLOCKING`].
+    /// The same of `BLOCKING`.
     HttpBlocking,
 }
 
