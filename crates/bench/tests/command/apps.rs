@@ -33,7 +33,7 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
         println!("SKIPPED bench apps --apps {} --operations {operation}: {reason}", app.name());
         return;
     }
-    let files = Files::new(&format!("apps-{}-{operation}", app.name()));
+    let files = Files::new(&format!("apps-{}-{operation}-{placement}", app.name()));
     let output = files
         .bench("apps")
         .args(["--apps", app.name(), "--operations", operation, "--connections", "2"])
