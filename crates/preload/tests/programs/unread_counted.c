@@ -1,5 +1,4 @@
-/* TCP_INQ: each recvmsg(2) says how much is left to read, in every state of the connection and for every room.
- * also: auto */
+/* TCP_INQ: each recvmsg(2) says how much is left to read, in every state of the connection and for every room. */
 #include "transcript.h"
 
 enum { ROOMS = 8 };
