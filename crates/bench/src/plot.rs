@@ -20,7 +20,7 @@ pub fn draw(records: &[Record], file: &Path) -> Result<(), Reason> {
     let mut summaries = plotted.map(|view| Summary::of(view, records));
     let summary = summaries
         .find(|summary| !summary.rows.is_empty())
-        .ok_or("nothing to plot: no such measurements, or a scenario that has tables alone")?;
+        .ok_or("nothing was measured that has a plot; some scenarios have tables alone")?;
     let panels = panels(&summary);
     let columns = panels.len() / summary.view.plot.figures.len();
     let lines = summary.view.plot.figures.len();
@@ -214,6 +214,6 @@ mod tests {
     #[test]
     fn without_measurements_there_is_none() {
         let error = draw(&[], Path::new("/nonexistent/plot.svg")).unwrap_err();
-        assert!(error.to_string().contains("nothing to plot"), "{error}");
+        assert!(error.to_string().contains("nothing was measured"), "{error}");
     }
 }

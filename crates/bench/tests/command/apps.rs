@@ -44,12 +44,7 @@ fn measures(app: App, operation: &str, placement: Placement, transports: &[&str]
     let records = records(&files.json);
     let absent = of_kind(&records, "absent");
     assert!(absent.is_empty(), "{absent:?}");
-    if errors.contains("nothing was promoted") {
-        // On a busy machine a client is done before the monitor has answered; the run ends there.
-        println!("SKIPPED apps: {operation}: {errors}");
-        return;
-    }
-    assert!(output.status.success(), "{errors}");
+    assert!(output.status.success() || errors.contains("nothing was promoted"), "{errors}");
     let header = &records[0];
     for name in app.programs() {
         assert!(header["versions"][name].is_string(), "{header}");
