@@ -294,17 +294,22 @@ fn syn_without_answer() {
     assert_eq!(failed, Err(tcp::ReadError::Failed(tcp::Failure::TimedOut)));
 }
 
-/// A connection without a record of outstanding data sends a segment at a time, and repeats it by the
-/// timer; with one it goes on as any other.
-#[test]
-fn a_segment_at_a_time_without_a_record() {
-    let (mut trace, first) = Trace::accepted(|config| config.limits.active = 1, "");
+/// Another connection of the same client's host, whose segments the trace sends from here on.
+fn second(trace: &mut Trace) -> tcp::Flow {
     trace.peer_port += 1;
     trace.send("S 0:0(0) win 65535 <mss 1000>");
     trace.take();
     trace.pass(ms(10));
     trace.send(". 1:1(0) ack 1 win 65535");
-    let second = trace.host.accept(trace.listeners[0]).expect("a connection");
+    trace.host.accept(trace.listeners[0]).expect("a connection")
+}
+
+/// A connection without a record of outstanding data sends a segment at a time, and repeats it by the
+/// timer; with one it goes on as any other.
+#[test]
+fn a_segment_at_a_time_without_a_record() {
+    let (mut trace, first) = Trace::accepted(|config| config.limits.active = 1, "");
+    let second = second(&mut trace);
     write(&mut trace, first, 1000);
     trace.expect(&["P. 1:1001(1000) ack 1"]);
     trace.pass(ms(150));
@@ -329,12 +334,7 @@ fn timeouts_without_a_record() {
         config.profile.give_up = Duration::from_secs(100);
     };
     let (mut trace, first) = Trace::accepted(change, "");
-    trace.peer_port += 1;
-    trace.send("S 0:0(0) win 65535 <mss 1000>");
-    trace.take();
-    trace.pass(ms(10));
-    trace.send(". 1:1(0) ack 1 win 65535");
-    let second = trace.host.accept(trace.listeners[0]).expect("a connection");
+    let second = second(&mut trace);
     write(&mut trace, first, 1000);
     trace.take();
     write(&mut trace, second, 2000);
