@@ -12,7 +12,7 @@ use crate::mappings;
 /// Bytes of each.
 const ROOM: usize = 16 << 10;
 /// Bytes on the stack, where there is no memory for one.
-const LEAST: usize = 256;
+const LEAST: usize = 192;
 
 /// Those that nobody uses; those beyond are unmapped.
 static FREE: [AtomicPtr<u8>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
