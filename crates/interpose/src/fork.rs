@@ -13,7 +13,7 @@ use crate::vfork;
 
 /// fork(2), which `call` does; a child that does not return from it calls [`in_child`] first.
 pub(crate) fn fork(call: impl FnOnce() -> libc::pid_t) -> libc::pid_t {
-    if sockets::any() && vfork::borrows_memory() {
+    if vfork::borrows_sockets() {
         return call();
     }
     promoter::hold_still();

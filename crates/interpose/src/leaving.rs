@@ -88,7 +88,7 @@ pub(crate) fn leave_if_possible(fd: c_int) {
 /// Another program is about to take this one's place, with all descriptors that are not closed
 /// on exec(2). Returns those that it does not get, as [`before_spawn`] does; [`inherit_again`] follows if it fails.
 pub(crate) fn before_exec() -> Vec<(c_int, u64)> {
-    if sockets::any() && vfork::borrows_memory() {
+    if vfork::borrows_sockets() {
         // Its descriptors are not those of the table: what it duplicated was brought back then.
         return Vec::new();
     }
@@ -116,7 +116,7 @@ pub(crate) fn inherit_again(kept: Vec<(c_int, u64)>) {
 /// Another program is about to be started beside this one, with all descriptors that are not closed on exec(2): returns
 /// those that it does not get, and which sockets they are. [`after_spawn`] follows.
 pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
-    if sockets::any() && vfork::borrows_memory() {
+    if vfork::borrows_sockets() {
         return Vec::new();
     }
     SPAWNS.fetch_add(1, Ordering::Relaxed);
@@ -129,7 +129,7 @@ pub(crate) fn before_spawn() -> Vec<(c_int, u64)> {
 
 /// It was started, or not.
 pub(crate) fn after_spawn(kept: Vec<(c_int, u64)>) {
-    if sockets::any() && vfork::borrows_memory() {
+    if vfork::borrows_sockets() {
         return;
     }
     // A program that another thread is just starting would get them.

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use crate::sockets;
+
 /// The process whose descriptors the table knows; 0: it was forked, and has not lent its memory.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 /// Another process may have this one's memory; also until the table knows any.
@@ -33,6 +35,11 @@ pub(crate) fn borrows_memory() -> bool {
         let owner = OWNER.load(Ordering::Relaxed);
         owner == 0 || owner != std::process::id()
     }
+}
+
+/// The same where it matters to sockets alone: without one no call is spent on it.
+pub(crate) fn borrows_sockets() -> bool {
+    sockets::any() && borrows_memory()
 }
 
 /// The child of a vfork(2) has put another file at the number of a socket of this process's, and may use it

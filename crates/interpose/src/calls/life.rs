@@ -191,7 +191,7 @@ pub unsafe fn dup3(fd: c_int, new: c_int, flags: c_int) -> c_int {
 fn replaced(fd: c_int, new: c_int, call: impl Fn() -> c_int) -> c_int {
     // What lies at the new number is closed by the call, if it does anything: `fd` is open.
     let before = real::errno();
-    let borrows = sockets::any() && vfork::borrows_memory();
+    let borrows = vfork::borrows_sockets();
     if borrows {
         // For the program that the child of a vfork(2) executes.
         leaving::leave(fd);
@@ -429,7 +429,7 @@ pub unsafe fn _exit(status: c_int) -> c_int {
 /// which inherits what its parent has as well, but may have put other files at the numbers.
 fn before_exec() -> Vec<(c_int, u64)> {
     let kept = crate::start::before_exec();
-    if !sockets::any() || !vfork::borrows_memory() {
+    if !vfork::borrows_sockets() {
         return kept;
     }
     vfork::diverges_no_more();
