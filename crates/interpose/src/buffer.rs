@@ -24,11 +24,6 @@ pub(crate) struct Room {
     least: [u8; LEAST],
 }
 
-/// Runs with room.
-pub(crate) fn with<T>(run: impl FnOnce(&mut [u8]) -> T) -> T {
-    run(&mut Room::take())
-}
-
 impl Room {
     pub(crate) fn take() -> Room {
         let taken = FREE.iter().find_map(|free| {
@@ -82,11 +77,10 @@ mod tests {
             for thread in 0..2 * FREE.len() as u8 {
                 scope.spawn(move || {
                     for _ in 0..100 {
-                        with(|room| {
-                            room.fill(thread);
-                            with(|other| other.fill(!thread));
-                            assert!(room.iter().all(|byte| *byte == thread));
-                        });
+                        let mut room = Room::take();
+                        room.fill(thread);
+                        Room::take().fill(!thread);
+                        assert!(room.iter().all(|byte| *byte == thread));
                     }
                 });
             }

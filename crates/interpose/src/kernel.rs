@@ -10,7 +10,7 @@ use promote::KernelEnd;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::buffer;
+use crate::buffer::Room;
 use crate::clock::{self, Instant};
 use crate::memory::{Pieces, VECTOR};
 use crate::real;
@@ -117,7 +117,7 @@ pub(crate) fn discard(fd: c_int, count: usize) -> (usize, Option<c_int>) {
 
 #[cold]
 fn discard_much(fd: c_int, count: usize) -> (usize, Option<c_int>) {
-    buffer::with(|room| discard_into(fd, count, room))
+    discard_into(fd, count, &mut Room::take())
 }
 
 fn discard_into(fd: c_int, count: usize, room: &mut [u8]) -> (usize, Option<c_int>) {

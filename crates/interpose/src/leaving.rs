@@ -11,7 +11,7 @@ use libc::iovec;
 use promote::Reason;
 use ring::{Front, Leaving};
 
-use crate::buffer;
+use crate::buffer::Room;
 use crate::clock::{self, Instant};
 use crate::kernel::{self, Found};
 use crate::memory::Pieces;
@@ -350,14 +350,13 @@ impl Promoted {
 
     /// Takes a piece of what is here to [`Promoted::apart`], as [`receive::take`] does.
     pub(crate) fn set_apart(&mut self, fd: c_int) -> ControlFlow<receive::Outcome> {
-        buffer::with(|piece| {
-            let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
-            let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
-            if let ControlFlow::Break(Ok(count)) = taken {
-                self.apart.extend(&piece[..count]);
-            }
-            taken
-        })
+        let mut piece = Room::take();
+        let room = iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() };
+        let taken = receive::take(self, fd, Pieces::one(&room), libc::MSG_DONTWAIT, false);
+        if let ControlFlow::Break(Ok(count)) = taken {
+            self.apart.extend(&piece[..count]);
+        }
+        taken
     }
 
     /// Takes all that the other end sends, which may wait for room for it, until that wants it back.
@@ -405,22 +404,21 @@ impl Promoted {
         // Of nonsense that the other end wrote, whoever reads is told.
         let Ok(untaken @ 1..) = self.connection.announce_copies() else { return };
         let (mut left, mut room_made) = (untaken, false);
-        buffer::with(|piece| {
-            while left > 0 {
-                let count = self.connection.peek_copies(left, piece);
-                match kernel::send_now(fd, &piece[..count]) {
-                    Ok(sent) => {
-                        self.connection.copied(sent);
-                        left -= sent;
-                    }
-                    Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
-                        // As for what is sent again.
-                        kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
-                    }
-                    Err(_) => break,
+        let mut piece = Room::take();
+        while left > 0 {
+            let count = self.connection.peek_copies(left, &mut piece);
+            match kernel::send_now(fd, &piece[..count]) {
+                Ok(sent) => {
+                    self.connection.copied(sent);
+                    left -= sent;
                 }
+                Err(libc::EAGAIN) if !std::mem::replace(&mut room_made, true) => {
+                    // As for what is sent again.
+                    kernel::set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &(left as c_int));
+                }
+                Err(_) => break,
             }
-        });
+        }
         self.connection.end_copies(left == 0);
     }
 
@@ -509,17 +507,13 @@ impl Promoted {
         if (self.connection.is_shared() && self.is_owed_by_other_end(fd)?) || !self.has_back(fd)? {
             return Err(libc::EAGAIN);
         }
-        buffer::with(|piece| self.send_pieces_again(fd, piece))
-    }
-
-    fn send_pieces_again(&mut self, fd: c_int, piece: &mut [u8]) -> Result<(), i32> {
-        let mut room_made = false;
+        let (mut piece, mut room_made) = (Room::take(), false);
         loop {
             let idle = self.connection.kernel_is_idle();
             let (owed, count) = match self.apart.len() {
                 0 => {
                     let owed = self.connection.recall(idle).map_err(|_| self.corrupt(fd))?;
-                    (owed, self.connection.peek_owed(piece).map_err(|_| self.corrupt(fd))?)
+                    (owed, self.connection.peek_owed(&mut piece).map_err(|_| self.corrupt(fd))?)
                 }
                 owed => {
                     let first = self.apart.as_slices().0;

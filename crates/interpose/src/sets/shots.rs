@@ -7,7 +7,7 @@ use libc::epoll_event;
 use rustix::fs::{Mode, OFlags};
 
 use super::{EDGE, ONCE};
-use crate::buffer;
+use crate::buffer::Room;
 use crate::real;
 use crate::sockets::{Interest, c_path};
 
@@ -57,11 +57,10 @@ fn ask(epfd: i32, interest: &mut Interest) {
         return;
     };
     let mut text = Vec::new();
-    buffer::with(|room| {
-        while let Ok(count @ 1..) = rustix::io::read(&file, &mut *room) {
-            text.extend_from_slice(&room[..count]);
-        }
-    });
+    let mut room = Room::take();
+    while let Ok(count @ 1..) = rustix::io::read(&file, &mut *room) {
+        text.extend_from_slice(&room[..count]);
+    }
     interest.spent = String::from_utf8_lossy(&text)
         .lines()
         .filter_map(registered)
